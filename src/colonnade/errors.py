@@ -1,0 +1,81 @@
+"""Every error a user can meet, and the exit code the command line gives it.
+
+    ColonnadeError                    1
+    ├── InputError                    2   something the user wrote or supplied is wrong
+    │   ├── ConfigError               2   a setting: in a TOML file, on the command line, or in a Config
+    │   └── DataError                 2   a table, a column, an id, a label
+    ├── BoundaryError                 1   code tried to let something leave a party that may not
+    ├── WireError                     3   bytes that are not a message of ours
+    ├── CheckpointError               2   a saved state that cannot be used
+    ├── PartyError                    3   a party failed while answering
+    └── BudgetExhausted               4   a party will not release any more
+
+A message gives the rule, the value found, whose it is, and the cure.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BoundaryError",
+    "BudgetExhausted",
+    "CheckpointError",
+    "ColonnadeError",
+    "ConfigError",
+    "DataError",
+    "InputError",
+    "PartyError",
+    "WireError",
+]
+
+
+class ColonnadeError(Exception):
+    """The root: `except ColonnadeError` catches all that this package raises on purpose."""
+
+    exit_code = 1
+
+
+class InputError(ColonnadeError):
+    """Something the user wrote or supplied is wrong; nothing was sent."""
+
+    exit_code = 2
+
+
+class ConfigError(InputError):
+    """A setting breaks its rule."""
+
+
+class DataError(InputError):
+    """A table, column, id or label cannot be used."""
+
+
+class BoundaryError(ColonnadeError):
+    """Code tried to move something across a party's boundary that may not cross it."""
+
+
+class WireError(ColonnadeError):
+    """Bytes that arrived are not a message of ours: malformed, truncated, oversized or unknown."""
+
+    exit_code = 3
+
+
+class CheckpointError(ColonnadeError):
+    """A saved state is missing, damaged, or belongs to another run."""
+
+    exit_code = 2
+
+
+class PartyError(ColonnadeError):
+    """A party failed while answering; says which party, which request, at which batch."""
+
+    exit_code = 3
+
+    def __init__(self, party: str, request: str, batch: str | None, cause: str) -> None:
+        self.party, self.request, self.batch, self.cause = party, request, batch, cause
+        at = f" at batch {batch}" if batch else ""
+        super().__init__(f"'{party}' failed while answering {request}{at}: {cause}")
+
+
+class BudgetExhausted(ColonnadeError):  # noqa: N818 - the name of the condition, as in the design
+    """A party refuses a release that would exceed its owner's privacy budget."""
+
+    exit_code = 4
