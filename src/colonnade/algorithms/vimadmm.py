@@ -1,0 +1,202 @@
+"""VIMADMM: one linear head per party, solved by ADMM, with many local steps per exchange.
+
+Xie, Chen, Zhang and Li, Improving Privacy-Preserving Vertical Federated Learning by Efficient Communication with
+ADMM, 2022 (arXiv:2207.10226), Algorithm 1. With logits o = sum_k h_k W_k, for each batch B:
+
+    party k:      h_k = f_k(x_k[B])                                                   Embed   -> Embedding
+    label owner:  z = argmin l(z; y) - lambda^T z + rho/2 ||o - z||^2                 Eq. 6
+                  lambda <- lambda + rho (o - z)                                      Eq. 7
+                  W_k <- one SGD step on, or the minimum of, the augmented loss       Eq. 8
+                  r = z - o - lambda/rho, and the new W_k, to party k                 Improve -> Done
+    party k:      tau steps on rho/2 ||r + h_k W_k^old - f_k(x_k) W_k||^2 / |B|       Eq. 10
+
+The paper sends lambda and s_k = z - sum_{i != k} o_i. A party's objective depends on both only through
+s_k - lambda/rho = r + o_k, and it knows o_k, what it sent times the head it had: so one matrix r, the same for all,
+takes their place. Eq. 9 as printed puts the new heads of the others into s_k and diverges; the round's old heads
+are used. Losses are means over the batch. Heads start uniform in +-1/sqrt(width), as a linear layer's do (from zero
+the local models learn nothing at first and never catch up), and each party is told its first one.
+
+What crosses: embeddings up; r and a head down. What a party learns: z and lambda carry labels (lambda is
+softmax(z) - y), so a party can read labels from r.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from colonnade.core import Batches, Done, Message, Peers, Released, Request, Rows, Seat, State, Step, roles, serves
+from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
+from colonnade.optim.capture import Captured
+from colonnade.optim.local import make_optimizer
+from colonnade.optim.losses import Loss
+from colonnade.optim.proximal import z_update
+
+LEARNS = {
+    "feature owner": "its own head, and per row one vector that follows the label: enough to guess labels",
+    "label owner": "each row's embedding: what the local model leaves of the columns",
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Table 2's settings for MNIST are the defaults."""
+
+    rho: float = positive(default=2.0)  # ADMM's penalty
+    local_steps: int = whole(default=20)  # tau
+    optimizer: str = one_of("sgd", "adam", default="sgd")
+    learning_rate: float = positive(default=0.05)
+    momentum: float = fraction(default=0.9)  # of the parties; the heads' step has none
+    weight_decay: float = not_negative(default=0.001)  # beta
+    head_update: str = one_of("sgd", "exact", default="sgd")
+    head_learning_rate: float = positive(default=0.05)
+
+
+class Embedding(Message):
+    values: Released  # h_k, [rows, width]
+
+
+class Embed(Request[Embedding]):
+    batch: str
+
+
+class Adopt(Request[Done]):
+    head: Released  # W_k at the start, [width, outputs]
+
+
+class Improve(Request[Done]):
+    batch: str
+    residual: Released  # r, [rows, outputs]
+    head: Released  # W_k, [width, outputs]
+
+
+class FeatureOwner(roles.FeatureOwner):
+    """Holds columns, f_k, and the head it was last told."""
+
+    config: Config
+
+    def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config) -> None:
+        super().__init__(seat, features, model, config)
+        self.optimizer = make_optimizer(self.model.parameters(), config)
+        self.head: Tensor | None = None  # W_k, from the first Adopt on
+        self._sent: tuple[str, Tensor] | None = None
+        self._descend = Captured(self._local_steps)
+
+    @serves
+    def embed(self, request: Embed) -> Embedding:
+        training = self.training(request.batch)
+        with torch.no_grad():
+            sent = self.outbox.release(self.model(self.x(request.batch)), "embedding", request.batch)
+        if training:
+            self._sent = request.batch, sent.tensor
+        return Embedding(sent)
+
+    @serves
+    def adopt(self, request: Adopt) -> Done:
+        self.head = request.head.tensor
+        return Done()
+
+    @serves
+    def improve(self, request: Improve) -> Done:
+        batch, h = self._sent or (None, None)
+        self.expect(batch == request.batch, f"variables came for batch {request.batch}, but {batch} is pending")
+        assert h is not None
+        assert self.head is not None
+        target = request.residual.tensor + h @ self.head  # s_k - lambda/rho
+        self._sent, self.head = None, request.head.tensor
+        self._descend(self.x(request.batch), target, self.head)
+        return Done()
+
+    def _local_steps(self, x: Tensor, target: Tensor, head: Tensor) -> None:
+        """tau steps towards f_k(x_k) W_k = target (Eq. 10)."""
+        for _ in range(self.config.local_steps):
+            error = self.model(x) @ head - target
+            loss = self.config.rho / 2 * error.square().sum() / error.shape[-2]
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            self.optimizer.step()
+
+    def state(self) -> State:
+        return super().state() | {"head": self.head}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.head = state["head"]
+        self._descend.forget()
+
+
+class LabelOwner(roles.LabelOwner):
+    """Holds labels, heads W (one block of rows per party), z and the duals lambda (one row per training row)."""
+
+    loss: Loss
+    config: Config
+
+    def meet(self, cards: Mapping[str, roles.Card]) -> None:
+        super().meet(cards)
+        outputs = self.loss.outputs
+        uniform = (torch.rand(w, outputs, generator=self.generator) * 2 - 1 for w in self.widths.values())
+        self.heads = torch.cat([u / len(u) ** 0.5 for u in uniform]).to(self.device)
+        self.z, self.duals = (torch.zeros(len(self.labels), outputs, device=self.device) for _ in range(2))
+
+    def update(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, Tensor]:
+        """Eq. 6 to 8 for a batch; gives the loss before the update, and the parties' residual r."""
+        rows, labels, rho = self.rows(batch), self.y(batch), self.config.rho
+        H = torch.cat(list(h.values()), dim=-1)
+        o = H @ self.heads
+        loss = self.loss(o, labels)
+        z = z_update(self.loss, o, self.duals[rows], labels, rho)
+        duals = self.duals[rows] + rho * (o - z)
+        self.z[rows], self.duals[rows] = z, duals
+        self.heads = self._next_heads(H, o, z, duals)
+        return loss.item(), z - o - duals / rho
+
+    def _next_heads(self, H: Tensor, o: Tensor, z: Tensor, duals: Tensor) -> Tensor:
+        """Eq. 8: every head against the others' old ones, by one step or exactly."""
+        rho, beta, rows = self.config.rho, self.config.weight_decay, H.shape[0]
+        if self.config.head_update == "sgd":
+            gradient = H.T @ (duals + rho * (o - z)) / rows + beta * self.heads
+            return self.heads - self.config.head_learning_rate * gradient
+        blocks = []
+        for h_k, W_k in zip(self._blocks(H.T), self._blocks(self.heads), strict=True):
+            gram = rho * h_k @ h_k.T + rows * beta * torch.eye(len(W_k), device=H.device)
+            blocks.append(torch.linalg.lstsq(gram, h_k @ (rho * (z - o + h_k.T @ W_k) - duals)).solution)
+        return torch.cat(blocks)
+
+    def _blocks(self, stacked: Tensor) -> tuple[Tensor, ...]:
+        """The rows that belong to each party."""
+        return torch.split(stacked, list(self.widths.values()))
+
+    def first_heads(self) -> dict[str, Adopt]:
+        blocks = zip(self.widths, self._blocks(self.heads), strict=True)
+        return {k: Adopt(self.outbox.release(W_k, "head")) for k, W_k in blocks}
+
+    def variables_for(self, residual: Tensor, batch: str) -> dict[str, Improve]:
+        """To each party its head, and to all the same residual."""
+        r = self.outbox.release(residual, "residual", batch)
+        heads = zip(self.widths, self._blocks(self.heads), strict=True)
+        return {k: Improve(batch, r, self.outbox.release(W_k, "head", batch)) for k, W_k in heads}
+
+    def state(self) -> State:
+        return super().state() | {"heads": self.heads, "z": self.z, "duals": self.duals}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.heads, self.z, self.duals = state["heads"], state["z"], state["duals"]
+
+
+def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
+    if batches.done == 0:
+        peers.ask_each(driver.first_heads())
+    for batch in batches:
+        h = {k: reply.values.tensor for k, reply in peers.ask(Embed(batch.name)).items()}
+        loss, residual = driver.update(h, batch.name)
+        peers.ask_each(driver.variables_for(residual, batch.name))
+        yield Step(batch, loss)
+
+
+def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
+    replies = peers.ask(Embed(rows.name))
+    return torch.cat([reply.values.tensor for reply in replies.values()], dim=-1) @ driver.heads

@@ -1,0 +1,56 @@
+"""The core: messages, outboxes, parties, peers, batches, ledgers, the wire. Needs torch and numpy alone."""
+
+from colonnade.core import roles
+from colonnade.core.batches import Batch, Batches, Rows, Step
+from colonnade.core.ledger import Entry, Ledger
+from colonnade.core.message import Done, Message, Request
+from colonnade.core.party import Party, Seat, State, serves
+from colonnade.core.peers import Peer, Peers, Transport
+from colonnade.core.release import (
+    NON_PRIVATE,
+    Codec,
+    DpEvent,
+    Identity,
+    Mechanism,
+    Outbox,
+    Packed,
+    Plain,
+    Receipt,
+    Released,
+    Rule,
+)
+from colonnade.core.transcript import Transcript
+from colonnade.core.wire import Envelope
+
+__all__ = [
+    "NON_PRIVATE",
+    "Batch",
+    "Batches",
+    "Codec",
+    "Done",
+    "DpEvent",
+    "Entry",
+    "Envelope",
+    "Identity",
+    "Ledger",
+    "Mechanism",
+    "Message",
+    "Outbox",
+    "Packed",
+    "Party",
+    "Peer",
+    "Peers",
+    "Plain",
+    "Receipt",
+    "Released",
+    "Request",
+    "Rows",
+    "Rule",
+    "Seat",
+    "State",
+    "Step",
+    "Transcript",
+    "Transport",
+    "roles",
+    "serves",
+]

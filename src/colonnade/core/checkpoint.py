@@ -1,0 +1,79 @@
+"""A party's state on disk: tensors in safetensors, the rest in JSON, in a folder that appears whole or not at all.
+
+    parties/<name>/checkpoint-000530/    tensors.safetensors   state.json
+
+A folder is written under a temporary name and renamed; nobody reads a folder whose name does not match.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from colonnade.errors import CheckpointError
+
+TENSORS, STATE = "tensors.safetensors", "state.json"
+
+
+def write(folder: Path, state: dict[str, Any]) -> None:
+    """Save a state as `folder`; it replaces one that is there."""
+    from safetensors.torch import save_file
+
+    tensors: dict[str, Tensor] = {}
+    plain = _split(state, "state", tensors)
+    fresh = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    try:
+        save_file(tensors, fresh / TENSORS)
+        (fresh / STATE).write_text(json.dumps(plain), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        fresh.rename(folder)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+
+
+def read(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """The state that `write` saved as `folder`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        plain = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        tensors = load_file(folder / TENSORS, device=str(device))
+        state: dict[str, Any] = _join(plain, tensors)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"There is no checkpoint at {folder}: {error.filename} is missing.") from None
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise CheckpointError(f"The checkpoint at {folder} is damaged: {error}") from None
+    return state
+
+
+def _split(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        tensors[path] = value.detach().contiguous().clone()
+        return {"$tensor": path}
+    if isinstance(value, dict):
+        return {"$items": [[key, _split(item, f"{path}/{key}", tensors)] for key, item in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return [_split(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    raise CheckpointError(f"{path} is a {type(value).__name__}, and a checkpoint holds tensors and plain values only.")
+
+
+def _join(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_join(item, tensors) for item in value]
+    if isinstance(value, dict):
+        if "$tensor" in value:
+            return tensors[value["$tensor"]]
+        return {key: _join(item, tensors) for key, item in value["$items"]}
+    return value

@@ -1,0 +1,99 @@
+"""Settings that check themselves: a frozen `Config` whose fields refuse a bad value with the rule and the value.
+
+    @dataclass(frozen=True)
+    class Config:
+        learning_rate: float = positive(default=0.1)
+
+Each function returns a data descriptor. A dataclass takes its default from it and assigns through it, also when
+frozen, so the rule runs wherever a value is written: in Python, from a TOML file, from a saved run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, get_type_hints
+
+from colonnade.errors import ConfigError
+
+C = TypeVar("C")
+
+
+class Checked:
+    """A field with a rule in words and a function that gives the accepted value or None."""
+
+    def __init__(self, rule: str, accept: Callable[[Any], Any], default: Any) -> None:
+        self.rule, self.accept, self.default = rule, accept, default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+        module = owner.__module__.rsplit(".", 1)[-1]
+        self.label = f"{module}.{name}" if owner.__name__ == "Config" else f"{owner.__name__}.{name}"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self.default if instance is None else instance.__dict__[self.name]
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        accepted = self.accept(value)
+        if accepted is None:
+            raise ConfigError(f"{self.label} must be {self.rule}; found {value!r}.")
+        instance.__dict__[self.name] = accepted
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def positive(*, default: float) -> Any:
+    """A number above 0."""
+    return Checked("a number above 0", lambda v: n if (n := _number(v)) is not None and n > 0 else None, default)
+
+
+def not_negative(*, default: float) -> Any:
+    """A number, 0 or more."""
+    return Checked("a number, 0 or more", lambda v: n if (n := _number(v)) is not None and n >= 0 else None, default)
+
+
+def fraction(*, default: float) -> Any:
+    """A number from 0 up to, not including, 1."""
+    rule = "a number from 0 up to, not including, 1"
+    return Checked(rule, lambda v: n if (n := _number(v)) is not None and 0 <= n < 1 else None, default)
+
+
+def whole(*, default: int, least: int = 1) -> Any:
+    """A whole number from `least` upwards."""
+    rule = f"a whole number, {least} or more"
+    return Checked(rule, lambda v: n if (n := _whole(v)) is not None and n >= least else None, default)
+
+
+def one_of(*choices: str, default: str) -> Any:
+    """One of a few words."""
+    return Checked("one of " + ", ".join(f'"{c}"' for c in choices), lambda v: v if v in choices else None, default)
+
+
+def from_mapping(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
+    """Build a `Config` from a TOML table; an unknown key is an error that names the nearest known one."""
+    known = [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]
+    for key in values:
+        if key not in known:
+            hint = did_you_mean(key, known)
+            raise ConfigError(f"{where} has no setting {key!r}{hint}. It knows: {', '.join(known)}.")
+    hints = get_type_hints(config)
+    ready = {
+        key: tuple(value) if isinstance(value, list) and str(hints[key]).startswith("tuple") else value
+        for key, value in values.items()
+    }
+    return config(**ready)
+
+
+def did_you_mean(word: str, known: list[str]) -> str:
+    """' (did you mean ...?)' when something known is close, else nothing."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

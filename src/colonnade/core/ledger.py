@@ -1,0 +1,92 @@
+"""A party's own record of every tensor that left it or arrived: for its owner to read, never sent.
+
+One line per tensor and peer. `bytes` counts the packed tensor as it travels; a message's header (about 200 bytes)
+is not in it. Direction "own" is a call between two roles of the same organisation: nothing crossed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from colonnade.core.message import Message, batch_of
+
+Direction = Literal["out", "in", "own"]
+
+
+class Entry(NamedTuple):
+    """One tensor, one peer, one direction."""
+
+    direction: Direction
+    peer: str
+    message: str
+    batch: str | None
+    name: str
+    shape: tuple[int, ...]
+    bytes: int
+    codec: str
+    event: str
+    parameters: dict[str, float]
+    owner: str
+    number: int
+
+    def to_json(self) -> str:
+        return json.dumps(self._asdict(), separators=(",", ":"))
+
+
+class Ledger:
+    """Entries since the last flush, and totals since the start."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.entries: list[Entry] = []
+        self.written = 0
+        self._bytes: dict[tuple[Direction, str], int] = defaultdict(int)
+
+    def write(self, direction: Literal["out", "in"], peer: str, message: Message) -> None:
+        """Note each released tensor of a message that goes to, or came from, a peer."""
+        way: Direction = "own" if peer == self.owner else direction
+        for released in message.released():
+            r = released.receipt
+            self.entries.append(
+                Entry(
+                    way, peer, message.kind, r.batch or batch_of(message), r.name, tuple(released.tensor.shape),
+                    r.bytes, r.codec, r.event.kind, dict(r.event.parameters), r.owner, r.number,
+                )
+            )  # fmt: skip
+            self._bytes[way, peer] += r.bytes
+
+    def total(self, direction: Direction, peer: str | None = None) -> int:
+        """Bytes sent ("out"), received ("in") or kept inside ("own"), with one peer or with all."""
+        return sum(n for (way, who), n in self._bytes.items() if way == direction and peer in (None, who))
+
+    @property
+    def position(self) -> int:
+        """How many entries were ever written; a checkpoint remembers it."""
+        return self.written + len(self.entries)
+
+    def flush(self, path: Path) -> None:
+        """Append what is new to the file and forget it here."""
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(entry.to_json() + "\n" for entry in self.entries)
+        self.written += len(self.entries)
+        self.entries.clear()
+
+    def rewind(self, path: Path, state: dict[str, Any]) -> None:
+        """Cut the file back to a checkpoint's position, so that a resumed run does not count twice."""
+        position = int(state["position"])
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        if len(lines) != position:
+            fresh = path.with_suffix(".tmp")
+            fresh.write_text("".join(lines[:position]), encoding="utf-8")
+            fresh.replace(path)
+        self.entries.clear()
+        self.written = min(len(lines), position)
+        self._bytes.clear()
+        self._bytes.update({(way, peer): n for way, peer, n in state["bytes"]})
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"position": self.position, "bytes": [[way, peer, n] for (way, peer), n in self._bytes.items()]}

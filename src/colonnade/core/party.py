@@ -1,0 +1,159 @@
+"""A party: one organisation in one role. It answers the requests its class serves, and nothing leaves it otherwise."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
+
+import torch
+from torch import Generator
+
+from colonnade.core.batches import Batches
+from colonnade.core.ledger import Ledger
+from colonnade.core.message import Message, Request, batch_of
+from colonnade.core.release import Outbox, Rule
+from colonnade.core.wire import Envelope
+from colonnade.errors import BoundaryError, BudgetExhausted, PartyError
+
+if TYPE_CHECKING:
+    from colonnade.core.peers import Peers
+
+State = dict[str, Any]
+"""Nested dicts and lists of tensors and plain scalars: what a checkpoint can hold."""
+
+R = TypeVar("R", bound=Message)
+Handler = TypeVar("Handler", bound=Callable[..., Message])
+
+
+def serves(method: Handler) -> Handler:
+    """Mark a method `(self, request: SomeRequest) -> SomeReply` as answering that request."""
+    method.__serves__ = True  # type: ignore[attr-defined]
+    return method
+
+
+@dataclass
+class Seat:
+    """An organisation's place in a federation: what its roles share."""
+
+    name: str
+    outbox: Outbox
+    batches: Batches
+    generator: Generator
+    ledger: Ledger
+    device: torch.device
+
+    @classmethod
+    def at(
+        cls,
+        name: str,
+        batches: Batches,
+        *,
+        seed: int = 0,
+        rules: Mapping[str, Rule] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Seat:
+        """A seat with an empty ledger and the owner's rules; its random numbers depend on the seed and the name."""
+        generator = Generator().manual_seed(seed_for(seed, name))
+        return cls(name, Outbox(name, generator, rules), batches, generator, Ledger(name), torch.device(device))
+
+    def state(self) -> State:
+        """For a checkpoint: where the random numbers, the receipts and the ledger stand."""
+        return {
+            "generator": self.generator.get_state(),
+            "released": self.outbox.released,
+            "ledger": self.ledger.state(),
+        }
+
+    def load_state(self, state: State) -> None:
+        """Continue from `state()`; the ledger's own file is cut back by `Ledger.rewind`."""
+        self.generator.set_state(state["generator"].cpu())
+        self.outbox.released = state["released"]
+
+
+def seed_for(seed: int, *words: str) -> int:
+    """A seed of its own for each use, so that nobody shares a stream of random numbers."""
+    digest = hashlib.sha256("/".join([str(seed), *words]).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+class Refused(Exception):  # noqa: N818 - a condition, not an error of its own; `answer` turns it into a PartyError
+    """A request does not fit the party's state."""
+
+
+class Party:
+    """Answers requests. Subclass a role (`core.roles`) and mark methods with `@serves`."""
+
+    peers: Peers
+    _served: ClassVar[dict[type[Request[Any]], str] | None] = None
+
+    def __init__(self, seat: Seat) -> None:
+        self.seat, self.name, self.outbox, self.generator = seat, seat.name, seat.outbox, seat.generator
+        self.ledger, self.device = seat.ledger, seat.device
+        self._lock = threading.RLock()
+        self._answered: dict[str, tuple[int, Message]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._served = None
+
+    @classmethod
+    def served(cls) -> dict[type[Request[Any]], str]:
+        """Request class -> the name of the method that answers it."""
+        if cls._served is None:
+            cls._served = {}
+            for name in dir(cls):
+                method = getattr(cls, name)
+                if getattr(method, "__serves__", False):
+                    hints = get_type_hints(method)
+                    requests = [hint for key, hint in hints.items() if key != "return"]
+                    cls._served[requests[0]] = name
+        return cls._served
+
+    def handle(self, envelope: Envelope[Request[R]]) -> R:
+        """Answer one call and write down what came and went. The same call delivered twice is answered once."""
+        request, sender = envelope.message, envelope.sender
+        with self._lock:
+            number, reply = self._answered.get(sender, (None, None))
+            if number == envelope.number and reply is not None:
+                return reply  # type: ignore[return-value]
+            self.ledger.write("in", sender, request)
+            with self.outbox.answering(sender):
+                answer = self.answer(request)
+            self.ledger.write("out", sender, answer)
+            self._answered[sender] = envelope.number, answer
+            return answer
+
+    def answer(self, request: Request[R]) -> R:
+        """Do what a request asks; whatever goes wrong names this party, the request and the batch."""
+        method = self.served().get(type(request))
+        if method is None:
+            raise BoundaryError(
+                f"'{self.name}' ({type(self).__module__}.{type(self).__name__}) does not serve {request.kind}.\n"
+                f"    It serves: {', '.join(sorted(kind.kind for kind in self.served()))}."
+            )
+        try:
+            return getattr(self, method)(request)  # type: ignore[no-any-return]
+        except (PartyError, BoundaryError, BudgetExhausted):
+            raise
+        except Exception as error:
+            cause = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+            raise PartyError(self.name, request.kind, batch_of(request), cause) from error
+
+    def rows(self, batch: str) -> torch.Tensor:
+        """The row numbers of an agreed batch, on this party's device."""
+        return self.seat.batches.rows(batch, self.device)
+
+    def expect(self, condition: bool, otherwise: str) -> None:
+        """Refuse a request that does not fit this party's state."""
+        if not condition:
+            raise Refused(otherwise)
+
+    def state(self) -> State:
+        """What this role must remember to continue bit-equal; roles add to it."""
+        return {}
+
+    def load_state(self, state: State) -> None:
+        """Continue from `state()`."""

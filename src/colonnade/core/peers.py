@@ -1,0 +1,116 @@
+"""The others, as a party that drives sees them: ask one, ask all, ask each something else, or take turns.
+
+Algorithms know only this; what carries the calls is a `Transport`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar
+
+from colonnade.core.ledger import Ledger
+from colonnade.core.message import Message, Request
+from colonnade.core.wire import Envelope
+
+R = TypeVar("R", bound=Message)
+
+
+class Transport(Protocol):
+    """Carries a call to a party and its answer back. A failure is a PartyError that names the party."""
+
+    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R: ...
+
+    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
+        """Several at once, answers in the order of `envelopes`; when one fails, the first failure is raised."""
+        ...
+
+
+class Peer:
+    """One other party."""
+
+    def __init__(self, name: str, peers: Peers) -> None:
+        self.name, self._peers = name, peers
+
+    def ask(self, request: Request[R]) -> R:
+        return self._peers.ask_one(self.name, request)
+
+
+class Peers(Mapping[str, Peer]):
+    """The parties that one party may ask, in their agreed order."""
+
+    def __init__(self, owner: str, names: Iterable[str], transport: Transport, ledger: Ledger) -> None:
+        self.owner, self.transport, self.ledger = owner, transport, ledger
+        self._peers = {name: Peer(name, self) for name in names}
+        self._calls = itertools.count(1)
+
+    def __getitem__(self, name: str) -> Peer:
+        return self._peers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._peers)
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def ask(self, request: Request[R]) -> dict[str, R]:
+        """The same question to all; answers in party order."""
+        envelope = Envelope(self.owner, next(self._calls), request)
+        return self._exchange(dict.fromkeys(self._peers, envelope))
+
+    def ask_each(self, requests: Mapping[str, Request[R]]) -> dict[str, R]:
+        """To each its own question; answers in the order of `requests`."""
+        number = next(self._calls)
+        return self._exchange({name: Envelope(self.owner, number, r) for name, r in requests.items()})
+
+    def ask_one(self, name: str, request: Request[R]) -> R:
+        self.ledger.write("out", name, request)
+        reply = self.transport.exchange(name, Envelope(self.owner, next(self._calls), request))
+        self.ledger.write("in", name, reply)
+        return reply
+
+    def stream(
+        self, make: Callable[[str], Request[R] | None], turns: Iterable[str] | None = None
+    ) -> Iterator[tuple[str, R]]:
+        """Asynchrony: answers one at a time, each followed by that party's next question, until `make` gives None.
+
+        With `turns` the parties are asked in that order, so a seeded order reproduces. Without, every party has one
+        call under way and answers come as they arrive.
+        """
+        if turns is not None:
+            for name in turns:
+                if (request := make(name)) is not None:
+                    yield name, self.ask_one(name, request)
+            return
+        answers: queue.SimpleQueue[tuple[str, R | BaseException]] = queue.SimpleQueue()
+
+        def call(name: str, request: Request[R]) -> None:
+            try:
+                answers.put((name, self.ask_one(name, request)))
+            except BaseException as error:
+                answers.put((name, error))
+
+        def start(name: str) -> int:
+            if (request := make(name)) is None:
+                return 0
+            threading.Thread(target=call, args=(name, request), daemon=True).start()
+            return 1
+
+        under_way = sum(start(name) for name in self)
+        while under_way:
+            name, answer = answers.get()
+            under_way -= 1
+            if isinstance(answer, BaseException):
+                raise answer
+            yield name, answer
+            under_way += start(name)
+
+    def _exchange(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> dict[str, Any]:
+        for name, envelope in envelopes.items():
+            self.ledger.write("out", name, envelope.message)
+        replies = self.transport.exchange_each(envelopes)
+        for name, reply in replies.items():
+            self.ledger.write("in", name, reply)
+        return replies

@@ -1,0 +1,207 @@
+"""The one door out of a party: what a tensor becomes before it leaves, and the proof that it went through.
+
+    private tensor --mechanism--> what may be known --codec--> what travels      = Released, with its Receipt
+
+A mechanism sees the private tensor; a codec sees only the mechanism's output, so compression is post-processing and
+costs no privacy. Rules belong to the owner: the party that asks can neither see nor change them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Generator, Tensor
+
+from colonnade.errors import BoundaryError
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class DpEvent:
+    """What a mechanism did, as data: `privacy.accounting` turns it into dp-accounting's event of the same kind.
+
+    It is our own type so that the core needs nothing but torch; `non-private` composes to an infinite epsilon.
+    """
+
+    kind: str
+    parameters: Mapping[str, float] = field(default_factory=dict)
+
+
+NON_PRIVATE = DpEvent("non-private")
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A tensor as its codec sends it: the bytes, and what the same codec needs to read them."""
+
+    codec: str
+    data: bytes
+    shape: tuple[int, ...]
+    dtype: str
+    settings: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+class Mechanism(Protocol):
+    """Makes a tensor safe to know, and says what that cost."""
+
+    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]: ...
+
+
+class Codec(Protocol):
+    """Makes a tensor small to send. `name` is what the receiver looks it up by."""
+
+    @property
+    def name(self) -> str: ...
+
+    def encode(self, tensor: Tensor, generator: Generator) -> Packed: ...
+
+    def decode(self, packed: Packed) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """No protection: the tensor itself, reported as non-private (epsilon is infinite)."""
+
+    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:  # noqa: ARG002
+        return tensor, NON_PRIVATE
+
+
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "int16": torch.int16,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "bool": torch.bool,
+}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """No compression: the tensor's own bytes, row-major, little-endian."""
+
+    name: str = "identity"
+
+    def encode(self, tensor: Tensor, generator: Generator | None = None) -> Packed:  # noqa: ARG002
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        data = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+        return Packed(self.name, data, tuple(tensor.shape), DTYPE_NAMES[tensor.dtype])
+
+    def decode(self, packed: Packed) -> Tensor:
+        dtype = DTYPES[packed.dtype]
+        if not packed.data:
+            return torch.empty(packed.shape, dtype=dtype)
+        return torch.frombuffer(bytearray(packed.data), dtype=dtype).reshape(packed.shape)
+
+
+CODECS: dict[str, Codec] = {"identity": Identity()}
+"""How a receiver reads what a codec packed; `compression` adds its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What happens to one kind of release."""
+
+    mechanism: Mechanism = Plain()
+    codec: Codec = Identity()
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What was released, written by the outbox that released it; it travels with the tensor."""
+
+    owner: str
+    number: int  # counts this owner's releases: one release sent to two peers is spent once
+    name: str
+    batch: str | None
+    event: DpEvent
+    codec: str
+    bytes: int
+
+
+class Released:
+    """A tensor that went through an outbox, detached and final. There is no public way to make one."""
+
+    __slots__ = ("packed", "receipt", "tensor")
+    tensor: Tensor
+    receipt: Receipt
+    packed: Packed | None  # what travels, where it is not simply the tensor's own bytes
+
+    def __init__(self) -> None:
+        raise BoundaryError(
+            "A Released tensor is made by an outbox, not by hand.\n"
+            '    Release it: self.outbox.release(tensor, as_="embedding").'
+        )
+
+    @classmethod
+    def _seal(cls, tensor: Tensor, receipt: Receipt, packed: Packed | None = None) -> Released:
+        self = object.__new__(cls)
+        self.tensor, self.receipt, self.packed = tensor, receipt, packed
+        return self
+
+    def __repr__(self) -> str:
+        r = self.receipt
+        return f"Released({r.name!r} of {r.owner!r}, {list(self.tensor.shape)}, {r.event.kind}, {r.bytes} bytes)"
+
+
+def purpose(batch: str | None) -> str | None:
+    """What a batch is for, from its name: 'train/3/17' -> 'train', 'test[0:512]' -> 'test'."""
+    return None if batch is None else batch.replace("[", "/").partition("/")[0]
+
+
+class Outbox:
+    """Privatise, compress, write down. One per party, with the owner's rules by release name.
+
+    A rule may be set for one purpose only, as "test.embedding"; it wins over the one for "embedding".
+    Between two roles of the same organisation nothing crosses a boundary, so no rule applies there.
+    """
+
+    def __init__(
+        self, owner: str, generator: Generator, rules: Mapping[str, Rule] | None = None, default: Rule | None = None
+    ) -> None:
+        self.owner, self.generator, self.default = owner, generator, default or Rule()
+        self.rules = dict(rules or {})
+        self.released = 0
+        self._recipient: str | None = None
+
+    def rule(self, as_: str, batch: str | None = None) -> Rule:
+        return self.rules.get(f"{purpose(batch)}.{as_}") or self.rules.get(as_) or self.default
+
+    def release(self, tensor: Tensor, as_: str, batch: str | None = None) -> Released:
+        """The only way to a Released: what comes back shares no memory with `tensor` and cannot change later."""
+        rule = INSIDE if self._recipient == self.owner else self.rule(as_, batch)
+        private = tensor.detach()
+        safe, event = rule.mechanism.apply(private, self.generator)
+        packed = None
+        if isinstance(rule.codec, Identity):
+            if safe.data_ptr() == private.data_ptr():
+                safe = safe.clone(memory_format=torch.contiguous_format)
+            size = safe.nbytes
+        else:
+            packed = rule.codec.encode(safe, self.generator)
+            safe, size = rule.codec.decode(packed).to(tensor.device), len(packed.data)
+        self.released += 1
+        receipt = Receipt(self.owner, self.released, as_, batch, event, rule.codec.name, size)
+        return Released._seal(safe, receipt, packed)
+
+    @contextmanager
+    def answering(self, sender: str) -> Iterator[None]:
+        """While a request is answered, the outbox knows who will get the reply."""
+        before, self._recipient = self._recipient, sender
+        try:
+            yield
+        finally:
+            self._recipient = before
+
+
+INSIDE = Rule()

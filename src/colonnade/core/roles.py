@@ -1,0 +1,100 @@
+"""The four roles a party can play. Algorithms subclass the first two and add the requests they serve.
+
+Methods are written for `[..., rows, features]`: the same method serves one party and a cohort of stacked ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from colonnade.core.message import Message, Request
+from colonnade.core.party import Party, Seat, State, serves
+from colonnade.core.release import purpose
+from colonnade.errors import ConfigError
+
+
+class Card(Message):
+    """How a feature owner introduces itself: the width of its embeddings, its rows, and what it thinks was agreed."""
+
+    width: int
+    rows: int
+    agreed: str
+
+
+class Introduce(Request[Card]):
+    """Asked once, before anything else."""
+
+
+class FeatureOwner(Party):
+    """Holds columns and a local model f_k."""
+
+    row_axis = 0
+    optimizer: torch.optim.Optimizer
+
+    def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Any) -> None:
+        super().__init__(seat)
+        self.features, self.model, self.config = features.to(self.device), model.to(self.device), config
+
+    def x(self, batch: str) -> Tensor:
+        """This party's columns of a batch's rows."""
+        return self.features.index_select(self.row_axis, self.rows(batch))
+
+    def training(self, batch: str) -> bool:
+        """Whether a batch is for training; the local model is put into that mode."""
+        training = purpose(batch) == "train"
+        if self.model.training != training:
+            self.model.train(training)
+        return training
+
+    @serves
+    def introduce(self, request: Introduce) -> Card:  # noqa: ARG002
+        self.model.eval()
+        with torch.no_grad():
+            width = self.model(self.features.narrow(self.row_axis, 0, 1)).shape[-1]
+        return Card(width, self.features.shape[self.row_axis], self.seat.batches.fingerprint())
+
+    def state(self) -> State:
+        return super().state() | {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+class LabelOwner(Party):
+    """Holds labels and drives. `meet` is called once, with the cards of all feature owners."""
+
+    widths: dict[str, int]
+
+    def __init__(self, seat: Seat, labels: Tensor, loss: Any, config: Any) -> None:
+        super().__init__(seat)
+        self.labels, self.loss, self.config = labels.to(self.device), loss, config
+
+    def meet(self, cards: Mapping[str, Card]) -> None:
+        """Check that everybody agreed to the same rows, and learn how wide the embeddings are."""
+        mine = self.seat.batches.fingerprint()
+        for party, card in cards.items():
+            if card.agreed != mine or card.rows != len(self.labels):
+                raise ConfigError(
+                    f"'{party}' and '{self.name}' do not agree on the rows: {card.rows} rows with fingerprint "
+                    f"{card.agreed} there, {len(self.labels)} with {mine} here.\n"
+                    "    Give both the same aligned rows, split, batch size and seed."
+                )
+        self.widths = {party: card.width for party, card in cards.items()}
+
+    def y(self, batch: str) -> Tensor:
+        """The labels of a batch's rows."""
+        return self.labels.index_select(0, self.rows(batch))
+
+
+class AggregationServer(Party):
+    """Holds no data; adds up or averages what others release."""
+
+
+class KeyServer(Party):
+    """Holds no data; makes and hands out keys."""

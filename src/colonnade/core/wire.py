@@ -1,0 +1,160 @@
+"""Messages as bytes. No pickle: a frame can name only message classes that exist here, and is checked before use.
+
+    magic "CLN1" | header length, 4 bytes | header, JSON | padding to 64 | tensor bytes, each padded to 64
+
+The header holds the class, the plain fields, who sent it as its how-many-th call, and per tensor its codec, dtype,
+shape, length and receipt. Whatever is wrong with a frame, `decode` raises WireError, and it never allocates more
+than the frame it was given.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from colonnade.core.message import MESSAGES, Message, Request
+from colonnade.core.release import CODECS, DTYPES, DpEvent, Identity, Packed, Receipt, Released
+from colonnade.errors import BoundaryError, WireError
+
+MAGIC = b"CLN1"
+ALIGN = 64
+MAX_FRAME = 1 << 31
+MAX_HEADER = 1 << 20
+IDENTITY = Identity()
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope(Generic[M]):
+    """A message with its sender and the number of the call, by which a repeated delivery is recognised."""
+
+    sender: str
+    number: int
+    message: M
+
+
+def encode(envelope: Envelope[Any]) -> bytes:
+    """One frame."""
+    blobs: list[bytes] = []
+    tensors: list[dict[str, Any]] = []
+    message = envelope.message
+    fields = {name: _plain(getattr(message, name), blobs, tensors) for name in message.hints()}
+    top = {"type": message.kind, "from": envelope.sender, "number": envelope.number}
+    header = json.dumps(top | {"fields": fields, "tensors": tensors}, separators=(",", ":")).encode()
+    parts = [MAGIC, len(header).to_bytes(4, "little"), header, _padding(8 + len(header))]
+    for blob in blobs:
+        parts += [blob, _padding(len(blob))]
+    return b"".join(parts)
+
+
+def decode(frame: bytes, *, device: torch.device | str = "cpu", max_frame: int = MAX_FRAME) -> Envelope[Any]:
+    """The envelope in a frame, or WireError."""
+    if len(frame) > max_frame:
+        raise WireError(f"A frame may have at most {max_frame} bytes; this one has {len(frame)}.")
+    header, start = _header(frame)
+    try:
+        tensors = _tensors(frame, start, header["tensors"], device)
+        message = _message(header["type"], header["fields"], tensors)
+        sender, number = header["from"], header["number"]
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError, RuntimeError) as error:
+        raise WireError(f"A frame's header does not describe its contents: {type(error).__name__}.") from None
+    if not isinstance(sender, str) or not isinstance(number, int):
+        raise WireError("A frame must name its sender and the number of the call.")
+    return Envelope(sender, number, message)
+
+
+def _plain(value: Any, blobs: list[bytes], tensors: list[dict[str, Any]]) -> Any:
+    """A field as JSON; a tensor becomes its index, its bytes go to `blobs`."""
+    if isinstance(value, Released):
+        packed = value.packed or IDENTITY.encode(value.tensor)
+        r = value.receipt
+        receipt = [r.owner, r.number, r.name, r.batch, r.event.kind, dict(r.event.parameters)]
+        about = {"codec": packed.codec, "dtype": packed.dtype, "shape": packed.shape, "bytes": len(packed.data)}
+        tensors.append(about | {"settings": dict(packed.settings), "receipt": receipt})
+        blobs.append(packed.data)
+        return {"$tensor": len(tensors) - 1}
+    if isinstance(value, tuple):
+        return {"$tuple": [_plain(item, blobs, tensors) for item in value]}
+    if isinstance(value, dict):
+        return {"$dict": {key: _plain(item, blobs, tensors) for key, item in value.items()}}
+    return value
+
+
+def _header(frame: bytes) -> tuple[dict[str, Any], int]:
+    if len(frame) < 8 or frame[:4] != MAGIC:
+        raise WireError(f"A frame starts with {MAGIC!r} and a length; this one starts with {bytes(frame[:8])!r}.")
+    length = int.from_bytes(frame[4:8], "little")
+    if length > MAX_HEADER or 8 + length > len(frame):
+        raise WireError(f"A frame of {len(frame)} bytes says that its header has {length}.")
+    try:
+        header = json.loads(bytes(frame[8 : 8 + length]))
+    except (ValueError, RecursionError):
+        raise WireError("A frame's header is not JSON.") from None
+    if not isinstance(header, dict):
+        raise WireError("A frame's header is not a JSON object.")
+    return header, 8 + length + len(_padding(8 + length))
+
+
+def _tensors(frame: bytes, start: int, described: list[Any], device: torch.device | str) -> list[Released]:
+    found = []
+    for about in described:
+        codec, size, dtype = CODECS.get(about["codec"]), about["bytes"], about["dtype"]
+        shape = tuple(about["shape"])
+        if codec is None:
+            raise WireError(f"A frame uses a codec that is not known here: {str(about['codec'])[:80]!r}.")
+        if dtype not in DTYPES or not _is_count(size) or len(shape) > 16 or not all(map(_is_count, shape)):
+            raise WireError("A frame describes a tensor with an unknown dtype, shape or length.")
+        if size > len(frame) - start:
+            raise WireError(f"A frame of {len(frame)} bytes says that a tensor has {size} more than it holds.")
+        if codec.name == IDENTITY.name and math.prod(shape) * DTYPES[dtype].itemsize != size:
+            raise WireError(f"A frame's tensor of shape {list(shape)} and type {dtype} does not have {size} bytes.")
+        packed = Packed(codec.name, frame[start : start + size], shape, dtype, about["settings"])
+        owner, number, name, batch, kind, parameters = about["receipt"]
+        if not (isinstance(owner, str) and isinstance(name, str) and isinstance(kind, str) and _is_count(number)):
+            raise WireError("A frame's tensor came without a proper receipt.")
+        event = DpEvent(kind, {str(key): float(value) for key, value in parameters.items()})
+        receipt = Receipt(owner, number, name, None if batch is None else str(batch), event, codec.name, size)
+        tensor: Tensor = codec.decode(packed).to(device)
+        found.append(Released._seal(tensor, receipt, None if codec.name == IDENTITY.name else packed))
+        start += size + len(_padding(size))
+    if start > len(frame) + ALIGN or (start < len(frame)):
+        raise WireError(f"A frame has {len(frame)} bytes, and its header accounts for {start}.")
+    return found
+
+
+def _message(kind: Any, fields: Mapping[str, Any], tensors: list[Released]) -> Message:
+    cls = MESSAGES.get(kind) if isinstance(kind, str) else None
+    if cls is None or cls in (Message, Request):
+        raise WireError(f"A frame names a message that does not exist here: {str(kind)[:80]!r}.")
+    try:
+        return cls(**{name: _value(value, tensors) for name, value in fields.items()})
+    except BoundaryError as error:
+        raise WireError(f"A frame's fields do not fit its message: {error}") from None
+
+
+def _value(value: Any, tensors: list[Released]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((tag, inside),) = value.items()
+    if tag == "$tensor" and _is_count(inside):
+        return tensors[inside] if inside < len(tensors) else None
+    if tag == "$tuple" and isinstance(inside, list):
+        return tuple(_value(item, tensors) for item in inside)
+    if tag == "$dict" and isinstance(inside, dict):
+        return {key: _value(item, tensors) for key, item in inside.items()}
+    raise ValueError(tag)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
+
+
+def _padding(length: int) -> bytes:
+    return b"\0" * (-length % ALIGN)

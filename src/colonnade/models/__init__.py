@@ -1,0 +1,61 @@
+"""Local models by short name or import path. Any `nn.Module` that maps rows to `[rows, width]` will do.
+
+    model = "mlp"
+    model = { name = "mlp", hidden = [120], width = 60 }
+    model = { name = "my_package.nets:Tower", depth = 3 }      # called with depth=3, and shape=... if it takes it
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from colonnade.core.checks import did_you_mean
+from colonnade.errors import ConfigError
+from colonnade.models.networks import cnn, linear, mlp
+
+__all__ = ["MODELS", "build", "cnn", "linear", "mlp"]
+
+MODELS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "linear": linear}
+
+
+def build(spec: str | Mapping[str, Any], shape: tuple[int, ...], *, seed: int, owner: str) -> nn.Module:
+    """Make one party's model for rows of this shape, initialised from its own seed.
+
+    PyTorch initialises layers from the global generator; it is forked for the time, so no global seed is used or
+    changed.
+    """
+    settings: dict[str, Any] = {"name": spec} if isinstance(spec, str) else dict(spec)
+    name = str(settings.pop("name", "mlp"))
+    factory = MODELS.get(name) or _imported(name, owner)
+    if "shape" in inspect.signature(factory).parameters:
+        settings["shape"] = shape
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        try:
+            model = factory(**settings)
+        except TypeError as error:
+            raise ConfigError(f"The model {name!r} of '{owner}' cannot be made: {error}.") from None
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"The model {name!r} of '{owner}' is a {type(model).__name__}, not a torch.nn.Module.")
+    return model
+
+
+def _imported(name: str, owner: str) -> Callable[..., nn.Module]:
+    module, _, attribute = name.replace(":", ".").rpartition(".")
+    if not module:
+        hint = did_you_mean(name, list(MODELS))
+        raise ConfigError(
+            f"The model of '{owner}' is {name!r}{hint}. Use one of {', '.join(MODELS)}, or an import path like "
+            '"my_package.nets:Tower".'
+        )
+    try:
+        factory: Callable[..., nn.Module] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"The model {name!r} of '{owner}' cannot be imported: {error}.") from None
+    return factory

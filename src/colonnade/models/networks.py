@@ -1,0 +1,42 @@
+"""The local models that come with the package."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from torch import nn
+
+from colonnade.errors import ConfigError
+
+
+def mlp(shape: tuple[int, ...], *, hidden: Sequence[int] = (120,), width: int = 60) -> nn.Module:
+    """Linear layers with a ReLU after each, the last one too; VIM's local model for MNIST is 56-120-60."""
+    sizes = [math.prod(shape), *hidden, width]
+    layers: list[nn.Module] = [] if len(shape) == 1 else [nn.Flatten(-len(shape))]
+    for inputs, outputs in itertools.pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+def linear(shape: tuple[int, ...], *, width: int = 60) -> nn.Module:
+    """One linear map."""
+    flatten: list[nn.Module] = [] if len(shape) == 1 else [nn.Flatten(-len(shape))]
+    return nn.Sequential(*flatten, nn.Linear(math.prod(shape), width))
+
+
+def cnn(shape: tuple[int, ...], *, channels: Sequence[int] = (32, 64, 64, 128), width: int = 60) -> nn.Module:
+    """3x3 convolutions, each with ReLU and, while the picture is larger than 1, 2x2 average pooling; then a linear
+    map to `width`. VIM's local model for CIFAR-10 patches has 32-64-64-128 channels."""
+    if len(shape) not in (2, 3):
+        raise ConfigError(f"The model 'cnn' needs rows of [height, width] or [channels, height, width]; found {shape}.")
+    depth, *size = shape if len(shape) == 3 else (1, *shape)
+    layers: list[nn.Module] = [] if len(shape) == 3 else [nn.Unflatten(-2, (1, shape[0]))]
+    for count in channels:
+        layers += [nn.Conv2d(depth, count, 3, padding=1), nn.ReLU()]
+        if min(size) > 1:
+            layers.append(nn.AvgPool2d(2, ceil_mode=False))
+            size = [length // 2 for length in size]
+        depth = count
+    return nn.Sequential(*layers, nn.Flatten(-3), nn.Linear(depth * math.prod(size), width))

@@ -1,0 +1,1 @@
+"""Losses, proximal steps, and the optimizer of local steps."""

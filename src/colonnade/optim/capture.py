@@ -1,0 +1,55 @@
+"""Loops of local steps with fixed shapes, as one CUDA graph: the GPU replays them without waiting for Python.
+
+On a CPU, and whenever something cannot be captured, the function simply runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Captured:
+    """Wraps `steps(*tensors)`, a function that changes parameters in place and returns nothing.
+
+    Per set of shapes, the first call runs as it is, which also warms up what a capture needs (optimizer state,
+    library handles); the second is captured and replayed; later ones copy their inputs in and replay. The
+    optimizer's settings are part of a graph, so `steps` must not depend on values that change from call to call
+    other than its arguments.
+    """
+
+    def __init__(self, steps: Callable[..., None]) -> None:
+        self.steps = steps
+        self._graphs: dict[tuple[Any, ...], tuple[Any, tuple[Tensor, ...]] | None] = {}
+
+    def __call__(self, *tensors: Tensor) -> None:
+        if tensors[0].device.type != "cuda":
+            self.steps(*tensors)
+            return
+        key = tuple((tuple(t.shape), t.dtype) for t in tensors)
+        if key not in self._graphs:
+            self._graphs[key] = None
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                self.steps(*tensors)
+            torch.cuda.current_stream().wait_stream(side)
+            return
+        found = self._graphs[key]
+        if found is None:
+            inputs = tuple(t.clone() for t in tensors)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self.steps(*inputs)
+            found = self._graphs[key] = graph, inputs
+        graph, inputs = found
+        for mine, theirs in zip(inputs, tensors, strict=True):
+            mine.copy_(theirs)
+        graph.replay()
+
+    def forget(self) -> None:
+        """Drop the graphs: parameters or optimizer state were replaced by other tensors."""
+        self._graphs.clear()

@@ -1,0 +1,101 @@
+"""M equal modules as one, with parameters stacked on a leading axis: one kernel where there were M."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.dropout import _DropoutNd
+
+from colonnade.core.party import State
+
+ELEMENTWISE = (nn.ReLU, nn.ELU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.LeakyReLU, nn.Identity)
+
+
+class Stacked(nn.Module):
+    """`[M, rows, ...] -> [M, rows, width]`, the k-th slice through the k-th module.
+
+    Its state dict has the modules' own names, each tensor with the M in front. A plain chain of linear layers and
+    element-wise activations runs as batched matrix products; everything else through `vmap`.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.one = copy.deepcopy(modules[0])
+        for path, submodule in self.one.named_modules():
+            for name in list(submodule._parameters):
+                twins = [module.get_submodule(path)._parameters[name] for module in modules]
+                if twins[0] is not None:
+                    stacked = torch.stack([twin.detach() for twin in twins if twin is not None])
+                    submodule._parameters[name] = nn.Parameter(stacked, requires_grad=twins[0].requires_grad)
+        self._base = [copy.deepcopy(modules[0]).to("meta")]  # in a list: not a submodule
+        self._chain = _chain(modules[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self._chain and isinstance(self.one, nn.Sequential):
+            for layer in self.one:
+                x = _stacked_linear(layer, x) if isinstance(layer, nn.Linear) else layer(x)
+            return x
+        base = self._base[0].train(self.training)
+        call = torch.vmap(lambda parameters, rows: functional_call(base, parameters, (rows,)))
+        return call(dict(self.one.named_parameters()), x)  # type: ignore[no-any-return]
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self.one.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.one.load_state_dict(state_dict, *args, **kwargs)
+
+
+def why_not_stackable(module: nn.Module) -> str | None:
+    """Why a module cannot be stacked, or None: stacked runs must equal the runs one by one."""
+    if next(module.buffers(), None) is not None:
+        return "its model keeps buffers (batch statistics)"
+    if any(isinstance(part, _DropoutNd) for part in module.modules()):
+        return "its model draws random numbers (dropout)"
+    return None
+
+
+def stack(states: Sequence[Any]) -> Any:
+    """One state from M: tensors stacked, everything else from the first (step counters are equal by construction)."""
+    first = states[0]
+    if isinstance(first, Tensor):
+        return torch.stack(list(states)) if first.dim() else first
+    if isinstance(first, dict):
+        return {key: stack([state[key] for state in states]) for key in first}
+    if isinstance(first, list):
+        return [stack([state[index] for state in states]) for index in range(len(first))]
+    return first
+
+
+def slice_(state: Any, index: int) -> Any:
+    """The index-th of M states that were stacked."""
+    if isinstance(state, Tensor):
+        return state[index].clone() if state.dim() else state.clone()
+    if isinstance(state, dict):
+        return {key: slice_(value, index) for key, value in state.items()}
+    if isinstance(state, list):
+        return [slice_(value, index) for value in state]
+    return state
+
+
+def unstack(state: State, count: int) -> list[State]:
+    """The M states in a stacked one."""
+    return [slice_(state, index) for index in range(count)]
+
+
+def _chain(module: nn.Module) -> bool:
+    layers = list(module) if isinstance(module, nn.Sequential) else []
+    return bool(layers) and all(
+        isinstance(layer, (nn.Linear, *ELEMENTWISE)) or (isinstance(layer, nn.Flatten) and layer.start_dim < 0)
+        for layer in layers
+    )
+
+
+def _stacked_linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    bias: Tensor | None = layer.bias
+    return torch.bmm(x, layer.weight.mT) if bias is None else torch.baddbmm(bias[:, None], x, layer.weight.mT)
