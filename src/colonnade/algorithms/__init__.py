@@ -1,7 +1,7 @@
 """The algorithms, each one file that reads like its paper's box. To add one, add a file and a line here.
 
-An algorithm is a module with `Config`, its messages, `FeatureOwner`, `LabelOwner`, `train`, `predict`, and `LEARNS`:
-in words, what each role learns about the others.
+An algorithm is a module with `Config`, its messages, `FeatureOwner`, `LabelOwner`, `train`, `predict`, and `REVEALS`:
+for each name that it releases under, in words, what the receiver learns.
 """
 
 from __future__ import annotations

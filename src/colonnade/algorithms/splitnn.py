@@ -25,9 +25,9 @@ from colonnade.core.party import seed_for
 from colonnade.optim.local import make_optimizer
 from colonnade.optim.losses import Loss
 
-LEARNS = {
-    "feature owner": "the gradient of each row's loss in its own embedding: enough to guess labels",
-    "label owner": "each row's embedding: what the local model leaves of the columns",
+REVEALS = {
+    "embedding": "what the local model leaves of each row's columns",
+    "gradient": "per row how the loss changes with the embedding: labels can be guessed from it",
 }
 
 

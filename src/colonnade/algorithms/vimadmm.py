@@ -35,9 +35,10 @@ from colonnade.optim.local import make_optimizer
 from colonnade.optim.losses import Loss
 from colonnade.optim.proximal import z_update
 
-LEARNS = {
-    "feature owner": "its own head, and per row one vector that follows the label: enough to guess labels",
-    "label owner": "each row's embedding: what the local model leaves of the columns",
+REVEALS = {
+    "embedding": "what the local model leaves of each row's columns",
+    "residual": "per row a vector that follows the label: labels can be guessed from it",
+    "head": "how the label owner weighs this party's embedding",
 }
 
 
@@ -161,8 +162,10 @@ class LabelOwner(roles.LabelOwner):
             return self.heads - self.config.head_learning_rate * gradient
         blocks = []
         for h_k, W_k in zip(self._blocks(H.T), self._blocks(self.heads), strict=True):
-            gram = rho * h_k @ h_k.T + rows * beta * torch.eye(len(W_k), device=H.device)
-            blocks.append(torch.linalg.lstsq(gram, h_k @ (rho * (z - o + h_k.T @ W_k) - duals)).solution)
+            gram = rho * h_k @ h_k.T
+            ridge = rows * beta + 1e-6 * gram.trace() / len(gram)  # a dead unit must not make it singular
+            gram.diagonal().add_(ridge)
+            blocks.append(torch.linalg.solve(gram, h_k @ (rho * (z - o + h_k.T @ W_k) - duals)))
         return torch.cat(blocks)
 
     def _blocks(self, stacked: Tensor) -> tuple[Tensor, ...]:

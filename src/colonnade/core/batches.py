@@ -18,8 +18,9 @@ from torch import Generator, Tensor
 
 from colonnade.errors import ConfigError, WireError
 
-CHUNK = re.compile(r"([\w-]{1,64})\[(\d{1,12}):(\d{1,12})\]")
-TRAIN = re.compile(r"train/(\d{1,9})/(\d{1,9})")
+COUNT = r"(0|[1-9][0-9]{0,11})"  # one spelling per number, so one name per batch
+CHUNK = re.compile(rf"([\w-]{{1,64}})\[{COUNT}:{COUNT}\]")
+TRAIN = re.compile(rf"train/{COUNT}/{COUNT}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,9 @@ class Batches:
     """Iterating gives the training batches from `done` onwards; `rows` looks any name up."""
 
     def __init__(self, splits: Mapping[str, Tensor], *, batch_size: int, epochs: int, seed: int) -> None:
-        if "train" not in splits or not len(splits["train"]):
-            raise ConfigError("There must be training rows; the split 'train' is missing or empty.")
+        for name, rows in splits.items():
+            if not len(rows):
+                raise ConfigError(f"The split {name!r} has no rows. Leave it out, or give it some.")
         self.splits = {name: rows.to(torch.int64) for name, rows in splits.items()}
         self.batch_size, self.epochs, self.seed = batch_size, epochs, seed
         self.done = 0
@@ -60,7 +62,7 @@ class Batches:
 
     @property
     def per_epoch(self) -> int:
-        return -(-len(self.splits["train"]) // self.batch_size)
+        return -(-len(self.splits.get("train", ())) // self.batch_size)
 
     def __len__(self) -> int:
         return self.per_epoch * self.epochs
@@ -85,7 +87,7 @@ class Batches:
         """The row numbers behind a name; a name that no agreed batch has is refused."""
         if match := TRAIN.fullmatch(name):
             epoch, number = int(match[1]), int(match[2])
-            if number < self.per_epoch:
+            if number < self.per_epoch:  # 0 where nobody trains
                 start = number * self.batch_size
                 return self._order(epoch, str(device))[start : start + self.batch_size]
         elif (match := CHUNK.fullmatch(name)) and match[1] in self.splits:
@@ -95,19 +97,19 @@ class Batches:
         raise WireError(f"No agreed batch is called {name[:80]!r}.")
 
     def _order(self, epoch: int, device: str) -> Tensor:
-        if (epoch, device) not in self._shuffled:
+        order = self._shuffled.get((epoch, device))  # parties in threads may share this: look once
+        if order is None:
             digest = hashlib.sha256(f"{self.seed}/{epoch}".encode()).digest()
             generator = Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
             train = self.splits["train"]
             order = train[torch.randperm(len(train), generator=generator)].to(device)
             self._shuffled = dict([*self._shuffled.items()][-3:]) | {(epoch, device): order}
-            return order
-        return self._shuffled[epoch, device]
+        return order
 
     def fingerprint(self) -> str:
         """Equal at two parties exactly when they agree on every batch."""
         digest = hashlib.sha256(f"{self.batch_size}/{self.seed}".encode())
-        for name in ("train", "validation", "test"):
-            if name in self.splits:
-                digest.update(name.encode() + self.splits[name].numpy().tobytes())
+        for name in sorted(self.splits):
+            rows = self.splits[name]
+            digest.update(f"/{name}[{len(rows)}]".encode() + rows.numpy().tobytes())
         return digest.hexdigest()[:16]

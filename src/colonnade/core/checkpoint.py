@@ -49,10 +49,13 @@ def read(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
         plain = json.loads((folder / STATE).read_text(encoding="utf-8"))
         tensors = load_file(folder / TENSORS, device=str(device))
         state: dict[str, Any] = _join(plain, tensors)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"There is no checkpoint at {folder}: {error.filename} is missing.") from None
-    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+    except FileNotFoundError:
+        missing = next((name for name in (STATE, TENSORS) if not (folder / name).exists()), "a file")
+        raise CheckpointError(f"There is no checkpoint at {folder}: {missing} is missing.") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
         raise CheckpointError(f"The checkpoint at {folder} is damaged: {error}") from None
+    if not isinstance(state, dict):
+        raise CheckpointError(f"The checkpoint at {folder} is damaged: its {STATE} holds no state.")
     return state
 
 
@@ -61,7 +64,9 @@ def _split(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         tensors[path] = value.detach().contiguous().clone()
         return {"$tensor": path}
     if isinstance(value, dict):
-        return {"$items": [[key, _split(item, f"{path}/{key}", tensors)] for key, item in value.items()]}
+        if any(not isinstance(key, (str, int, float, bool, type(None))) for key in value):
+            raise CheckpointError(f"{path} has a key that is not a plain value, which a checkpoint cannot hold.")
+        return {"$items": [[key, _split(item, f"{path}/{key!r}", tensors)] for key, item in value.items()]}
     if isinstance(value, (list, tuple)):
         return [_split(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
     if value is None or isinstance(value, (str, int, float, bool)):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_type_hints
 
@@ -43,8 +43,8 @@ class Checked:
 
 
 def _number(value: Any) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if is_number else None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) <= sys.float_info.max else None  # NaN, inf and 10**400 are not
 
 
 def _whole(value: Any) -> int | None:
@@ -86,8 +86,12 @@ def from_mapping(config: type[C], values: Mapping[str, Any], *, where: str) -> C
             hint = did_you_mean(key, known)
             raise ConfigError(f"{where} has no setting {key!r}{hint}. It knows: {', '.join(known)}.")
     hints = get_type_hints(config)
+    for key, kind in ((key, hints[key]) for key in values if hints[key] in (str, bool)):
+        if not isinstance(values[key], kind):
+            rule = "text" if kind is str else "true or false"
+            raise ConfigError(f"{where}: {key} must be {rule}; found {values[key]!r}.")
     ready = {
-        key: tuple(value) if isinstance(value, list) and str(hints[key]).startswith("tuple") else value
+        key: tuple(value) if isinstance(value, list) and "tuple" in str(hints[key]) else value
         for key, value in values.items()
     }
     return config(**ready)

@@ -56,9 +56,10 @@ class Message:
         """Field name -> type, resolved once."""
         if cls._hints is None:
             every = get_type_hints(cls)
-            cls._hints = {field.name: every[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-            for name, hint in cls._hints.items():
+            hints = {field.name: every[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+            for name, hint in hints.items():
                 _allow(hint, f"{cls.kind}.{name}")
+            cls._hints = hints  # only now: a class that was refused once is refused again
         return cls._hints
 
     def released(self) -> list[Released]:
@@ -123,6 +124,8 @@ def _check(value: Any, hint: Any, where: str) -> None:
     if not _fits(value, hint):
         raise BoundaryError(f"{where} must be {getattr(hint, '__name__', hint)}; found {type(value).__name__}.")
     if isinstance(value, (tuple, dict)):
+        if get_origin(hint) in (Union, types.UnionType):
+            hint = next(part for part in get_args(hint) if _fits(value, part))
         part = get_args(hint)[0] if isinstance(value, tuple) else get_args(hint)[1]
         for item in value.values() if isinstance(value, dict) else value:
             _check(item, part, where)

@@ -8,6 +8,7 @@ costs no privacy. Rules belong to the owner: the party that asks can neither see
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -146,8 +147,12 @@ class Released:
     @classmethod
     def _seal(cls, tensor: Tensor, receipt: Receipt, packed: Packed | None = None) -> Released:
         self = object.__new__(cls)
-        self.tensor, self.receipt, self.packed = tensor, receipt, packed
+        for name, value in (("tensor", tensor), ("receipt", receipt), ("packed", packed)):
+            object.__setattr__(self, name, value)
         return self
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise BoundaryError(f"A Released tensor is final; its {name} cannot be replaced.")
 
     def __repr__(self) -> str:
         r = self.receipt
@@ -172,7 +177,15 @@ class Outbox:
         self.owner, self.generator, self.default = owner, generator, default or Rule()
         self.rules = dict(rules or {})
         self.released = 0
-        self._recipient: str | None = None
+        self._local = threading.local()  # roles of one organisation share an outbox and may answer in parallel
+
+    @property
+    def _recipient(self) -> str | None:
+        return getattr(self._local, "recipient", None)
+
+    @_recipient.setter
+    def _recipient(self, recipient: str | None) -> None:
+        self._local.recipient = recipient
 
     def rule(self, as_: str, batch: str | None = None) -> Rule:
         return self.rules.get(f"{purpose(batch)}.{as_}") or self.rules.get(as_) or self.default
@@ -182,9 +195,9 @@ class Outbox:
         rule = INSIDE if self._recipient == self.owner else self.rule(as_, batch)
         private = tensor.detach()
         safe, event = rule.mechanism.apply(private, self.generator)
-        packed = None
+        safe, packed = safe.detach(), None
         if isinstance(rule.codec, Identity):
-            if safe.data_ptr() == private.data_ptr():
+            if _same_memory(safe, private):
                 safe = safe.clone(memory_format=torch.contiguous_format)
             size = safe.nbytes
         else:
@@ -202,6 +215,10 @@ class Outbox:
             yield
         finally:
             self._recipient = before
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
 INSIDE = Rule()

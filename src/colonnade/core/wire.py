@@ -63,7 +63,9 @@ def decode(frame: bytes, *, device: torch.device | str = "cpu", max_frame: int =
         tensors = _tensors(frame, start, header["tensors"], device)
         message = _message(header["type"], header["fields"], tensors)
         sender, number = header["from"], header["number"]
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError, RuntimeError) as error:
+    except WireError:
+        raise
+    except Exception as error:  # whatever a codec or a message makes of hostile bytes
         raise WireError(f"A frame's header does not describe its contents: {type(error).__name__}.") from None
     if not isinstance(sender, str) or not isinstance(number, int):
         raise WireError("A frame must name its sender and the number of the call.")
@@ -124,7 +126,7 @@ def _tensors(frame: bytes, start: int, described: list[Any], device: torch.devic
         tensor: Tensor = codec.decode(packed).to(device)
         found.append(Released._seal(tensor, receipt, None if codec.name == IDENTITY.name else packed))
         start += size + len(_padding(size))
-    if start > len(frame) + ALIGN or (start < len(frame)):
+    if start != len(frame):
         raise WireError(f"A frame has {len(frame)} bytes, and its header accounts for {start}.")
     return found
 

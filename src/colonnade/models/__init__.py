@@ -56,6 +56,8 @@ def _imported(name: str, owner: str) -> Callable[..., nn.Module]:
         )
     try:
         factory: Callable[..., nn.Module] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError) as error:  # TypeError: a relative path
         raise ConfigError(f"The model {name!r} of '{owner}' cannot be imported: {error}.") from None
+    if not callable(factory):
+        raise ConfigError(f"The model {name!r} of '{owner}' is a {type(factory).__name__}, which cannot be called.")
     return factory

@@ -1,0 +1,41 @@
+# make demo    three organisations train a model over columns they never share
+# make test    all tests, with line coverage
+# make check   ruff and mypy --strict
+# make bench   ratios, measured side by side in one run
+# make format  rewrite the sources in the house format
+#
+# Each needs only Python (3.11 or newer) and make: the environment is made in .venv on first use.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test check bench format clean
+
+demo: $(READY)
+	$(BIN)/colonnade demo
+
+test: $(READY)
+	$(BIN)/python -m pytest --cov --cov-report=term
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/colonnade bench
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Torch first and pinned: its newest build on some platforms drags in gigabytes that a CPU does not need.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[plots,dev]"
+	touch $(READY)
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .coverage demo-run

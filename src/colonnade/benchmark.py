@@ -1,0 +1,80 @@
+"""Benchmarks: ratios measured side by side in one run, because machines are shared and noisy.
+
+    benchmarks/<name>.py     a function `run(quick: bool) -> list[Result]`
+
+The minimum over repetitions is taken on both sides, in turns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from colonnade.core.checks import did_you_mean
+from colonnade.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of a benchmark: a value, what it is compared with, and the target if there is one."""
+
+    what: str
+    measured: str
+    against: str = ""
+    target: str = ""
+    holds: bool | None = None
+    numbers: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def folder() -> Path:
+    """Where the benchmarks are: in the installed package, or in the repository."""
+    inside = Path(__file__).parent / "_benchmarks"
+    return inside if inside.exists() else Path(__file__).parents[2] / "benchmarks"
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in folder().glob("*.py"))
+
+
+def run(name: str = "all", *, quick: bool = False, say: Callable[[str], None] | None = None) -> list[Result]:
+    """One benchmark, or all of them."""
+    if name != "all" and name not in names():
+        raise ConfigError(
+            f"There is no benchmark {name!r}{did_you_mean(name, names())}; there are {', '.join(names())}."
+        )
+    results: list[Result] = []
+    for one in names() if name == "all" else [name]:
+        if say is not None:
+            say(one)
+        results += _load(one).run(quick)
+    return results
+
+
+def race(runners: Mapping[str, Callable[[], object]], *, turns: int) -> dict[str, float]:
+    """The fastest time of each, in seconds; they take turns so that what disturbs one disturbs all."""
+    best = dict.fromkeys(runners, float("inf"))
+    for runner in runners.values():
+        runner()
+    for _ in range(turns):
+        for name, runner in runners.items():
+            start = time.perf_counter()
+            runner()
+            best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+def _load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"colonnade_benchmark_{name}", folder() / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,56 @@
+"""The command line: `colonnade --help` teaches it.
+
+Exit codes: 0 done, 1 an error of ours, 2 bad input, 3 a party failed, 4 a privacy budget is spent,
+6 a reproduction missed its figure.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+import typer
+
+from colonnade.cli.console import error_console
+from colonnade.cli.demo import demo
+from colonnade.cli.listings import algorithms, datasets
+from colonnade.cli.measure import bench, reproduce
+from colonnade.cli.run import predict, run
+from colonnade.errors import ColonnadeError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="colonnade",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Train one model over columns that belong to different organisations, without moving the columns.\n\n"
+    "New here? [bold]colonnade demo[/bold] shows the whole in a minute.",
+    epilog="Exit codes: 0 done · 2 bad input · 3 a party failed · 4 a privacy budget is spent · 6 a figure was missed",
+)
+for command in (demo, run, predict, algorithms, datasets, reproduce, bench):
+    app.command()(command)
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+    if version:
+        from colonnade import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> NoReturn:
+    """Run the command line; an error of ours becomes one message and an exit code, never a traceback."""
+    try:
+        app(standalone_mode=True)
+    except ColonnadeError as error:
+        error_console.print(f"[bold red]{type(error).__name__}:[/bold red] ", end="")
+        error_console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.exit(0)
+    sys.exit(0)

@@ -1,0 +1,83 @@
+"""Progress bars and tables, on standard error; results for machines go to standard output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from colonnade.core import Step
+from colonnade.evaluate.metrics import HEADLINE
+from colonnade.federation import Federation
+from colonnade.federation.fit import Watch
+
+console = Console()
+error_console = Console(stderr=True)
+
+
+@contextmanager
+def progress_of(federation: Federation, title: str, *, quiet: bool = False) -> Iterator[Watch]:
+    """A bar over all batches, with the loss, the last validation score and the bytes that travelled."""
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[now]}"),
+    )
+    bar = Progress(*columns, TimeRemainingColumn(compact=True), console=error_console, disable=quiet)
+    name = HEADLINE[federation.holdings.encoder.task]
+    last = {"score": ""}
+    with bar:
+        task = bar.add_task(title, total=len(federation.batches), completed=federation.batches.done, now="")
+
+        def watch(event: Step | dict[str, Any]) -> None:
+            if isinstance(event, Step):
+                sent = sum(book.total("out") for book in federation.ledgers.values())
+                now = f"epoch {event.batch.epoch + 1}  loss {event.loss:.4f}{last['score']}  {size(sent)}"
+                bar.update(task, completed=event.batch.step + 1, now=now)
+            elif "validation" in event:
+                last["score"] = f"  {name} {event['validation'][name]:.4f}"
+
+        yield watch
+
+
+def size(count: float) -> str:
+    """Bytes for people: 12.3 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def score(value: float) -> str:
+    return f"{value:.4f}"
+
+
+def metrics_table(metrics: Mapping[str, Mapping[str, float]]) -> Table:
+    """One row per split, one column per score."""
+    names = list(next(iter(metrics.values())))
+    table = Table(title="How good the joint model is", title_justify="left")
+    table.add_column("rows")
+    for name in names:
+        table.add_column(name, justify="right")
+    for split, values in metrics.items():
+        table.add_row(split, *(score(values[name]) for name in names))
+    return table
+
+
+def traffic_table(summary: Mapping[str, Any]) -> Table:
+    """What each party holds, sent and received."""
+    table = Table(title="What travelled", title_justify="left")
+    table.add_column("party")
+    table.add_column("holds")
+    table.add_column("sent", justify="right")
+    table.add_column("received", justify="right")
+    for name, traffic in summary["bytes"].items():
+        holds = " and ".join(summary["parties"][name])
+        table.add_row(name, holds, size(traffic["out"]), size(traffic["in"]))
+    return table

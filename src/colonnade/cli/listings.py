@@ -1,0 +1,55 @@
+"""What there is: algorithms and data sets."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from colonnade.algorithms import ALGORITHMS
+from colonnade.cli.console import console
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
+
+
+def algorithms(json_: Json = False) -> None:
+    """List the algorithms, what they reveal, and their settings."""
+    rows = {
+        name: {
+            "about": (module.__doc__ or "").strip().splitlines()[0],
+            "reveals": module.REVEALS,
+            "settings": {field.name: field.default for field in dataclasses.fields(module.Config)},
+        }
+        for name, module in ALGORITHMS.items()
+    }
+    if json_:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    for name, row in rows.items():
+        table = Table(title=f"[bold]{name}[/bold]  {row['about']}", title_justify="left", show_header=False)
+        for release, reveals in row["reveals"].items():
+            table.add_row(f"reveals by {release}", reveals)
+        table.add_row("settings", ", ".join(f"{key} = {value!r}" for key, value in row["settings"].items()))
+        console.print(table)
+
+
+def datasets(json_: Json = False) -> None:
+    """List the data sets that can be used by name, with [data] dataset = NAME."""
+    from colonnade.datasets import CATALOGUE
+
+    if json_:
+        keep = ("description", "kind", "rows", "test_rows", "columns", "licence", "home")
+        rows = {name: {key: getattr(entry, key) for key in keep} for name, entry in CATALOGUE.items()}
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    table = Table(title="Data sets by name", title_justify="left")
+    for heading in ("name", "what it is", "kind", "rows", "test rows", "columns", "classes"):
+        table.add_column(heading, justify="right" if heading in ("rows", "test rows", "columns", "classes") else "left")
+    for name, entry in CATALOGUE.items():
+        counts = (entry.rows, entry.test_rows, entry.columns, len(entry.classes))
+        table.add_row(name, entry.description, entry.kind, *(f"{count:,}" for count in counts))
+    console.print(table)
+    console.print("Read from the folder in COLONNADE_DATA; otherwise downloaded once from the data set's public home.")

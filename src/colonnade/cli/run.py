@@ -1,0 +1,109 @@
+"""`colonnade run` and `colonnade predict`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from colonnade.cli.console import console, metrics_table, progress_of, traffic_table
+from colonnade.errors import BudgetExhausted, ConfigError, DataError
+from colonnade.federation import Federation, load
+from colonnade.federation.run_directory import SETTINGS, RunDirectory
+
+Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON instead of tables.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no tables.")]
+
+
+def run(
+    file: Annotated[Path, typer.Argument(metavar="FEDERATION.toml", help="Who takes part, with which data and model.")],
+    out: Annotated[Path | None, typer.Option(help="The run directory; by default a new one under runs/.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(help="Use this seed instead of the file's.")] = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a federation and keep a run directory: settings, metrics, ledgers, every party's checkpoint."""
+    folder = out or (_latest(file) if resume else _fresh(file))
+    if resume:
+        if seed is not None:
+            raise ConfigError("--seed cannot change a run that is resumed; its own seed is used.")
+        if not (folder / SETTINGS).exists():
+            raise ConfigError(f"There is no run to resume in {folder}. Start it without --resume.")
+        federation = Federation.from_settings(RunDirectory(folder).settings())
+    else:
+        federation = Federation.from_toml(file, seed=seed)
+    with progress_of(federation, file.stem, quiet=quiet or json_) as watch:
+        outcome = federation.fit(folder, resume=resume, watch=watch)
+    if json_:
+        typer.echo(json.dumps(outcome.summary, indent=2))
+    elif not quiet:
+        show(outcome.summary)
+        console.print(f"The run is in [bold]{folder}[/bold]. Predict with: colonnade predict {folder} --rows FILE")
+    if outcome.exhausted:
+        raise BudgetExhausted(outcome.stopped)
+
+
+def show(summary: dict[str, Any]) -> None:
+    """A run's summary as tables."""
+    console.print(metrics_table(summary["metrics"]))
+    console.print(traffic_table(summary))
+    console.print(
+        f"{summary['algorithm']}: {summary['epochs']} epochs, {summary['rounds']} rounds, "
+        f"{summary['seconds']:.1f} s; {summary['stopped']}."
+    )
+
+
+def predict(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
+    rows: Annotated[Path, typer.Option(help="A .csv or .parquet file whose id column names the rows to predict.")],
+    out: Annotated[Path | None, typer.Option(help="Write a .csv or .parquet file instead of printing.")] = None,
+    table: Annotated[
+        list[str] | None, typer.Option(metavar="PARTY=FILE", help="A party's table of new rows; may be repeated.")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Predict rows by id with a trained federation. Every party must hold the rows; they may be new since training."""
+    from colonnade.datasets.table_files import read_frame
+
+    settings = RunDirectory(folder).settings()
+    wanted = read_frame(rows, owner="--rows", id_column=settings.data.id, label=None, columns=[])
+    ids = [str(one) for one in wanted[settings.data.id]]
+    if not ids:
+        raise DataError(f"{rows} has no rows to predict.")
+    federation = load(folder, ids=ids, tables=_overrides(table or [], settings.parties))
+    predictions = federation.predict(ids).to_frame().rename(columns={"id": settings.data.id})
+    if out is not None:
+        fresh = out.with_name(f".{out.name}.tmp")
+        predictions.to_parquet(fresh, index=False) if out.suffix == ".parquet" else predictions.to_csv(
+            fresh, index=False
+        )
+        fresh.replace(out)
+        console.print(f"{len(predictions)} predictions are in [bold]{out}[/bold].")
+    elif json_:
+        typer.echo(predictions.to_json(orient="records", indent=2))
+    else:
+        typer.echo(predictions.to_csv(index=False), nl=False)
+
+
+def _overrides(given: list[str], parties: Any) -> dict[str, str]:
+    pairs = dict(one.partition("=")[::2] for one in given)
+    for name, path in pairs.items():
+        if name not in parties or not path:
+            raise ConfigError(f"--table takes PARTY=FILE with one of {', '.join(parties)}; found {name}={path}.")
+    return pairs
+
+
+def _fresh(file: Path) -> Path:
+    """The first of runs/NAME, runs/NAME-2, ... that is free."""
+    names = (Path("runs") / (file.stem if number == 1 else f"{file.stem}-{number}") for number in range(1, 10_000))
+    return next(path for path in names if not path.exists())
+
+
+def _latest(file: Path) -> Path:
+    found = [path.parent for path in Path("runs").glob(f"{file.stem}*/{SETTINGS}")]
+    return max(found, key=lambda path: path.stat().st_mtime, default=Path("runs") / file.stem)

@@ -1,0 +1,81 @@
+"""Tables of parties, their preprocessing, vertical splits, and data sets by name.
+
+The names below are imported on first use, so that `import colonnade.datasets` costs nothing and data sets stored
+as arrays can be loaded where only NumPy and PyTorch are installed.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from colonnade.datasets.catalogue import CATALOGUE, Entry, load
+    from colonnade.datasets.dataset import Dataset, Rows
+    from colonnade.datasets.labels import Labels
+    from colonnade.datasets.preprocess import Preprocessor
+    from colonnade.datasets.split import (
+        Split,
+        by_names,
+        column_blocks,
+        even_columns,
+        image_patches,
+        image_strips,
+        party_names,
+        train_validation_test,
+        views,
+    )
+    from colonnade.datasets.table import Table, align, read_table, table_from_frame
+
+__all__ = [
+    "CATALOGUE",
+    "Dataset",
+    "Entry",
+    "Labels",
+    "Preprocessor",
+    "Rows",
+    "Split",
+    "Table",
+    "align",
+    "by_names",
+    "column_blocks",
+    "even_columns",
+    "image_patches",
+    "image_strips",
+    "load",
+    "party_names",
+    "read_table",
+    "table_from_frame",
+    "train_validation_test",
+    "views",
+]
+
+_HOME = {
+    "catalogue": ("CATALOGUE", "Entry", "load"),
+    "dataset": ("Dataset", "Rows"),
+    "labels": ("Labels",),
+    "preprocess": ("Preprocessor",),
+    "split": (
+        "Split",
+        "by_names",
+        "column_blocks",
+        "even_columns",
+        "image_patches",
+        "image_strips",
+        "party_names",
+        "train_validation_test",
+        "views",
+    ),
+    "table": ("Table", "align", "read_table", "table_from_frame"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,127 @@
+"""Data sets by name: `load("mnist")`.
+
+They are looked for in `<folder>/<name>/`, where folder is the argument, else the environment variable
+COLONNADE_DATA, and then in the cache folder; `layouts` says which files are understood. What is not there is
+downloaded from its public home, unless offline. On every path the values are compared with a checksum of the
+content recorded here, so that the same name is the same data everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from colonnade.datasets.columns import suggestion
+from colonnade.datasets.dataset import Dataset, Parts, content_checksum
+from colonnade.datasets.download import cache_folder, fetch
+from colonnade.datasets.entries import CATALOGUE, Entry
+from colonnade.datasets.formats import BROKEN, save_array
+from colonnade.datasets.layouts import CIFAR_DECODED, Layout
+from colonnade.errors import ConfigError, DataError
+
+__all__ = ["CATALOGUE", "FOLDER_VARIABLE", "Entry", "load"]
+
+FOLDER_VARIABLE = "COLONNADE_DATA"
+
+
+def load(
+    name: str,
+    *,
+    folder: Path | str | None = None,
+    offline: bool = False,
+    catalogue: Mapping[str, Entry] = CATALOGUE,
+) -> Dataset:
+    """The data set of this name; `colonnade datasets` lists them. Downloads it if need be, unless `offline`."""
+    if name not in catalogue:
+        raise ConfigError(
+            f"There is no data set {name!r}.{suggestion(name, catalogue)} The names are {', '.join(catalogue)}."
+        )
+    entry = catalogue[name]
+    if entry.built_in is not None:
+        return _dataset(name, entry, _bundled(name, entry.built_in))
+    named = folder or os.environ.get(FOLDER_VARIABLE)
+    folders = [*([Path(named).expanduser()] if named else []), cache_folder()]
+    parts = _read(name, entry, folders)
+    if parts is None:
+        parts = _download(name, entry, folders, offline)
+    return _dataset(name, entry, parts)
+
+
+def _dataset(name: str, entry: Entry, parts: Parts) -> Dataset:
+    return Dataset(name, entry.kind, *parts, entry.classes)
+
+
+def _bundled(name: str, read: Callable[[], Parts]) -> Parts:
+    try:
+        return read()
+    except ModuleNotFoundError:
+        raise DataError(f"Data set '{name}' comes with scikit-learn, which is not installed. Install it.") from None
+
+
+def _read(name: str, entry: Entry, folders: list[Path]) -> Parts | None:
+    """The first layout that one of the folders holds; layouts come fastest first, so a cached copy wins."""
+    for layout in entry.layouts:
+        for folder in folders:
+            paths = layout.found(folder / name)
+            if paths is not None:
+                return _checked(name, entry, layout, paths)
+    return None
+
+
+def _checked(name: str, entry: Entry, layout: Layout, paths: list[Path]) -> Parts:
+    try:
+        parts = layout.read(paths)
+    except BROKEN as error:
+        raise DataError(
+            f"Data set '{name}' cannot be read from {paths[0]}: the file is damaged or not what its name says "
+            f"({type(error).__name__}). Delete it and load again."
+        ) from None
+    found = content_checksum(parts)
+    if found != entry.checksum:
+        raise DataError(
+            f"Data set '{name}' in {paths[0].parent} is not the published one: its content has SHA-256 {found[:12]}... "
+            f"and {entry.checksum[:12]}... was expected. Delete the files and load again."
+        )
+    if layout.slow:
+        # The cache only saves time: a full or read-only disk is no reason to fail.
+        with contextlib.suppress(OSError):
+            arrays = [values for rows in parts if rows is not None for values in (rows.array(), rows.y)]
+            for file, values in zip(CIFAR_DECODED, arrays, strict=True):
+                save_array(cache_folder() / name / file, values)
+    return parts
+
+
+def _download(name: str, entry: Entry, folders: list[Path], offline: bool) -> Parts:
+    cure = f"set {FOLDER_VARIABLE} to a folder that holds {' or '.join(_described(name, entry))}"
+    if offline or not entry.downloads:
+        why = entry.no_download or f"offline=True forbids the download from {entry.home}"
+        places = " or ".join(str(folder / name) for folder in folders)
+        raise DataError(f"Data set '{name}' is not in {places}, and {why}: {cure}.")
+    store = next((folder for folder in folders if _writable(folder)), folders[-1]) / name
+    missing = [file for file in entry.downloads if not (store / file.name).exists()]
+    try:
+        for file in missing:
+            fetch(file.url, store / file.name, md5=file.md5)
+        parts = _read(name, entry, [store.parent])
+    except DataError as error:
+        for file in missing:
+            (store / file.name).unlink(missing_ok=True)
+        raise DataError(
+            f"Data set '{name}' was not found, and the download failed: {str(error).rstrip('.')}; {cure}."
+        ) from None
+    if parts is None:
+        raise DataError(f"Data set '{name}' was fetched from {entry.home} and not found in {store}; {cure}.")
+    return parts
+
+
+def _described(name: str, entry: Entry) -> list[str]:
+    """`mnist/mnist.npz`, and so on: the first file of each layout is enough to recognise it."""
+    return [f"{name}/{layout.files[0]}" for layout in entry.layouts]
+
+
+def _writable(folder: Path) -> bool:
+    """Whether a file could be made there: decided at the nearest part of the path that exists."""
+    present = next(part for part in (folder, *folder.absolute().parents) if part.exists())
+    return present.is_dir() and os.access(present, os.W_OK)

@@ -1,0 +1,47 @@
+"""How a column's cells are read: as numbers, or as the text of categories."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["MISSING", "kind_of", "numbers", "text"]
+
+MISSING = "missing"
+
+
+def kind_of(cells: pd.Series[Any], *, owner: str) -> Literal["number", "category"]:
+    """Numbers are numeric columns but bool; text, bool, pandas categories and mixed types are categories."""
+    import pandas as pd
+
+    if pd.api.types.is_bool_dtype(cells.dtype) or isinstance(cells.dtype, pd.CategoricalDtype):
+        return "category"
+    if pd.api.types.is_numeric_dtype(cells.dtype) and not pd.api.types.is_complex_dtype(cells.dtype):
+        return "number"
+    if pd.api.types.is_object_dtype(cells.dtype) or pd.api.types.is_string_dtype(cells.dtype):
+        return "category"
+    raise DataError(
+        f"'{owner}' has column {str(cells.name)!r} of type {cells.dtype}, and a feature must hold numbers or "
+        f"categories. Turn it into numbers (a date into days since a fixed day), or leave it out with columns=[...]."
+    )
+
+
+def numbers(cells: pd.Series[Any]) -> NDArray[np.float64]:
+    """The cells as float64, a gap as NaN."""
+    if cells.isna().all():
+        return np.full(len(cells), np.nan)
+    return np.asarray(cells.to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def text(cells: pd.Series[Any]) -> NDArray[np.object_]:
+    """The cells as strings, a gap as "missing"; so a column of mixed types becomes plain categories."""
+    words = np.array([str(value) for value in cells.astype(object)] + [""], dtype=object)[:-1]
+    words[cells.isna().to_numpy(dtype=bool)] = MISSING
+    return words

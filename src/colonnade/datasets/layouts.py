@@ -1,0 +1,232 @@
+"""Which files a named data set may lie in, and how they become rows.
+
+Two families are understood, each in a folder of the data set's name:
+
+- the public distribution's own files: MNIST's IDX files, CIFAR-10's binary archive, UCI's zip, .asc, .data or .csv
+  files, the text files of the clustering suite;
+- the compact layout: arrays as one npz file (mnist.npz, birch1.npz, modelnet10_voxel30.npz, with x_train, y_train,
+  x_test, y_test, or x and y), tables as .csv.gz with English column names, and CIFAR-10 as lossless WebP pictures of
+  100 x 100 tiles, one for each batch, beside labels.npz.
+
+A file may be gzipped where the public one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.datasets.dataset import Parts, Rows
+from colonnade.datasets.formats import (
+    read_array,
+    read_cifar_batches,
+    read_columns,
+    read_idx,
+    read_npz,
+    read_tiles,
+    text_of,
+    zip_member,
+)
+from colonnade.errors import DataError
+
+__all__ = [
+    "BANK_LAYOUTS",
+    "CIFAR_DECODED",
+    "CIFAR_LAYOUTS",
+    "CREDIT_COLUMNS",
+    "IDX_FILES",
+    "LETTER_COLUMNS",
+    "LETTER_LAYOUTS",
+    "SOUTH_GERMAN_LAYOUTS",
+    "Layout",
+    "built_in_breast_cancer",
+    "built_in_digits",
+    "idx_layouts",
+    "point_layouts",
+    "voxel_layouts",
+]
+
+IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+CIFAR_DECODED = ("x_train.npy", "y_train.npy", "x_test.npy", "y_test.npy")
+CIFAR_TRAIN = tuple(f"data_batch_{at}.bin" for at in range(1, 6))
+# fmt: off
+LETTER_COLUMNS = (
+    "lettr", "x-box", "y-box", "width", "high", "onpix", "x-bar", "y-bar", "x2bar", "y2bar", "xybar", "x2ybr", "xy2br",
+    "x-ege", "xegvy", "y-ege", "yegvx",
+)
+CREDIT_COLUMNS = (
+    "status", "duration", "credit_history", "purpose", "amount", "savings", "employment_duration", "installment_rate",
+    "personal_status_sex", "other_debtors", "present_residence", "property", "age", "other_installment_plans",
+    "housing", "number_credits", "job", "people_liable", "telephone", "foreign_worker", "credit_risk",
+)
+# fmt: on
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Files that together hold the data set. With `slow`, what was read is worth keeping as plain arrays."""
+
+    files: tuple[str, ...]
+    read: Callable[[Sequence[Path]], Parts]
+    slow: bool = False
+
+    def found(self, folder: Path) -> list[Path] | None:
+        """The files in this folder, each as named or with .gz added; None unless all are there."""
+        paths = []
+        for name in self.files:
+            present = [path for path in (folder / name, folder / f"{name}.gz") if path.exists()]
+            if not present:
+                return None
+            paths.append(present[0])
+        return paths
+
+
+def _rows(x: NDArray[Any], y: NDArray[Any]) -> Rows:
+    return Rows(x, y.astype(np.int64))
+
+
+def _from_four(arrays: Sequence[NDArray[Any]]) -> Parts:
+    x_train, y_train, x_test, y_test = arrays
+    return _rows(x_train, y_train), _rows(x_test, y_test)
+
+
+def _from_npz(paths: Sequence[Path]) -> Parts:
+    arrays = read_npz(paths[0])
+    return _from_four([arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")])
+
+
+def idx_layouts(name: str) -> tuple[Layout, ...]:
+    """MNIST and its relatives."""
+    return (
+        Layout((f"{name}.npz",), _from_npz),
+        Layout(IDX_FILES, lambda paths: _from_four([read_idx(path) for path in paths])),
+    )
+
+
+def _from_cifar_batches(paths: Sequence[Path]) -> Parts:
+    batches = read_cifar_batches(paths[0])
+    train = [batches[name] for name in CIFAR_TRAIN]
+    images, labels = (np.concatenate(part) for part in zip(*train, strict=True))
+    return _rows(images, labels), _rows(*batches["test_batch.bin"])
+
+
+def _from_cifar_tiles(paths: Sequence[Path]) -> Parts:
+    labels = read_npz(paths[0])
+    try:
+        with ThreadPoolExecutor() as pool:
+            *train, test = pool.map(read_tiles, paths[1:])
+    except ModuleNotFoundError:
+        raise DataError(
+            "CIFAR-10 in WebP pictures needs Pillow, which is not installed. Install colonnade[plots], or load the "
+            "data once where Pillow is, and copy the .npy files of the cache folder."
+        ) from None
+    return _rows(np.concatenate(train), labels["y_train"]), _rows(test, labels["y_test"])
+
+
+CIFAR_LAYOUTS = (
+    Layout(CIFAR_DECODED, lambda paths: _from_four([read_array(path) for path in paths])),
+    Layout(("cifar-10-batches-bin",), _from_cifar_batches),
+    Layout(("cifar-10-binary.tar.gz",), _from_cifar_batches, slow=True),
+    Layout(("labels.npz", *(f"train_{at}.webp" for at in range(1, 6)), "test.webp"), _from_cifar_tiles, slow=True),
+)
+
+
+def _labelled(columns: dict[str, NDArray[Any]], label: str, test_from: int | None = None) -> Parts:
+    """Take the label column out as class numbers in sorted order; rows from `test_from` on are the test rows."""
+    _, y = np.unique(columns[label], return_inverse=True)
+    features = {name: column for name, column in columns.items() if name != label}
+    if test_from is None:
+        return Rows(features, y.astype(np.int64)), None
+    train, test = (
+        Rows({name: column[part] for name, column in features.items()}, y[part].astype(np.int64))
+        for part in (slice(test_from), slice(test_from, None))
+    )
+    return train, test
+
+
+def _credit(text: str, delimiter: str) -> Parts:
+    # The .asc file has German names and the compact one English names for the same columns in the same order.
+    body = text.split("\n", 1)[1]
+    return _labelled(read_columns(body, delimiter=delimiter, names=CREDIT_COLUMNS), "credit_risk")
+
+
+SOUTH_GERMAN_LAYOUTS = (
+    Layout(("south_german_credit.csv",), lambda paths: _credit(text_of(paths[0]), ",")),
+    Layout(("SouthGermanCredit.asc",), lambda paths: _credit(text_of(paths[0]), " ")),
+    *(
+        Layout((name,), lambda paths: _credit(zip_member(paths[0], "SouthGermanCredit.asc").decode(), " "))
+        for name in ("south+german+credit.zip", "south+german+credit+update.zip")
+    ),
+)
+
+
+def _letter(text: str, *, header: bool) -> Parts:
+    body = text.split("\n", 1)[1] if header else text
+    return _labelled(read_columns(body, names=LETTER_COLUMNS), "lettr", test_from=16000)
+
+
+LETTER_LAYOUTS = (
+    Layout(("letter.csv",), lambda paths: _letter(text_of(paths[0]), header=True)),
+    Layout(("letter-recognition.data",), lambda paths: _letter(text_of(paths[0]), header=False)),
+    Layout(
+        ("letter+recognition.zip",),
+        lambda paths: _letter(zip_member(paths[0], "letter-recognition.data").decode(), header=False),
+    ),
+)
+
+
+def _bank(text: str) -> Parts:
+    delimiter = ";" if ";" in text.split("\n", 1)[0] else ","
+    return _labelled(read_columns(text, delimiter=delimiter), "y")
+
+
+BANK_LAYOUTS = (
+    Layout(("bank-full.csv",), lambda paths: _bank(text_of(paths[0]))),
+    *(
+        Layout((name,), lambda paths: _bank(zip_member(paths[0], "bank-full.csv").decode()))
+        for name in ("bank+marketing.zip", "bank.zip")
+    ),
+)
+
+
+def _points(paths: Sequence[Path]) -> Parts:
+    values, labels = (np.loadtxt(text_of(path).splitlines()) for path in paths)
+    return _rows(values.astype(np.int32), labels - 1), None
+
+
+def _points_npz(paths: Sequence[Path]) -> Parts:
+    arrays = read_npz(paths[0])
+    return _rows(arrays["x"], arrays["y"] - 1), None
+
+
+def point_layouts(name: str) -> tuple[Layout, ...]:
+    """Points with clusters numbered from 1."""
+    return Layout((f"{name}.npz",), _points_npz), Layout((f"{name}.data", f"{name}.labels0"), _points)
+
+
+def voxel_layouts(file: str) -> tuple[Layout, ...]:
+    """Voxel grids in the compact layout; meshes are not read."""
+    return (Layout((file,), _from_npz),)
+
+
+def built_in_breast_cancer() -> Parts:
+    """Wisconsin Diagnostic, as bundled with scikit-learn."""
+    from sklearn.datasets import load_breast_cancer
+
+    data = load_breast_cancer()
+    columns = {str(name): data.data[:, at].copy() for at, name in enumerate(data.feature_names)}
+    return Rows(columns, data.target.astype(np.int64)), None
+
+
+def built_in_digits() -> Parts:
+    """8 x 8 digits with 17 grey levels, as bundled with scikit-learn."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    return Rows(data.images.astype(np.uint8), data.target.astype(np.int64)), None

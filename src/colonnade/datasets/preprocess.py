@@ -1,0 +1,158 @@
+"""From a party's columns to the float32 matrix its model reads.
+
+Numbers: the median fills gaps, a 0/1 column marks them when training had any, then a scaler. Categories (text,
+bool, pandas category, mixed types): gaps become "missing", then one column per category; rare categories share
+one when there are too many, and a category not seen in training gives zeros.
+
+scikit-learn's transformers learn from the party's own training rows. What they learned is kept as plain numbers
+and names, which is all that `transform` uses: so a saved preprocessor needs no pickle and gives equal bits.
+Those names hold category values of the party. State and names are private to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from colonnade.datasets.cells import kind_of, numbers, text
+from colonnade.datasets.columns import listing, suggestion
+from colonnade.datasets.fitted import Category, Number, Scale, fit_categories, fit_numbers
+from colonnade.datasets.rows import RowNumbers, row_numbers
+from colonnade.datasets.table import Table
+from colonnade.errors import CheckpointError, ConfigError, DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Preprocessor"]
+
+
+@dataclass(frozen=True)
+class Preprocessor:
+    """What was learned about each column of one party; made by `fit`, used by `transform`."""
+
+    owner: str
+    scale: Scale
+    columns: tuple[Number | Category, ...]
+
+    @classmethod
+    def fit(
+        cls, table: Table, rows: RowNumbers | None = None, *, scale: Scale = "standard", max_categories: int = 50
+    ) -> Preprocessor:
+        """Learn from these training rows of the table (None: all). `max_categories` bounds a category's width."""
+        if scale not in get_args(Scale):
+            raise ConfigError(f"'{table.owner}' sets scale to {scale!r}, and it must be one of {get_args(Scale)}.")
+        if max_categories < 2:
+            raise ConfigError(f"'{table.owner}' sets max_categories to {max_categories}, and it must be at least 2.")
+        if not table.columns:
+            raise DataError(f"'{table.owner}' has no feature columns to preprocess. Name some with columns=[...].")
+        training = table.features.iloc[row_numbers(rows, len(table), owner=table.owner)]
+        kinds = {name: kind_of(training[name], owner=table.owner) for name in table.columns}
+        _refuse_useless(training, kinds, table.owner)
+        learned: dict[str, Number | Category] = {
+            **fit_numbers({name: numbers(training[name]) for name in kinds if kinds[name] == "number"}, scale),
+            **fit_categories(
+                {name: text(training[name]) for name in kinds if kinds[name] == "category"}, max_categories
+            ),
+        }
+        return cls(table.owner, scale, tuple(learned[name] for name in table.columns))
+
+    @property
+    def names(self) -> list[str]:
+        """The output columns: `age`, `age is missing`, `job=clerk`, `job=(other)`."""
+        return [name for column in self.columns for name in column.outputs]
+
+    @property
+    def spans(self) -> dict[str, slice]:
+        """Which output columns each input column became."""
+        ends = np.cumsum([len(column.outputs) for column in self.columns]).tolist()
+        return {
+            column.name: slice(end - len(column.outputs), end) for column, end in zip(self.columns, ends, strict=True)
+        }
+
+    def transform(self, table: Table) -> Tensor:
+        """All rows of the table as float32, shape [rows, len(names)]."""
+        self._check_columns(table)
+        spans = self.spans
+        out = torch.empty(len(table), len(self.names))
+        for column in self.columns:
+            cells = table.features[column.name]
+            values = column.apply(numbers(cells)) if isinstance(column, Number) else column.apply(text(cells))
+            out[:, spans[column.name]] = torch.from_numpy(values).to(torch.float32)
+        if not bool(torch.isfinite(out).all()):
+            large = [name for name, span in spans.items() if not bool(torch.isfinite(out[:, span]).all())]
+            raise DataError(
+                f"'{self.owner}' has values too large for float32 in {listing(large)}. Rescale these columns, for "
+                f"instance by a logarithm, or leave them out with columns=[...]."
+            )
+        return out
+
+    def state(self) -> dict[str, Any]:
+        """All that was learned, as JSON-able values."""
+        return {"owner": self.owner, "scale": self.scale, "columns": [column.state() for column in self.columns]}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Preprocessor:
+        """The preprocessor that `state()` described; its transform is bit-equal."""
+        kinds: dict[str, type[Number] | type[Category]] = {"number": Number, "category": Category}
+        try:
+            if state["scale"] not in get_args(Scale):
+                raise ValueError("scale")
+            columns = tuple(kinds[column["kind"]].from_state(column) for column in state["columns"])
+            return cls(str(state["owner"]), state["scale"], columns)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"This is not the saved state of a Preprocessor ({type(error).__name__}: {error}). "
+                f"Pass what Preprocessor.state() returned."
+            ) from None
+
+    def _check_columns(self, table: Table) -> None:
+        trained = [column.name for column in self.columns]
+        absent = [name for name in trained if name not in table.columns]
+        extra = [name for name in table.columns if name not in trained]
+        if absent or extra:
+            faults = [f"lacks {listing(absent)}"] * bool(absent) + [f"also has {listing(extra)}"] * bool(extra)
+            hint = suggestion(absent[0], extra) if absent else ""
+            raise DataError(
+                f"'{self.owner}' was fitted on {len(trained)} columns, and this table {' and '.join(faults)}.{hint} "
+                f"Read it with the same columns=[...]."
+            )
+        for column in self.columns:
+            cells = table.features[column.name]
+            kind: Literal["number", "category"] = "number" if isinstance(column, Number) else "category"
+            # A column without one value says nothing of its kind, whatever type the reader gave it.
+            if not cells.isna().all() and kind_of(cells, owner=self.owner) != kind:
+                raise DataError(
+                    f"'{self.owner}' was fitted with {column.name!r} as a {kind}, and this table holds it as "
+                    f"{cells.dtype}. Convert the column to what it was in training."
+                )
+
+
+def _refuse_useless(training: pd.DataFrame, kinds: Mapping[str, str], owner: str) -> None:
+    """Columns no model can use, all named at once: empty, constant, or with infinite values."""
+    empty = [name for name in kinds if training[name].isna().all()]
+    constant, infinite = [], []
+    for name, kind in kinds.items():
+        if name in empty:
+            continue
+        cells = numbers(training[name]) if kind == "number" else text(training[name])
+        if kind == "number" and bool(np.isinf(cells).any()):
+            infinite.append(name)
+        elif len(np.unique(cells)) == 1:
+            constant.append(name)
+    faults = [
+        f"{what}: {listing(names)}"
+        for what, names in (("no value at all", empty), ("one value only", constant), ("infinite values", infinite))
+        if names
+    ]
+    if faults:
+        raise DataError(
+            f"'{owner}' has columns that cannot be used as they look on its {len(training)} training rows: "
+            f"{'; '.join(faults)}. Leave them out with columns=[...]"
+            + (", or replace the infinite values." if infinite else ".")
+        )

@@ -1,0 +1,145 @@
+"""Cutting one data set into the parts of several parties, and rows into training, validation and test.
+
+Vertical splits cut columns or pixels, never rows. Each part is a copy: no party's tensor carries another party's
+values in its storage. Put together again, the parts give back the whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from colonnade.datasets.columns import check_present, listing
+from colonnade.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "Split",
+    "by_names",
+    "column_blocks",
+    "even_columns",
+    "image_patches",
+    "image_strips",
+    "party_names",
+    "train_validation_test",
+    "views",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Row numbers in rising order: disjoint, and together all rows."""
+
+    train: Tensor
+    validation: Tensor
+    test: Tensor
+
+
+def party_names(parts: int) -> list[str]:
+    """client_01, client_02, ...; with enough digits that the names sort in party order."""
+    digits = max(2, len(str(parts)))
+    return [f"client_{at:0{digits}d}" for at in range(1, parts + 1)]
+
+
+def by_names(frame: pd.DataFrame, parties: Mapping[str, Sequence[str]]) -> dict[str, pd.DataFrame]:
+    """Give each party the columns named for it; columns nobody is given are left out."""
+    counts = Counter(name for columns in parties.values() for name in columns)
+    shared = [name for name, count in counts.items() if count > 1]
+    if shared:
+        raise ConfigError(f"A column goes to one party, and {listing(shared)} is given more than once. Give it to one.")
+    for party, columns in parties.items():
+        if not columns:
+            raise ConfigError(f"'{party}' is given no columns. Give it one, or leave the party out.")
+        check_present(columns, [str(name) for name in frame.columns], owner=party, part="column in this split")
+    return {party: frame[list(columns)].copy() for party, columns in parties.items()}
+
+
+def even_columns(width: int, parts: int) -> list[range]:
+    """The numbers 0 to width - 1 in `parts` runs whose lengths differ by at most one, the longer ones first."""
+    if not 1 <= parts <= width:
+        raise ConfigError(f"{width} columns or pixels cannot be split into {parts} parts: ask for 1 to {width}.")
+    small, longer = divmod(width, parts)
+    starts = [at * small + min(at, longer) for at in range(parts + 1)]
+    return [range(start, end) for start, end in pairwise(starts)]
+
+
+def column_blocks(x: Tensor | NDArray[Any], parts: int) -> dict[str, Tensor]:
+    """A matrix [N, width] in even runs of neighbouring columns."""
+    whole = _tensor(x, (2,), "a matrix [N, columns]")
+    runs = even_columns(whole.shape[1], parts)
+    return _named([whole[:, run.start : run.stop] for run in runs])
+
+
+def image_strips(x: Tensor | NDArray[Any], parts: int) -> dict[str, Tensor]:
+    """Images [N, H, W] or [N, C, H, W] in horizontal strips, the top one first: MNIST in 14 strips of 2 rows."""
+    whole = _tensor(x, (3, 4), "images [N, H, W] or [N, C, H, W]")
+    return _named([whole[..., run.start : run.stop, :] for run in even_columns(whole.shape[-2], parts)])
+
+
+def image_patches(x: Tensor | NDArray[Any], grid: tuple[int, int], *, pad: bool = False) -> dict[str, Tensor]:
+    """Images [N, H, W] or [N, C, H, W] in a grid of (rows, columns) patches, row by row from the top left.
+
+    32 pixels in 3 parts are 11, 11 and 10. With `pad`, zeros below and on the right make all patches equally large.
+    """
+    whole = _tensor(x, (3, 4), "images [N, H, W] or [N, C, H, W]")
+    tall, wide = (even_columns(size, parts) for size, parts in zip(whole.shape[-2:], grid, strict=True))
+    patches = [whole[..., r.start : r.stop, c.start : c.stop] for r in tall for c in wide]
+    if pad:
+        height, width = len(tall[0]), len(wide[0])
+        missing = [(0, width - patch.shape[-1], 0, height - patch.shape[-2]) for patch in patches]
+        patches = [torch.nn.functional.pad(patch, sides) for patch, sides in zip(patches, missing, strict=True)]
+    return _named(patches)
+
+
+def views(x: Tensor | NDArray[Any]) -> dict[str, Tensor]:
+    """Voxels [N, D, H, W] as three parties see them: the maximum along depth, along height, and along width."""
+    whole = _tensor(x, (4,), "voxels [N, D, H, W]")
+    return _named([whole.amax(dim=axis) for axis in (1, 2, 3)])
+
+
+def train_validation_test(rows: int, *, validation: float, test: float, seed: int) -> Split:
+    """A random split, the same for the same seed. A float is a fraction of the rows, an int a number of rows."""
+    if rows < 1:
+        raise ConfigError(f"There are {rows} rows to split, and at least one is needed.")
+    sizes = {name: _size(share, rows, name) for name, share in (("validation", validation), ("test", test))}
+    held_out = sum(sizes.values())
+    if held_out >= rows:
+        raise ConfigError(
+            f"validation={validation} and test={test} take {held_out} of {rows} rows and leave none for training. "
+            f"Make them smaller."
+        )
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
+    parts = torch.split(order, [rows - held_out, sizes["validation"], sizes["test"]])
+    return Split(*(part.sort().values for part in parts))
+
+
+def _size(share: float, rows: int, name: str) -> int:
+    if isinstance(share, bool) or share < 0 or (isinstance(share, float) and not share < 1):
+        raise ConfigError(
+            f"{name} is {share}, and it must be a fraction from 0 up to, but not including, 1, or a number of rows."
+        )
+    size = round(share * rows) if isinstance(share, float) else share
+    if share > 0 and size == 0:
+        raise ConfigError(f"{name}={share} of {rows} rows is no row at all. Use a larger fraction, or 0 for none.")
+    return size
+
+
+def _tensor(x: Tensor | NDArray[Any], dims: tuple[int, ...], what: str) -> Tensor:
+    whole = torch.as_tensor(x)
+    if whole.ndim not in dims:
+        raise ConfigError(f"This split needs {what}, and was given shape {list(whole.shape)}. Reshape it first.")
+    return whole
+
+
+def _named(parts: Sequence[Tensor]) -> dict[str, Tensor]:
+    copies = [part.clone(memory_format=torch.contiguous_format) for part in parts]
+    return dict(zip(party_names(len(parts)), copies, strict=True))

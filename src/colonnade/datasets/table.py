@@ -1,0 +1,157 @@
+"""A party's table: ids, feature columns, and at one party the label.
+
+All rows have an id, no id occurs twice. Ids are text: whole numbers become their decimal digits, strings are
+kept exactly. Whether a column is constant or empty is not judged here but in `Preprocessor.fit`, since what
+matters is how it looks on the training rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.datasets.columns import choose_columns
+from colonnade.datasets.table_files import read_frame
+from colonnade.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Table", "align", "read_table", "table_from_frame"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Table:
+    """What one organisation knows about its people, row by row."""
+
+    owner: str
+    ids: NDArray[np.str_]
+    features: pd.DataFrame
+    label: pd.Series[Any] | None = None
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.ids), len(self.features)} | ({len(self.label)} if self.label is not None else set())
+        if len(lengths) != 1:
+            raise DataError(
+                f"'{self.owner}' has a table whose ids, features and label have different lengths: "
+                f"{sorted(lengths)}. Build it with table_from_frame."
+            )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        """Sizes and names only: a printed table must not show cells."""
+        label = "no label" if self.label is None else f"label {str(self.label.name)!r}"
+        return f"Table({self.owner!r}, {len(self)} rows, {len(self.columns)} features, {label})"
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the feature columns."""
+        return [str(name) for name in self.features.columns]
+
+    def in_order(self, ids: NDArray[np.str_]) -> Table:
+        """The rows of these ids, in this order; ids not asked for are left out."""
+        order = np.argsort(self.ids)
+        found = np.searchsorted(self.ids, ids, sorter=order)
+        rows = order[np.minimum(found, len(order) - 1)]
+        absent = ids[self.ids[rows] != ids]
+        if len(absent):
+            raise DataError(_absent(self.owner, absent))
+        label = None if self.label is None else self.label.iloc[rows].reset_index(drop=True)
+        return Table(self.owner, self.ids[rows], self.features.iloc[rows].reset_index(drop=True), label)
+
+
+def read_table(
+    path: str | Path,
+    *,
+    owner: str,
+    id: str,  # noqa: A002 - the word users know
+    label: str | None = None,
+    columns: Sequence[str] | None = None,
+) -> Table:
+    """A table from a .csv, .csv.gz or .parquet file; `columns=None` takes all but id and label as features."""
+    frame = read_frame(path, owner=owner, id_column=id, label=label, columns=columns)
+    return table_from_frame(frame, owner=owner, id=id, label=label, columns=columns)
+
+
+def table_from_frame(
+    frame: pd.DataFrame,
+    *,
+    owner: str,
+    id: str,  # noqa: A002 - the word users know
+    label: str | None = None,
+    columns: Sequence[str] | None = None,
+) -> Table:
+    """A table from a data frame; the frame is copied, so that later changes to it do not reach the party."""
+    unnamed = [name for name in frame.columns if not isinstance(name, str)]
+    if unnamed:
+        raise DataError(
+            f"'{owner}' has {len(unnamed)} columns whose names are not text, such as {unnamed[0]!r}. "
+            f"Rename them: frame.columns = frame.columns.astype(str)."
+        )
+    features = choose_columns(list(frame.columns), owner=owner, id_column=id, label=label, columns=columns)
+    if len(frame) == 0:
+        raise DataError(f"'{owner}' has a table without rows. Check the query or file it was exported from.")
+    ids = _ids_as_text(frame[id], owner)
+    _refuse_duplicates(ids, owner)
+    values = frame[features].reset_index(drop=True).copy()
+    return Table(owner, ids, values, None if label is None else frame[label].reset_index(drop=True).copy())
+
+
+def align(tables: Mapping[str, Table]) -> NDArray[np.str_]:
+    """The one row order all parties agree on: their ids, sorted. All must hold the same set of ids.
+
+    It sees all tables and so serves simulations, or ids that were aligned before. Organisations that may not
+    show each other their ids use private set intersection instead, in `colonnade.alignment`.
+    """
+    if not tables:
+        raise DataError("align was given no table, and it needs at least one. Pass every party's table.")
+    union = np.unique(np.concatenate([table.ids for table in tables.values()]))
+    absent = {name: np.setdiff1d(union, table.ids, assume_unique=True) for name, table in tables.items()}
+    faults = [_absent(name, ids) for name, ids in absent.items() if len(ids)]
+    if faults:
+        raise DataError("All parties must hold the same ids. " + " ".join(faults))
+    return union
+
+
+def _absent(party: str, ids: NDArray[np.str_]) -> str:
+    return (
+        f"'{party}' lacks {len(ids)} of the ids asked for, such as {str(ids[0])!r}. "
+        f"Remove them from the other parties, or align the tables first."
+    )
+
+
+def _ids_as_text(column: pd.Series[Any], owner: str) -> NDArray[np.str_]:
+    values = column.astype(object).tolist()
+    gone = column.isna().tolist()
+    missing = sum(
+        empty or (isinstance(value, str) and not value.strip()) for value, empty in zip(values, gone, strict=True)
+    )
+    if missing:
+        raise DataError(
+            f"'{owner}' has {missing} rows without an id in column {str(column.name)!r}, and every row needs one. "
+            f"Remove these rows, or give them ids."
+        )
+    wrong = {type(value).__name__ for value in values if isinstance(value, bool) or not isinstance(value, str | int)}
+    if wrong:
+        raise DataError(
+            f"'{owner}' has ids of type {', '.join(sorted(wrong))} in column {str(column.name)!r}, and ids must be "
+            f"text or whole numbers, to be compared exactly. Convert the column to text."
+        )
+    return np.array([str(value) for value in values], dtype=np.str_)
+
+
+def _refuse_duplicates(ids: NDArray[np.str_], owner: str) -> None:
+    distinct, counts = np.unique(ids, return_counts=True)
+    twice = distinct[counts > 1]
+    if len(twice):
+        raise DataError(
+            f"'{owner}' has {len(twice)} ids that occur more than once, such as {str(twice[0])!r}, and an id must "
+            f"name one row. Keep one row per id: merge or remove the others."
+        )

@@ -1,0 +1,40 @@
+"""What the label owner reports about predictions; torch only, so that it runs where the training ran."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from colonnade.optim.losses import Loss, Squared
+
+HEADLINE = {"classification": "accuracy", "regression": "r2"}
+
+
+def measure(loss: Loss, outputs: Tensor, labels: Tensor) -> dict[str, float]:
+    """The loss and the usual scores: accuracy, and AUC for two classes; or RMSE, MAE and R squared."""
+    found = {"loss": float(loss(outputs, labels))}
+    decided = loss.decide(outputs)
+    if isinstance(loss, Squared):
+        error, spread = decided - labels, labels - labels.mean()
+        found["rmse"] = float(error.square().mean().sqrt())
+        found["mae"] = float(error.abs().mean())
+        found["r2"] = float(1 - error.square().sum() / spread.square().sum().clamp_min(1e-12))
+        return found
+    found["accuracy"] = float((decided == labels).double().mean())
+    scores = loss.scores(outputs)
+    if scores.shape[-1] == 2:
+        found["auc"] = auc(scores[:, 1], labels)
+    return found
+
+
+def auc(scores: Tensor, labels: Tensor) -> float:
+    """The chance that a positive row scores above a negative one, ties counting half; NaN without both."""
+    positive = labels == 1
+    pairs = int(positive.sum()) * int((~positive).sum())
+    if not pairs:
+        return float("nan")
+    _, inverse, counts = torch.unique(scores, return_inverse=True, return_counts=True)
+    ends = counts.cumsum(0).double()
+    mean_rank = ends - (counts.double() - 1) / 2
+    p = int(positive.sum())
+    return float((mean_rank[inverse][positive].sum() - p * (p + 1) / 2) / pairs)

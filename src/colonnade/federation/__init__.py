@@ -1,0 +1,8 @@
+"""From a TOML file or data frames to parties, roles, engine and driver."""
+
+from colonnade.federation.federation import Federation, Predictions
+from colonnade.federation.fit import Outcome
+from colonnade.federation.run_directory import load
+from colonnade.federation.settings import Settings
+
+__all__ = ["Federation", "Outcome", "Predictions", "Settings", "load"]

@@ -1,0 +1,278 @@
+"""A federation: organisations with their roles, who drives, and what carries the calls.
+
+federation = Federation.from_toml("federation.toml")
+for step in federation.train():          # or federation.fit(), which also evaluates, stops early and saves
+    ...
+federation.evaluate("test"), federation.predict(["17", "23"]), federation.save("run")
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from colonnade import models
+from colonnade.algorithms import find
+from colonnade.core import Batches, Ledger, Peers, Seat, Step, Transport, roles
+from colonnade.core.party import State, seed_for
+from colonnade.errors import ConfigError, DataError
+from colonnade.evaluate.metrics import measure
+from colonnade.federation.holdings import Holdings, from_dataset, from_tables
+from colonnade.federation.rules import rules_from
+from colonnade.federation.settings import PartySettings, Settings
+from colonnade.transport import Cohort, Cohorts, InProcess, Recording, groups
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from colonnade.datasets.table import Table
+    from colonnade.federation.fit import Outcome, Watch
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """One row per id: the predicted label, and a score per class (or the value itself)."""
+
+    ids: NDArray[np.str_]
+    labels: NDArray[Any]
+    scores: NDArray[np.float64]
+    classes: tuple[Any, ...]
+
+    def to_frame(self) -> pd.DataFrame:
+        import pandas as pd
+
+        frame = pd.DataFrame({"id": self.ids, "prediction": self.labels})
+        for number, name in enumerate(self.classes):
+            frame[f"score_{name}"] = self.scores[:, number]
+        return frame
+
+
+class Federation:
+    """Everything that `settings` and `holdings` describe, in this process."""
+
+    def __init__(self, settings: Settings, holdings: Holdings, *, record: bool = False) -> None:
+        self.settings, self.holdings = settings, holdings
+        self.algorithm = find(settings.algorithm)
+        self.device = _device(settings.engine.device)
+        train, seed = settings.train, settings.engine.seed
+        self.batches = Batches(holdings.splits, batch_size=train.batch_size, epochs=train.epochs, seed=seed)
+        self.seats = {name: self._seat(name) for name in holdings.parties}
+        self.owners: dict[str, roles.FeatureOwner] = {
+            name: self._feature_owner(name) for name, held in holdings.parties.items() if held.features is not None
+        }
+        if not self.owners:
+            raise DataError("No party holds any feature columns; there is nothing to learn from.")
+        labels = holdings.parties[holdings.label_owner].labels
+        seat = self.seats[holdings.label_owner]
+        self.driver: Any = self.algorithm.LabelOwner(seat, labels, holdings.loss, settings.config)
+        self.cohorts: list[Cohort] = []
+        self.recording = Recording(self._transport()) if record else None
+        self.peers = Peers(seat.name, self.owners, self.recording or self._transport(), seat.ledger)
+        self.driver.peers = self.peers
+        self.driver.meet(self.peers.ask(roles.Introduce()))
+
+    @classmethod
+    def from_toml(cls, path: str | Path, *, seed: int | None = None, record: bool = False) -> Federation:
+        """From a federation file; `seed` overrides the file's."""
+        return cls.from_settings(Settings.from_toml(Path(path)), seed=seed, record=record)
+
+    @classmethod
+    def from_settings(
+        cls,
+        settings: Settings,
+        *,
+        tables: Mapping[str, Table] | None = None,
+        seed: int | None = None,
+        record: bool = False,
+    ) -> Federation:
+        """From checked settings; tables are read from where the settings say, unless given."""
+        if seed is not None:
+            settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, seed=seed))
+        if settings.data.dataset is not None and tables is None:
+            return cls(settings, from_dataset(settings), record=record)
+        return cls(settings, from_tables(settings, tables or read_tables(settings)), record=record)
+
+    @classmethod
+    def from_frames(
+        cls,
+        frames: Mapping[str, pd.DataFrame],
+        *,
+        id: str,  # noqa: A002 - the word users know
+        label: str,
+        settings: Mapping[str, Any] | None = None,
+        record: bool = False,
+    ) -> Federation:
+        """From data frames, one per organisation; the one with the column `label` is the label owner.
+
+        `settings` has the tables of a federation file: {"algorithm": {"name": "vimadmm"}, "train": {"epochs": 5}}.
+        """
+        given = dict(settings or {})
+        given["data"] = {**given.get("data", {}), "id": id}
+        parties: dict[str, dict[str, Any]] = {name: dict(given.get("parties", {}).get(name, {})) for name in frames}
+        for name, frame in frames.items():
+            if label in frame.columns:
+                parties[name]["label"] = label
+        checked = Settings.from_mapping({**given, "parties": parties})
+        return cls.from_settings(checked, tables=tables_of(checked, frames), record=record)
+
+    def train(self) -> Iterator[Step]:
+        """Train from where it stands to the last epoch, one batch per step."""
+        try:
+            for step in self.algorithm.train(self.driver, self.peers, self.batches):
+                if not np.isfinite(step.loss):
+                    raise ConfigError(
+                        f"Training diverged: the loss is {step.loss} at batch {step.batch.name}. "
+                        "Lower learning_rate, or local_steps where the algorithm has them."
+                    )
+                yield step
+        finally:
+            self.settle()
+
+    def fit(self, out: str | Path | None = None, *, resume: bool = False, watch: Watch | None = None) -> Outcome:
+        """Train with evaluation after every epoch and early stop; with `out`, keep a run directory."""
+        from colonnade.federation.fit import fit
+
+        return fit(self, None if out is None else Path(out), resume=resume, watch=watch)
+
+    def outputs(self, split: str) -> Tensor:
+        """The joint model's outputs for the rows of a split, computed together by all parties."""
+        return torch.cat([self.algorithm.predict(self.driver, self.peers, rows) for rows in self.batches.chunks(split)])
+
+    def evaluate(self, split: str = "test") -> dict[str, float]:
+        """The loss and scores on a split; the label owner compares with its labels."""
+        labels = self.driver.labels[self.batches.splits[split].to(self.device)]
+        return measure(self.holdings.loss, self.outputs(split), labels)
+
+    def predict(self, ids: Sequence[str] | None = None) -> Predictions:
+        """Labels and scores for rows that every party holds, by id; all rows without ids."""
+        known = self.holdings.ids
+        wanted = known if ids is None else np.array([str(one) for one in ids], dtype=np.str_)
+        position = {one: at for at, one in enumerate(known.tolist())}
+        absent = [one for one in wanted.tolist() if one not in position]
+        if absent:
+            raise DataError(
+                f"{len(absent)} of {len(wanted)} ids are not among the {len(known)} rows that all parties share, such "
+                f"as {absent[0]!r}. Predict ids that every party's table holds."
+            )
+        self.batches.splits["predict"] = torch.tensor([position[one] for one in wanted.tolist()], dtype=torch.int64)
+        outputs = self.outputs("predict")
+        loss, encoder = self.holdings.loss, self.holdings.encoder
+        regression = encoder.task == "regression"
+        labels = encoder.decode(loss.decide(outputs))
+        scores = loss.scores(outputs).double().cpu().numpy()
+        return Predictions(wanted, labels, scores, () if regression else encoder.classes)
+
+    def save(self, folder: str | Path) -> None:
+        """Every party's state under its own folder; `load` continues or predicts from there."""
+        from colonnade.federation.run_directory import RunDirectory
+
+        RunDirectory.create(Path(folder), self).checkpoint(self)
+
+    @property
+    def ledgers(self) -> dict[str, Ledger]:
+        """Each organisation's own record of what left it and arrived."""
+        return {name: seat.ledger for name, seat in self.seats.items()}
+
+    def settle(self) -> None:
+        """Give stacked parties their own parameters back."""
+        for cohort in self.cohorts:
+            cohort.settle()
+
+    def state_of(self, party: str) -> State:
+        """All that one organisation must remember."""
+        self.settle()
+        state: State = {"seat": self.seats[party].state()}
+        if party in self.owners:
+            state["features"] = self.owners[party].state()
+        if party == self.driver.name:
+            state["labels"] = self.driver.state()
+        return state
+
+    def load_state_of(self, party: str, state: State) -> None:
+        """Continue one organisation from `state_of`."""
+        self.seats[party].load_state(state["seat"])
+        if party in self.owners:
+            self.owners[party].load_state(state["features"])
+        if party == self.driver.name:
+            self.driver.load_state(state["labels"])
+
+    def restack(self) -> None:
+        """After `load_state_of`: stacked parties take the loaded state over."""
+        for cohort in self.cohorts:
+            cohort.restack()
+
+    def _seat(self, name: str) -> Seat:
+        outbox = self._party(name).outbox
+        seed = self.settings.engine.seed
+        return Seat.at(name, self.batches, seed=seed, rules=rules_from(outbox, owner=name), device=self.device)
+
+    def _feature_owner(self, name: str) -> roles.FeatureOwner:
+        features = self.holdings.parties[name].features
+        assert features is not None
+        spec = self._party(name).model or self.settings.model or "mlp"
+        seed = seed_for(self.settings.engine.seed, name, "model")
+        model = models.build(spec, tuple(features.shape[1:]), seed=seed, owner=name)
+        owner: roles.FeatureOwner = self.algorithm.FeatureOwner(self.seats[name], features, model, self.settings.config)
+        return owner
+
+    def _party(self, name: str) -> PartySettings:
+        return self.settings.parties.get(name, PartySettings())
+
+    def _transport(self) -> Transport:
+        engine = self.settings.engine
+        parallel: Any = engine.threads
+        inner = InProcess(self.owners, through_bytes=engine.through_bytes, parallel=parallel)
+        stack = engine.cohort == "on" or (engine.cohort == "auto" and self.device.type == "cuda")
+        if stack and not engine.through_bytes:
+            self.cohorts = [Cohort(group) for group in groups(self.owners)]
+        return Cohorts(inner, self.cohorts) if self.cohorts else inner
+
+
+def read_tables(settings: Settings, overrides: Mapping[str, str] | None = None) -> dict[str, Table]:
+    """The parties' tables, each from its own file."""
+    from colonnade.datasets.table import read_table
+
+    if not settings.parties:
+        raise ConfigError("There are no parties. Add a [parties.NAME] with table = ..., or [data] dataset = ...")
+    tables = {}
+    for name, party in settings.parties.items():
+        path = (overrides or {}).get(name) or party.table
+        if path is None:
+            raise ConfigError(f'[parties.{name}] must name its table, as in table = "{name}.csv".')
+        tables[name] = read_table(path, owner=name, id=settings.data.id, label=party.label, columns=party.columns)
+    return tables
+
+
+def tables_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
+    """The parties' tables, from data frames."""
+    from colonnade.datasets.table import table_from_frame
+
+    return {
+        name: table_from_frame(
+            frame,
+            owner=name,
+            id=settings.data.id,
+            label=settings.parties[name].label,
+            columns=settings.parties[name].columns,
+        )
+        for name, frame in frames.items()
+    }
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"[federation] device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
+    return device

@@ -1,0 +1,141 @@
+"""The loop around `train`: evaluate after every epoch, stop early, save, and sum up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from colonnade.core import Step
+from colonnade.errors import BudgetExhausted
+from colonnade.evaluate.metrics import HEADLINE
+from colonnade.federation.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from colonnade.federation.federation import Federation
+
+Record = dict[str, Any]
+Watch = Callable[["Step | Record"], None]
+"""Called with every step, and after each epoch with its record: for progress bars and live views."""
+
+CONVERGED = 1e-4
+"""Relative change of the mean training loss, three epochs in a row, below which training has converged."""
+
+
+@dataclass
+class Outcome:
+    """What came of a run: one record per epoch, why it stopped, and the summary."""
+
+    history: list[Record] = field(default_factory=list)
+    stopped: str = "all epochs done"
+    exhausted: bool = False  # a party's privacy budget ended the run
+    summary: Record = field(default_factory=dict)
+
+
+def fit(federation: Federation, out: Path | None, *, resume: bool, watch: Watch | None) -> Outcome:
+    """Train to the end of the last epoch, to an early stop, or until a party's budget is spent."""
+    outcome = Outcome()
+    run: RunDirectory | None = None
+    if out is not None and resume:
+        run = RunDirectory(out)
+        run.restore(federation)
+        outcome.history = run.metrics()
+    elif out is not None:
+        run = RunDirectory.create(out, federation)
+    clock = _Clock(sum(record["seconds"] for record in outcome.history))
+    every = federation.settings.train.checkpoint_every
+    losses: list[float] = []
+    try:
+        for step in federation.train():
+            losses.append(step.loss)
+            if watch is not None:
+                watch(step)
+            if step.batch.number + 1 < federation.batches.per_epoch:
+                continue
+            record = _record(federation, step, losses, clock)
+            losses.clear()
+            outcome.history.append(record)
+            if run is not None:
+                run.add_metrics(record)  # first: what a lost checkpoint leaves over is cut off when resuming
+                if every and (step.batch.epoch + 1) % every == 0:
+                    run.checkpoint(federation)
+            if watch is not None:
+                watch(record)
+            if reason := _stop(federation, outcome.history):
+                outcome.stopped = reason
+                break
+    except BudgetExhausted as error:
+        outcome.stopped, outcome.exhausted = str(error), True
+    outcome.summary = summarise(federation, outcome, clock.total())
+    if run is not None:
+        run.checkpoint(federation)
+        run.write_summary(outcome.summary)
+    return outcome
+
+
+def summarise(federation: Federation, outcome: Outcome, seconds: float) -> Record:
+    """Final metrics, epochs, rounds, seconds, and bytes per party and direction."""
+    traffic = {name: {"out": book.total("out"), "in": book.total("in")} for name, book in federation.ledgers.items()}
+    splits = {name: rows for name, rows in federation.batches.splits.items() if name != "predict"}
+    settings = federation.settings
+    return {
+        "algorithm": settings.algorithm,
+        "task": federation.holdings.encoder.task,
+        "seed": settings.engine.seed,
+        "device": str(federation.device),
+        "parties": {name: held.roles() for name, held in federation.holdings.parties.items()},
+        "rows": {split: len(rows) for split, rows in splits.items()},
+        "epochs": len(outcome.history),
+        "rounds": federation.batches.done,
+        "stopped": outcome.stopped,
+        "seconds": round(seconds, 3),
+        "bytes": traffic,
+        "metrics": {split: federation.evaluate(split) for split in splits},
+    }
+
+
+class _Clock:
+    """Seconds of training, over all the pieces of a resumed run."""
+
+    def __init__(self, before: float) -> None:
+        self.before, self.start, self.marked = before, time.perf_counter(), time.perf_counter()
+
+    def lap(self) -> float:
+        now = time.perf_counter()
+        seconds, self.marked = now - self.marked, now
+        return seconds
+
+    def total(self) -> float:
+        return self.before + time.perf_counter() - self.start
+
+
+def _record(federation: Federation, step: Step, losses: list[float], clock: _Clock) -> Record:
+    record: Record = {
+        "epoch": step.batch.epoch + 1,
+        "step": step.batch.step + 1,
+        "loss": sum(losses) / len(losses),
+        "seconds": round(clock.lap(), 4),
+        "bytes": sum(book.total("out") for book in federation.ledgers.values()),
+    }
+    if "validation" in federation.batches.splits:
+        record["validation"] = federation.evaluate("validation")
+    return record
+
+
+def _stop(federation: Federation, history: list[Record]) -> str | None:
+    """VIM's criteria: converged, or the validation score fell by more than two points."""
+    train = federation.settings.train
+    if not train.early_stop:
+        return None
+    losses = [record["loss"] for record in history[-4:]]
+    changes = [abs(after - before) / max(abs(before), 1e-12) for before, after in pairwise(losses)]
+    if len(changes) == 3 and max(changes) < CONVERGED:
+        return "converged: the training loss no longer changes"
+    name = HEADLINE[federation.holdings.encoder.task]
+    scores = [record["validation"][name] for record in history if "validation" in record]
+    if scores and scores[-1] < max(scores) - train.patience_drop:
+        return f"validation {name} fell from {max(scores):.4f} to {scores[-1]:.4f}"
+    return None

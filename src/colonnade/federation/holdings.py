@@ -1,0 +1,216 @@
+"""What each organisation holds, ready to train: columns as tensors, labels, and the rows everybody agreed on.
+
+From the parties' own tables, or from a named public data set cut into parties for a simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from colonnade import datasets
+from colonnade.datasets.split import Split, train_validation_test
+from colonnade.errors import ConfigError, DataError
+from colonnade.federation.settings import DataSettings, Settings
+from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
+
+if TYPE_CHECKING:
+    from colonnade.datasets.labels import Labels
+    from colonnade.datasets.preprocess import Preprocessor
+    from colonnade.datasets.table import Table
+
+State = dict[str, Any]
+
+
+@dataclass
+class Holding:
+    """One organisation's part: columns, labels, or both."""
+
+    features: Tensor | None = None
+    labels: Tensor | None = None
+    preprocessor: Preprocessor | None = None
+
+    def roles(self) -> list[str]:
+        found = {"features": self.features, "labels": self.labels}
+        return [role for role, held in found.items() if held is not None]
+
+
+@dataclass
+class Holdings:
+    """All organisations, in party order; `splits` are row numbers into the agreed order `ids`."""
+
+    parties: dict[str, Holding]
+    ids: NDArray[np.str_]
+    splits: dict[str, Tensor]
+    label_owner: str
+    encoder: Labels
+
+    @property
+    def loss(self) -> Loss:
+        """What the label owner trains with, from the kind of label."""
+        if self.encoder.task == "regression":
+            return Squared()
+        classes = len(self.encoder.classes)
+        return Logistic() if classes == 2 else CrossEntropy(classes)
+
+    def state_of(self, party: str) -> State:
+        """How a party's columns and labels become numbers: kept in its own folder."""
+        holding = self.parties[party]
+        state: State = {}
+        if holding.preprocessor is not None:
+            state["columns"] = holding.preprocessor.state()
+        if party == self.label_owner:
+            state["labels"] = self.encoder.state()
+        return state
+
+
+def from_tables(
+    settings: Settings,
+    tables: Mapping[str, Table],
+    *,
+    fitted: Mapping[str, State] | None = None,
+    ids: Sequence[str] | None = None,
+) -> Holdings:
+    """Align, split, and let each party prepare its own columns on its own training rows.
+
+    With `fitted` and `ids`, for prediction: nothing is learned, only those rows are taken, labels are not needed.
+    """
+    from colonnade.datasets.labels import Labels
+    from colonnade.datasets.preprocess import Preprocessor
+
+    owner = _label_owner({name: table.label is not None for name, table in tables.items()})
+    if fitted is not None and ids is not None:
+        order = np.array(list(ids), dtype=np.str_)
+        rows = {name: table.in_order(order) for name, table in tables.items()}
+        splits = {"predict": torch.arange(len(order))}
+        encoder = Labels.from_state(fitted[owner]["labels"])
+        labels = torch.zeros(len(order), dtype=torch.int64)
+        prepared = {n: Preprocessor.from_state(s["columns"]) for n, s in fitted.items() if "columns" in s}
+    else:
+        order = datasets.align(tables)
+        rows = {name: table.in_order(order) for name, table in tables.items()}
+        split = _divide(len(order), settings.data, settings.engine.seed)
+        splits = _named(split)
+        label = rows[owner].label
+        assert label is not None
+        task: Any = settings.data.task
+        encoder = Labels.fit(label, split.train, owner=owner, task=task)
+        labels = encoder.encode(label)
+        prepared = {}
+        for name, table in rows.items():
+            if table.columns:
+                scale: Any = settings.parties[name].scale if name in settings.parties else "standard"
+                prepared[name] = Preprocessor.fit(table, split.train, scale=scale)
+    parties = {
+        name: Holding(
+            features=prepared[name].transform(table) if name in prepared else None,
+            labels=labels if name == owner else None,
+            preprocessor=prepared.get(name),
+        )
+        for name, table in rows.items()
+    }
+    return Holdings(parties, order, splits, owner, encoder)
+
+
+def from_dataset(settings: Settings) -> Holdings:
+    """A named public data set cut into parties, with its official test rows where it has some."""
+    from colonnade.datasets.labels import Labels
+
+    data = settings.data
+    source = datasets.load(str(data.dataset))
+    test_rows = 0 if source.test is None else len(source.test)
+    split = _divide(len(source.train), data, settings.engine.seed, official_test=test_rows)
+    cut = _cut_table if source.kind == "tabular" else _cut_array
+    parties = cut(source, settings, split.train)
+    parties.setdefault(data.labels_at, Holding()).labels = torch.from_numpy(
+        np.concatenate([part.y for part in (source.train, source.test) if part is not None])
+    )
+    ids = np.arange(len(source.train) + test_rows).astype(np.str_)
+    return Holdings(
+        parties, ids, _named(split), data.labels_at, Labels(data.labels_at, "classification", source.classes)
+    )
+
+
+def _cut_table(source: datasets.Dataset, settings: Settings, train: Tensor) -> dict[str, Holding]:
+    """Columns as the parties' settings name them, or in even runs; each party prepares its own."""
+    import pandas as pd
+
+    from colonnade.datasets.preprocess import Preprocessor
+    from colonnade.datasets.table import Table
+
+    frame = pd.concat([part.frame() for part in (source.train, source.test) if part is not None], ignore_index=True)
+    given = {name: list(party.columns) for name, party in settings.parties.items() if party.columns}
+    if not given:
+        runs = datasets.even_columns(frame.shape[1], _count(settings.data))
+        names = datasets.party_names(len(runs))
+        given = {name: [str(frame.columns[c]) for c in run] for name, run in zip(names, runs, strict=True)}
+    ids = np.arange(len(frame)).astype(np.str_)
+    parties = {}
+    for name, part in datasets.by_names(frame, given).items():
+        table = Table(name, ids, part)
+        preprocessor = Preprocessor.fit(table, train)
+        parties[name] = Holding(preprocessor.transform(table), preprocessor=preprocessor)
+    return parties
+
+
+def _cut_array(source: datasets.Dataset, settings: Settings, train: Tensor) -> dict[str, Holding]:
+    """Pictures, voxels and points, scaled by the public set's own mean and deviation, then cut."""
+    data = settings.data
+    x = _scaled(source, train)
+    match data.split:
+        case "columns":
+            cut = datasets.column_blocks(x.flatten(1), _count(data))
+        case "strips":
+            cut = datasets.image_strips(x, _count(data))
+        case "patches":
+            grid = data.parts if isinstance(data.parts, tuple) else (data.parts, data.parts)
+            if len(grid) != 2:
+                raise ConfigError(f"[data] parts must be [rows, columns] for patches; found {list(grid)}.")
+            cut = datasets.image_patches(x, (grid[0], grid[1]), pad=True)
+        case _:
+            cut = datasets.views(x)
+    return {name: Holding(features) for name, features in cut.items()}
+
+
+def _scaled(source: datasets.Dataset, train: Tensor) -> Tensor:
+    arrays = [part.array() for part in (source.train, source.test) if part is not None]
+    x = torch.from_numpy(np.concatenate(arrays)).to(torch.float32)
+    if source.kind == "image" and x.dim() == 4 and x.shape[-1] in (1, 3):
+        x = x.permute(0, 3, 1, 2)
+    axes = [axis for axis in range(x.dim()) if axis != 1] if x.dim() == 4 or source.kind == "points" else None
+    seen = x[train]
+    mean = seen.mean() if axes is None else seen.mean(axes, keepdim=True)
+    deviation = seen.std() if axes is None else seen.std(axes, keepdim=True)
+    return (x - mean) / deviation.clamp_min(1e-8)
+
+
+def _divide(rows: int, data: DataSettings, seed: int, official_test: int = 0) -> Split:
+    """Training, validation and test rows; an official test set comes after the others and stays whole."""
+    validation, test = (int(v) if v >= 1 else v for v in (data.validation, data.test))
+    split = train_validation_test(rows, validation=validation, test=0 if official_test else test, seed=seed)
+    return Split(split.train, split.validation, torch.arange(rows, rows + official_test)) if official_test else split
+
+
+def _named(split: Split) -> dict[str, Tensor]:
+    named = {"train": split.train, "validation": split.validation, "test": split.test}
+    return {name: rows for name, rows in named.items() if len(rows)}
+
+
+def _label_owner(has_label: Mapping[str, bool]) -> str:
+    owners = [name for name, has in has_label.items() if has]
+    if len(owners) != 1:
+        found = ", ".join(map(repr, owners)) or "none"
+        raise DataError(f"Exactly one party must name its label column (label = ...); found {found}.")
+    return owners[0]
+
+
+def _count(data: DataSettings) -> int:
+    if not isinstance(data.parts, int):
+        raise ConfigError(f"[data] parts must be a whole number for {data.split}; found {list(data.parts)}.")
+    return data.parts

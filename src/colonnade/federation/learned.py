@@ -1,0 +1,52 @@
+"""What each party learned about the others, told from its own ledger in words."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from colonnade.core.ledger import Entry
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from colonnade.federation.federation import Federation
+
+
+@dataclass
+class Learned:
+    """One kind of tensor that one party received from another."""
+
+    party: str
+    about: str
+    name: str
+    guarantee: str
+    meaning: str
+    times: int = 0
+    values: int = 0
+    bytes: int = 0
+
+
+def learned(federation: Federation, run: Path | None = None) -> list[Learned]:
+    """One line per (receiver, sender, release name), from the ledgers in memory and, with `run`, on disk."""
+    found: dict[tuple[str, str, str], Learned] = {}
+    for party, ledger in federation.ledgers.items():
+        for entry in [*_on_disk(run, party), *ledger.entries]:
+            if entry.direction != "in":
+                continue
+            meaning = federation.algorithm.REVEALS.get(entry.name, "not described")
+            key = party, entry.peer, entry.name
+            line = found.setdefault(key, Learned(party, entry.peer, entry.name, entry.event, meaning))
+            line.times += 1
+            line.bytes += entry.bytes
+            line.values += math.prod(entry.shape)
+    return list(found.values())
+
+
+def _on_disk(run: Path | None, party: str) -> list[Entry]:
+    path = None if run is None else run / "parties" / party / "ledger.jsonl"
+    if path is None or not path.exists():
+        return []
+    return [Entry(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -1,0 +1,192 @@
+"""A federation as its TOML file says it, checked before anything is read or sent.
+
+    [algorithm]                 which one, and its own settings           name = "vimadmm", rho = 2.0
+    [data]                      rows and ids                              id = "patient", validation = 0.1, test = 0.2
+    [model]                     the local models, unless a party's says otherwise
+    [train]                     epochs, batch size, stopping, checkpoints
+    [federation]                seed, device, engine
+    [parties.clinic]            one table per organisation                table = "clinic.csv", label = "diagnosis"
+    [parties.clinic.outbox]     its owner's rules by release name         embedding = { mechanism = "plain" }
+
+Paths are relative to the file. Python's `Federation.from_frames(settings=...)` takes the same tables as a dict.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from colonnade.algorithms import find
+from colonnade.core.checks import did_you_mean, fraction, from_mapping, not_negative, one_of, whole
+from colonnade.errors import ConfigError
+
+SECTIONS = ("algorithm", "data", "model", "train", "federation", "parties")
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Where rows come from and how they are divided."""
+
+    id: str = "id"
+    validation: float = not_negative(default=0.1)  # a fraction, or from 1 upwards a number of rows
+    test: float = not_negative(default=0.2)
+    task: str = one_of("auto", "classification", "regression", default="auto")
+    dataset: str | None = None  # a named data set, cut into parties, instead of tables
+    split: str = one_of("columns", "strips", "patches", "views", default="columns")
+    parts: int | tuple[int, ...] = 2  # how many parties; for patches [rows, columns]
+    labels_at: str = "label_owner"  # with a named data set: the party that holds the labels
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How long, and what is kept on the way."""
+
+    epochs: int = whole(default=10)
+    batch_size: int = whole(default=1024)
+    early_stop: bool = True  # stop when the validation score fell by more than `patience_drop`, or nothing changes
+    patience_drop: float = fraction(default=0.02)
+    checkpoint_every: int = whole(default=1, least=0)  # epochs between checkpoints; 0: only at the end
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What carries and computes."""
+
+    seed: int = whole(default=0, least=0)
+    device: str = "auto"  # "auto" takes a GPU when there is one
+    engine: str = one_of("in-process", default="in-process")
+    through_bytes: bool = False  # send real frames between the parties of one process
+    threads: str = one_of("auto", "always", "never", default="auto")
+    cohort: str = one_of("auto", "on", "off", default="auto")
+
+
+@dataclass(frozen=True)
+class PartySettings:
+    """One organisation's own part; with several machines, its own file."""
+
+    table: str | None = None
+    label: str | None = None
+    columns: tuple[str, ...] | None = None
+    scale: str = one_of("standard", "minmax", "none", default="standard")
+    model: Any = None
+    outbox: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All of it."""
+
+    algorithm: str
+    config: Any
+    data: DataSettings
+    model: Mapping[str, Any]
+    train: TrainSettings
+    engine: EngineSettings
+    parties: Mapping[str, PartySettings]
+
+    @classmethod
+    def from_mapping(cls, tables: Mapping[str, Any], *, where: str = "The settings") -> Settings:
+        """From nested tables, as `tomllib` gives them."""
+        for section in tables:
+            if section not in SECTIONS:
+                hint = did_you_mean(section, list(SECTIONS))
+                raise ConfigError(f"{where} has no table [{section}]{hint}. It knows: {', '.join(SECTIONS)}.")
+        chosen = dict(tables.get("algorithm", {}))
+        name = chosen.pop("name", "vimadmm")
+        algorithm = find(name)
+        parties = {party: from_mapping(PartySettings, given, where=f"[parties.{party}]")
+                   for party, given in tables.get("parties", {}).items()}  # fmt: skip
+        for party in parties:
+            _check_name(party)
+        model = tables.get("model", {})
+        return cls(
+            algorithm=name,
+            config=from_mapping(algorithm.Config, chosen, where=f"[algorithm] ({name})"),
+            data=from_mapping(DataSettings, tables.get("data", {}), where="[data]"),
+            model={"name": model} if isinstance(model, str) else dict(model),
+            train=from_mapping(TrainSettings, tables.get("train", {}), where="[train]"),
+            engine=from_mapping(EngineSettings, tables.get("federation", {}), where="[federation]"),
+            parties=parties,
+        )
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Settings:
+        """From a file; relative table paths are resolved against its folder."""
+        try:
+            tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"The federation file {path} cannot be read: {error.strerror}.") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"The federation file {path} is not TOML: {error}.") from None
+        settings = cls.from_mapping(tables, where=str(path))
+        resolved = {
+            name: dataclasses.replace(party, table=str((path.parent / party.table).resolve()) if party.table else None)
+            for name, party in settings.parties.items()
+        }
+        return dataclasses.replace(settings, parties=resolved)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The same tables again, with every default written out."""
+        parties = {name: _table(party) for name, party in self.parties.items()}
+        return {
+            "algorithm": {"name": self.algorithm} | _table(self.config),
+            "data": _table(self.data),
+            "model": dict(self.model),
+            "train": _table(self.train),
+            "federation": _table(self.engine),
+            "parties": parties,
+        }
+
+    def to_toml(self) -> str:
+        """The resolved file that a run keeps."""
+        return to_toml(self.to_mapping())
+
+
+def to_toml(tables: Mapping[str, Any], prefix: str = "") -> str:
+    """TOML text for nested tables of plain values."""
+    lines = [f"{_key(key)} = {_value(value)}" for key, value in tables.items() if not _is_section(value)]
+    text = "\n".join(lines) + ("\n" if lines else "")
+    for key, value in tables.items():
+        if _is_section(value):
+            name = f"{prefix}{_key(key)}"
+            header = f"\n[{name}]\n" if any(not _is_section(inner) for inner in value.values()) else ""
+            text += header + to_toml(value, name + ".")
+    return text
+
+
+def _table(settings: Any) -> dict[str, Any]:
+    """A dataclass as TOML values; what is None or empty is left out."""
+    values = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
+    plain = {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+    return {key: value for key, value in plain.items() if value is not None and value != {}}
+
+
+def _is_section(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else _value(key)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        plain = "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped)
+        return f'"{plain}"'
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return repr(value)
+
+
+def _check_name(party: str) -> None:
+    if not party or len(party) > 64 or not all(c.isalnum() or c in "_-" for c in party):
+        raise ConfigError(
+            f"A party's name has 1 to 64 letters, digits, '-' or '_', since it names a folder; found {party!r}."
+        )

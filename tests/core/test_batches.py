@@ -1,0 +1,235 @@
+"""The agreed row order: batches cover, names mean the same everywhere, and no other name means anything."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from colonnade.core import Batch, Batches
+from colonnade.errors import ConfigError, WireError
+
+SIZES = st.integers(1, 40)
+
+
+def made(rows: int = 23, batch_size: int = 5, epochs: int = 3, seed: int = 0, first: int = 100) -> Batches:
+    """Row numbers start at `first`, so that a position is never mistaken for a row number."""
+    train = torch.arange(first, first + rows)
+    test = torch.arange(first + rows, first + rows + 9)
+    return Batches({"train": train, "test": test}, batch_size=batch_size, epochs=epochs, seed=seed)
+
+
+def epoch(batches: Batches, number: int) -> list[list[int]]:
+    return [batches.rows(f"train/{number}/{i}").tolist() for i in range(batches.per_epoch)]
+
+
+@given(rows=SIZES, batch_size=SIZES, epochs=st.integers(0, 4), seed=st.integers(-(2**40), 2**40))
+@settings(deadline=None, max_examples=60)
+def test_every_epoch_is_a_disjoint_cover_of_the_training_rows(
+    rows: int, batch_size: int, epochs: int, seed: int
+) -> None:
+    batches = made(rows, batch_size, epochs, seed)
+    seen = list(batches)
+    assert len(seen) == len(batches) == epochs * batches.per_epoch
+    for number in range(epochs):
+        names = [batch for batch in seen if batch.epoch == number]
+        found = [batches.rows(batch.name) for batch in names]
+        assert [len(part) for part in found] == [batch.size for batch in names]
+        assert max(batch.size for batch in names) <= batch_size
+        assert sorted(torch.cat(found).tolist()) == batches.splits["train"].tolist()
+
+
+@given(rows=SIZES, batch_size=SIZES, seed=st.integers(0, 2**63))
+@settings(deadline=None, max_examples=30)
+def test_equal_seeds_give_equal_batches(rows: int, batch_size: int, seed: int) -> None:
+    one, other = made(rows, batch_size, 2, seed), made(rows, batch_size, 2, seed)
+    assert list(one) == list(other)
+    assert epoch(one, 1) == epoch(other, 1)  # asked for in another order: a name does not depend on history
+    assert epoch(one, 0) == epoch(other, 0)
+
+
+def test_other_seeds_and_other_epochs_shuffle_differently() -> None:
+    orders = [epoch(made(seed=seed), number) for seed in (0, 1, -1, 10) for number in range(3)]
+    assert len({str(order) for order in orders}) == len(orders)
+
+
+def test_the_training_rows_are_shuffled_but_keep_their_multiplicity() -> None:
+    batches = Batches({"train": torch.tensor([7, 7, 3])}, batch_size=2, epochs=1, seed=0)
+    assert sorted(sum(epoch(batches, 0), [])) == [3, 7, 7]
+
+
+def test_steps_count_from_the_start_of_training() -> None:
+    batches = list(made(rows=7, batch_size=3, epochs=2))
+    assert [batch.step for batch in batches] == list(range(6))
+    assert batches[4] == Batch("train/1/1", 3, 1, 1, 4)
+
+
+@given(rows=SIZES, batch_size=SIZES, stop=st.integers(0, 100))
+@settings(deadline=None, max_examples=40)
+def test_iteration_continues_from_done(rows: int, batch_size: int, stop: int) -> None:
+    whole = list(made(rows, batch_size))
+    stop = min(stop, len(whole))
+    interrupted, resumed = made(rows, batch_size), made(rows, batch_size)
+    before = [batch for batch, _ in zip(interrupted, range(stop), strict=False)] if stop else []
+    before = before[:stop]
+    resumed.done = stop
+    assert before + list(resumed) == whole
+    assert resumed.done == len(whole)
+    assert list(resumed) == []
+
+
+def test_a_batch_counts_as_done_once_it_was_handed_out() -> None:
+    batches = made()
+    iterator = iter(batches)
+    assert [next(iterator).step for _ in range(3)] == [0, 1, 2]
+    assert batches.done == 3
+
+
+@given(rows=SIZES, size=st.integers(1, 50), split=st.sampled_from(["train", "test"]))
+@settings(deadline=None, max_examples=40)
+def test_chunks_cover_a_split_in_order(rows: int, size: int, split: str) -> None:
+    batches = made(rows)
+    chunks = batches.chunks(split, size)
+    found = [batches.rows(chunk.name) for chunk in chunks]
+    assert [len(part) for part in found] == [chunk.size for chunk in chunks]
+    assert torch.cat(found).tolist() == batches.splits[split].tolist()
+    assert all(chunk.size == size for chunk in chunks[:-1])
+    assert max(chunk.size for chunk in chunks) <= size
+
+
+def test_chunks_have_a_size_of_their_own_accord() -> None:
+    batches = Batches({"train": torch.arange(10_000)}, batch_size=10, epochs=1, seed=0)
+    assert sum(chunk.size for chunk in batches.chunks("train")) == 10_000
+    assert len(batches.chunks("train")) == 3
+
+
+def test_there_are_no_chunks_of_rows_that_are_not_there() -> None:
+    with pytest.raises(ConfigError, match=r"no rows called 'holdout'; there are 'train', 'test'"):
+        made().chunks("holdout")
+
+
+@pytest.mark.parametrize("splits", [{}, {"test": torch.arange(3)}, {"train": torch.arange(0)}])
+def test_there_must_be_training_rows(splits: dict[str, torch.Tensor]) -> None:
+    with pytest.raises(ConfigError, match="must be training rows"):
+        Batches(splits, batch_size=2, epochs=1, seed=0)
+
+
+BAD = [
+    "", "train", "train/", "train/0", "train/0/", "train/0/5", "train/0/999999999", "train/-1/0", "train/0/-1",
+    "train/0/0/", "train/0/0\n", " train/0/0", "train/0/0.0", "train/00/0", "train/0/00", "train/٣/0", "train/0/٠",
+    "train/1e1/0", "train/0x1/0", "train/" + "9" * 5000 + "/0", "train/0/" + "9" * 5000, "Train/0/0", "test/0/0",
+    "test[]", "test[:]", "test[0:0]", "test[3:2]", "test[0:10]", "test[9:10]", "test[-1:2]", "test[0:-1]",
+    "test[00:2]", "test[0:02]", "test[٠:٢]", "test[0:2]\n", "test[0:2", "test0:2]", "test[0:" + "9" * 5000 + "]",
+    "holdout[0:1]", "../test[0:1]", "[0:1]", "test[0:1]test[1:2]", "train[0:24]", "\0", "train/0/0\0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD, ids=range(len(BAD)))
+def test_a_name_that_no_batch_has_is_refused(name: str) -> None:
+    with pytest.raises(WireError, match="No agreed batch is called") as caught:
+        made().rows(name)
+    assert len(str(caught.value)) < 500
+
+
+@given(
+    name=st.one_of(
+        st.text(max_size=30),
+        st.from_regex(r"(train|test)[/\[]\d{0,3}[/:]\d{0,3}\]?", fullmatch=True),
+        st.from_regex(r"(train|test)\[[0-9]{1,2}:[0-9]{1,2}\]", fullmatch=True),
+        st.from_regex(r"train/[0-2]/[0-9]{1,2}", fullmatch=True),
+    )
+)
+@settings(deadline=None, max_examples=300)
+def test_a_name_is_refused_or_it_is_the_only_name_of_its_rows(name: str) -> None:
+    batches = made()
+    try:
+        rows = batches.rows(name)
+    except WireError:
+        return
+    split = "test" if name.startswith("test") else "train"
+    assert 0 < len(rows) <= len(batches.splits[split])
+    assert set(rows.tolist()) <= set(batches.splits[split].tolist())
+    assert name.isascii()
+    if "[" in name:
+        start, stop = name[len(split) + 1 : -1].split(":")
+        assert name == f"{split}[{int(start)}:{int(stop)}]"
+        assert rows.tolist() == batches.splits[split].tolist()[int(start) : int(stop)]
+    else:
+        _, epoch_, number = name.split("/")
+        assert name == f"train/{int(epoch_)}/{int(number)}"
+        assert int(number) < batches.per_epoch
+
+
+def test_old_epochs_can_be_asked_for_again() -> None:
+    batches = made()
+    first = epoch(batches, 0)
+    for number in range(1, 9):
+        epoch(batches, number)
+    assert epoch(batches, 0) == first
+    assert len(batches._shuffled) <= 4  # and they are not all kept
+
+
+def test_parties_in_threads_may_share_the_batches() -> None:
+    batches, failures = made(rows=3, batch_size=2), list[BaseException]()
+
+    def ask(offset: int) -> None:
+        try:
+            for number in range(300):
+                batches.rows(f"train/{(number + offset) % 7}/0")
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=ask, args=(offset,)) for offset in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+AGREEMENT = st.fixed_dictionaries(
+    {
+        "splits": st.dictionaries(
+            st.sampled_from(["validation", "test", "holdout"]), st.lists(st.integers(0, 3), max_size=2), max_size=3
+        ),
+        "train": st.lists(st.integers(0, 3), min_size=1, max_size=3),
+        "batch_size": st.integers(1, 12),
+        "seed": st.integers(0, 12),
+    }
+)
+
+
+def agreed(of: dict[str, object], order: int = 1) -> Batches:
+    splits = {"train": of["train"], **of["splits"]}  # type: ignore[dict-item]
+    tensors = {name: torch.tensor(rows, dtype=torch.int64) for name, rows in list(splits.items())[::order]}
+    return Batches(tensors, batch_size=of["batch_size"], epochs=1, seed=of["seed"])  # type: ignore[arg-type]
+
+
+@given(one=AGREEMENT, other=AGREEMENT)
+@settings(deadline=None, max_examples=150)
+def test_a_fingerprint_is_equal_exactly_where_all_was_agreed(
+    one: dict[str, object], other: dict[str, object]
+) -> None:
+    assert agreed(one).fingerprint() == agreed(one, order=-1).fingerprint()
+    assume(one != other)
+    assert agreed(one).fingerprint() != agreed(other).fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("change", "value"),
+    [("batch_size", 11), ("seed", 2), ("train", [0, 2, 1]), ("splits", {"test": [3, 4]}), ("splits", {"holdout": [3]})],
+)
+def test_each_part_of_the_agreement_is_in_the_fingerprint(change: str, value: object) -> None:
+    base: dict[str, object] = {"train": [0, 1, 2], "splits": {"test": [3]}, "batch_size": 1, "seed": 1}
+    assert agreed(base).fingerprint() == agreed(dict(base)).fingerprint()
+    assert agreed(base).fingerprint() != agreed(base | {change: value}).fingerprint()
+
+
+def test_the_fingerprint_does_not_depend_on_the_type_of_row_numbers() -> None:
+    small = Batches({"train": torch.arange(3, dtype=torch.int32)}, batch_size=1, epochs=1, seed=0)
+    large = Batches({"train": torch.arange(3)}, batch_size=1, epochs=1, seed=0)
+    assert small.fingerprint() == large.fingerprint()
+    assert small.rows("train/0/0").dtype == torch.int64

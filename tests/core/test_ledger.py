@@ -1,0 +1,147 @@
+"""The ledger: totals follow the entries, a file is cut back exactly, and every line is JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Generator
+
+from colonnade.core import Ledger, Message, Outbox, Released, Request
+
+
+class Pair(Message):
+    first: Released
+    second: Released
+
+
+class Named(Request[Pair]):
+    batch: str
+    values: dict[str, Released]
+
+
+WRITE = st.tuples(st.sampled_from(["in", "out"]), st.sampled_from(["bank", "shop", "zoo"]), st.integers(0, 5))
+Write = tuple[Literal["in", "out"], str, int]
+
+
+def pair(size: int, outbox: Outbox | None = None) -> Pair:
+    box = outbox or Outbox("shop", Generator())
+    return Pair(box.release(torch.zeros(size), "a"), box.release(torch.zeros(size, 2), "b", "train/0/0"))
+
+
+def filled(writes: list[Write]) -> Ledger:
+    ledger = Ledger("bank")
+    for direction, peer, size in writes:
+        ledger.write(direction, peer, pair(size))
+    return ledger
+
+
+@given(st.lists(WRITE, max_size=12))
+@settings(deadline=None, max_examples=50)
+def test_totals_are_sums_of_the_entries(writes: list[Write]) -> None:
+    ledger = filled(writes)
+    for direction in ("in", "out", "own"):
+        for peer in ("bank", "shop", "zoo", None):
+            found = [e.bytes for e in ledger.entries if e.direction == direction and peer in (None, e.peer)]
+            assert ledger.total(direction, peer) == sum(found)  # type: ignore[arg-type]
+    assert ledger.total("in", "bank") == ledger.total("out", "bank") == 0  # with oneself nothing crosses
+    assert sum(ledger.total(way) for way in ("in", "out", "own")) == sum(12 * size for _, _, size in writes)  # type: ignore[arg-type]
+
+
+def test_one_line_per_tensor_with_its_receipt() -> None:
+    ledger = Ledger("bank")
+    box = Outbox("shop", Generator())
+    ledger.write("in", "shop", Named("train/0/3", {"x": box.release(torch.zeros(2, 3), "x")}))
+    (entry,) = ledger.entries
+    assert entry._asdict() == {
+        "direction": "in", "peer": "shop", "message": "test_ledger.Named", "batch": "train/0/3", "name": "x",
+        "shape": (2, 3), "bytes": 24, "codec": "identity", "event": "non-private", "parameters": {}, "owner": "shop",
+        "number": 1,
+    }  # fmt: skip
+
+
+def test_the_batch_of_a_release_wins_over_the_batch_of_its_message() -> None:
+    ledger = Ledger("bank")
+    box = Outbox("shop", Generator())
+    ledger.write("in", "shop", Named("train/0/3", {"x": box.release(torch.zeros(1), "x", "test[0:1]")}))
+    assert ledger.entries[0].batch == "test[0:1]"
+
+
+def test_a_message_without_tensors_leaves_no_trace() -> None:
+    ledger = Ledger("bank")
+    ledger.write("out", "shop", Named("train/0/3", {}))
+    assert ledger.entries == []
+    assert ledger.total("out") == 0
+
+
+@given(st.lists(st.lists(WRITE, max_size=3), max_size=4))
+@settings(deadline=None, max_examples=30)
+def test_flushing_moves_every_entry_to_the_file_once(tmp_path_factory: object, rounds: list[list[Write]]) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"  # type: ignore[attr-defined]
+    ledger, every = Ledger("bank"), []
+    for writes in rounds:
+        for direction, peer, size in writes:
+            ledger.write(direction, peer, pair(size))
+        every += ledger.entries
+        position = ledger.position
+        ledger.flush(path)
+        assert ledger.entries == []
+        assert ledger.position == position == len(every)
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if rounds else []
+    assert lines == [json.loads(json.dumps(entry._asdict())) for entry in every]
+    assert sum(line["bytes"] for line in lines if line["direction"] == "in") == ledger.total("in")
+
+
+@pytest.mark.parametrize("name", ["bänk", 'quo"te', "line\nbreak", "\u2028", "a\x0bb\x85c"])
+def test_a_line_stays_a_line_whatever_the_names(tmp_path: Path, name: str) -> None:
+    ledger = Ledger("bank")
+    for _ in range(2):
+        ledger.write("in", name, pair(1, Outbox(name, Generator())))
+    ledger.flush(tmp_path / "ledger.jsonl")
+    lines = (tmp_path / "ledger.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["peer"] for line in lines] == [name] * 4
+
+
+@given(before=st.lists(WRITE, max_size=5), after=st.lists(WRITE, max_size=5), flush_between=st.booleans())
+@settings(deadline=None, max_examples=40)
+def test_a_rewound_ledger_is_exactly_as_it_was(
+    tmp_path_factory: object, before: list[Write], after: list[Write], flush_between: bool
+) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"  # type: ignore[attr-defined]
+    ledger = filled(before)
+    ledger.flush(path)
+    prefix, state = path.read_text(), json.loads(json.dumps(ledger.state()))  # a checkpoint holds it as JSON
+    totals = [ledger.total(way) for way in ("in", "out", "own")]  # type: ignore[arg-type]
+    for direction, peer, size in after:
+        ledger.write(direction, peer, pair(size))
+    if flush_between:
+        ledger.flush(path)
+    for resumed in (ledger, Ledger("bank")):
+        resumed.rewind(path, state)
+        assert path.read_text() == prefix
+        assert resumed.position == len(before) * 2
+        assert resumed.entries == []
+        assert [resumed.total(way) for way in ("in", "out", "own")] == totals  # type: ignore[arg-type]
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_line_half_written_at_a_crash_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = filled([("in", "shop", 1)])
+    ledger.flush(path)
+    prefix, state = path.read_text(), ledger.state()
+    with path.open("a") as file:
+        file.write(prefix[:30])
+    Ledger("bank").rewind(path, state)
+    assert path.read_text() == prefix
+
+
+def test_rewinding_without_a_file_starts_one_at_nothing(tmp_path: Path) -> None:
+    ledger = Ledger("bank")
+    ledger.rewind(tmp_path / "ledger.jsonl", {"position": 0, "bytes": []})
+    assert ledger.position == 0

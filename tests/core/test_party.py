@@ -1,0 +1,224 @@
+"""A party answers what its class serves, once per call, and its failures say where."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from colonnade.core import Batches, Done, Envelope, Message, Party, Released, Request, Seat, serves
+from colonnade.core.party import seed_for
+from colonnade.errors import BoundaryError, BudgetExhausted, PartyError
+
+
+class Number(Message):
+    value: int
+
+
+class Values(Message):
+    values: Released
+
+
+class Count(Request[Number]):
+    pass
+
+
+class Double(Request[Values]):
+    values: Released
+
+
+class Fail(Request[Done]):
+    batch: str
+    how: str
+
+
+class Unserved(Request[Done]):
+    batch: str
+
+
+class Look(Request[Number]):
+    batch: str
+
+
+class Counter(Party):
+    calls = 0
+
+    @serves
+    def count(self, request: Count) -> Number:
+        self.calls += 1
+        return Number(self.calls)
+
+    @serves
+    def double(self, request: Double) -> Values:
+        return Values(self.outbox.release(request.values.tensor * 2, "double"))
+
+    @serves
+    def fail(self, request: Fail) -> Done:
+        self.expect(request.how != "refuse", "it does not fit")
+        raise FAILURES[request.how]
+
+    @serves
+    def look(self, request: Look) -> Number:
+        return Number(len(self.rows(request.batch)))
+
+    def unserved(self, request: Unserved) -> Done:
+        return Done()
+
+
+class Child(Counter):
+    @serves
+    def more(self, request: Unserved) -> Done:
+        return Done()
+
+
+FAILURES: dict[str, Exception] = {
+    "value": ValueError("no such thing"),
+    "party": PartyError("shop", "test_party.Count", None, "it broke"),
+    "boundary": BoundaryError("not over here"),
+    "budget": BudgetExhausted("all spent"),
+}
+
+
+def batches() -> Batches:
+    return Batches({"train": torch.arange(10)}, batch_size=4, epochs=2, seed=0)
+
+
+def party(name: str = "bank") -> Counter:
+    return Counter(Seat.at(name, batches()))
+
+
+def test_it_answers_what_it_serves() -> None:
+    assert party().handle(Envelope("shop", 1, Count())) == Number(1)
+
+
+def test_it_refuses_what_it_does_not_serve_and_says_what_it_serves() -> None:
+    counter = party()
+    with pytest.raises(BoundaryError) as caught:
+        counter.handle(Envelope("shop", 1, Unserved("train/0/0")))
+    assert str(caught.value) == (
+        "'bank' (tests.core.test_party.Counter) does not serve test_party.Unserved.\n"
+        "    It serves: test_party.Count, test_party.Double, test_party.Fail, test_party.Look."
+    )
+
+
+def test_a_subclass_serves_more_and_its_base_no_more_than_before() -> None:
+    assert Child(Seat.at("bank", batches())).handle(Envelope("shop", 1, Unserved("a"))) == Done()
+    assert Unserved in Child.served()
+    assert Unserved not in Counter.served()
+    assert Counter.served().items() <= Child.served().items()
+
+
+def test_a_failure_names_party_request_and_batch_and_keeps_its_cause() -> None:
+    with pytest.raises(PartyError) as caught:
+        party().handle(Envelope("shop", 1, Fail("train/1/2", "value")))
+    error = caught.value
+    assert (error.party, error.request, error.batch) == ("bank", "test_party.Fail", "train/1/2")
+    assert str(error) == "'bank' failed while answering test_party.Fail at batch train/1/2: ValueError: no such thing"
+    assert error.__cause__ is FAILURES["value"]
+
+
+def test_a_refusal_gives_its_reason_only() -> None:
+    with pytest.raises(PartyError, match=r"at batch train/0/0: it does not fit$"):
+        party().handle(Envelope("shop", 1, Fail("train/0/0", "refuse")))
+
+
+@pytest.mark.parametrize("how", ["party", "boundary", "budget"])
+def test_what_already_says_where_passes_unchanged(how: str) -> None:
+    with pytest.raises(type(FAILURES[how])) as caught:
+        party().handle(Envelope("shop", 1, Fail("train/0/0", how)))
+    assert caught.value is FAILURES[how]
+
+
+def test_a_batch_nobody_agreed_on_is_the_party_s_failure() -> None:
+    assert party().handle(Envelope("shop", 1, Look("train/0/2"))) == Number(2)
+    with pytest.raises(PartyError, match="at batch train/0/3: WireError: No agreed batch"):
+        party().handle(Envelope("shop", 1, Look("train/0/3")))
+
+
+def test_a_call_delivered_twice_is_answered_once() -> None:
+    counter = party()
+    first = counter.handle(Envelope("shop", 7, Count()))
+    assert counter.handle(Envelope("shop", 7, Count())) is first
+    assert counter.calls == 1
+    assert counter.handle(Envelope("shop", 8, Count())) == Number(2)
+
+
+def test_the_same_number_from_another_sender_is_another_call() -> None:
+    counter = party()
+    assert counter.handle(Envelope("shop", 7, Count())) == Number(1)
+    assert counter.handle(Envelope("clinic", 7, Count())) == Number(2)
+    assert counter.handle(Envelope("shop", 7, Count())) == Number(1)
+
+
+def test_a_repeated_call_is_not_in_the_ledger_twice_nor_released_twice() -> None:
+    counter = party()
+    values = Seat.at("shop", batches()).outbox.release(torch.ones(3), "values")
+    replies = [counter.handle(Envelope("shop", 1, Double(values))) for _ in range(3)]
+    assert replies[0] is replies[1] is replies[2]
+    assert counter.ledger.total("in") == counter.ledger.total("out") == 12
+    assert counter.outbox.released == 1
+
+
+def test_a_failed_call_may_be_tried_again() -> None:
+    counter = party()
+    for _ in range(2):
+        with pytest.raises(PartyError, match="ValueError"):
+            counter.handle(Envelope("shop", 1, Fail("train/0/0", "value")))
+    assert counter.handle(Envelope("shop", 1, Count())) == Number(1)
+
+
+def test_two_deliveries_at_the_same_time_are_still_one_call() -> None:
+    counter = party()
+    threads = [threading.Thread(target=counter.handle, args=(Envelope("shop", 1, Count()),)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counter.calls == 1
+
+
+def test_the_ledger_has_what_came_and_what_went() -> None:
+    counter = party()
+    values = Seat.at("shop", batches()).outbox.release(torch.ones(2, 3), "values")
+    counter.handle(Envelope("shop", 1, Double(values)))
+    came, went = counter.ledger.entries
+    assert (came.direction, came.peer, came.name, came.owner, came.bytes) == ("in", "shop", "values", "shop", 24)
+    assert (went.direction, went.peer, went.name, went.owner, went.bytes) == ("out", "shop", "double", "bank", 24)
+    assert (came.message, went.message) == ("test_party.Double", "test_party.Values")
+
+
+def test_a_call_inside_the_organisation_crosses_nothing() -> None:
+    counter = party()
+    values = counter.outbox.release(torch.ones(2, 3), "values")
+    counter.handle(Envelope("bank", 1, Double(values)))
+    assert counter.ledger.total("own") == 48
+    assert counter.ledger.total("in") == counter.ledger.total("out") == 0
+
+
+def test_a_seat_s_random_numbers_depend_on_seed_and_name() -> None:
+    def draw(name: str, seed: int) -> float:
+        return torch.rand(1, generator=Seat.at(name, batches(), seed=seed).generator).item()
+
+    assert draw("bank", 0) == draw("bank", 0)
+    assert len({draw(name, seed) for name in ("bank", "shop") for seed in (0, 1)}) == 4
+
+
+def test_every_use_of_a_seed_has_its_own_stream() -> None:
+    uses = [(), ("a",), ("b",), ("a", "b"), ("b", "a")]
+    seeds = {seed_for(seed, *words) for seed in range(5) for words in uses}
+    assert len(seeds) == 25
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_a_seat_continues_where_it_stood() -> None:
+    seat = Seat.at("bank", batches())
+    seat.outbox.release(torch.rand(2, generator=seat.generator), "a")
+    state = seat.state()
+    expected = torch.rand(3, generator=seat.generator)
+    other = Seat.at("bank", batches(), seed=99)
+    other.load_state(state)
+    assert torch.equal(torch.rand(3, generator=other.generator), expected)
+    assert other.outbox.release(torch.zeros(1), "a").receipt.number == 2
+    assert party().state() == {}
+    party().load_state({})

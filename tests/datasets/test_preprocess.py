@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.compose import ColumnTransformer
+from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from colonnade.datasets.fitted import Scale
+from colonnade.datasets.preprocess import Preprocessor
+from colonnade.datasets.split import train_validation_test
+from colonnade.datasets.table import Table, align, read_table, table_from_frame
+from colonnade.errors import CheckpointError, ConfigError, DataError
+
+TRAIN = list(range(60))
+
+
+def frame(rows: int = 80) -> pd.DataFrame:
+    random = np.random.default_rng(3)
+    age = random.normal(40, 12, rows)
+    age[::7] = np.nan
+    job = random.choice(["clerk", "nurse", "cook", "judge"], rows).astype(object)
+    job[::9] = None
+    return pd.DataFrame(
+        {
+            "job": job,
+            "age": age,
+            "income": random.integers(0, 9000, rows),
+            "owner": random.random(rows) < 0.5,
+            "code": pd.Series(random.integers(1, 4, rows)).astype("category"),
+            "mixed": pd.Series([["a", 1, None][at % 3] for at in range(rows)], dtype=object),
+        }
+    )
+
+
+def table(features: pd.DataFrame) -> Table:
+    return table_from_frame(features.assign(id=range(len(features))), owner="bank", id="id")
+
+
+def test_the_matrix_is_that_of_a_scikit_learn_pipeline() -> None:
+    data = frame()
+    fitted = Preprocessor.fit(table(data), TRAIN)
+    words = pd.DataFrame(
+        {
+            name: pd.Series(
+                [np.nan if pd.isna(cell) else str(cell) for cell in data[name].astype(object)], dtype=object
+            )
+            for name in ("job", "owner", "code", "mixed")
+        }
+    )
+    theirs = ColumnTransformer(
+        [
+            ("numbers", make_pipeline(SimpleImputer(strategy="median"), StandardScaler()), ["age", "income"]),
+            ("gaps", MissingIndicator(), ["age", "income"]),
+            (
+                "words",
+                make_pipeline(
+                    SimpleImputer(strategy="constant", fill_value="missing"),
+                    OneHotEncoder(handle_unknown="ignore", max_categories=50, sparse_output=False),
+                ),
+                list(words.columns),
+            ),
+        ],
+        sparse_threshold=0,
+    )
+    both = pd.concat([data[["age", "income"]], words], axis=1)
+    expected = theirs.fit(both.iloc[TRAIN]).transform(both).astype(np.float32)
+    ours = fitted.transform(table(data))
+    assert ours.dtype == torch.float32
+    order = ["age", "income", "age is missing"]
+    order += [f"job={word}" for word in ("clerk", "cook", "judge", "missing", "nurse")]
+    order += ["owner=False", "owner=True", "code=1", "code=2", "code=3", "mixed=1", "mixed=a", "mixed=missing"]
+    assert sorted(order) == sorted(fitted.names)
+    found = ours[:, [fitted.names.index(name) for name in order]].numpy()
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_only_the_training_rows_are_learned_from() -> None:
+    data = frame()
+    other = data.copy()
+    other.loc[60:, "age"] = 1e6
+    other.loc[60:, "job"] = "astronaut"
+    assert Preprocessor.fit(table(data), TRAIN) == Preprocessor.fit(table(other), TRAIN)
+
+
+def test_the_outputs_of_a_column_lie_together_in_table_order() -> None:
+    fitted = Preprocessor.fit(table(frame()))
+    assert list(fitted.spans) == ["job", "age", "income", "owner", "code", "mixed"]
+    assert fitted.names[fitted.spans["age"]] == ["age", "age is missing"]
+    assert fitted.spans["mixed"].stop == len(fitted.names) == fitted.transform(table(frame())).shape[1]
+
+
+@pytest.mark.parametrize("scale", ["standard", "minmax", "none"])
+def test_a_saved_preprocessor_gives_equal_bits(scale: Scale) -> None:
+    fitted = Preprocessor.fit(table(frame()), TRAIN, scale=scale, max_categories=3)
+    loaded = Preprocessor.from_state(json.loads(json.dumps(fitted.state())))
+    assert loaded == fitted
+    assert torch.equal(loaded.transform(table(frame())), fitted.transform(table(frame())))
+
+
+def test_the_columns_may_come_in_another_order_later() -> None:
+    fitted = Preprocessor.fit(table(frame()))
+    turned = table(frame()[["mixed", "code", "owner", "income", "age", "job"]])
+    assert torch.equal(fitted.transform(turned), fitted.transform(table(frame())))
+
+
+def test_a_later_column_of_gaps_only_is_filled_whatever_its_type() -> None:
+    fitted = Preprocessor.fit(table(frame()))
+    holed = fitted.transform(table(frame().assign(job=np.nan, age=None)))
+    assert holed[:, fitted.names.index("job=missing")].eq(1).all()
+    assert holed[:, fitted.names.index("age is missing")].eq(1).all()
+
+
+def test_useless_columns_are_all_named_in_one_error() -> None:
+    data = frame().assign(empty=np.nan, same=1, void=None, word="x", odd=np.inf)
+    with pytest.raises(DataError) as caught:
+        Preprocessor.fit(table(data), TRAIN)
+    assert str(caught.value) == (
+        "'bank' has columns that cannot be used as they look on its 60 training rows: no value at all: "
+        "'empty', 'void'; one value only: 'same', 'word'; infinite values: 'odd'. Leave them out with "
+        "columns=[...], or replace the infinite values."
+    )
+
+
+def test_a_column_is_judged_on_the_training_rows_alone() -> None:
+    data = frame().assign(late=[0.0] * 60 + [1.0] * 20)
+    with pytest.raises(DataError, match=r"60 training rows: one value only: 'late'\. Leave them out with columns="):
+        Preprocessor.fit(table(data), TRAIN)
+    assert "late" in Preprocessor.fit(table(data)).names
+
+
+def test_one_value_and_gaps_are_two_things_to_tell_apart() -> None:
+    fitted = Preprocessor.fit(table(pd.DataFrame({"a": [5.0, None, 5.0]})))
+    assert fitted.transform(table(pd.DataFrame({"a": [5.0, None]}))).tolist() == [[0.0, 0.0], [0.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"age": "old"}, "'bank' was fitted with 'age' as a number, and this table holds it as"),
+        ({"job": 3}, "'bank' was fitted with 'job' as a category, and this table holds it as int64"),
+        ({"age": np.inf}, "'bank' has values too large for float32 in 'age'"),
+        ({"new": 1}, "'bank' was fitted on 6 columns, and this table also has 'new'."),
+    ],
+)
+def test_a_later_table_of_another_shape_is_refused(change: dict[str, Any], message: str) -> None:
+    fitted = Preprocessor.fit(table(frame()))
+    with pytest.raises(DataError) as caught:
+        fitted.transform(table(frame().assign(**change)))
+    assert message in str(caught.value)
+
+
+def test_a_later_table_without_a_column_is_refused_with_the_likely_name() -> None:
+    fitted = Preprocessor.fit(table(frame()))
+    with pytest.raises(DataError, match=r"this table lacks 'income' and also has 'incomes'\. Did you mean 'incomes'\?"):
+        fitted.transform(table(frame().rename(columns={"income": "incomes"})))
+
+
+def test_values_that_float32_cannot_hold_are_refused() -> None:
+    huge = table(pd.DataFrame({"a": [1e300, 2e300]}))
+    with pytest.raises(DataError, match="'bank' has values too large for float32 in 'a'"):
+        Preprocessor.fit(huge, scale="none").transform(huge)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [({"scale": "robust"}, "sets scale to 'robust'"), ({"max_categories": 1}, "sets max_categories to 1")],
+)
+def test_a_wrong_setting_is_named(setting: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"'bank' {message}, and it must be"):
+        Preprocessor.fit(table(frame()), **setting)
+
+
+def test_a_table_without_features_has_nothing_to_preprocess() -> None:
+    labels = table_from_frame(pd.DataFrame({"id": [1], "y": [0]}), owner="bank", id="id", label="y")
+    with pytest.raises(DataError, match="'bank' has no feature columns to preprocess"):
+        Preprocessor.fit(labels)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"owner": "bank", "scale": "odd", "columns": []},
+        {"owner": "bank", "scale": "none", "columns": [{"kind": "x"}]},
+    ],
+)
+def test_another_state_is_refused(state: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match="This is not the saved state of a Preprocessor"):
+        Preprocessor.from_state(state)
+
+
+def test_two_real_tables_of_one_population_become_matrices_in_one_order(real_data: Path) -> None:
+    files = {party: real_data / "fate_vertical" / f"breast_hetero_{party}.csv.gz" for party in ("guest", "host")}
+    tables = {
+        "guest": read_table(files["guest"], owner="guest", id="id", label="y"),
+        "host": read_table(files["host"], owner="host", id="id"),
+    }
+    order = align(tables)
+    split = train_validation_test(len(order), validation=0.1, test=0.2, seed=5)
+    width = {}
+    for party, held in tables.items():
+        ordered = held.in_order(order)
+        x = Preprocessor.fit(ordered, split.train).transform(ordered)
+        assert x[split.train].mean(dim=0).abs().max() < 1e-5
+        width[party] = x.shape[1]
+    assert len(order) == 569
+    assert width == {"guest": 10, "host": 20}
