@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -75,6 +76,6 @@ def _load(name: str) -> Any:
     spec = importlib.util.spec_from_file_location(f"colonnade_benchmark_{name}", folder() / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

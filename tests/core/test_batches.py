@@ -58,7 +58,7 @@ def test_other_seeds_and_other_epochs_shuffle_differently() -> None:
 
 def test_the_training_rows_are_shuffled_but_keep_their_multiplicity() -> None:
     batches = Batches({"train": torch.tensor([7, 7, 3])}, batch_size=2, epochs=1, seed=0)
-    assert sorted(sum(epoch(batches, 0), [])) == [3, 7, 7]
+    assert sorted(row for rows in epoch(batches, 0) for row in rows) == [3, 7, 7]
 
 
 def test_steps_count_from_the_start_of_training() -> None:
@@ -111,10 +111,20 @@ def test_there_are_no_chunks_of_rows_that_are_not_there() -> None:
         made().chunks("holdout")
 
 
-@pytest.mark.parametrize("splits", [{}, {"test": torch.arange(3)}, {"train": torch.arange(0)}])
-def test_there_must_be_training_rows(splits: dict[str, torch.Tensor]) -> None:
-    with pytest.raises(ConfigError, match="must be training rows"):
+@pytest.mark.parametrize("empty", ["train", "test"])
+def test_a_split_has_rows_or_is_not_there(empty: str) -> None:
+    splits = {"train": torch.arange(3), "test": torch.arange(3)} | {empty: torch.arange(0)}
+    with pytest.raises(ConfigError, match=f"The split '{empty}' has no rows"):
         Batches(splits, batch_size=2, epochs=1, seed=0)
+
+
+def test_without_training_rows_there_is_nothing_to_train_on_but_all_to_look_up() -> None:
+    batches = Batches({"test": torch.arange(3)}, batch_size=2, epochs=1, seed=0)
+    assert len(batches) == 0
+    assert list(batches) == []
+    assert batches.rows("test[1:3]").tolist() == [1, 2]
+    with pytest.raises(WireError):
+        batches.rows("train/0/0")
 
 
 BAD = [
@@ -190,12 +200,11 @@ def test_parties_in_threads_may_share_the_batches() -> None:
     assert not failures
 
 
+ROWS = st.lists(st.integers(0, 3), min_size=1, max_size=3)
 AGREEMENT = st.fixed_dictionaries(
     {
-        "splits": st.dictionaries(
-            st.sampled_from(["validation", "test", "holdout"]), st.lists(st.integers(0, 3), max_size=2), max_size=3
-        ),
-        "train": st.lists(st.integers(0, 3), min_size=1, max_size=3),
+        "splits": st.dictionaries(st.sampled_from(["validation", "test", "holdout"]), ROWS, max_size=3),
+        "train": ROWS,
         "batch_size": st.integers(1, 12),
         "seed": st.integers(0, 12),
     }

@@ -48,9 +48,9 @@ def test_totals_are_sums_of_the_entries(writes: list[Write]) -> None:
     for direction in ("in", "out", "own"):
         for peer in ("bank", "shop", "zoo", None):
             found = [e.bytes for e in ledger.entries if e.direction == direction and peer in (None, e.peer)]
-            assert ledger.total(direction, peer) == sum(found)  # type: ignore[arg-type]
+            assert ledger.total(direction, peer) == sum(found)
     assert ledger.total("in", "bank") == ledger.total("out", "bank") == 0  # with oneself nothing crosses
-    assert sum(ledger.total(way) for way in ("in", "out", "own")) == sum(12 * size for _, _, size in writes)  # type: ignore[arg-type]
+    assert sum(ledger.total(way) for way in ("in", "out", "own")) == sum(12 * size for _, _, size in writes)
 
 
 def test_one_line_per_tensor_with_its_receipt() -> None:
@@ -116,7 +116,7 @@ def test_a_rewound_ledger_is_exactly_as_it_was(
     ledger = filled(before)
     ledger.flush(path)
     prefix, state = path.read_text(), json.loads(json.dumps(ledger.state()))  # a checkpoint holds it as JSON
-    totals = [ledger.total(way) for way in ("in", "out", "own")]  # type: ignore[arg-type]
+    totals = [ledger.total(way) for way in ("in", "out", "own")]
     for direction, peer, size in after:
         ledger.write(direction, peer, pair(size))
     if flush_between:
@@ -126,7 +126,7 @@ def test_a_rewound_ledger_is_exactly_as_it_was(
         assert path.read_text() == prefix
         assert resumed.position == len(before) * 2
         assert resumed.entries == []
-        assert [resumed.total(way) for way in ("in", "out", "own")] == totals  # type: ignore[arg-type]
+        assert [resumed.total(way) for way in ("in", "out", "own")] == totals
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 

@@ -9,10 +9,12 @@ was handed back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from colonnade.core.ledger import Ledger
 from colonnade.core.message import Message, Request, batch_of
@@ -22,7 +24,7 @@ from colonnade.core.release import NON_PRIVATE, Outbox, Receipt, Released
 from colonnade.core.roles import FeatureOwner
 from colonnade.core.wire import Envelope
 from colonnade.errors import PartyError
-from colonnade.transport.stacked import Stacked, stack, unstack, why_not_stackable
+from colonnade.transport.stacked import Stacked, alike, stack, unstack, why_not_stackable
 
 R = TypeVar("R", bound=Message)
 
@@ -58,19 +60,36 @@ class Cohort:
         self.twin.row_axis = 1
         for index, party in enumerate(parties):
             party.features = features[index]  # the members' columns are views: one copy in memory
+        self._lock = threading.Lock()
         self.restack()
 
     def restack(self) -> None:
-        """Take the members' state over."""
-        self.twin.load_state(stack([party.state() for party in self.members.values()]))
-        self.fresh = True
+        """Take the members' state over, if it can be stacked: members that trained alone may have come apart."""
+        states = [party.state() for party in self.members.values()]
+        self.alike = alike(states)
+        if self.alike:
+            self.twin.load_state(stack(states))
+        self.fresh, self.stale = True, False
 
     def settle(self) -> None:
         """Hand the state back, so that each member's model is its own again; nothing to do when it is."""
-        if not self.fresh:
-            for party, state in zip(self.members.values(), unstack(self.twin.state(), len(self.members)), strict=True):
-                party.load_state(state)
-            self.fresh = True
+        with self._lock:
+            if not self.fresh:
+                states = unstack(self.twin.state(), len(self.members))
+                for party, state in zip(self.members.values(), states, strict=True):
+                    party.load_state(state)
+                self.fresh = True
+
+    def leave(self) -> None:
+        """Members are about to be asked alone: they get their state, and the twin's is out of date from here on."""
+        self.settle()
+        self.stale = True
+
+    def together(self) -> bool:
+        """Whether the members can be answered as one, with the state they have now."""
+        if self.stale:
+            self.restack()
+        return self.alike
 
     def answer(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
         """One stacked answer, taken apart."""
@@ -96,6 +115,8 @@ class Cohort:
         first = requests[0]
         if all(request is first for request in requests):
             return first
+        if any(type(request) is not type(first) for request in requests):
+            raise self._differ(first, "requests")
         fields = {name: self._stack([getattr(r, name) for r in requests], first, name) for name in first.hints()}
         return type(first)(**fields)
 
@@ -103,20 +124,34 @@ class Cohort:
         first = values[0]
         if all(value is first for value in values):
             return first
+        if any(type(value) is not type(first) for value in values):
+            raise self._differ(request, f"values of {name}")
         if isinstance(first, Released):
             return Released._seal(torch.stack([value.tensor for value in values]), first.receipt)
+        if isinstance(first, tuple) and all(len(value) == len(first) for value in values):
+            return tuple(self._stack(list(items), request, name) for items in zip(*values, strict=True))
+        if isinstance(first, dict) and all(value.keys() == first.keys() for value in values):
+            return {key: self._stack([value[key] for value in values], request, name) for key in first}
         if any(value != first for value in values):
-            cause = f"its members were sent different values of {name}; run with cohort = 'off'"
-            raise PartyError(self.twin.name, request.kind, batch_of(request), cause)
+            raise self._differ(request, f"values of {name}")
         return first
 
+    def _differ(self, request: Message, what: str) -> PartyError:
+        cause = f"its members were sent different {what}; run with cohort = 'off'"
+        return PartyError(self.twin.name, request.kind, batch_of(request), cause)
+
     def _part(self, message: R, index: int) -> R:
-        fields = {name: getattr(message, name) for name in message.hints()}
-        parts = {
-            name: self.outbox.parts[value.receipt.number][index] if isinstance(value, Released) else value
-            for name, value in fields.items()
-        }
-        return type(message)(**parts)
+        return type(message)(**{name: self._share(getattr(message, name), index) for name in message.hints()})
+
+    def _share(self, value: Any, index: int) -> Any:
+        """One member's share of a field."""
+        if isinstance(value, Released):
+            return self.outbox.parts[value.receipt.number][index]
+        if isinstance(value, tuple):
+            return tuple(self._share(item, index) for item in value)
+        if isinstance(value, dict):
+            return {key: self._share(item, index) for key, item in value.items()}
+        return value
 
 
 class Cohorts:
@@ -131,20 +166,17 @@ class Cohorts:
     def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
         replies: dict[str, R] = {}
         for cohort in self.cohorts:
-            if cohort.members.keys() <= envelopes.keys():
+            if cohort.members.keys() <= envelopes.keys() and cohort.together():
                 replies |= cohort.answer(envelopes)
         rest = {to: envelope for to, envelope in envelopes.items() if to not in replies}
         replies |= self._alone(rest) if rest else {}
         return {to: replies[to] for to in envelopes}
 
     def _alone(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
-        touched = [cohort for cohort in self.cohorts if cohort.members.keys() & envelopes.keys()]
-        for cohort in touched:
-            cohort.settle()
-        replies = self.inner.exchange_each(envelopes)
-        for cohort in touched:
-            cohort.restack()
-        return replies
+        for cohort in self.cohorts:
+            if cohort.members.keys() & envelopes.keys():
+                cohort.leave()
+        return self.inner.exchange_each(envelopes)
 
     def settle(self) -> None:
         for cohort in self.cohorts:
@@ -152,7 +184,8 @@ class Cohorts:
 
 
 def groups(parties: Mapping[str, Party]) -> list[dict[str, FeatureOwner]]:
-    """The largest sets of two or more parties that can be stacked: same role, settings, device, columns and model."""
+    """The largest sets of two or more parties that can be stacked: same role, settings, device, columns, model and
+    agreed rows."""
     found: dict[tuple[Any, ...], dict[str, FeatureOwner]] = {}
     for name, party in parties.items():
         if isinstance(party, FeatureOwner) and why_not_stackable(party.model) is None:
@@ -160,9 +193,13 @@ def groups(parties: Mapping[str, Party]) -> list[dict[str, FeatureOwner]]:
     return [group for group in found.values() if len(group) > 1]
 
 
+PLAIN = set(vars(nn.Module()))
+"""What every module has; its other attributes are settings, and equal modules have equal ones."""
+
+
 def _shape(party: FeatureOwner) -> tuple[Any, ...]:
     model = party.model
-    parameters: Iterable[Any] = ((name, tuple(p.shape), p.dtype) for name, p in model.named_parameters())
-    kinds = tuple(type(part) for part in model.modules())
+    parameters = ((name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in model.named_parameters())
+    kinds = ((type(part), repr({k: v for k, v in vars(part).items() if k not in PLAIN})) for part in model.modules())
     settings = (type(party), repr(party.config), str(party.device), tuple(party.features.shape), party.features.dtype)
-    return (*settings, repr(model), kinds, tuple(parameters))
+    return (*settings, party.seat.batches.fingerprint(), repr(model), tuple(kinds), tuple(parameters))

@@ -17,7 +17,7 @@ from typing import Literal, TypeVar
 import torch
 
 from colonnade.core import wire
-from colonnade.core.message import Message, Request
+from colonnade.core.message import Message, Request, batch_of
 from colonnade.core.party import Party
 from colonnade.core.wire import Envelope
 from colonnade.errors import PartyError
@@ -45,7 +45,8 @@ class InProcess:
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         party = self.parties.get(to)
         if party is None:
-            raise PartyError(to, envelope.message.kind, None, f"no such party here; there are {sorted(self.parties)}")
+            cause = f"no such party here; there are {sorted(self.parties)}"
+            raise PartyError(to, envelope.message.kind, batch_of(envelope.message), cause)
         if not self.through_bytes:
             return party.handle(envelope)
         reply = party.handle(wire.decode(wire.encode(envelope), device=party.device))

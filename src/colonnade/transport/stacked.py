@@ -57,7 +57,27 @@ def why_not_stackable(module: nn.Module) -> str | None:
         return "its model keeps buffers (batch statistics)"
     if any(isinstance(part, _DropoutNd) for part in module.modules()):
         return "its model draws random numbers (dropout)"
+    if len(list(module.named_parameters(remove_duplicate=False))) != len(list(module.parameters())):
+        return "its model uses a parameter in two places"
+    if any(parameter.dim() == 0 for parameter in module.parameters()):
+        return "its model has a parameter that is a single number"
     return None
+
+
+def alike(states: Sequence[Any]) -> bool:
+    """Whether M states can be one: the same names and shapes, and equal values where `stack` keeps only the first."""
+    first = states[0]
+    if any(type(state) is not type(first) for state in states):
+        return False
+    if isinstance(first, Tensor):
+        return all(s.shape == first.shape and (s.dim() > 0 or torch.equal(s, first)) for s in states)
+    if isinstance(first, dict):
+        same = all(state.keys() == first.keys() for state in states)
+        return same and all(alike([state[key] for state in states]) for key in first)
+    if isinstance(first, list):
+        same = all(len(state) == len(first) for state in states)
+        return same and all(alike([state[index] for state in states]) for index in range(len(first)))
+    return all(state == first for state in states)
 
 
 def stack(states: Sequence[Any]) -> Any:
@@ -98,4 +118,6 @@ def _chain(module: nn.Module) -> bool:
 
 def _stacked_linear(layer: nn.Linear, x: Tensor) -> Tensor:
     bias: Tensor | None = layer.bias
+    if x.dim() > 3:
+        return _stacked_linear(layer, x.flatten(1, -2)).reshape(*x.shape[:-1], -1)
     return torch.bmm(x, layer.weight.mT) if bias is None else torch.baddbmm(bias[:, None], x, layer.weight.mT)

@@ -1,0 +1,248 @@
+"""A checkpoint gives back what was saved, appears whole or not at all, and says when it is damaged."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from colonnade.core import checkpoint
+from colonnade.errors import CheckpointError
+
+KEYS = st.text(max_size=4) | st.integers(-5, 5) | st.sampled_from(["a/b", "a", "b", "$tensor", "$items", "0", "'a'/'b'"])
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
+TENSORS = st.builds(
+    lambda shape, dtype, seed: (torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 50).to(dtype),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.sampled_from([torch.float32, torch.float64, torch.int64, torch.bool, torch.uint8, torch.bfloat16]),
+    st.integers(0, 99),
+)
+STATES = st.dictionaries(
+    KEYS,
+    st.recursive(
+        PLAIN | TENSORS,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+        max_leaves=8,
+    ),
+    max_size=4,
+)
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return isinstance(b, list) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and (a == b or (a != a and b != b))
+
+
+@given(state=STATES)
+@settings(deadline=None, max_examples=100)
+def test_what_is_saved_comes_back(tmp_path_factory: pytest.TempPathFactory, state: dict[Any, Any]) -> None:
+    folder = tmp_path_factory.mktemp("state") / "checkpoint-000001"
+    checkpoint.write(folder, state)
+    assert same(state, checkpoint.read(folder))
+
+
+def test_two_tensors_never_share_a_name(tmp_path: Path) -> None:
+    """As paths, all of these would be state/a/b or state/1."""
+    state: dict[Any, Any] = {"a/b": torch.tensor(1), "a": {"b": torch.tensor(2)}, 1: torch.tensor(3), "1": torch.tensor(4)}
+    checkpoint.write(tmp_path / "c", state)
+    assert same(state, checkpoint.read(tmp_path / "c"))
+
+
+def test_special_values_survive(tmp_path: Path) -> None:
+    state = {"nan": math.nan, "inf": -math.inf, "none": None, "big": 2**80, "empty": {}, "list": [], "text": "Zürich"}
+    checkpoint.write(tmp_path / "c", state)
+    assert same(state, checkpoint.read(tmp_path / "c"))
+
+
+def test_views_and_parameters_are_saved_as_they_look(tmp_path: Path) -> None:
+    whole = torch.arange(12.0).reshape(3, 4)
+    state = {"t": whole.T, "row": whole[1], "twice": whole, "parameter": nn.Parameter(whole[:, ::2])}
+    checkpoint.write(tmp_path / "c", state)
+    back = checkpoint.read(tmp_path / "c")
+    assert all(torch.equal(back[name], state[name]) for name in state)
+    assert not back["parameter"].requires_grad
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01),
+        lambda p: torch.optim.Adam(p, 0.01, betas=(0.8, 0.99)),
+        lambda p: torch.optim.SGD(p, 0.1),
+    ],
+    ids=["momentum", "adam", "plain"],
+)
+def test_a_model_and_its_optimizer_continue_bit_equal(tmp_path: Path, make: Any) -> None:
+    def start() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+        return model, make(model.parameters())
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        torch.autograd.backward(model(data).square().sum())
+        optimizer.step()
+
+    data = torch.randn(8, 3)
+    (one, one_steps), (other, other_steps) = start(), start()
+    for _ in range(3):
+        step(one, one_steps)
+    checkpoint.write(tmp_path / "c", {"model": one.state_dict(), "optimizer": one_steps.state_dict()})
+    state = checkpoint.read(tmp_path / "c")
+    other.load_state_dict(state["model"])
+    other_steps.load_state_dict(state["optimizer"])
+    for _ in range(3):
+        step(one, one_steps)
+        step(other, other_steps)
+    assert same(one.state_dict(), other.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"x": object()}, "state/'x' is a object, and a checkpoint holds tensors and plain values only"),
+        ({"x": [1, {2}]}, "state/'x'/1 is a set"),
+        ({"x": b"a"}, "is a bytes"),
+        ({"x": nn.Linear(1, 1)}, "is a Linear"),
+        ({"x": lambda: 0}, "is a function"),
+        ({"x": {(1, 2): 3}}, "state/'x' has a key that is not a plain value"),
+    ],
+)
+def test_what_is_neither_tensor_nor_plain_is_refused_by_its_place(tmp_path: Path, value: Any, text: str) -> None:
+    with pytest.raises(CheckpointError, match=text):
+        checkpoint.write(tmp_path / "c", value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_writing_again_replaces_the_whole_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "parties" / "bank" / "c"
+    checkpoint.write(folder, {"a": torch.ones(1)})
+    (folder / "left over").write_text("x")
+    checkpoint.write(folder, {"b": torch.zeros(1)})
+    assert same(checkpoint.read(folder), {"b": torch.zeros(1)})
+    assert sorted(file.name for file in folder.iterdir()) == [checkpoint.STATE, checkpoint.TENSORS]
+    assert [file.name for file in folder.parent.iterdir()] == ["c"]
+
+
+@pytest.mark.parametrize("crash", [OSError("disk full"), KeyboardInterrupt()], ids=["disk full", "interrupted"])
+@pytest.mark.parametrize("when", ["tensors", "plain"])
+def test_a_crash_while_writing_leaves_the_old_checkpoint_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash: BaseException, when: str
+) -> None:
+    folder = tmp_path / "c"
+    checkpoint.write(folder, {"a": torch.ones(3), "b": 1})
+    real = safetensors.torch.save_file
+
+    def half(tensors: dict[str, Tensor], path: Path) -> None:
+        real(tensors, path)
+        path.write_bytes(path.read_bytes()[:20])
+        raise crash
+
+    def dumps(value: Any) -> str:
+        raise crash
+
+    if when == "tensors":
+        monkeypatch.setattr(safetensors.torch, "save_file", half)
+    else:
+        monkeypatch.setattr(checkpoint.json, "dumps", dumps)
+    for target in (folder, tmp_path / "fresh"):
+        with pytest.raises(type(crash)):
+            checkpoint.write(target, {"a": torch.zeros(3), "b": 2})
+    monkeypatch.undo()
+    assert same(checkpoint.read(folder), {"a": torch.ones(3), "b": 1})
+    assert [file.name for file in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_process_killed_while_writing_leaves_nothing_under_the_name(tmp_path: Path) -> None:
+    script = (
+        "import os, safetensors.torch, torch\n"
+        "from pathlib import Path\n"
+        "from colonnade.core import checkpoint\n"
+        "real = safetensors.torch.save_file\n"
+        "def killed(tensors, path):\n"
+        "    real(tensors, path)\n"
+        "    os._exit(9)\n"
+        "safetensors.torch.save_file = killed\n"
+        f"checkpoint.write(Path({str(tmp_path)!r}) / 'c', {{'a': torch.ones(3)}})\n"
+    )
+    source = str(Path(checkpoint.__file__).parents[2])
+    environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+    assert subprocess.run([sys.executable, "-c", script], env=environment, check=False).returncode == 9
+    assert not (tmp_path / "c").exists()
+    checkpoint.write(tmp_path / "c", {"a": torch.zeros(3)})
+    assert same(checkpoint.read(tmp_path / "c"), {"a": torch.zeros(3)})
+
+
+@pytest.mark.parametrize("missing", [checkpoint.STATE, checkpoint.TENSORS])
+def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
+    checkpoint.write(tmp_path / "c", {"a": torch.ones(1)})
+    (tmp_path / "c" / missing).unlink()
+    with pytest.raises(CheckpointError, match=f"no checkpoint at {tmp_path / 'c'}: {missing} is missing"):
+        checkpoint.read(tmp_path / "c")
+
+
+def test_a_folder_that_is_not_there_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"There is no checkpoint at {tmp_path / 'nowhere'}"):
+        checkpoint.read(tmp_path / "nowhere")
+
+
+DAMAGE = [
+    "", "{", "null", "3", "[]", '"text"', "{}", '{"$items": 3}', '{"$items": [3]}', '{"$items": [["a"]]}',
+    '{"$items": [[[], 1]]}', '{"$items": [["a", {"$tensor": "state/other"}]]}', '{"$items": [["a", {"$tensor": []}]]}',
+    '{"$tensor": "state/\'a\'"}', "[" * 100_000, '{"$items": [["a", {"b": 1}]]}', "9" * 10_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DAMAGE, ids=range(len(DAMAGE)))
+def test_a_damaged_state_names_the_folder(tmp_path: Path, text: str) -> None:
+    checkpoint.write(tmp_path / "c", {"a": torch.ones(1)})
+    (tmp_path / "c" / checkpoint.STATE).write_text(text)
+    with pytest.raises(CheckpointError, match=f"The checkpoint at {tmp_path / 'c'} is damaged"):
+        checkpoint.read(tmp_path / "c")
+
+
+def test_bytes_that_are_no_text_are_damage(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path / "c", {"a": torch.ones(1)})
+    (tmp_path / "c" / checkpoint.STATE).write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(CheckpointError, match="is damaged"):
+        checkpoint.read(tmp_path / "c")
+
+
+def test_tensors_cut_at_any_length_are_damage(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    checkpoint.write(folder, {"a": torch.ones(3), "b": torch.zeros(2)})
+    whole = (folder / checkpoint.TENSORS).read_bytes()
+    for length in range(len(whole)):
+        (folder / checkpoint.TENSORS).write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match=f"The checkpoint at {folder} is damaged"):
+            checkpoint.read(folder)
+
+
+@pytest.mark.parametrize("name", [checkpoint.STATE, checkpoint.TENSORS])
+def test_a_folder_in_place_of_a_file_is_damage(tmp_path: Path, name: str) -> None:
+    checkpoint.write(tmp_path / "c", {"a": torch.ones(1)})
+    (tmp_path / "c" / name).unlink()
+    (tmp_path / "c" / name).mkdir()
+    with pytest.raises(CheckpointError, match=str(tmp_path / "c")):
+        checkpoint.read(tmp_path / "c")
+
+
+def test_no_code_is_in_a_checkpoint(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path / "c", {"a": torch.ones(1), "b": [1, "x"]})
+    state = json.loads((tmp_path / "c" / checkpoint.STATE).read_text())
+    assert state == {"$items": [["a", {"$tensor": "state/'a'"}], ["b", [1, "x"]]]}

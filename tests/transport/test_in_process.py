@@ -1,0 +1,206 @@
+"""All parties in one process: by reference or through frames, one after the other or in threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+import pytest
+import torch
+from tests.conformance.echo import NAMES, Break, Multiply, Remember, Sleep, asker, echoes
+
+from colonnade.algorithms import splitnn
+from colonnade.core import Batches, Envelope, Seat
+from colonnade.errors import PartyError
+from colonnade.models import build
+from colonnade.transport import InProcess, in_process
+
+HERE = threading.get_ident()
+
+
+@pytest.fixture
+def two_torch_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def on_two_cores(parallel: Literal["auto", "always", "never"] = "auto") -> InProcess:
+    """A transport with two workers, wherever the test runs."""
+    transport = InProcess(echoes(), parallel=parallel)
+    transport.workers = 2
+    return transport
+
+
+def idents(transport: InProcess) -> list[int]:
+    """The threads that the parties answered in since last asked."""
+    found = [ident for party in transport.parties.values() for ident in getattr(party, "threads", [])]
+    for party in transport.parties.values():
+        party.threads = []  # type: ignore[attr-defined]
+    return found
+
+
+def test_quick_answers_are_given_in_the_calling_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_process, "WORTH_A_THREAD", 0.05)
+    transport = on_two_cores()
+    peers, _ = asker(transport)
+    for _ in range(5):
+        peers.ask(Sleep(0.0))
+    assert set(idents(transport)) == {HERE}
+    assert transport._pool is None
+
+
+def test_a_slow_first_answer_moves_the_next_ones_into_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_process, "WORTH_A_THREAD", 0.005)
+    transport = on_two_cores()
+    peers, outbox = asker(transport)
+    peers.ask(Sleep(0.01))
+    assert set(idents(transport)) == {HERE}
+    peers.ask(Sleep(0.01))
+    there = idents(transport)
+    assert HERE not in there
+    assert len(there) == 3
+    peers.ask(Multiply(outbox.release(torch.tensor(1.0), "by")))  # each kind of request is timed for itself
+    assert transport._seconds.keys() == {Sleep, Multiply}
+    peers["ada"].ask(Sleep(0.0))
+    assert idents(transport) == [HERE]  # one alone has nobody to be parallel with
+
+
+@pytest.mark.parametrize(("parallel", "here"), [("always", False), ("never", True)])
+def test_threads_can_be_asked_for_or_forbidden(parallel: Literal["always", "never"], here: bool) -> None:
+    transport = on_two_cores(parallel)
+    peers, _ = asker(transport)
+    for _ in range(2):
+        peers.ask(Sleep(0.003))
+        assert (HERE in idents(transport)) is here
+
+
+def test_one_core_has_no_use_for_threads() -> None:
+    transport = on_two_cores("always")
+    transport.workers = 1
+    peers, _ = asker(transport)
+    peers.ask(Sleep(0.0))
+    assert set(idents(transport)) == {HERE}
+
+
+def test_threads_are_faster_where_the_work_frees_the_interpreter() -> None:
+    seconds = {}
+    for parallel in ("never", "always"):
+        names = ("ada", "bob", "cyd", "dan")
+        transport = InProcess(echoes(names), parallel=parallel)  # type: ignore[arg-type]
+        transport.workers = 2
+        peers, _ = asker(transport, names)
+        start = time.perf_counter()
+        peers.ask(Sleep(0.1))
+        seconds[parallel] = time.perf_counter() - start
+    assert seconds["never"] >= 0.4
+    assert seconds["always"] < 0.8 * seconds["never"]  # ideally half
+
+
+def test_the_slowest_first_still_answers_come_in_order() -> None:
+    transport = on_two_cores("always")
+    for party, delay in zip(transport.parties.values(), (0.05, 0.02, 0.0), strict=True):
+        party.delay = delay  # type: ignore[attr-defined]
+    peers, _ = asker(transport)
+    replies = peers.ask(Sleep(0.0))
+    assert list(replies) == list(NAMES)
+    assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.usefixtures("two_torch_threads")
+@pytest.mark.parametrize("through_bytes", [False, True])
+def test_threads_do_not_change_a_bit_of_large_products(through_bytes: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(3, 600, 300, generator=generator)
+    batches = Batches({"train": torch.arange(600)}, batch_size=600, epochs=1, seed=0)
+    found = []
+    for parallel in ("never", "always"):
+        parties = {
+            name: splitnn.FeatureOwner(
+                Seat.at(name, batches), features[k], build("mlp", (300,), seed=k, owner=name), splitnn.Config()
+            )
+            for k, name in enumerate(NAMES)
+        }
+        transport = InProcess(parties, parallel=parallel, through_bytes=through_bytes)  # type: ignore[arg-type]
+        transport.workers = 2
+        peers, outbox = asker(transport)
+        for _ in range(3):
+            replies = peers.ask(splitnn.Embed("train/0/0"))
+            gradients = {k: outbox.release(r.values.tensor.tanh() / 600, "gradient") for k, r in replies.items()}
+            peers.ask_each({k: splitnn.Descend("train/0/0", g) for k, g in gradients.items()})
+        found.append(torch.stack([reply.values.tensor for reply in peers.ask(splitnn.Embed("train/0/0")).values()]))
+    assert torch.equal(found[0], found[1])
+
+
+@pytest.mark.usefixtures("two_torch_threads")
+@pytest.mark.parametrize("parallel", ["always", "never"])
+def test_parties_compute_with_one_torch_thread_and_the_caller_gets_its_threads_back(
+    parallel: Literal["always", "never"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = on_two_cores(parallel)
+    seen = []
+    original = type(transport.parties["ada"]).sleep
+    monkeypatch.setattr(
+        type(transport.parties["ada"]),
+        "sleep",
+        lambda self, request: (seen.append(torch.get_num_threads()), original(self, request))[1],
+    )
+    peers, _ = asker(transport)
+    peers.ask(Sleep(0.0))
+    assert seen == [1, 1, 1]
+    assert torch.get_num_threads() == 2
+    with pytest.raises(PartyError):
+        peers.ask(Break(2.5))
+    assert torch.get_num_threads() == 2
+
+
+def test_in_threads_all_are_asked_and_the_first_in_order_is_raised() -> None:
+    transport = on_two_cores("always")
+    peers, _ = asker(transport)
+    with pytest.raises(PartyError, match="'ada'"):
+        peers.ask_each({name: Break(2.5) for name in ("ada", "bob", "cyd")})
+    assert [float(party.held[0, 0]) for party in transport.parties.values()] == [0, 0, 1]  # type: ignore[attr-defined]
+
+
+def test_one_by_one_nobody_is_asked_after_a_failure() -> None:
+    transport = on_two_cores("never")
+    peers, _ = asker(transport)
+    with pytest.raises(PartyError, match="'ada'"):
+        peers.ask_each({name: Break(1.5) for name in NAMES})
+    assert [float(party.held[0, 0]) for party in transport.parties.values()] == [0, 0, 0]  # type: ignore[attr-defined]
+
+
+def test_a_party_answers_one_call_at_a_time() -> None:
+    transport = InProcess(echoes())
+    _, outbox = asker(transport)
+    one = Remember(outbox.release(torch.tensor(1.0), "value"))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: transport.exchange("ada", Envelope(f"asker {n}", 1, one)), range(200)))
+    assert float(transport.parties["ada"].held[0, 0]) == 200  # type: ignore[attr-defined]
+    assert len(transport.parties["ada"].ledger.entries) == 200
+
+
+def test_the_same_call_delivered_twice_is_answered_once() -> None:
+    for through_bytes in (False, True):
+        transport = InProcess(echoes(), through_bytes=through_bytes)
+        _, outbox = asker(transport)
+        envelope = Envelope("asker", 1, Remember(outbox.release(torch.tensor(1.0), "value")))
+        for _ in range(3):
+            transport.exchange("ada", envelope)
+        assert float(transport.parties["ada"].held[0, 0]) == 1  # type: ignore[attr-defined]
+
+
+def test_through_bytes_nothing_is_shared_not_even_what_was_released() -> None:
+    for through_bytes in (False, True):
+        transport = InProcess(echoes(), through_bytes=through_bytes)
+        _, outbox = asker(transport)
+        sent = outbox.release(torch.zeros(6, 4), "value")
+        transport.exchange("ada", Envelope("asker", 1, Remember(sent)))
+        reply = transport.exchange("ada", Envelope("asker", 2, Sleep(0.0)))
+        kept = transport.parties["ada"]._answered["asker"][1]
+        assert (reply is kept) is not through_bytes
+        assert reply.released()[0].receipt == kept.released()[0].receipt
