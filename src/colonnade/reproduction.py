@@ -96,18 +96,22 @@ def plans() -> dict[str, Plan]:
     return found
 
 
-def reproduce(name: str, *, quick: bool = False, watch: Watch | None = None) -> list[Measured]:
-    """Run it for every seed and compare; `holds` says whether each check was reached."""
+def plan(name: str) -> Plan:
+    """The reproduction of that name."""
     known = plans()
     if name not in known:
-        raise ConfigError(
-            f"There is no reproduction {name!r}{did_you_mean(name, list(known))}; there are {', '.join(known)}."
-        )
-    plan = known[name].shortened() if quick else known[name]
-    measured = [Measured(check) for check in plan.checks]
-    settings = Settings.from_toml(plan.config)
-    settings = dataclasses.replace(settings, train=dataclasses.replace(settings.train, epochs=plan.epochs))
-    for seed in plan.seeds:
+        hint = did_you_mean(name, list(known))
+        raise ConfigError(f"There is no reproduction {name!r}{hint}; there are {', '.join(known)}.")
+    return known[name]
+
+
+def reproduce(name: str, *, quick: bool = False, watch: Watch | None = None) -> list[Measured]:
+    """Run it for every seed and compare; `holds` says whether each check was reached."""
+    chosen = plan(name).shortened() if quick else plan(name)
+    measured = [Measured(check) for check in chosen.checks]
+    settings = Settings.from_toml(chosen.config)
+    settings = dataclasses.replace(settings, train=dataclasses.replace(settings.train, epochs=chosen.epochs))
+    for seed in chosen.seeds:
         federation = Federation.from_settings(settings, seed=seed)
         title = f"{name}, seed {seed}"
 

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from colonnade.core import checkpoint
 from colonnade.errors import CheckpointError
 
-KEYS = st.text(max_size=4) | st.integers(-5, 5) | st.sampled_from(["a/b", "a", "b", "$tensor", "$items", "0", "'a'/'b'"])
+WORDS = ["a/b", "a", "b", "$tensor", "$items", "0", "'a'/'b'"]
+KEYS = st.text(max_size=4) | st.integers(-5, 5) | st.sampled_from(WORDS)
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
 TENSORS = st.builds(
     lambda shape, dtype, seed: (torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 50).to(dtype),
@@ -59,13 +60,15 @@ def test_what_is_saved_comes_back(tmp_path_factory: pytest.TempPathFactory, stat
 
 def test_two_tensors_never_share_a_name(tmp_path: Path) -> None:
     """As paths, all of these would be state/a/b or state/1."""
-    state: dict[Any, Any] = {"a/b": torch.tensor(1), "a": {"b": torch.tensor(2)}, 1: torch.tensor(3), "1": torch.tensor(4)}
+    one, two, three, four = torch.arange(4)
+    state: dict[Any, Any] = {"a/b": one, "a": {"b": two}, 1: three, "1": four}
     checkpoint.write(tmp_path / "c", state)
     assert same(state, checkpoint.read(tmp_path / "c"))
 
 
 def test_special_values_survive(tmp_path: Path) -> None:
-    state = {"nan": math.nan, "inf": -math.inf, "none": None, "big": 2**80, "empty": {}, "list": [], "text": "Zürich"}
+    numbers = {"nan": math.nan, "inf": -math.inf, "big": 2**80}
+    state: dict[str, Any] = {"numbers": numbers, "none": None, "empty": {}, "list": [], "text": "Zürich"}
     checkpoint.write(tmp_path / "c", state)
     assert same(state, checkpoint.read(tmp_path / "c"))
 
@@ -159,7 +162,7 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint_and_nothing_else(
     if when == "tensors":
         monkeypatch.setattr(safetensors.torch, "save_file", half)
     else:
-        monkeypatch.setattr(checkpoint.json, "dumps", dumps)
+        monkeypatch.setattr(json, "dumps", dumps)
     for target in (folder, tmp_path / "fresh"):
         with pytest.raises(type(crash)):
             checkpoint.write(target, {"a": torch.zeros(3), "b": 2})

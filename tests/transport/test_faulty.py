@@ -28,7 +28,7 @@ def test_each_kind_at_the_second_call_only(kind: Any, through_bytes: bool) -> No
     peers.ask(one)
     assert held(parties) == [1, 1, 1]
     if kind in ("drop", "fail"):
-        with pytest.raises(PartyError, match="'bob' failed while answering echo.Remember"):
+        with pytest.raises(PartyError, match=r"'bob' failed while answering echo\.Remember"):
             peers.ask(one)
         assert held(parties) == [2, 1 if kind == "drop" else 2, 1]  # cyd comes after bob and was not asked
     else:
@@ -53,7 +53,7 @@ def test_a_lost_answer_can_be_asked_for_again() -> None:
     """The caller repeats the same call; the party has done it already and only answers again."""
     parties = echoes()
     network = Faulty(InProcess(parties), [Fault("fail", "bob", at=1)])
-    envelope = Envelope("asker", 1, Break(0.0))
+    envelope: Envelope[Any] = Envelope("asker", 1, Break(0.0))
     with pytest.raises(PartyError, match="the answer was lost"):
         network.exchange("bob", envelope)
     assert float(network.exchange("bob", envelope).released()[0].tensor[0, 0]) == 1.0

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -91,7 +91,7 @@ def test_threads_are_faster_where_the_work_frees_the_interpreter() -> None:
     seconds = {}
     for parallel in ("never", "always"):
         names = ("ada", "bob", "cyd", "dan")
-        transport = InProcess(echoes(names), parallel=parallel)  # type: ignore[arg-type]
+        transport = InProcess(echoes(names), parallel=parallel)
         transport.workers = 2
         peers, _ = asker(transport, names)
         start = time.perf_counter()
@@ -125,7 +125,7 @@ def test_threads_do_not_change_a_bit_of_large_products(through_bytes: bool) -> N
             )
             for k, name in enumerate(NAMES)
         }
-        transport = InProcess(parties, parallel=parallel, through_bytes=through_bytes)  # type: ignore[arg-type]
+        transport = InProcess(parties, parallel=parallel, through_bytes=through_bytes)
         transport.workers = 2
         peers, outbox = asker(transport)
         for _ in range(3):
@@ -142,13 +142,8 @@ def test_parties_compute_with_one_torch_thread_and_the_caller_gets_its_threads_b
     parallel: Literal["always", "never"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport = on_two_cores(parallel)
-    seen = []
-    original = type(transport.parties["ada"]).sleep
-    monkeypatch.setattr(
-        type(transport.parties["ada"]),
-        "sleep",
-        lambda self, request: (seen.append(torch.get_num_threads()), original(self, request))[1],
-    )
+    seen: list[int] = []
+    monkeypatch.setattr("tests.conformance.echo.time.sleep", lambda seconds: seen.append(torch.get_num_threads()))
     peers, _ = asker(transport)
     peers.ask(Sleep(0.0))
     assert seen == [1, 1, 1]
@@ -188,7 +183,7 @@ def test_the_same_call_delivered_twice_is_answered_once() -> None:
     for through_bytes in (False, True):
         transport = InProcess(echoes(), through_bytes=through_bytes)
         _, outbox = asker(transport)
-        envelope = Envelope("asker", 1, Remember(outbox.release(torch.tensor(1.0), "value")))
+        envelope: Envelope[Any] = Envelope("asker", 1, Remember(outbox.release(torch.tensor(1.0), "value")))
         for _ in range(3):
             transport.exchange("ada", envelope)
         assert float(transport.parties["ada"].held[0, 0]) == 1  # type: ignore[attr-defined]

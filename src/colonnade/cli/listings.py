@@ -37,7 +37,7 @@ def algorithms(json_: Json = False) -> None:
 
 
 def datasets(json_: Json = False) -> None:
-    """List the data sets that can be used by name, with [data] dataset = NAME."""
+    """List the data sets that a federation file can name, as dataset = NAME under data."""
     from colonnade.datasets import CATALOGUE
 
     if json_:

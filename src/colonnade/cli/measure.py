@@ -29,6 +29,7 @@ def reproduce(
         for plan in reproduction.plans().values():
             console.print(f"[bold]{plan.name}[/bold]  {plan.claim}")
         return
+    reproduction.plan(name)
     with _bar(json_) as bar:
         task = bar.add_task(name, total=None, now="")
 

@@ -1,0 +1,107 @@
+"""The shape of the package: which way imports go, that tests mirror it, and what no module may do."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "colonnade"
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.parent.name.startswith("_"))
+
+LAYERS = (
+    {"errors"},
+    {"core"},
+    {"transport", "datasets", "models", "optim"},
+    {"algorithms"},
+    {"evaluate"},
+    {"federation"},
+    {"reproduction", "benchmark"},
+    {"cli"},
+)
+NOT_MIRRORED = {"conformance", "reproduction"}
+
+
+def layer(part: str) -> int:
+    return next(number for number, names in enumerate(LAYERS) if part in names)
+
+
+def part_of(path: Path) -> str:
+    """The top-level part a module belongs to: core, transport, ..."""
+    inside = path.relative_to(PACKAGE)
+    return inside.parts[0] if len(inside.parts) > 1 else inside.stem
+
+
+def imported_parts(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "colonnade":
+            words = node.module.split(".")
+            found |= {words[1]} if len(words) > 1 else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("colonnade.")}
+    return found - {"__version__"}
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path != PACKAGE / "__init__.py"], ids=relative)
+def test_imports_go_one_way(path: Path) -> None:
+    here = part_of(path)
+    for other in imported_parts(path) - {here}:
+        assert layer(other) < layer(here), f"{relative(path)} imports colonnade.{other}, which is not below it"
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if part_of(p) in ("core", "errors")], ids=relative)
+def test_the_core_imports_torch_and_numpy_alone(path: Path) -> None:
+    import sys
+
+    allowed = {"torch", "numpy", "colonnade", "__future__", *sys.stdlib_module_names}
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in tree.body:  # an import inside a function is made where it is used
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        assert {name.split(".")[0] for name in names} <= allowed, relative(path)
+
+
+def has_code(path: Path) -> bool:
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    return any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in body)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_every_module_has_its_test_file(path: Path) -> None:
+    if path.name == "__init__.py":
+        if not has_code(path):
+            return
+        folder = ROOT / "tests" / path.parent.relative_to(PACKAGE)
+        wanted = [folder / f"test_{path.parent.name}.py", folder / "test_init.py"]
+    else:
+        wanted = [ROOT / "tests" / path.parent.relative_to(PACKAGE) / f"test_{path.stem}.py"]
+    assert any(test.exists() for test in wanted), f"{relative(path)} has no {relative(wanted[0])}"
+
+
+def test_every_test_folder_has_its_package() -> None:
+    folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")} - NOT_MIRRORED
+    assert folders <= {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_no_pickle_and_no_unsafe_load(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for word in ("import pickle", "cloudpickle", "import dill", "torch.load(", "allow_pickle=True", "torch.save("):
+        assert word not in text, f"{relative(path)} contains {word}"
+
+
+def test_only_an_outbox_the_wire_and_a_cohort_seal_tensors() -> None:
+    users = {relative(path) for path in MODULES if "Released._seal(" in path.read_text(encoding="utf-8")}
+    assert users == {"src/colonnade/core/release.py", "src/colonnade/core/wire.py", "src/colonnade/transport/cohort.py"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_modules_stay_small(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
