@@ -63,7 +63,7 @@ class Measured:
 
     @property
     def mean(self) -> float:
-        return sum(self.by_seed) / len(self.by_seed)
+        return sum(self.by_seed) / len(self.by_seed) if self.by_seed else float("nan")  # stopped before that epoch
 
     @property
     def holds(self) -> bool:

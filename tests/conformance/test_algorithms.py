@@ -97,6 +97,7 @@ def test_a_cohort_computes_what_its_members_would(
     stacked = federation(algorithm, cohorts, task=task, columns=columns, dtype=dtype)
     assert [len(cohort.members) for cohort in stacked.cohorts()] == sizes
     assert stacked.run(STEPS) == pytest.approx(losses, rel=tolerance)
+    assert all(cohort.alike and not cohort.fresh for cohort in stacked.cohorts()), "it did not run stacked"
     assert difference(states, stacked.states()) <= tolerance
     assert difference(predicted, stacked.predict()) <= tolerance
 
@@ -170,6 +171,14 @@ def test_every_tensor_that_crossed_has_a_receipt_in_both_ledgers(algorithm: Modu
             ]
             assert (r.number, r.name) in {(e.number, e.name) for e in arrived if e.peer == sender}
             assert not released.tensor.requires_grad
+
+
+@every_algorithm
+def test_it_says_in_words_what_each_release_reveals(algorithm: ModuleType) -> None:
+    toy = federation(algorithm)
+    toy.run(2)
+    toy.predict()
+    assert {entry.name for entry in toy.driver.ledger.entries} == set(algorithm.REVEALS)
 
 
 @every_algorithm

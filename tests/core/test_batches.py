@@ -219,9 +219,7 @@ def agreed(of: dict[str, object], order: int = 1) -> Batches:
 
 @given(one=AGREEMENT, other=AGREEMENT)
 @settings(deadline=None, max_examples=150)
-def test_a_fingerprint_is_equal_exactly_where_all_was_agreed(
-    one: dict[str, object], other: dict[str, object]
-) -> None:
+def test_a_fingerprint_is_equal_exactly_where_all_was_agreed(one: dict[str, object], other: dict[str, object]) -> None:
     assert agreed(one).fingerprint() == agreed(one, order=-1).fingerprint()
     assume(one != other)
     assert agreed(one).fingerprint() != agreed(other).fingerprint()

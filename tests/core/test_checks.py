@@ -26,6 +26,8 @@ class Config:
     hidden: int = whole(default=0, least=0)
     optimizer: str = one_of("sgd", "adam", default="sgd")
     sizes: tuple[int, ...] = (1, 2)
+    note: str = ""
+    exact: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,13 @@ RULES: dict[str, tuple[str, list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, (_, bad) in RULES.items() for value in bad])
+def short(value: object) -> str:
+    return repr(value)[:20]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, (_, bad) in RULES.items() for value in bad], ids=short
+)
 def test_a_bad_value_is_refused_with_rule_and_value(name: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         Config(**{name: value})
@@ -126,12 +134,23 @@ def test_a_table_is_held_to_the_rules() -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "value", "rule"),
+    [("note", 3, "text"), ("note", True, "text"), ("exact", 1, "true or false"), ("exact", "yes", "true or false")],
+)
+def test_a_table_is_held_to_plain_types_too(key: str, value: object, rule: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_mapping(Config, {key: value}, where="[algorithm]")
+    assert str(caught.value) == f"[algorithm]: {key} must be {rule}; found {value!r}."
+    assert from_mapping(Config, {"note": "a", "exact": True}, where="x") == Config(note="a", exact=True)
+
+
+@pytest.mark.parametrize(
     ("key", "hint"), [("rates", " (did you mean 'rate'?)"), ("momentun", " (did you mean 'momentum'?)"), ("xyz", "")]
 )
 def test_an_unknown_key_is_refused_and_the_nearest_named(key: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         from_mapping(Config, {"rate": 1, key: 1}, where="[algorithm]")
-    known = "rate, decay, momentum, steps, hidden, optimizer, sizes"
+    known = "rate, decay, momentum, steps, hidden, optimizer, sizes, note, exact"
     assert str(caught.value) == f"[algorithm] has no setting {key!r}{hint}. It knows: {known}."
 
 

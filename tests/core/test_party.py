@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 import torch
+from torch import Generator, Tensor
 
-from colonnade.core import Batches, Done, Envelope, Message, Party, Released, Request, Seat, serves
+from colonnade.core import Batches, Done, DpEvent, Envelope, Message, Party, Released, Request, Rule, Seat, serves
 from colonnade.core.party import seed_for
 from colonnade.errors import BoundaryError, BudgetExhausted, PartyError
 
@@ -46,6 +48,7 @@ class Counter(Party):
 
     @serves
     def count(self, request: Count) -> Number:
+        time.sleep(0.002)  # long enough for a second thread to come in, were there no lock
         self.calls += 1
         return Number(self.calls)
 
@@ -86,6 +89,13 @@ def batches() -> Batches:
 
 def party(name: str = "bank") -> Counter:
     return Counter(Seat.at(name, batches()))
+
+
+class Negate:
+    """A mechanism that shows: what it touched has the other sign."""
+
+    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:
+        return -tensor, DpEvent("negated")
 
 
 def test_it_answers_what_it_serves() -> None:
@@ -194,6 +204,14 @@ def test_a_call_inside_the_organisation_crosses_nothing() -> None:
     counter.handle(Envelope("bank", 1, Double(values)))
     assert counter.ledger.total("own") == 48
     assert counter.ledger.total("in") == counter.ledger.total("out") == 0
+
+
+@pytest.mark.parametrize(("sender", "sign"), [("shop", -1), ("bank", 1)])
+def test_the_owner_s_rule_holds_for_whoever_is_not_the_owner(sender: str, sign: int) -> None:
+    counter = Counter(Seat.at("bank", batches(), rules={"double": Rule(Negate())}))
+    values = Seat.at("shop", batches()).outbox.release(torch.ones(2), "values")
+    reply = counter.handle(Envelope(sender, 1, Double(values)))
+    assert reply.values.tensor.tolist() == [sign * 2] * 2
 
 
 def test_a_seat_s_random_numbers_depend_on_seed_and_name() -> None:

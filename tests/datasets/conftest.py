@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import http.server
-import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-
-REAL_DATA = os.environ.get("COLONNADE_DATA")
 
 
 @pytest.fixture(autouse=True)
@@ -23,13 +20,9 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def real_data() -> Path:
-    """The folder with the real data sets: COLONNADE_DATA, or `shared/data` beside the repository."""
-    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
-    folder = Path(REAL_DATA) if REAL_DATA else beside
-    if not folder.is_dir():
-        pytest.skip("needs the real data sets: set COLONNADE_DATA to their folder")
-    return folder
+def real_data(data_folder: Path) -> Path:
+    """The folder with the real data sets."""
+    return data_folder
 
 
 @pytest.fixture(scope="session")

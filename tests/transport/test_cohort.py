@@ -17,7 +17,8 @@ from colonnade.core import Batches, DpEvent, Ledger, Outbox, Peers, Released, Ru
 from colonnade.core.roles import Introduce
 from colonnade.errors import BoundaryError, PartyError
 from colonnade.models import build
-from colonnade.transport import Cohort, Cohorts, InProcess, groups
+from colonnade.transport import Cohort, Cohorts, InProcess, groups, worth_stacking
+from colonnade.transport.cohort import STACKING_PAYS
 
 # Who may join
 
@@ -110,9 +111,25 @@ def test_one_alone_is_no_group_and_label_owners_are_never_in_one() -> None:
 
 def test_several_groups_keep_the_order_of_the_parties() -> None:
     parties = {
-        "a": owner("a"), "x": owner("x", columns=5), "b": owner("b"), "y": owner("y", columns=5), "z": owner("z", columns=6)
-    }  # fmt: skip
+        name: owner(name, columns=columns) for name, columns in (("a", 4), ("x", 5), ("b", 4), ("y", 5), ("z", 6))
+    }
     assert [list(group) for group in groups(parties)] == [["a", "b"], ["x", "y"]]
+
+
+@pytest.mark.parametrize(("rows", "worth"), [(1, True), (1_000, True), (10_000_000, False)])
+def test_stacking_is_worth_it_while_a_party_has_little_to_do(rows: int, worth: bool) -> None:
+    parties = {name: owner(name) for name in ("a", "b", "c")}
+    mode = parties["a"].model.training
+    assert worth_stacking(parties, rows) is worth
+    assert parties["a"].model.training is mode
+
+
+def test_the_more_parties_the_sooner_stacking_is_worth_it() -> None:
+    parties = {name: owner(name) for name in "abcdefgh"}
+    flops = 2 * (4 * 5 + 5 * 3)
+    rows = 4 * STACKING_PAYS // flops
+    assert worth_stacking(parties, rows)
+    assert not worth_stacking({name: parties[name] for name in "abc"}, rows)
 
 
 # What joining may not change
@@ -169,16 +186,16 @@ def test_a_member_that_trained_before_the_others_did_is_not_forgotten() -> None:
 
 def test_members_that_were_told_different_things_come_together_again() -> None:
     toy = federation(vimadmm, cohorts)
-    (cohort,) = toy.cohorts()
     heads = toy.driver.first_heads()
     toy.peers.ask_each({name: heads[name] for name in ("ada", "cyd")})
     toy.predict()
-    assert not cohort.alike
+    assert [cohort.alike for cohort in toy.cohorts()] == [False]
     assert [party.head is None for party in toy.parties.values()] == [False, True, False]
     toy.peers["bob"].ask(heads["bob"])
     toy.predict()
-    assert cohort.alike
-    assert torch.equal(cohort.twin.head, torch.stack([heads[name].head.tensor for name in NAMES]))  # type: ignore[attr-defined]
+    assert [cohort.alike for cohort in toy.cohorts()] == [True]
+    for name, party in toy.parties.items():
+        assert torch.equal(party.head, heads[name].head.tensor)
 
 
 @pytest.mark.parametrize("algorithm", [splitnn, vimadmm])
@@ -190,13 +207,15 @@ def test_adam_stacked_is_adam_one_by_one(algorithm: ModuleType) -> None:
 
 @pytest.mark.parametrize("algorithm", [splitnn, vimadmm])
 def test_at_the_papers_widths_float32_stays_close(algorithm: ModuleType) -> None:
-    """56-120-60, 4 members, 10 steps: measured relative difference of any tensor of the state at most SPLIT."""
+    """56-120-60, 4 members, 10 steps. Measured on the machine this was written on: no difference at all; other BLAS
+    libraries may add up batched products in another order."""
     mine = {
         n: (lambda _, k=k: build("mlp", (56,), seed=k, owner="x")) for k, n in enumerate(("ada", "bob", "cyd", "dan"))
     }
     plain, stacked = (federation(algorithm, *w, columns=(56,) * 4, wrap_model=mine) for w in ((), (cohorts,)))
-    assert plain.run(10) == pytest.approx(stacked.run(10), rel=1e-4)
-    assert difference(plain.states(), stacked.states()) <= 1e-4
+    assert plain.run(10) == pytest.approx(stacked.run(10), rel=1e-5)
+    assert all(cohort.alike and not cohort.fresh for cohort in stacked.cohorts()), "it did not run stacked"
+    assert difference(plain.states(), stacked.states()) <= 1e-5
 
 
 class Noise:
@@ -284,14 +303,14 @@ def test_different_names_inside_a_field_are_a_clear_error() -> None:
 
 
 def test_different_requests_are_a_clear_error() -> None:
-    _, peers, outbox, _ = cohort_of_echoes()
+    _, peers, _, _ = cohort_of_echoes()
     requests: dict[str, Any] = {"ada": Sleep(0.0), "bob": Introduce(), "cyd": Sleep(0.0)}
     with pytest.raises(PartyError, match="were sent different requests"):
         peers.ask_each(requests)
 
 
 def test_a_tensor_that_all_share_is_not_copied_for_each() -> None:
-    _, peers, outbox, transport = cohort_of_echoes()
+    _, _, outbox, transport = cohort_of_echoes()
     by = outbox.release(torch.full((6, 4), 2.0), "by")
     (cohort,) = transport.cohorts
     joined = cohort._join([Multiply(by, 1.0) for _ in NAMES])
@@ -304,7 +323,7 @@ def test_a_tensor_that_all_share_is_not_copied_for_each() -> None:
 
 def test_after_a_failure_the_cohort_answers_again() -> None:
     parties, peers, outbox, _ = cohort_of_echoes()
-    with pytest.raises(PartyError, match="'ada, bob, cyd' .*too small"):
+    with pytest.raises(PartyError, match=r"'ada, bob, cyd' .*too small"):
         peers.ask(Break(2.5))
     assert [party.outbox._recipient for party in parties.values()] == [None] * 3
     replies = peers.ask(Multiply(outbox.release(torch.tensor(1.0), "by")))
@@ -312,7 +331,7 @@ def test_after_a_failure_the_cohort_answers_again() -> None:
 
 
 def test_a_request_that_nobody_serves_is_refused() -> None:
-    _, peers, outbox, _ = cohort_of_echoes()
+    _, peers, _, _ = cohort_of_echoes()
     with pytest.raises(BoundaryError, match=r"does not serve splitnn\.Embed"):
         peers.ask(splitnn.Embed("train/0/0"))
 

@@ -163,7 +163,8 @@ class LabelOwner(roles.LabelOwner):
         blocks = []
         for h_k, W_k in zip(self._blocks(H.T), self._blocks(self.heads), strict=True):
             gram = rho * h_k @ h_k.T
-            ridge = rows * beta + 1e-6 * gram.trace() / len(gram)  # a dead unit must not make it singular
+            # dead units, one or all of them, must not make it singular
+            ridge = (rows * beta + 1e-6 * gram.trace() / len(gram)).clamp_min(1e-12)
             gram.diagonal().add_(ridge)
             blocks.append(torch.linalg.solve(gram, h_k @ (rho * (z - o + h_k.T @ W_k) - duals)))
         return torch.cat(blocks)

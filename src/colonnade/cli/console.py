@@ -60,7 +60,7 @@ def score(value: float) -> str:
 
 def metrics_table(metrics: Mapping[str, Mapping[str, float]]) -> Table:
     """One row per split, one column per score."""
-    names = list(next(iter(metrics.values())))
+    names = list(next(iter(metrics.values()), ()))  # none when a spent budget allowed no measurement
     table = Table(title="How good the joint model is", title_justify="left")
     table.add_column("rows")
     for name in names:

@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 
 from colonnade.cli.console import console, progress_of, score, size, traffic_table
-from colonnade.errors import ConfigError
+from colonnade.errors import ConfigError, InputError
 from colonnade.federation import Federation, Settings
 from colonnade.federation.learned import learned
 
@@ -91,10 +91,14 @@ def write_tables(out: Path) -> dict[str, pd.DataFrame]:
     """The three CSV files and the federation file; an earlier demo in the same place is replaced."""
     from colonnade.datasets import load
 
-    if out.exists() and any(out.iterdir()) and not (out / "lab_north.csv").exists():
+    foreign = out.exists() and (not out.is_dir() or any(out.iterdir())) and not (out / "lab_north.csv").exists()
+    if foreign:
         raise ConfigError(f"{out} holds something that is not a demo. Choose another place with --out.")
     shutil.rmtree(out / "run", ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"The demo cannot be written to {out}: {error.strerror}.") from None
     source = load("breast_cancer")
     frame = source.train.frame()
     names = list(frame.columns)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from colonnade.cli.console import console, metrics_table, progress_of, traffic_table
-from colonnade.errors import BudgetExhausted, ConfigError, DataError
+from colonnade.errors import BudgetExhausted, ConfigError, DataError, InputError
 from colonnade.federation import Federation, load
 from colonnade.federation.run_directory import SETTINGS, RunDirectory
 
@@ -68,26 +69,46 @@ def predict(
     json_: Json = False,
 ) -> None:
     """Predict rows by id with a trained federation. Every party must hold the rows; they may be new since training."""
-    from colonnade.datasets.table_files import read_frame
-
+    if out is not None and out.suffix not in (".csv", ".parquet"):
+        raise ConfigError(f"--out must end in .csv or .parquet; found {out}.")
     settings = RunDirectory(folder).settings()
-    wanted = read_frame(rows, owner="--rows", id_column=settings.data.id, label=None, columns=[])
-    ids = [str(one) for one in wanted[settings.data.id]]
+    ids = _ids(rows, settings.data.id)
     if not ids:
         raise DataError(f"{rows} has no rows to predict.")
     federation = load(folder, ids=ids, tables=_overrides(table or [], settings.parties))
     predictions = federation.predict(ids).to_frame().rename(columns={"id": settings.data.id})
     if out is not None:
         fresh = out.with_name(f".{out.name}.tmp")
-        predictions.to_parquet(fresh, index=False) if out.suffix == ".parquet" else predictions.to_csv(
-            fresh, index=False
-        )
-        fresh.replace(out)
+        write = predictions.to_parquet if out.suffix == ".parquet" else predictions.to_csv
+        try:
+            write(fresh, index=False)
+            fresh.replace(out)
+        except OSError as error:
+            raise InputError(f"--out {out} cannot be written: {error}.") from None
         console.print(f"{len(predictions)} predictions are in [bold]{out}[/bold].")
     elif json_:
         typer.echo(predictions.to_json(orient="records", indent=2))
     else:
         typer.echo(predictions.to_csv(index=False), nl=False)
+
+
+def _ids(rows: Path, column: str) -> list[str]:
+    """The ids of a file, whatever else it holds."""
+    import pandas as pd
+
+    from colonnade.datasets.columns import check_present
+
+    try:
+        if rows.suffix == ".parquet":
+            frame = pd.read_parquet(rows)
+        else:
+            frame = pd.read_csv(rows, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise DataError(f"--rows names {rows}, and there is no such file.") from None
+    except (OSError, ValueError) as error:  # the reader's own text may quote cells
+        raise DataError(f"--rows {rows} cannot be read as CSV or Parquet ({type(error).__name__}).") from None
+    check_present([column], [str(name) for name in frame.columns], owner="--rows", part="id")
+    return [str(one) for one in frame[column]]
 
 
 def _overrides(given: list[str], parties: Any) -> dict[str, str]:
@@ -105,5 +126,6 @@ def _fresh(file: Path) -> Path:
 
 
 def _latest(file: Path) -> Path:
-    found = [path.parent for path in Path("runs").glob(f"{file.stem}*/{SETTINGS}")]
+    name = re.compile(rf"{re.escape(file.stem)}(-\d+)?")
+    found = [path.parent for path in Path("runs").glob(f"*/{SETTINGS}") if name.fullmatch(path.parent.name)]
     return max(found, key=lambda path: path.stat().st_mtime, default=Path("runs") / file.stem)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from colonnade.core.message import Message, Request
 from colonnade.core.party import Party, Seat, State, serves
-from colonnade.core.release import purpose
 from colonnade.errors import ConfigError
 
 
@@ -44,8 +43,8 @@ class FeatureOwner(Party):
         return self.features.index_select(self.row_axis, self.rows(batch))
 
     def training(self, batch: str) -> bool:
-        """Whether a batch is for training; the local model is put into that mode."""
-        training = purpose(batch) == "train"
+        """Whether a batch is to learn from, not only training rows to be scored; the model is put into that mode."""
+        training = batch.startswith("train/")
         if self.model.training != training:
             self.model.train(training)
         return training

@@ -22,13 +22,14 @@ from torch import Tensor
 from colonnade import models
 from colonnade.algorithms import find
 from colonnade.core import Batches, Ledger, Peers, Seat, Step, Transport, roles
+from colonnade.core.checks import did_you_mean
 from colonnade.core.party import State, seed_for
 from colonnade.errors import ConfigError, DataError
 from colonnade.evaluate.metrics import measure
 from colonnade.federation.holdings import Holdings, from_dataset, from_tables
 from colonnade.federation.rules import rules_from
 from colonnade.federation.settings import PartySettings, Settings
-from colonnade.transport import Cohort, Cohorts, InProcess, Recording, groups
+from colonnade.transport import Cohort, Cohorts, InProcess, Recording, groups, worth_stacking
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,6 +60,11 @@ class Federation:
     """Everything that `settings` and `holdings` describe, in this process."""
 
     def __init__(self, settings: Settings, holdings: Holdings, *, record: bool = False) -> None:
+        for name in settings.parties:  # else its rules would protect nobody
+            if name not in holdings.parties:
+                hint = did_you_mean(name, list(holdings.parties))
+                there = ", ".join(map(repr, holdings.parties))
+                raise ConfigError(f"[parties.{name}] is no party of this federation{hint}; there are {there}.")
         self.settings, self.holdings = settings, holdings
         self.algorithm = find(settings.algorithm)
         self.device = _device(settings.engine.device)
@@ -116,7 +122,8 @@ class Federation:
         """
         given = dict(settings or {})
         given["data"] = {**given.get("data", {}), "id": id}
-        parties: dict[str, dict[str, Any]] = {name: dict(given.get("parties", {}).get(name, {})) for name in frames}
+        named = given.get("parties", {})
+        parties: dict[str, dict[str, Any]] = {name: dict(named.get(name, {})) for name in [*frames, *named]}
         for name, frame in frames.items():
             if label in frame.columns:
                 parties[name]["label"] = label
@@ -148,8 +155,12 @@ class Federation:
 
     def evaluate(self, split: str = "test") -> dict[str, float]:
         """The loss and scores on a split; the label owner compares with its labels."""
+        outputs = self.outputs(split)
         labels = self.driver.labels[self.batches.splits[split].to(self.device)]
-        return measure(self.holdings.loss, self.outputs(split), labels)
+        found = measure(self.holdings.loss, outputs, labels)
+        for name in {"rmse", "mae"} & set(found):  # the label's own units
+            found[name] *= self.holdings.encoder.scale
+        return found
 
     def predict(self, ids: Sequence[str] | None = None) -> Predictions:
         """Labels and scores for rows that every party holds, by id; all rows without ids."""
@@ -162,13 +173,20 @@ class Federation:
                 f"{len(absent)} of {len(wanted)} ids are not among the {len(known)} rows that all parties share, such "
                 f"as {absent[0]!r}. Predict ids that every party's table holds."
             )
-        self.batches.splits["predict"] = torch.tensor([position[one] for one in wanted.tolist()], dtype=torch.int64)
-        outputs = self.outputs("predict")
+        if not len(wanted):
+            raise DataError("There are no ids to predict. Give at least one.")
+        agreed = self.batches.splits
+        asked = torch.tensor([position[one] for one in wanted.tolist()], dtype=torch.int64)
+        self.batches.splits = {**agreed, "predict": asked}
+        try:
+            outputs = self.outputs("predict")
+        finally:
+            self.batches.splits = agreed  # what was asked is no part of what a run agreed on
         loss, encoder = self.holdings.loss, self.holdings.encoder
-        regression = encoder.task == "regression"
         labels = encoder.decode(loss.decide(outputs))
-        scores = loss.scores(outputs).double().cpu().numpy()
-        return Predictions(wanted, labels, scores, () if regression else encoder.classes)
+        if encoder.task == "regression":
+            return Predictions(wanted, labels, labels[:, None], ())
+        return Predictions(wanted, labels, loss.scores(outputs).double().cpu().numpy(), encoder.classes)
 
     def save(self, folder: str | Path) -> None:
         """Every party's state under its own folder; `load` continues or predicts from there."""
@@ -211,8 +229,8 @@ class Federation:
 
     def _seat(self, name: str) -> Seat:
         outbox = self._party(name).outbox
-        seed = self.settings.engine.seed
-        return Seat.at(name, self.batches, seed=seed, rules=rules_from(outbox, owner=name), device=self.device)
+        rules = rules_from(outbox, owner=name, releases=self.algorithm.REVEALS)
+        return Seat.at(name, self.batches, seed=self.settings.engine.seed, rules=rules, device=self.device)
 
     def _feature_owner(self, name: str) -> roles.FeatureOwner:
         features = self.holdings.parties[name].features
@@ -230,13 +248,14 @@ class Federation:
         engine = self.settings.engine
         parallel: Any = engine.threads
         inner = InProcess(self.owners, through_bytes=engine.through_bytes, parallel=parallel)
-        stack = engine.cohort == "on" or (engine.cohort == "auto" and self.device.type == "cuda")
-        if stack and not engine.through_bytes:
-            self.cohorts = [Cohort(group) for group in groups(self.owners)]
+        if engine.cohort != "off" and not engine.through_bytes:
+            rows = self.settings.train.batch_size
+            found = groups(self.owners)
+            self.cohorts = [Cohort(group) for group in found if engine.cohort == "on" or worth_stacking(group, rows)]
         return Cohorts(inner, self.cohorts) if self.cohorts else inner
 
 
-def read_tables(settings: Settings, overrides: Mapping[str, str] | None = None) -> dict[str, Table]:
+def read_tables(settings: Settings) -> dict[str, Table]:
     """The parties' tables, each from its own file."""
     from colonnade.datasets.table import read_table
 
@@ -244,10 +263,11 @@ def read_tables(settings: Settings, overrides: Mapping[str, str] | None = None) 
         raise ConfigError("There are no parties. Add a [parties.NAME] with table = ..., or [data] dataset = ...")
     tables = {}
     for name, party in settings.parties.items():
-        path = (overrides or {}).get(name) or party.table
-        if path is None:
+        if party.table is None:
             raise ConfigError(f'[parties.{name}] must name its table, as in table = "{name}.csv".')
-        tables[name] = read_table(path, owner=name, id=settings.data.id, label=party.label, columns=party.columns)
+        tables[name] = read_table(
+            party.table, owner=name, id=settings.data.id, label=party.label, columns=party.columns
+        )
     return tables
 
 
@@ -255,16 +275,16 @@ def tables_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[st
     """The parties' tables, from data frames."""
     from colonnade.datasets.table import table_from_frame
 
-    return {
-        name: table_from_frame(
-            frame,
-            owner=name,
-            id=settings.data.id,
-            label=settings.parties[name].label,
-            columns=settings.parties[name].columns,
+    tables = {}
+    for name, frame in frames.items():
+        party = settings.parties.get(name)
+        if party is None:
+            there = ", ".join(map(repr, settings.parties))
+            raise ConfigError(f"There is a frame for {name!r}, which is no party here; there are {there}.")
+        tables[name] = table_from_frame(
+            frame, owner=name, id=settings.data.id, label=party.label, columns=party.columns
         )
-        for name, frame in frames.items()
-    }
+    return tables
 
 
 def _device(name: str) -> torch.device:

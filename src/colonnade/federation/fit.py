@@ -45,11 +45,16 @@ def fit(federation: Federation, out: Path | None, *, resume: bool, watch: Watch 
         outcome.history = run.metrics()
     elif out is not None:
         run = RunDirectory.create(out, federation)
+        run.checkpoint(federation)  # from here on it can be resumed
     clock = _Clock(sum(record["seconds"] for record in outcome.history))
     every = federation.settings.train.checkpoint_every
     losses: list[float] = []
+    done = federation.batches.done
+    if reason := _stop(federation, outcome.history):  # it had stopped before it was resumed
+        outcome.stopped = reason
     try:
-        for step in federation.train():
+        for step in () if reason else federation.train():
+            done = step.batch.step + 1
             losses.append(step.loss)
             if watch is not None:
                 watch(step)
@@ -69,6 +74,7 @@ def fit(federation: Federation, out: Path | None, *, resume: bool, watch: Watch 
                 break
     except BudgetExhausted as error:
         outcome.stopped, outcome.exhausted = str(error), True
+        federation.batches.done = done  # the batch that was refused is not done
     outcome.summary = summarise(federation, outcome, clock.total())
     if run is not None:
         run.checkpoint(federation)
@@ -77,10 +83,15 @@ def fit(federation: Federation, out: Path | None, *, resume: bool, watch: Watch 
 
 
 def summarise(federation: Federation, outcome: Outcome, seconds: float) -> Record:
-    """Final metrics, epochs, rounds, seconds, and bytes per party and direction."""
+    """Final metrics, epochs, rounds, seconds, and bytes per party and direction: all that the ledgers hold."""
+    splits, settings = federation.batches.splits, federation.settings
+    metrics: dict[str, dict[str, float]] = {}
+    try:
+        for split in splits:
+            metrics[split] = federation.evaluate(split)
+    except BudgetExhausted as error:  # what cannot be measured any more is left out
+        outcome.stopped, outcome.exhausted = outcome.stopped if outcome.exhausted else str(error), True
     traffic = {name: {"out": book.total("out"), "in": book.total("in")} for name, book in federation.ledgers.items()}
-    splits = {name: rows for name, rows in federation.batches.splits.items() if name != "predict"}
-    settings = federation.settings
     return {
         "algorithm": settings.algorithm,
         "task": federation.holdings.encoder.task,
@@ -93,7 +104,7 @@ def summarise(federation: Federation, outcome: Outcome, seconds: float) -> Recor
         "stopped": outcome.stopped,
         "seconds": round(seconds, 3),
         "bytes": traffic,
-        "metrics": {split: federation.evaluate(split) for split in splits},
+        "metrics": metrics,
     }
 
 

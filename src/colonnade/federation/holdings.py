@@ -73,40 +73,25 @@ class Holdings:
 def from_tables(
     settings: Settings,
     tables: Mapping[str, Table],
-    *,
-    fitted: Mapping[str, State] | None = None,
-    ids: Sequence[str] | None = None,
 ) -> Holdings:
-    """Align, split, and let each party prepare its own columns on its own training rows.
-
-    With `fitted` and `ids`, for prediction: nothing is learned, only those rows are taken, labels are not needed.
-    """
+    """Align, split, and let each party prepare its own columns on its own training rows."""
     from colonnade.datasets.labels import Labels
     from colonnade.datasets.preprocess import Preprocessor
 
     owner = _label_owner({name: table.label is not None for name, table in tables.items()})
-    if fitted is not None and ids is not None:
-        order = np.array(list(ids), dtype=np.str_)
-        rows = {name: table.in_order(order) for name, table in tables.items()}
-        splits = {"predict": torch.arange(len(order))}
-        encoder = Labels.from_state(fitted[owner]["labels"])
-        labels = torch.zeros(len(order), dtype=torch.int64)
-        prepared = {n: Preprocessor.from_state(s["columns"]) for n, s in fitted.items() if "columns" in s}
-    else:
-        order = datasets.align(tables)
-        rows = {name: table.in_order(order) for name, table in tables.items()}
-        split = _divide(len(order), settings.data, settings.engine.seed)
-        splits = _named(split)
-        label = rows[owner].label
-        assert label is not None
-        task: Any = settings.data.task
-        encoder = Labels.fit(label, split.train, owner=owner, task=task)
-        labels = encoder.encode(label)
-        prepared = {}
-        for name, table in rows.items():
-            if table.columns:
-                scale: Any = settings.parties[name].scale if name in settings.parties else "standard"
-                prepared[name] = Preprocessor.fit(table, split.train, scale=scale)
+    order = datasets.align(tables)
+    rows = {name: table.in_order(order) for name, table in tables.items()}
+    split = _divide(len(order), settings.data, settings.engine.seed)
+    label = rows[owner].label
+    assert label is not None
+    task: Any = settings.data.task
+    encoder = Labels.fit(label, split.train, owner=owner, task=task)
+    labels = encoder.encode(label)
+    prepared = {
+        name: Preprocessor.fit(table, split.train, scale=_scale(settings, name))
+        for name, table in rows.items()
+        if table.columns
+    }
     parties = {
         name: Holding(
             features=prepared[name].transform(table) if name in prepared else None,
@@ -115,7 +100,26 @@ def from_tables(
         )
         for name, table in rows.items()
     }
-    return Holdings(parties, order, splits, owner, encoder)
+    return Holdings(parties, order, _named(split), owner, encoder)
+
+
+def to_predict(tables: Mapping[str, Table], fitted: Mapping[str, State], ids: Sequence[str]) -> Holdings:
+    """Only these rows, prepared as `state_of` remembers: nothing is learned, and no labels are needed.
+
+    `tables` are those of the parties with columns; they may hold rows that are new since training.
+    """
+    from colonnade.datasets.labels import Labels
+    from colonnade.datasets.preprocess import Preprocessor
+
+    order = np.array(list(ids), dtype=np.str_)
+    owner = next(name for name, state in fitted.items() if "labels" in state)
+    parties = {name: Holding() for name in fitted}
+    for name, table in tables.items():
+        prepared = Preprocessor.from_state(fitted[name]["columns"])
+        parties[name] = Holding(prepared.transform(table.in_order(order)), preprocessor=prepared)
+    parties[owner].labels = torch.zeros(len(order), dtype=torch.int64)
+    encoder = Labels.from_state(fitted[owner]["labels"])
+    return Holdings(parties, order, {"predict": torch.arange(len(order))}, owner, encoder)
 
 
 def from_dataset(settings: Settings) -> Holdings:
@@ -154,7 +158,7 @@ def _cut_table(source: datasets.Dataset, settings: Settings, train: Tensor) -> d
     parties = {}
     for name, part in datasets.by_names(frame, given).items():
         table = Table(name, ids, part)
-        preprocessor = Preprocessor.fit(table, train)
+        preprocessor = Preprocessor.fit(table, train, scale=_scale(settings, name))
         parties[name] = Holding(preprocessor.transform(table), preprocessor=preprocessor)
     return parties
 
@@ -200,6 +204,10 @@ def _divide(rows: int, data: DataSettings, seed: int, official_test: int = 0) ->
 def _named(split: Split) -> dict[str, Tensor]:
     named = {"train": split.train, "validation": split.validation, "test": split.test}
     return {name: rows for name, rows in named.items() if len(rows)}
+
+
+def _scale(settings: Settings, party: str) -> Any:
+    return settings.parties[party].scale if party in settings.parties else "standard"
 
 
 def _label_owner(has_label: Mapping[str, bool]) -> str:

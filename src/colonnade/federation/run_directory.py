@@ -11,16 +11,18 @@ On one machine this is one folder; each `parties/<name>` belongs to that organis
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from colonnade.core import checkpoint
 from colonnade.errors import CheckpointError, ConfigError, InputError
-from colonnade.federation.holdings import from_dataset, from_tables
+from colonnade.federation.holdings import from_dataset, from_tables, to_predict
 from colonnade.federation.settings import Settings
 
 if TYPE_CHECKING:
@@ -40,7 +42,9 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, federation: Federation) -> RunDirectory:
         """A new run; an existing one is never overwritten."""
-        if (path / SETTINGS).exists() or (path.exists() and not path.is_dir()):
+        if path.exists() and not path.is_dir():
+            raise ConfigError(f"{path} is a file, and a run needs a folder. Choose another --out.")
+        if (path / SETTINGS).exists():
             raise ConfigError(f"{path} already holds a run. Choose another --out, or continue it with --resume.")
         run = cls(path)
         try:
@@ -58,7 +62,7 @@ class RunDirectory:
     def checkpoint(self, federation: Federation) -> None:
         """Let every party save itself; only when all have, the mark moves and older checkpoints go."""
         number = self.mark()["number"] + 1 if (self.path / MARK).exists() else 1
-        mark = {"number": number, "step": federation.batches.done, "rows": federation.batches.fingerprint()}
+        mark = {"number": number, "step": federation.batches.done, "rows": _fingerprint(federation)}
         for name, seat in federation.seats.items():
             checkpoint.write(self._checkpoint(name, mark), federation.state_of(name))
             seat.ledger.flush(self.party(name) / "ledger.jsonl")
@@ -71,11 +75,17 @@ class RunDirectory:
     def restore(self, federation: Federation) -> None:
         """Continue from the last checkpoint that all parties saved."""
         mark = self.mark()
-        if federation.batches.fingerprint() != mark["rows"]:
+        if _fingerprint(federation) != mark["rows"]:
             raise CheckpointError(
                 f"The rows of this federation are not those that {self.path} was trained on: a table, the split, the "
                 "seed or the batch size changed. Undo the change, or start a new run."
             )
+        for name in federation.seats:
+            if self.fitted(name) != _about(json.dumps(federation.holdings.state_of(name))):
+                raise CheckpointError(
+                    f"The table of '{name}' is not the one that {self.path} was trained on: its columns, or values in "
+                    "its training rows, changed. Undo the change, or start a new run."
+                )
         self._load(federation, mark)
         for name, seat in federation.seats.items():
             state = checkpoint.read(self._checkpoint(name, mark))["seat"]["ledger"]
@@ -93,6 +103,14 @@ class RunDirectory:
         except (ValueError, KeyError, TypeError):
             raise CheckpointError(f"{self.path / MARK} is damaged.") from None
 
+    def fitted(self, name: str, read: Callable[[str], Any] | None = None) -> Any:
+        """How a party's columns and labels became numbers, to about six digits unless `read` says otherwise."""
+        path = self.party(name) / "columns.json"
+        try:
+            return (read or _about)(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path} is missing or damaged ({type(error).__name__}).") from None
+
     def settings(self) -> Settings:
         if not (self.path / SETTINGS).exists():
             raise CheckpointError(f"{self.path} is not a run directory: {SETTINGS} is missing.")
@@ -103,8 +121,15 @@ class RunDirectory:
         path = self.path / METRICS
         if not path.exists():
             return []
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        kept = [line for line in lines if line["step"] <= self.mark()["step"]]
+        step = self.mark()["step"]
+        kept = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:  # a crash cut this line short, so no checkpoint came after it
+                break
+            if record["step"] <= step:
+                kept.append(record)
         write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
         return kept
 
@@ -145,15 +170,40 @@ def load(
         federation = Federation(settings, from_dataset(settings), record=record)
         run.restore(federation)
         return federation
-    held = tables_of(settings, frames) if frames is not None else read_tables(settings, tables)
+    moved = {
+        name: replace(party, table=(tables or {}).get(name, party.table)) for name, party in settings.parties.items()
+    }
+    settings = replace(settings, parties=moved)
     if ids is None:
+        held = tables_of(settings, frames) if frames is not None else read_tables(settings)
         federation = Federation(settings, from_tables(settings, held), record=record)
         run.restore(federation)
         return federation
-    fitted = {name: json.loads((run.party(name) / "columns.json").read_text(encoding="utf-8")) for name in held}
-    federation = Federation(settings, from_tables(settings, held, fitted=fitted, ids=ids), record=record)
+    fitted = {name: run.fitted(name, json.loads) for name in settings.parties}
+    # Those who hold columns bring just these; a label column is neither needed nor read.
+    columns = {n: tuple(c["name"] for c in s["columns"]["columns"]) for n, s in fitted.items() if "columns" in s}
+    bring = {name: replace(moved[name], label=None, columns=names) for name, names in columns.items()}
+    reading = replace(settings, parties=bring)
+    if frames is not None:
+        held = tables_of(
+            reading, {name: frame for name, frame in frames.items() if name not in fitted or name in bring}
+        )
+    else:
+        held = read_tables(reading)
+    federation = Federation(settings, to_predict(held, fitted, ids), record=record)
     run._load(federation, run.mark())
     return federation
+
+
+def _fingerprint(federation: Federation) -> str:
+    """Of the agreed batches and the ids behind their row numbers."""
+    ids = "\n".join(federation.holdings.ids.tolist())
+    return hashlib.sha256(f"{federation.batches.fingerprint()}\n{ids}".encode()).hexdigest()[:16]
+
+
+def _about(text: str) -> Any:
+    """JSON with its numbers to six digits, since another machine may add up in another order."""
+    return json.loads(text, parse_float=lambda number: f"{float(number):.6g}")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -95,13 +95,14 @@ class Settings:
             if section not in SECTIONS:
                 hint = did_you_mean(section, list(SECTIONS))
                 raise ConfigError(f"{where} has no table [{section}]{hint}. It knows: {', '.join(SECTIONS)}.")
+            if not isinstance(tables[section], Mapping) and not (
+                section == "model" and isinstance(tables[section], str)
+            ):
+                raise ConfigError(f"{where}: [{section}] must be a table of settings; found {tables[section]!r}.")
         chosen = dict(tables.get("algorithm", {}))
         name = chosen.pop("name", "vimadmm")
-        algorithm = find(name)
-        parties = {party: from_mapping(PartySettings, given, where=f"[parties.{party}]")
-                   for party, given in tables.get("parties", {}).items()}  # fmt: skip
-        for party in parties:
-            _check_name(party)
+        algorithm = find(str(name))
+        parties = {party: _party(party, given) for party, given in tables.get("parties", {}).items()}
         model = tables.get("model", {})
         return cls(
             algorithm=name,
@@ -153,7 +154,7 @@ def to_toml(tables: Mapping[str, Any], prefix: str = "") -> str:
     for key, value in tables.items():
         if _is_section(value):
             name = f"{prefix}{_key(key)}"
-            header = f"\n[{name}]\n" if any(not _is_section(inner) for inner in value.values()) else ""
+            header = f"\n[{name}]\n" if not value or any(not _is_section(inner) for inner in value.values()) else ""
             text += header + to_toml(value, name + ".")
     return text
 
@@ -182,11 +183,29 @@ def _value(value: Any) -> str:
         return f'"{plain}"'
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, Mapping):  # inside an array
+        return "{" + ", ".join(f"{_key(key)} = {_value(inner)}" for key, inner in value.items()) + "}"
     return repr(value)
 
 
-def _check_name(party: str) -> None:
-    if not party or len(party) > 64 or not all(c.isalnum() or c in "_-" for c in party):
+def _party(name: str, given: Any) -> PartySettings:
+    if not name or len(name) > 64 or not all(c.isalnum() or c in "_-" for c in name):
         raise ConfigError(
-            f"A party's name has 1 to 64 letters, digits, '-' or '_', since it names a folder; found {party!r}."
+            f"A party's name has 1 to 64 letters, digits, '-' or '_', since it names a folder; found {name!r}."
         )
+    if not isinstance(given, Mapping):
+        raise ConfigError(f'[parties.{name}] must be a table of settings, as in table = "x.csv"; found {given!r}.')
+    party = from_mapping(PartySettings, given, where=f"[parties.{name}]")
+    columns = party.columns is None or (
+        isinstance(party.columns, tuple) and all(isinstance(c, str) for c in party.columns)
+    )
+    for key, rule, fits in (
+        ("table", "text", isinstance(party.table, str | None)),
+        ("label", "text", isinstance(party.label, str | None)),
+        ("columns", "a list of column names", columns),
+        ("model", "a name or a table", isinstance(party.model, str | Mapping | None)),
+        ("outbox", "a table of rules", isinstance(party.outbox, Mapping)),
+    ):
+        if not fits:
+            raise ConfigError(f"[parties.{name}]: {key} must be {rule}; found {given[key]!r}.")
+    return party

@@ -1,6 +1,6 @@
 """Loops of local steps with fixed shapes, as one CUDA graph: the GPU replays them without waiting for Python.
 
-On a CPU, and whenever something cannot be captured, the function simply runs.
+On a CPU the function simply runs.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ Newton step. The work is in float64: at logits of 100, float32 cannot even expre
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -52,6 +53,9 @@ def _newton(o: Tensor, pull: Tensor, rho: float, step: Callable[[Tensor, Tensor,
         d = step(p, gradient, z, rho)
         spread = d.amax(-1, keepdim=True).clamp_min(0) - d.amin(-1, keepdim=True).clamp_max(0)
         z = z - d * torch.where(spread > 1e-12, torch.log1p(spread) / spread.clamp_min(1e-12), 1.0)
+    else:
+        left = float(gradient.abs().max())
+        warnings.warn(f"A z-update stopped after {MAX_STEPS} steps at a gradient of {left:.1e}; rho={rho}.", stacklevel=3)
     return z
 
 

@@ -1,8 +1,8 @@
 """What carries calls between parties. Algorithms do not know which one it is."""
 
-from colonnade.transport.cohort import Cohort, Cohorts, groups
+from colonnade.transport.cohort import Cohort, Cohorts, groups, worth_stacking
 from colonnade.transport.faulty import Fault, Faulty
 from colonnade.transport.in_process import InProcess
 from colonnade.transport.recording import Recording
 
-__all__ = ["Cohort", "Cohorts", "Fault", "Faulty", "InProcess", "Recording", "groups"]
+__all__ = ["Cohort", "Cohorts", "Fault", "Faulty", "InProcess", "Recording", "groups", "worth_stacking"]

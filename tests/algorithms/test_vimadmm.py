@@ -1,0 +1,361 @@
+"""VIMADMM against a plain reading of the paper: Algorithm 1 and Equations 6 to 10, without the package's shortcuts."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from tests.conformance.toy import TASKS, Task, Toy, cohorts, federation, sequential
+from torch import Tensor, nn
+
+from colonnade.algorithms import vimadmm
+from colonnade.core import Batches, Peers, Seat, roles
+from colonnade.errors import PartyError
+from colonnade.models import build
+from colonnade.optim.losses import CrossEntropy
+from colonnade.transport import InProcess, Recording
+
+Array = NDArray[np.float64]
+CONFIG = vimadmm.Config(local_steps=4, learning_rate=0.03, weight_decay=0.01)
+
+
+# The paper, written down again
+
+
+def loss_and_gradient(task: Task, z: Array, y: float) -> tuple[float, Array]:
+    """l(z; y) of one row."""
+    if task == "classes":
+        shifted = z - z.max()
+        log_p = shifted - np.log(np.exp(shifted).sum())
+        gradient = np.exp(log_p)
+        gradient[int(y)] -= 1
+        return -float(log_p[int(y)]), gradient
+    if task == "binary":
+        return float(np.logaddexp(0.0, z[0]) - y * z[0]), 1 / (1 + np.exp(-z)) - y
+    return float((z[0] - y) ** 2 / 2), z - y
+
+
+def z_by_lbfgs(task: Task, o: Array, dual: Array, y: float, rho: float) -> Array:
+    """Eq. 6 for one row, by SciPy."""
+
+    def objective(z: Array) -> tuple[float, Array]:
+        loss, gradient = loss_and_gradient(task, z, y)
+        return loss - dual @ z + rho / 2 * ((o - z) ** 2).sum(), gradient - dual - rho * (o - z)
+
+    found = minimize(objective, o, jac=True, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-9})
+    return np.asarray(found.x)
+
+
+class Paper:
+    """All parties' variables in one place, each equation as printed, but the heads in Eq. 9 are the round's old ones,
+    and losses are means over the batch."""
+
+    def __init__(self, toy: Toy, task: Task) -> None:
+        self.toy, self.task, self.config = toy, task, toy.driver.config
+        parties = toy.parties.values()
+        self.models = [copy.deepcopy(party.model) for party in parties]
+        self.optimizers = [
+            torch.optim.SGD(
+                model.parameters(),
+                lr=self.config.learning_rate,
+                momentum=self.config.momentum,
+                weight_decay=self.config.weight_decay,
+            )
+            for model in self.models
+        ]
+        self.W = [W.clone() for W in torch.split(toy.driver.heads, list(toy.driver.widths.values()))]
+        self.z, self.dual = torch.zeros_like(toy.driver.z), torch.zeros_like(toy.driver.duals)
+
+    def round(self, batch: str) -> None:
+        rho, beta = self.config.rho, self.config.weight_decay
+        rows = self.toy.batches.rows(batch)
+        b, y = len(rows), self.toy.driver.labels[rows]
+        x = [party.features[rows] for party in self.toy.parties.values()]
+        h = [model(x_k).detach() for model, x_k in zip(self.models, x, strict=True)]
+        o = [h_k @ W_k for h_k, W_k in zip(h, self.W, strict=True)]
+        total = torch.stack(o).sum(0)
+        solved = [
+            z_by_lbfgs(self.task, total[j].numpy(), self.dual[rows[j]].numpy(), float(y[j]), rho) for j in range(b)
+        ]
+        z = torch.from_numpy(np.stack(solved))  # Eq. 6
+        dual = self.dual[rows] + rho * (total - z)  # Eq. 7
+        self.z[rows], self.dual[rows] = z, dual
+        old, self.W = self.W, [self.head(k, h, self.W, z, dual, beta, rho) for k in range(len(h))]  # Eq. 8
+        for k, (model, optimizer) in enumerate(zip(self.models, self.optimizers, strict=True)):
+            s_k = z - torch.stack([h[i] @ old[i] for i in range(len(h)) if i != k] or [torch.zeros_like(z)]).sum(0)
+            for _ in range(self.config.local_steps):  # Eq. 10; the optimizer's weight decay is beta R(theta)
+                logits = model(x[k]) @ self.W[k]
+                objective = ((dual * logits).sum() + rho / 2 * (s_k - logits).square().sum()) / b
+                optimizer.zero_grad()
+                torch.autograd.backward(objective)
+                optimizer.step()
+
+    def head(
+        self, k: int, h: list[Tensor], W: list[Tensor], z: Tensor, dual: Tensor, beta: float, rho: float
+    ) -> Tensor:
+        W_k = W[k].clone().requires_grad_()
+        torch.autograd.backward(head_objective(k, W_k, h, W, z, dual, beta, rho))
+        assert W_k.grad is not None
+        step: Tensor = self.config.head_learning_rate * W_k.grad
+        return W_k.detach() - step
+
+
+def head_objective(
+    k: int, W_k: Tensor, h: list[Tensor], W: list[Tensor], z: Tensor, dual: Tensor, beta: float, rho: float
+) -> Tensor:
+    """Eq. 8, as a mean over the batch, with R(W) = ||W||^2 / 2."""
+    others = torch.stack([h[i] @ W[i] for i in range(len(h)) if i != k] or [torch.zeros_like(z)]).sum(0)
+    logits = h[k] @ W_k
+    fit = (dual * logits).sum() + rho / 2 * (others + logits - z).square().sum()
+    return beta / 2 * W_k.square().sum() + fit / len(z)
+
+
+def relative(mine: Tensor, theirs: Tensor) -> float:
+    return float((mine - theirs).detach().norm() / theirs.detach().norm())
+
+
+@pytest.mark.parametrize(
+    ("task", "momentum"), [("classes", 0.0), ("classes", 0.9), ("binary", 0.9), ("regression", 0.9)]
+)
+def test_it_computes_what_the_paper_says(task: Task, momentum: float) -> None:
+    """6 rounds, into the second epoch, so that rows meet their z and lambda again in another batch."""
+    config = vimadmm.Config(local_steps=4, learning_rate=0.03, weight_decay=0.01, momentum=momentum, rho=1.5)
+    toys = [federation(vimadmm, w, task=task, dtype=torch.float64, config=config) for w in (sequential, cohorts)]
+    paper = Paper(toys[0], task)
+    for step in range(6):
+        paper.round("train/{}/{}".format(*divmod(step, toys[0].batches.per_epoch)))
+    for toy in toys:
+        toy.run(6)
+        toy.states()  # a cohort hands its state back
+        assert relative(toy.driver.heads, torch.cat(paper.W)) <= 1e-5
+        assert relative(toy.driver.z, paper.z) <= 1e-5
+        assert relative(toy.driver.duals, paper.dual) <= 1e-5
+        for party, model in zip(toy.parties.values(), paper.models, strict=True):
+            for mine, theirs in zip(party.model.parameters(), model.parameters(), strict=True):
+                assert relative(mine, theirs) <= 1e-5
+
+
+# The laws behind the shortcuts
+
+
+def updated(task: Task = "classes", config: vimadmm.Config = CONFIG, columns: tuple[int, ...] = (4, 4, 3)) -> Any:
+    """A label owner some rounds in, and one more update with its inputs: driver, h, old heads and duals, r, rows."""
+    toy = federation(vimadmm, task=task, dtype=torch.float64, config=config, columns=columns)
+    toy.run(6)
+    driver, batch = toy.driver, "train/1/1"
+    replies = toy.peers.ask(vimadmm.Embed(batch))
+    h = {k: reply.values.tensor for k, reply in replies.items()}
+    W = dict(zip(h, torch.split(driver.heads.clone(), list(driver.widths.values())), strict=True))
+    rows = driver.rows(batch)
+    before = driver.duals[rows].clone()
+    _, residual = driver.update(h, batch)
+    return driver, h, W, before, residual, rows
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_lambda_is_the_gradient_of_the_loss_at_z(task: Task) -> None:
+    """For softmax: softmax(z) - y. So lambda has one negative entry per row, and it is the label."""
+    driver, _, _, _, _, rows = updated(task)
+    z, duals, y = driver.z[rows], driver.duals[rows], driver.labels[rows]
+    if task == "classes":
+        expected = z.softmax(-1) - torch.nn.functional.one_hot(y, 3)
+        assert torch.equal((duals < 0).int().argmax(-1), y)
+        assert ((duals < 0).sum(-1) == 1).all()
+    elif task == "binary":
+        expected = z.sigmoid() - y[:, None]
+    else:
+        expected = z - y[:, None]
+    assert torch.allclose(duals, expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_one_matrix_for_all_replaces_lambda_and_s(task: Task) -> None:
+    """r + o_k = s_k - lambda/rho, for every k."""
+    driver, h, W, _, r, rows = updated(task)
+    z, duals, rho = driver.z[rows], driver.duals[rows], driver.config.rho
+    for k in h:
+        s_k = z - torch.stack([h[i] @ W[i] for i in h if i != k]).sum(0)
+        assert torch.allclose(r + h[k] @ W[k], s_k - duals / rho, rtol=1e-12, atol=1e-12)
+
+
+def test_the_local_objective_differs_from_eq_10_by_a_constant() -> None:
+    """Completing the square: lambda^T f + rho/2 |s - f|^2 = rho/2 |s - lambda/rho - f|^2 + constant."""
+    driver, h, W, _, r, rows = updated()
+    z, duals, rho = driver.z[rows], driver.duals[rows], driver.config.rho
+    k = next(iter(h))
+    s_k = z - torch.stack([h[i] @ W[i] for i in h if i != k]).sum(0)
+    gaps = []
+    for seed in range(3):
+        f = torch.randn(z.shape, dtype=z.dtype, generator=torch.Generator().manual_seed(seed))
+        printed = (duals * f).sum() + rho / 2 * (s_k - f).square().sum()
+        ours = rho / 2 * (r + h[k] @ W[k] - f).square().sum()
+        gaps.append(float(printed - ours))
+    assert gaps == pytest.approx([gaps[0]] * 3, rel=1e-9)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("columns", [(4, 4, 3), (6,)], ids=["three parties", "one party"])
+def test_the_exact_head_minimises_eq_8(task: Task, columns: tuple[int, ...]) -> None:
+    """Up to the ridge of a millionth of the mean diagonal, which keeps a dead unit from making it singular."""
+    config = vimadmm.Config(local_steps=4, learning_rate=0.03, weight_decay=0.01, head_update="exact")
+    driver, h, old, _, _, rows = updated(task, config, columns)
+    parts, W, z, duals = list(h.values()), list(old.values()), driver.z[rows], driver.duals[rows]
+    beta, rho = config.weight_decay, config.rho
+    for k, W_k in enumerate(torch.split(driver.heads, list(driver.widths.values()))):
+        leaf = W_k.clone().requires_grad_()
+        torch.autograd.backward(head_objective(k, leaf, parts, W, z, duals, beta, rho))
+        assert leaf.grad is not None
+        gram = rho * parts[k].T @ parts[k]
+        ridge = 1e-6 * gram.trace() / len(gram)
+        assert torch.allclose(leaf.grad, -ridge / len(z) * W_k, rtol=1e-6, atol=1e-12)
+        assert float(leaf.grad.abs().max()) <= 1e-5
+        others = sum((parts[i] @ W[i] for i in range(len(W)) if i != k), torch.zeros_like(z))
+        full = gram + len(z) * beta * torch.eye(len(W_k), dtype=W_k.dtype)
+        normal = torch.linalg.solve(full, parts[k].T @ (rho * (z - others) - duals))
+        assert relative(W_k, normal) <= 1e-4
+
+
+def test_the_sgd_head_lowers_eq_8_and_the_exact_one_lowers_it_more() -> None:
+    values = {}
+    for update in ("sgd", "exact"):
+        config = vimadmm.Config(local_steps=4, learning_rate=0.03, weight_decay=0.01)
+        driver, h, old, _, _, rows = updated("classes", config)
+        parts, W, z, duals = list(h.values()), list(old.values()), driver.z[rows], driver.duals[rows]
+        if update == "exact":
+            object.__setattr__(driver, "config", vimadmm.Config(weight_decay=0.01, head_update="exact"))
+            driver.heads = torch.cat(W)
+            H = torch.cat(parts, dim=-1)
+            driver.heads = driver._next_heads(H, H @ driver.heads, z, duals)
+        new = torch.split(driver.heads, list(driver.widths.values()))
+        values["old"] = float(head_objective(0, W[0], parts, W, z, duals, 0.01, config.rho))
+        values[update] = float(head_objective(0, new[0], parts, W, z, duals, 0.01, config.rho))
+    assert values["exact"] < values["sgd"] < values["old"]
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+@pytest.mark.parametrize("dead", [1, 8], ids=["one dead unit", "all units dead"])
+def test_the_exact_head_survives_dead_units(weight_decay: float, dead: int) -> None:
+    """ReLUs that no row of a batch switches on; their part of the head has no use and must not become infinite."""
+    config = vimadmm.Config(head_update="exact", weight_decay=weight_decay)
+    toy = federation(vimadmm, config=config)
+    h = {k: torch.rand(32, 8, generator=toy.driver.generator) for k in toy.parties}
+    h["bob"][:, :dead] = 0
+    toy.driver.update(h, "train/0/0")
+    assert torch.isfinite(toy.driver.heads).all()
+    assert float(toy.driver.heads[8 : 8 + dead].abs().max()) == 0
+
+
+def test_one_party_with_one_local_step_moves_as_worked_out_by_hand() -> None:
+    """With f(x) = x A^T + c, squared loss, zero duals, M = 1: every quantity of the first round in closed form."""
+    eta, rho, beta, head_rate = 0.1, 2.0, 0.01, 0.05
+    config = vimadmm.Config(
+        rho=rho, local_steps=1, learning_rate=eta, momentum=0.0, weight_decay=beta, head_learning_rate=head_rate
+    )
+    linear: Any = {"ada": lambda _: nn.Linear(6, 3)}
+    toy = federation(vimadmm, columns=(6,), task="regression", dtype=torch.float64, config=config, wrap_model=linear)
+    party, driver = toy.parties["ada"], toy.driver
+    A, c, W = (t.detach().clone() for t in (party.model.weight, party.model.bias, driver.heads))
+    rows = toy.batches.rows("train/0/0")
+    x, y, b = party.features[rows], driver.labels[rows][:, None], len(rows)
+    toy.run(1)
+
+    h = x @ A.T + c
+    o = h @ W
+    z = (y + rho * o) / (1 + rho)
+    dual = rho * (o - z)
+    W_new = W - head_rate * (h.T @ (dual + rho * (o - z)) / b + beta * W)
+    error = h @ W_new - (z - dual / rho)
+    gradient = rho * error @ W_new.T / b
+    assert torch.allclose(driver.z[rows], z, rtol=1e-12)
+    assert torch.allclose(driver.duals[rows], dual, rtol=1e-9, atol=1e-12)
+    assert torch.allclose(driver.heads, W_new, rtol=1e-9)
+    assert torch.allclose(party.model.weight, A - eta * (gradient.T @ x + beta * A), rtol=1e-9)
+    assert torch.allclose(party.model.bias, c - eta * (gradient.sum(0) + beta * c), rtol=1e-9)
+
+
+def test_z_and_lambda_follow_the_row_and_only_the_batchs_rows_change() -> None:
+    toy = federation(vimadmm)
+    toy.run(1)
+    touched = toy.batches.rows("train/0/0")
+    untouched = torch.ones(len(toy.driver.z), dtype=torch.bool)
+    untouched[touched] = False
+    assert (toy.driver.z[untouched] == 0).all()
+    assert (toy.driver.duals[untouched] == 0).all()
+    assert (toy.driver.duals[touched] != 0).any(-1).all()
+
+
+# What crosses
+
+
+def test_bytes_per_client_and_round_at_mnist_sizes() -> None:
+    """b = 1024, 60 wide, 10 classes, float32: 245,760 bytes up and 43,360 down, and a first head of 2,400."""
+    batches = Batches({"train": torch.arange(2048)}, batch_size=1024, epochs=1, seed=0)
+    config = vimadmm.Config(local_steps=1)
+    features = torch.rand(2048, 56, generator=torch.Generator().manual_seed(0))
+    party = vimadmm.FeatureOwner(Seat.at("ada", batches), features, build("mlp", (56,), seed=0, owner="ada"), config)
+    driver = vimadmm.LabelOwner(Seat.at("server", batches), torch.arange(2048) % 10, CrossEntropy(10), config)
+    recording = Recording(InProcess({"ada": party}))
+    driver.peers = Peers("server", ["ada"], recording, driver.ledger)
+    driver.meet(driver.peers.ask(roles.Introduce()))
+    rounds = 0
+    for _ in vimadmm.train(driver, driver.peers, batches):
+        rounds += 1
+        assert recording.of("server").total("ada") == party.ledger.total("out") == rounds * 245_760
+        assert recording.of("ada").total("server") == driver.ledger.total("out") == rounds * 43_360 + 2_400
+    assert rounds == 2
+
+
+def test_all_parties_get_the_same_residual_released_once() -> None:
+    toy = federation(vimadmm, lambda parties: Recording(InProcess(parties)))
+    toy.run(1)
+    entries = [e for e in toy.driver.ledger.entries if e.name == "residual"]
+    assert [e.peer for e in entries] == list(toy.parties)
+    assert len({e.number for e in entries}) == 1
+    seen = [toy.transport.of(name).tensors("residual")[0] for name in toy.parties]
+    assert all(torch.equal(tensor, seen[0]) for tensor in seen)
+
+
+def test_the_party_goes_on_with_the_head_it_was_told() -> None:
+    toy = federation(vimadmm)
+    toy.run(3)
+    heads = torch.split(toy.driver.heads, list(toy.driver.widths.values()))
+    for party, W_k in zip(toy.parties.values(), heads, strict=True):
+        assert torch.equal(party.head, W_k)
+
+
+def test_first_heads_are_spread_like_a_linear_layers() -> None:
+    toy = federation(vimadmm)
+    for W_k in torch.split(toy.driver.heads, list(toy.driver.widths.values())):
+        assert float(W_k.abs().max()) <= 8**-0.5
+        assert float(W_k.std()) > 0.1
+
+
+@pytest.mark.parametrize("pending", [None, "train/0/1"])
+def test_variables_for_a_batch_that_is_not_pending_are_refused(pending: str | None) -> None:
+    toy = federation(vimadmm)
+    toy.peers.ask_each(toy.driver.first_heads())
+    if pending:
+        toy.peers["ada"].ask(vimadmm.Embed(pending))
+    variables = toy.driver.variables_for(torch.zeros(32, 3), "train/0/0")["ada"]
+    with pytest.raises(PartyError, match=f"variables came for batch train/0/0, but {pending} is pending"):
+        toy.peers["ada"].ask(variables)
+
+
+def test_improving_before_any_head_is_an_error_not_a_guess() -> None:
+    toy = federation(vimadmm)
+    toy.peers["ada"].ask(vimadmm.Embed("train/0/0"))
+    with pytest.raises(PartyError, match="'ada'"):
+        toy.peers["ada"].ask(toy.driver.variables_for(torch.zeros(32, 3), "train/0/0")["ada"])
+
+
+def test_heads_are_told_once_at_the_start_and_not_after_a_restart() -> None:
+    toy = federation(vimadmm)
+    toy.run(2)
+    toy.run(2)
+    adopted = [e for e in toy.parties["ada"].ledger.entries if e.message == "vimadmm.Adopt"]
+    assert len(adopted) == 1

@@ -1,0 +1,21 @@
+"""What tests of several folders share: where the real data sets are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+NAMED = os.environ.get("COLONNADE_DATA")  # read before any test takes it away
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder with the real data sets: COLONNADE_DATA, or a `data` folder of a neighbour of the repository."""
+    beside = [path.parents[1] for path in sorted(REPOSITORY.parent.glob("*/data/mnist/mnist.npz"))]
+    folders = [Path(NAMED).expanduser()] if NAMED else beside
+    if not folders or not folders[0].is_dir():
+        pytest.skip("needs the real data sets: set COLONNADE_DATA to their folder")
+    return folders[0]

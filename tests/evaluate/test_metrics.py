@@ -1,0 +1,71 @@
+"""The label owner's scores are scikit-learn's."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import sklearn.metrics
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from colonnade.evaluate.metrics import HEADLINE, auc, measure
+from colonnade.optim.losses import CrossEntropy, Logistic, Squared
+
+ROWS = st.lists(st.tuples(st.sampled_from([-2.0, -0.5, 0.0, 0.25, 3.0]), st.booleans()), min_size=2, max_size=40)
+
+
+@given(rows=ROWS)
+@settings(deadline=None, max_examples=200)
+def test_auc_is_scikit_learns_ties_included(rows: list[tuple[float, bool]]) -> None:
+    scores, labels = (np.array(column) for column in zip(*rows, strict=True))
+    assume(0 < labels.sum() < len(labels))
+    ours = auc(torch.tensor(scores), torch.tensor(labels.astype(np.int64)))
+    assert ours == pytest.approx(sklearn.metrics.roc_auc_score(labels, scores), abs=1e-12)
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_auc_without_both_classes_is_not_a_number(label: int) -> None:
+    assert math.isnan(auc(torch.tensor([0.1, 0.2]), torch.tensor([label, label])))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_classes(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    outputs, labels = torch.randn(50, 1, generator=generator), torch.randint(2, (50,), generator=generator)
+    found = measure(Logistic(), outputs, labels)
+    probability = outputs[:, 0].double().sigmoid()
+    assert list(found) == ["loss", "accuracy", "auc"]
+    assert found["loss"] == pytest.approx(sklearn.metrics.log_loss(labels, probability), rel=1e-5)
+    assert found["accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(labels, probability > 0.5))
+    assert found["auc"] == pytest.approx(sklearn.metrics.roc_auc_score(labels, probability))
+
+
+def test_several_classes() -> None:
+    generator = torch.Generator().manual_seed(0)
+    outputs, labels = torch.randn(60, 4, generator=generator), torch.randint(4, (60,), generator=generator)
+    found = measure(CrossEntropy(4), outputs, labels)
+    assert list(found) == ["loss", "accuracy"]
+    assert found["accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(labels, outputs.argmax(1)))
+    assert found["loss"] == pytest.approx(sklearn.metrics.log_loss(labels, outputs.double().softmax(1)), rel=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_regression(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randn(50, generator=generator)
+    outputs = (labels + 0.3 * torch.randn(50, generator=generator))[:, None]
+    found = measure(Squared(), outputs, labels)
+    assert list(found) == ["loss", "rmse", "mae", "r2"]
+    assert found["r2"] == pytest.approx(sklearn.metrics.r2_score(labels, outputs[:, 0]), rel=1e-5)
+    assert found["rmse"] == pytest.approx(sklearn.metrics.root_mean_squared_error(labels, outputs[:, 0]), rel=1e-5)
+    assert found["mae"] == pytest.approx(sklearn.metrics.mean_absolute_error(labels, outputs[:, 0]), rel=1e-5)
+    assert found["loss"] == pytest.approx(found["rmse"] ** 2 / 2, rel=1e-5)
+
+
+def test_every_task_has_a_headline_that_is_measured() -> None:
+    two = torch.zeros(2, 1), torch.tensor([0, 1])
+    assert HEADLINE["classification"] in measure(Logistic(), *two)
+    assert HEADLINE["regression"] in measure(Squared(), two[0], torch.tensor([0.0, 1.0]))

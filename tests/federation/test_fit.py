@@ -1,0 +1,181 @@
+"""The loop around training: what it records, when it stops, and what a spent budget leaves behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from colonnade.core import Mechanism, Plain, Step
+from colonnade.federation import Federation, load, rules
+from colonnade.federation import fit as fit_module
+from tests.federation.small import Spent, entries, equal, federation, frames, learned_of, quick, records, splitnn
+
+
+def test_the_history_has_one_record_per_epoch_and_the_watch_sees_all() -> None:
+    seen: list[Any] = []
+    one = federation(settings=quick(train={"epochs": 3, "early_stop": False}))
+    outcome = one.fit(watch=seen.append)
+    steps = [event for event in seen if isinstance(event, Step)]
+    assert [event for event in seen if isinstance(event, dict)] == outcome.history
+    assert [type(event).__name__ for event in seen[:6]] == ["Step"] * 4 + ["dict", "Step"]
+    assert [record["epoch"] for record in outcome.history] == [1, 2, 3]
+    assert [record["step"] for record in outcome.history] == [4, 8, 12]
+    for number, record in enumerate(outcome.history):
+        losses = [step.loss for step in steps[number * 4 : number * 4 + 4]]
+        assert record["loss"] == pytest.approx(sum(losses) / 4)
+        assert set(record["validation"]) == {"loss", "accuracy", "auc"}
+        assert record["seconds"] >= 0
+    assert outcome.history[-1]["validation"] == one.evaluate("validation")
+    travelled = [record["bytes"] for record in outcome.history]
+    assert 0 < travelled[0] < travelled[1] < travelled[2]
+    assert outcome.stopped == "all epochs done"
+    assert not outcome.exhausted
+
+
+def test_fit_trains_as_train_does() -> None:
+    one, other = federation(), federation()
+    one.fit()
+    list(other.train())
+    first = {place: t for place, t in learned_of(one).items() if "/seat/" not in place}
+    second = {place: t for place, t in learned_of(other).items() if "/seat/" not in place}
+    assert equal(first, second)
+
+
+def test_without_validation_rows_it_runs_to_the_end() -> None:
+    outcome = federation(settings=quick(data={"validation": 0})).fit()
+    assert "validation" not in outcome.history[0]
+    assert set(outcome.summary["metrics"]) == {"train", "test"}
+    assert outcome.summary["rows"] == {"train": 64, "test": 16}
+
+
+@pytest.mark.parametrize("settings", [quick(), splitnn()], ids=["vimadmm", "splitnn"])
+def test_the_summary_counts_what_the_ledgers_hold_and_what_leaves_arrives(settings: Any, tmp_path: Path) -> None:
+    one = federation(settings=settings)
+    outcome = one.fit(tmp_path / "run")
+    counted = outcome.summary["bytes"]
+    assert counted == {name: {"out": book.total("out"), "in": book.total("in")} for name, book in one.ledgers.items()}
+    assert sum(way["out"] for way in counted.values()) == sum(way["in"] for way in counted.values()) > 0
+    for name, ways in counted.items():
+        lines = (tmp_path / "run" / "parties" / name / "ledger.jsonl").read_text().splitlines()
+        for way, total in ways.items():
+            assert total == sum(e["bytes"] for e in map(json.loads, lines) if e["direction"] == way)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == outcome.summary
+    assert outcome.summary["metrics"] == {split: one.evaluate(split) for split in ("train", "validation", "test")}
+    assert outcome.summary["rounds"] == 8
+    assert outcome.summary["parties"] == {"clinic": ["features", "labels"], "lab": ["features"]}
+    assert {"own", "out", "in"} == {entry["direction"] for entry in entries(tmp_path / "run")}
+
+
+def scores(monkeypatch: pytest.MonkeyPatch, given: list[float]) -> None:
+    """Let validation score as given, epoch by epoch."""
+    real, left = Federation.evaluate, iter(given)
+
+    def evaluate(self: Federation, split: str = "test") -> dict[str, float]:
+        return real(self, split) | ({"accuracy": next(left)} if split == "validation" else {})
+
+    monkeypatch.setattr(Federation, "evaluate", evaluate)
+
+
+def test_it_stops_when_validation_fell_from_its_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores(monkeypatch, [0.80, 0.90, 0.885, 0.879, 0.95, 0.95, 0.95])
+    outcome = federation(settings=quick(train={"epochs": 6})).fit()
+    assert len(outcome.history) == 4
+    assert outcome.stopped == "validation accuracy fell from 0.9000 to 0.8790"
+    assert outcome.summary["rounds"] == 16
+
+
+def test_it_does_not_stop_when_told_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores(monkeypatch, [0.9, 0.1, 0.1, 0.1])
+    outcome = federation(settings=quick(train={"epochs": 3, "early_stop": False})).fit()
+    assert len(outcome.history) == 3
+
+
+def test_patience_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores(monkeypatch, [0.9, 0.7, 0.5, 0.5])
+    outcome = federation(settings=quick(train={"epochs": 3, "patience_drop": 0.3})).fit()
+    assert len(outcome.history) == 3
+
+
+def test_it_stops_when_the_loss_no_longer_changes() -> None:
+    still = splitnn(algorithm={"learning_rate": 1e-9}, train={"epochs": 9, "patience_drop": 0.9})
+    outcome = federation(settings=still).fit()
+    assert outcome.stopped == "converged: the training loss no longer changes"
+    assert len(outcome.history) == 4  # three changes in a row
+    moving = splitnn(train={"epochs": 5, "patience_drop": 0.9})
+    assert len(federation(settings=moving).fit().history) == 5
+
+
+def test_a_run_that_had_stopped_early_stays_stopped_when_resumed(tmp_path: Path) -> None:
+    still = splitnn(algorithm={"learning_rate": 1e-9}, train={"epochs": 9, "patience_drop": 0.9})
+    federation(settings=still).fit(tmp_path / "run")
+    outcome = federation(settings=still).fit(tmp_path / "run", resume=True)
+    assert outcome.stopped == "converged: the training loss no longer changes"
+    assert len(outcome.history) == len(records(tmp_path / "run")) == 4
+    assert outcome.summary["rounds"] == 16
+
+
+def spending(monkeypatch: pytest.MonkeyPatch, after: int, release: str = "embedding") -> dict[str, Any]:
+    """Settings in which the lab releases its embedding so many times and then no more."""
+    mechanisms: dict[str, Callable[..., Mechanism]] = {"plain": Plain, "spent": Spent}
+    monkeypatch.setattr(rules, "MECHANISMS", mechanisms)
+    return {"lab": {"outbox": {release: {"mechanism": {"name": "spent", "after": after}}}}}
+
+
+@pytest.mark.parametrize("make", [quick, splitnn])
+@pytest.mark.parametrize("cohort", ["on", "off"])
+def test_a_spent_budget_ends_the_run_with_a_saved_model(
+    make: Any, cohort: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # an epoch is 4 batches and one validation: the 8th release is the third batch of the second epoch
+    parties = spending(monkeypatch, after=7)
+    one = federation(settings=make(parties=parties, federation={"cohort": cohort}))
+    outcome = one.fit(tmp_path / "run")
+    assert outcome.exhausted
+    assert outcome.stopped == "'lab' will not release \"embedding\" again: its budget is spent."
+    assert (len(outcome.history), outcome.summary["rounds"]) == (1, 6)
+    assert outcome.summary["metrics"] == {}  # measuring would need a release, too
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["stopped"] == outcome.stopped
+    assert json.loads((tmp_path / "run" / "checkpoint.json").read_text())["step"] == 6
+    again = load(tmp_path / "run", frames=frames())
+    models = [{k: v for k, v in learned_of(fed).items() if "/model/" in k or "heads" in k} for fed in (one, again)]
+    assert models[0]
+    assert equal(*models)
+
+
+def test_a_budget_for_training_alone_leaves_measuring_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = federation(settings=quick(parties=spending(monkeypatch, after=6, release="train.embedding")))
+    outcome = one.fit(tmp_path / "run")
+    assert outcome.exhausted
+    assert outcome.summary["rounds"] == 6
+    assert set(outcome.summary["metrics"]) >= {"validation", "test"} or not outcome.summary["metrics"]
+
+
+def test_a_budget_that_ends_with_the_last_measurement_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = federation(settings=quick(parties=spending(monkeypatch, after=11)))  # 8 batches, 2 validations, train
+    outcome = one.fit()
+    assert outcome.exhausted
+    assert outcome.summary["epochs"] == 2
+    assert set(outcome.summary["metrics"]) == {"train"}
+
+
+def test_seconds_add_up_over_a_resumed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation().fit(tmp_path / "run")
+    path = tmp_path / "run" / "metrics.jsonl"
+    lines = [json.loads(line) | {"seconds": 1000.0} for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    outcome = federation().fit(tmp_path / "run", resume=True)
+    assert 2000 <= outcome.summary["seconds"] < 2060
+
+
+def test_the_bound_for_convergence_is_relative() -> None:
+    one = federation()
+    flat: list[dict[str, Any]] = [{"loss": loss} for loss in (100.0, 100.005, 100.0, 100.005)]
+    assert fit_module._stop(one, flat) == "converged: the training loss no longer changes"
+    small: list[dict[str, Any]] = [{"loss": loss} for loss in (1e-3, 1.1e-3, 1e-3, 1.1e-3)]
+    assert fit_module._stop(one, small) is None
+    assert torch.get_num_threads() == 1

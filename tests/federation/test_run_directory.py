@@ -1,0 +1,392 @@
+"""A run on disk: nothing private in it, nothing outside it, and an interrupted run ends like an undisturbed one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from colonnade.core import Step, checkpoint
+from colonnade.errors import CheckpointError, ConfigError, DataError, InputError
+from colonnade.federation import Federation, Outcome, Settings, load
+from colonnade.federation.run_directory import RunDirectory
+from tests.federation.small import (
+    Frames,
+    checkpoint_of,
+    equal,
+    federation,
+    frames,
+    learned_of,
+    ledgers,
+    quick,
+    records,
+    splitnn,
+    write,
+)
+
+THREE = quick(train={"epochs": 3, "early_stop": False})
+BOTH = [THREE, splitnn(train={"epochs": 3, "early_stop": False})]
+STACKED = quick(train={"epochs": 3, "early_stop": False}, federation={"cohort": "on"})
+ALONE = quick(train={"epochs": 3, "early_stop": False}, federation={"cohort": "off"})
+Undisturbed = Callable[[Any], tuple[Path, Outcome]]
+
+
+class Interrupted(Exception):
+    """As if the process had been killed."""
+
+
+def after(number: int, kind: type) -> Callable[[Any], None]:
+    """A watch that interrupts at the given step or record."""
+    left = [number]
+
+    def watch(event: Any) -> None:
+        if isinstance(event, kind):
+            left[0] -= 1
+            if not left[0]:
+                raise Interrupted
+
+    return watch
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def same_run(a: Path, b: Path) -> bool:
+    return equal(checkpoint_of(a), checkpoint_of(b)) and records(a) == records(b) and ledgers(a) == ledgers(b)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """The run directory and outcome of settings that ran to their end; each is run once."""
+    done: dict[str, tuple[Path, Outcome]] = {}
+
+    def run(settings: Any) -> tuple[Path, Outcome]:
+        key = json.dumps(settings)
+        if key not in done:
+            folder = tmp_path_factory.mktemp("whole") / "run"
+            done[key] = folder, federation(settings=settings).fit(folder)
+        return done[key]
+
+    return run
+
+
+def test_the_files_are_those_that_are_documented_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "tables")
+    before = files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    Federation.from_toml(path).fit(tmp_path / "run")
+    parties = {
+        f"run/parties/{name}/{file}"
+        for name in ("clinic", "lab")
+        for file in ("columns.json", "ledger.jsonl", "checkpoint-000004/tensors.safetensors", "checkpoint-000004/state.json")
+    }
+    tops = {f"run/{name}" for name in ("federation.toml", "metrics.jsonl", "summary.json", "checkpoint.json")}
+    assert files(tmp_path) - before == tops | parties
+    assert before <= files(tmp_path)
+    assert Settings.from_toml(tmp_path / "run" / "federation.toml") == Settings.from_toml(path)
+    assert json.loads((tmp_path / "run" / "checkpoint.json").read_text())["step"] == 8
+    assert [record["epoch"] for record in records(tmp_path / "run")] == [1, 2]
+
+
+@pytest.mark.parametrize("settings", BOTH, ids=["vimadmm", "splitnn"])
+def test_no_file_holds_a_raw_cell_an_id_or_a_label(settings: Any, tmp_path: Path) -> None:
+    given = frames()
+    given["lab"]["patient"] = given["lab"]["patient"].replace("P007", "CANARY-ID-7f3a")
+    given["clinic"]["patient"] = given["clinic"]["patient"].replace("P007", "CANARY-ID-7f3a")
+    given["lab"].loc[given["lab"]["patient"] == "CANARY-ID-7f3a", "iron"] = 123456.789
+    given["lab"]["ward"] = "east"
+    given["lab"].loc[given["lab"].index[:30], "ward"] = "CANARY-WARD"
+    given["clinic"]["diagnosis"] = given["clinic"]["diagnosis"].replace("ill", "CANARY-ILL")
+    path = write(tmp_path / "tables", given, {**settings, "parties": {"lab": {"scale": "none"}}})
+    one = Federation.from_toml(path)
+    one.fit(tmp_path / "run")
+    one.predict(["CANARY-ID-7f3a"])
+    one.save(tmp_path / "saved")
+    number = 123456.789
+    needles = [b"CANARY-ID", b"123456.78", b"123456.79", struct.pack("<d", number), struct.pack("<f", number)]
+    held = [path for path in tmp_path.rglob("*") if path.is_file() and "tables" not in path.parts]
+    assert len(held) > 20
+    for file in held:
+        content = file.read_bytes()
+        assert not [needle for needle in needles if needle in content], file
+        # names of classes and categories are what a party's own folder must remember, and no other
+        whose = {b"CANARY-ILL": "clinic", b"CANARY-WARD": "lab"}
+        for needle, owner in whose.items():
+            if needle in content:
+                assert file.name == "columns.json"
+                assert file.parent.name == owner
+
+
+def test_a_party_folder_holds_its_own_state_alone(tmp_path: Path) -> None:
+    federation().fit(tmp_path / "run")
+    found = checkpoint_of(tmp_path / "run")
+    assert {place.split("/")[0] for place in found} == {"clinic", "lab"}
+    rows = len(frames()["lab"])
+    large = [place for place, tensor in found.items() if tensor.dim() and tensor.shape[0] == rows]
+    assert sorted(large) == ["clinic/labels/duals", "clinic/labels/z"]  # per row, and at the label owner only
+
+
+@pytest.mark.parametrize("settings", [*BOTH, STACKED, ALONE], ids=["vimadmm", "splitnn", "cohort", "alone"])
+@pytest.mark.parametrize(("number", "kind"), [(1, Step), (6, Step), (1, dict), (2, dict), (3, dict)])
+def test_an_interrupted_run_ends_like_an_undisturbed_one(settings: Any, number: int, kind: type, undisturbed: Undisturbed, tmp_path: Path) -> None:
+    folder, whole = undisturbed(settings)
+    with pytest.raises(Interrupted):
+        federation(settings=settings).fit(tmp_path / "cut", watch=after(number, kind))
+    resumed = federation(settings=settings).fit(tmp_path / "cut", resume=True)
+    assert same_run(folder, tmp_path / "cut")
+    assert len(resumed.history) == len(whole.history) == 3
+    for key in ("metrics", "bytes", "rounds", "epochs", "stopped"):
+        assert resumed.summary[key] == whole.summary[key]
+
+
+@pytest.mark.parametrize("every", [0, 2])
+def test_rarer_checkpoints_lose_epochs_but_change_nothing(every: int, tmp_path: Path) -> None:
+    settings = quick(train={"epochs": 3, "early_stop": False, "checkpoint_every": every})
+    federation(settings=settings).fit(tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        federation(settings=settings).fit(tmp_path / "cut", watch=after(11, Step))
+    assert len(records(tmp_path / "cut")) == 2
+    assert RunDirectory(tmp_path / "cut").mark()["step"] == (0 if every == 0 else 8)
+    federation(settings=settings).fit(tmp_path / "cut", resume=True)
+    assert same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize("nth", range(2, 9))  # two parties and four checkpoints
+def test_a_crash_while_saving_falls_back_to_the_checkpoint_before(
+    nth: int, undisturbed: Undisturbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, real = [0], checkpoint.write
+
+    def crash(folder: Path, state: dict[str, Any]) -> None:
+        calls[0] += 1
+        if calls[0] == nth + 1:
+            raise Interrupted
+        real(folder, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write", crash)
+        with pytest.raises(Interrupted):
+            federation(settings=THREE).fit(tmp_path / "cut")
+    assert RunDirectory(tmp_path / "cut").mark()["number"] == nth // 2
+    federation(settings=THREE).fit(tmp_path / "cut", resume=True)
+    assert same_run(undisturbed(THREE)[0], tmp_path / "cut")
+
+
+def test_a_line_that_a_crash_cut_short_is_dropped(undisturbed: Undisturbed, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        federation(settings=THREE).fit(tmp_path / "cut", watch=after(2, dict))
+    with (tmp_path / "cut" / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 3, "st')
+    with (tmp_path / "cut" / "parties" / "lab" / "ledger.jsonl").open("a") as file:
+        file.write('{"direction":"out","pe')
+    federation(settings=THREE).fit(tmp_path / "cut", resume=True)
+    assert same_run(undisturbed(THREE)[0], tmp_path / "cut")
+
+
+def test_resuming_a_finished_run_trains_no_more(tmp_path: Path) -> None:
+    federation(settings=THREE).fit(tmp_path / "run")
+    before, lines = checkpoint_of(tmp_path / "run"), records(tmp_path / "run")
+    outcome = federation(settings=THREE).fit(tmp_path / "run", resume=True)
+    after_ = checkpoint_of(tmp_path / "run")
+    assert equal(before, after_)
+    assert records(tmp_path / "run") == lines
+    assert outcome.summary["epochs"] == 3
+
+
+def fewer(given: Frames) -> None:
+    for name in given:
+        given[name] = given[name][given[name]["patient"] != "P003"]
+
+
+def renamed(given: Frames) -> None:
+    for name in given:
+        given[name]["patient"] = given[name]["patient"].replace("P003", "Q003")
+
+
+def wider(given: Frames) -> None:
+    given["lab"]["copper"] = np.linspace(0, 1, len(given["lab"]))
+
+
+def other_values(given: Frames) -> None:
+    given["lab"]["iron"] *= 1.01
+
+
+def other_labels(given: Frames) -> None:
+    given["clinic"]["diagnosis"] = given["clinic"]["diagnosis"].replace("ill", "sick")
+
+
+@pytest.mark.parametrize("change", [fewer, renamed, wider, other_values, other_labels])
+def test_a_changed_table_cannot_continue_a_run(change: Callable[[Frames], None], tmp_path: Path) -> None:
+    federation().fit(tmp_path / "run")
+    given = frames()
+    change(given)
+    message = r"is not the one that .*run was trained on|are not those that .*run was trained on"
+    with pytest.raises(CheckpointError, match=message):
+        federation(given).fit(tmp_path / "run", resume=True)
+    with pytest.raises(CheckpointError, match=message):
+        load(tmp_path / "run", frames=given)
+
+
+@pytest.mark.parametrize("changes", [{"federation": {"seed": 1}}, {"train": {"batch_size": 8}}, {"data": {"test": 0.3}}])
+def test_another_seed_batch_size_or_split_cannot_continue_a_run(changes: dict[str, Any], tmp_path: Path) -> None:
+    federation().fit(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"a table, the split, the seed or the batch size changed"):
+        federation(settings=quick(**changes)).fit(tmp_path / "run", resume=True)
+
+
+def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
+    federation().fit(tmp_path / "run")
+    before = {name: (tmp_path / "run" / name).read_bytes() for name in files(tmp_path / "run")}
+    for again in (lambda: federation().fit(tmp_path / "run"), lambda: federation().save(tmp_path / "run")):
+        with pytest.raises(ConfigError, match=r"already holds a run\. Choose another --out, or continue it with --resume"):
+            again()
+    assert before == {name: (tmp_path / "run" / name).read_bytes() for name in files(tmp_path / "run")}
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigError, match=r"file is a file, and a run needs a folder"):
+        federation().fit(tmp_path / "file")
+    with pytest.raises(InputError, match=r"The run directory .*run cannot be written: Not a directory"):
+        federation().fit(tmp_path / "file" / "run")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"number": "x", "step": 1, "rows": ""}', "null"])
+def test_a_damaged_mark_is_told(content: str, tmp_path: Path) -> None:
+    federation().fit(tmp_path / "run")
+    (tmp_path / "run" / "checkpoint.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"checkpoint\.json is damaged"):
+        federation().fit(tmp_path / "run", resume=True)
+
+
+def test_what_is_missing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"none is not a run directory: federation\.toml is missing"):
+        load(tmp_path / "none")
+    with pytest.raises(CheckpointError, match=r"holds no finished checkpoint\. Start the run without --resume"):
+        federation().fit(tmp_path / "none", resume=True)
+    federation().fit(tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "gone")
+    shutil.rmtree(next((tmp_path / "gone" / "parties" / "lab").glob("checkpoint-*")))
+    with pytest.raises(CheckpointError, match=r"There is no checkpoint at .*lab/checkpoint-000004: state\.json is missing"):
+        load(tmp_path / "gone", frames=frames())
+    for content in ("{", None):
+        path = tmp_path / "run" / "parties" / "lab" / "columns.json"
+        path.write_text(content) if content else path.unlink()
+        for ids in (None, ["P001"]):
+            with pytest.raises(CheckpointError, match=r"lab/columns\.json is missing or damaged"):
+                load(tmp_path / "run", frames=frames(), ids=ids)
+
+
+@pytest.mark.parametrize("settings", BOTH, ids=["vimadmm", "splitnn"])
+def test_a_run_made_from_frames_is_loaded_with_frames(settings: Any, tmp_path: Path) -> None:
+    one = federation(settings=settings)
+    one.fit(tmp_path / "run")
+    again = load(tmp_path / "run", frames=frames())
+    assert equal(learned_of(one), learned_of(again))
+    assert again.evaluate("test") == one.evaluate("test")
+    assert again.predict().scores.tolist() == one.predict().scores.tolist()
+    with pytest.raises(ConfigError, match=r"\[parties\.clinic\] must name its table"):
+        load(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"There is a frame for 'labs', which is no party"):
+        load(tmp_path / "run", frames={**frames(), "labs": frames()["lab"]})
+    with pytest.raises(ConfigError, match=r"\[parties\.lab\] is no party of this federation"):
+        load(tmp_path / "run", frames={"clinic": frames()["clinic"]})
+
+
+def test_a_saved_federation_continues_where_it_was(tmp_path: Path) -> None:
+    one = federation()
+    training = one.train()
+    for _ in range(3):
+        next(training)
+    one.predict(["P001"])  # no part of what was agreed
+    one.save(tmp_path / "saved")
+    again = load(tmp_path / "saved", frames=frames())
+    assert [step.loss for step in again.train()] == [step.loss for step in training]
+    assert equal(learned_of(one), learned_of(again))
+
+
+def test_a_run_from_files_or_a_named_data_set_is_loaded_by_its_folder_alone(tmp_path: Path) -> None:
+    one = Federation.from_toml(write(tmp_path / "tables"))
+    one.fit(tmp_path / "run")
+    assert load(tmp_path / "run").evaluate("test") == one.evaluate("test")
+    tables = quick(data={"dataset": "breast_cancer", "parts": 2, "validation": 0}, train={"epochs": 1, "batch_size": 200})
+    named = Federation.from_settings(Settings.from_mapping(tables))
+    named.fit(tmp_path / "named")
+    for ids in (None, ["5", "17"]):
+        again = load(tmp_path / "named", ids=ids)
+        assert again.predict(["17", "5"]).scores.tolist() == named.predict(["17", "5"]).scores.tolist()
+
+
+def fresh(rows: int = 5) -> Frames:
+    """Patients that came after training, whose diagnosis nobody knows yet."""
+    made = frames(rows=rows, seed=9)
+    for frame in made.values():
+        frame["patient"] = frame["patient"].str.replace("P", "N")
+    made["clinic"] = made["clinic"].drop(columns="diagnosis")
+    return made
+
+
+def test_new_rows_are_predicted_from_new_tables_without_labels(tmp_path: Path) -> None:
+    one = Federation.from_toml(write(tmp_path / "tables"))
+    one.fit(tmp_path / "run")
+    write(tmp_path / "new", fresh())
+    tables = {name: str(tmp_path / "new" / f"{name}.csv") for name in ("clinic", "lab")}
+    ids = ["N003", "N000"]
+    from_files = load(tmp_path / "run", ids=ids, tables=tables).predict(ids)
+    from_frames = load(tmp_path / "run", ids=ids, frames=fresh()).predict()
+    assert from_files.ids.tolist() == from_frames.ids.tolist() == ids
+    assert from_files.scores.tolist() == from_frames.scores.tolist()
+    # the same cells under an id that was there in training give the same answer
+    both = {name: pd.concat([f, fresh()[name].assign(diagnosis="ill") if name == "clinic" else fresh()[name]])
+            for name, f in frames().items()}  # fmt: skip
+    known = load(tmp_path / "run", ids=["P004", "N003"], frames=both).predict()
+    np.testing.assert_allclose(known.scores, [one.predict(["P004"]).scores[0], from_files.scores[0]], rtol=1e-6)
+
+
+def test_rows_are_prepared_as_in_training_not_by_themselves(tmp_path: Path) -> None:
+    one = federation()
+    one.fit(tmp_path / "run")
+    ids = one.holdings.ids[:3].tolist()
+    few = load(tmp_path / "run", ids=ids, frames={n: f[f["patient"].isin(ids)] for n, f in frames().items()})
+    for name in ("clinic", "lab"):
+        whole, part = one.holdings.parties[name].features, few.holdings.parties[name].features
+        assert whole is not None
+        assert part is not None
+        assert torch.equal(whole[:3], part)
+
+
+def test_a_label_owner_without_columns_brings_no_table_to_a_prediction(tmp_path: Path) -> None:
+    given = frames()
+    given["clinic"] = given["clinic"][["patient", "diagnosis"]]
+    one = federation(given)
+    one.fit(tmp_path / "run")
+    again = load(tmp_path / "run", ids=["P005"], frames={"lab": given["lab"]})
+    np.testing.assert_allclose(again.predict().scores, one.predict(["P005"]).scores, rtol=1e-6)
+    assert load(tmp_path / "run", ids=["P005"], frames=given).predict().labels.shape == (1,)
+
+
+def test_regression_predicts_new_rows_in_its_own_units(tmp_path: Path) -> None:
+    given = frames(task="regression")
+    one = federation(given)
+    one.fit(tmp_path / "run")
+    again = load(tmp_path / "run", ids=["P005"], frames=given).predict()
+    np.testing.assert_allclose(again.labels, one.predict(["P005"]).labels, rtol=1e-5)
+
+
+def test_rows_that_a_party_lacks_are_named(tmp_path: Path) -> None:
+    federation().fit(tmp_path / "run")
+    given = frames()
+    given["lab"] = given["lab"].iloc[1:]
+    gone = frames()["lab"]["patient"].iloc[0]
+    with pytest.raises(DataError, match=rf"'lab' lacks 1 of the ids asked for, such as '{gone}'"):
+        load(tmp_path / "run", ids=[gone], frames=given)

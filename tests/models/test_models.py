@@ -1,0 +1,132 @@
+"""A model is built by name or import path, from its own seed, and a bad description is explained."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from colonnade.errors import ConfigError
+from colonnade.models import MODELS, build, cnn, linear, mlp
+
+NETS = """
+from torch import nn
+
+PI = 3.14
+
+class Tower(nn.Module):
+    def __init__(self, shape, depth=1):
+        super().__init__()
+        self.shape, self.depth = shape, depth
+        self.layer = nn.Linear(shape[0], 4)
+
+class Shapeless(nn.Module):
+    def __init__(self, **settings):
+        super().__init__()
+        self.settings = settings
+
+def number(shape):
+    return 3
+
+def no_model():
+    raise ImportError("inside")
+"""
+
+
+@pytest.fixture(autouse=True)
+def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "my_nets.py").write_text(NETS)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("my_nets", None)
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return list(model.state_dict().values())
+
+
+def same(a: nn.Module, b: nn.Module) -> bool:
+    return all(map(torch.equal, weights(a), weights(b)))
+
+
+def test_the_registry_is_literal() -> None:
+    assert dict(MODELS) == {"mlp": mlp, "cnn": cnn, "linear": linear}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("shape", [(5, 6), (3, 8, 8)])
+def test_a_name_alone_will_do(name: str, shape: tuple[int, ...]) -> None:
+    assert build(name, shape, seed=0, owner="bank")(torch.randn(2, *shape)).shape == (2, 60)
+
+
+def test_settings_reach_the_model_and_the_name_may_be_left_out() -> None:
+    model = build({"hidden": [3, 4], "width": 5}, (7,), seed=0, owner="bank")
+    sizes = [(part.in_features, part.out_features) for part in model.modules() if isinstance(part, nn.Linear)]
+    assert sizes == [(7, 3), (3, 4), (4, 5)]
+
+
+def test_the_description_is_left_as_it_was() -> None:
+    spec = {"name": "mlp", "width": 5}
+    build(spec, (7,), seed=0, owner="bank")
+    assert spec == {"name": "mlp", "width": 5}
+
+
+@pytest.mark.parametrize("path", ["my_nets:Tower", "my_nets.Tower"])
+def test_an_import_path_is_called_with_its_settings_and_the_shape(path: str) -> None:
+    model: Any = build({"name": path, "depth": 3}, (7,), seed=0, owner="bank")
+    assert (type(model).__name__, model.shape, model.depth) == ("Tower", (7,), 3)
+
+
+def test_a_model_that_takes_no_shape_gets_none() -> None:
+    model: Any = build({"name": "my_nets:Shapeless", "a": 1}, (7,), seed=0, owner="bank")
+    assert model.settings == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ("mpl", r"The model of 'bank' is 'mpl' \(did you mean 'mlp'\?\). Use one of mlp, cnn, linear, or an import"),
+        ("transformer", "The model of 'bank' is 'transformer'. Use one of"),
+        ("", "The model of 'bank' is ''"),
+        (":", "The model of 'bank' is ':'"),
+        ("no_such_package.nets:Tower", "'no_such_package.nets:Tower' of 'bank' cannot be imported: No module named"),
+        ("my_nets:Towre", "'my_nets:Towre' of 'bank' cannot be imported: module 'my_nets' has no attribute 'Towre'"),
+        ("..my_nets:Tower", "'..my_nets:Tower' of 'bank' cannot be imported"),
+        ("my_nets:PI", "'my_nets:PI' of 'bank' is a float, which cannot be called"),
+        ("my_nets:number", "'my_nets:number' of 'bank' is a int, not a torch.nn.Module"),
+        ({"name": "mlp", "widht": 3}, "'mlp' of 'bank' cannot be made: .*unexpected keyword argument 'widht'"),
+        ({"name": "my_nets:Tower", "deep": 3}, "'my_nets:Tower' of 'bank' cannot be made: .*'deep'"),
+        ({"name": "mlp", "hidden": 5}, "'mlp' of 'bank' cannot be made"),
+        ({"name": "mlp", "hidden": ["a"]}, "'mlp' of 'bank' cannot be made"),
+        ({"name": "cnn"}, "'cnn' needs rows of"),
+    ],
+)
+def test_a_bad_description_is_explained(spec: Any, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        build(spec, (7,), seed=0, owner="bank")
+
+
+@pytest.mark.parametrize("name", [*MODELS, "my_nets:Tower"])
+def test_equal_seeds_give_equal_weights_and_others_do_not(name: str) -> None:
+    one, again, other = (build(name, (6, 6), seed=seed, owner="bank") for seed in (3, 3, 4))
+    assert same(one, again)
+    assert not same(one, other)
+
+
+@pytest.mark.parametrize("spec", ["mlp", "cnn", "my_nets:number"])
+def test_no_global_random_number_is_used_or_changed(spec: str) -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    try:
+        first = build(spec, (6, 6), seed=3, owner="bank")
+    except ConfigError:
+        assert torch.equal(torch.get_rng_state(), before)
+        return
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert same(first, build(spec, (6, 6), seed=3, owner="bank"))

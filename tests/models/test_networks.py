@@ -1,0 +1,84 @@
+"""The packaged networks map rows of their shape to [rows, width]."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from colonnade.errors import ConfigError
+from colonnade.models.networks import cnn, linear, mlp
+
+
+def linears(model: nn.Module) -> list[tuple[int, int]]:
+    return [(part.in_features, part.out_features) for part in model.modules() if isinstance(part, nn.Linear)]
+
+
+@pytest.mark.parametrize("shape", [(1,), (56,), (7, 28), (3, 8, 8), (2, 3, 4, 5)])
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("width", [1, 60])
+def test_flat_networks_take_rows_of_any_shape(shape: tuple[int, ...], rows: int, width: int) -> None:
+    for model in (mlp(shape, width=width), mlp(shape, hidden=[], width=width), linear(shape, width=width)):
+        assert model(torch.randn(rows, *shape)).shape == (rows, width)
+
+
+@pytest.mark.parametrize("shape", [(28, 28), (7, 28), (1, 1), (1, 9), (1, 28, 28), (3, 32, 16), (3, 1, 1), (3, 2, 5)])
+@pytest.mark.parametrize("channels", [(4,), (4, 8, 8, 16), (2,) * 7])
+def test_a_cnn_takes_pictures_of_any_size(shape: tuple[int, ...], channels: tuple[int, ...]) -> None:
+    model = cnn(shape, channels=channels, width=11)
+    assert model(torch.randn(3, *shape)).shape == (3, 11)
+    assert [p.out_channels for p in model.modules() if isinstance(p, nn.Conv2d)] == list(channels)
+
+
+@pytest.mark.parametrize("shape", [(5,), (), (2, 3, 4, 5)])
+def test_a_cnn_needs_pictures(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"'cnn' needs rows of \[height, width\] or .*; found \("):
+        cnn(shape)
+
+
+def test_the_defaults_are_vim_s() -> None:
+    assert linears(mlp((56,))) == [(56, 120), (120, 60)]
+    assert linears(linear((56,))) == [(56, 60)]
+    convolutions = [part for part in cnn((3, 32, 16)).modules() if isinstance(part, nn.Conv2d)]
+    assert [part.out_channels for part in convolutions] == [32, 64, 64, 128]
+
+
+def test_an_mlp_has_a_relu_after_every_layer_the_last_one_too() -> None:
+    model = mlp((3,), hidden=[4, 5], width=6)
+    assert linears(model) == [(3, 4), (4, 5), (5, 6)]
+    kinds = [type(part) for part in model.children()]
+    assert kinds == [nn.Linear, nn.ReLU] * 3
+    assert bool((model(torch.randn(50, 3)) >= 0).all())
+
+
+def test_a_linear_model_is_linear() -> None:
+    model = linear((2, 3))
+    a, b, zero = torch.randn(1, 2, 3), torch.randn(1, 2, 3), torch.zeros(1, 2, 3)
+    assert torch.allclose(model(a + b) + model(zero), model(a) + model(b), atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [mlp, cnn, linear])
+def test_rows_do_not_see_each_other(make: type[nn.Module]) -> None:
+    model = make((4, 6))
+    x = torch.randn(5, 4, 6)
+    alone = torch.cat([model(x[i : i + 1]) for i in range(5)])
+    assert torch.allclose(model(x), alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [mlp, cnn, linear])
+def test_every_parameter_learns(make: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = make((4, 6))
+    torch.autograd.backward(model(torch.randn(64, 4, 6)).square().sum())
+    assert all(p.grad is not None and bool(p.grad.any()) for p in model.parameters())
+
+
+def test_a_flattened_picture_is_read_row_by_row() -> None:
+    torch.manual_seed(0)
+    flat = linear((12,))
+    square = linear((3, 4))
+    square.load_state_dict({name.replace("0.", "1."): value for name, value in flat.state_dict().items()})
+    x = torch.randn(2, 3, 4)
+    assert torch.equal(square(x), flat(x.reshape(2, math.prod((3, 4)))))
