@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from tests.conformance.toy import TASKS, Task, Toy, cohorts, federation, sequential
+from tests.conformance.toy import TASKS, Task, Toy, assert_bit_equal, cohorts, federation, sequential
 from torch import Tensor, nn
 
 from colonnade.algorithms import vimadmm
@@ -344,6 +344,17 @@ def test_variables_for_a_batch_that_is_not_pending_are_refused(pending: str | No
     variables = toy.driver.variables_for(torch.zeros(32, 3), "train/0/0")["ada"]
     with pytest.raises(PartyError, match=f"variables came for batch train/0/0, but {pending} is pending"):
         toy.peers["ada"].ask(variables)
+
+
+def test_a_prediction_in_the_middle_of_a_round_does_not_disturb_it() -> None:
+    plain, disturbed = federation(vimadmm), federation(vimadmm)
+    for toy in (plain, disturbed):
+        toy.peers.ask_each(toy.driver.first_heads())
+        toy.peers.ask(vimadmm.Embed("train/0/0"))
+        if toy is disturbed:
+            toy.predict()
+        toy.peers.ask_each(toy.driver.variables_for(torch.ones(32, 3), "train/0/0"))
+    assert_bit_equal(plain.states(), disturbed.states())
 
 
 def test_improving_before_any_head_is_an_error_not_a_guess() -> None:

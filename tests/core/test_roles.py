@@ -75,7 +75,9 @@ def test_it_is_the_party_that_differs_which_is_named() -> None:
         label_owner().meet({"bank": good, "clinic": Card(3, 10, "0" * 16)})
 
 
-@pytest.mark.parametrize(("batch", "training"), [("train/0/0", True), ("test[0:2]", False), ("train/1/1", True), ("train[0:2]", False)])
+@pytest.mark.parametrize(
+    ("batch", "training"), [("train/0/0", True), ("test[0:2]", False), ("train/1/1", True), ("train[0:2]", False)]
+)
 @pytest.mark.parametrize("before", [True, False])
 def test_the_model_s_mode_follows_the_batch_s_purpose(batch: str, training: bool, before: bool) -> None:
     model = nn.Sequential(nn.Linear(5, 3), nn.Dropout(0.5))

@@ -223,7 +223,7 @@ def test_a_loss_without_a_z_update_is_refused_by_name() -> None:
 
 
 def test_an_unsolved_update_says_so() -> None:
-    """Duals that ADMM never makes (they are softmax minus one-hot) can exhaust the steps; that must not pass silently."""
+    """Duals that ADMM never makes (its own are softmax minus one-hot) can exhaust the steps: not silently."""
     generator = torch.Generator().manual_seed(0)
     o, duals = torch.randn(8, 10, generator=generator), 100 * torch.randn(8, 10, generator=generator)
     with pytest.warns(UserWarning, match=r"z-update stopped after 200 steps at a gradient of .*rho=0.01"):

@@ -293,6 +293,15 @@ def test_different_plain_fields_are_a_clear_error() -> None:
     assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [2.0, 3.0, 4.0]
 
 
+def test_plain_fields_need_be_equal_not_the_same_object() -> None:
+    _, peers, outbox, _ = cohort_of_echoes()
+    by = outbox.release(torch.tensor(1.0), "by")
+    replies = peers.ask_each({name: Multiply(by, float("1.5")) for name in NAMES})
+    assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [2.5, 3.5, 4.5]
+    with pytest.raises(PartyError, match="different values of batch"):
+        peers.ask_each({name: Multiply(by, batch=None if name == "bob" else "train/0/0") for name in NAMES})
+
+
 def test_different_names_inside_a_field_are_a_clear_error() -> None:
     _, peers, outbox, _ = cohort_of_echoes()
     x = outbox.release(torch.ones(6, 4), "x")

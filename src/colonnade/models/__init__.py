@@ -1,8 +1,8 @@
 """Local models by short name or import path. Any `nn.Module` that maps rows to `[rows, width]` will do.
 
-    model = "mlp"
-    model = { name = "mlp", hidden = [120], width = 60 }
-    model = { name = "my_package.nets:Tower", depth = 3 }      # called with depth=3, and shape=... if it takes it
+model = "mlp"
+model = { name = "mlp", hidden = [120], width = 60 }
+model = { name = "my_package.nets:Tower", depth = 3 }      # called with depth=3, and shape=... if it takes it
 """
 
 from __future__ import annotations

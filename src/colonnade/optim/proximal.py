@@ -54,8 +54,8 @@ def _newton(o: Tensor, pull: Tensor, rho: float, step: Callable[[Tensor, Tensor,
         spread = d.amax(-1, keepdim=True).clamp_min(0) - d.amin(-1, keepdim=True).clamp_max(0)
         z = z - d * torch.where(spread > 1e-12, torch.log1p(spread) / spread.clamp_min(1e-12), 1.0)
     else:
-        left = float(gradient.abs().max())
-        warnings.warn(f"A z-update stopped after {MAX_STEPS} steps at a gradient of {left:.1e}; rho={rho}.", stacklevel=3)
+        found = f"at a gradient of {float(gradient.abs().max()):.1e}; rho={rho}."
+        warnings.warn(f"A z-update stopped after {MAX_STEPS} steps {found}", stacklevel=3)
     return z
 
 
