@@ -48,20 +48,20 @@ def fit(federation: Federation, out: Path | None, *, resume: bool, watch: Watch 
         run.checkpoint(federation)  # from here on it can be resumed
     clock = _Clock(sum(record["seconds"] for record in outcome.history))
     every = federation.settings.train.checkpoint_every
-    losses: list[float] = []
+    epoch: list[Step] = []
     done = federation.batches.done
     if reason := _stop(federation, outcome.history):  # it had stopped before it was resumed
         outcome.stopped = reason
     try:
         for step in () if reason else federation.train():
             done = step.batch.step + 1
-            losses.append(step.loss)
+            epoch.append(step)
             if watch is not None:
                 watch(step)
             if step.batch.number + 1 < federation.batches.per_epoch:
                 continue
-            record = _record(federation, step, losses, clock)
-            losses.clear()
+            record = _record(federation, epoch, clock)
+            epoch.clear()
             outcome.history.append(record)
             if run is not None:
                 run.add_metrics(record)  # first: what a lost checkpoint leaves over is cut off when resuming
@@ -123,11 +123,12 @@ class _Clock:
         return self.before + time.perf_counter() - self.start
 
 
-def _record(federation: Federation, step: Step, losses: list[float], clock: _Clock) -> Record:
+def _record(federation: Federation, steps: list[Step], clock: _Clock) -> Record:
+    batch, rows = steps[-1].batch, sum(step.batch.size for step in steps)
     record: Record = {
-        "epoch": step.batch.epoch + 1,
-        "step": step.batch.step + 1,
-        "loss": sum(losses) / len(losses),
+        "epoch": batch.epoch + 1,
+        "step": batch.step + 1,
+        "loss": sum(step.loss * step.batch.size for step in steps) / rows,  # the last batch may be shorter
         "seconds": round(clock.lap(), 4),
         "bytes": sum(book.total("out") for book in federation.ledgers.values()),
     }

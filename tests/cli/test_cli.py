@@ -1,0 +1,86 @@
+"""The command line teaches itself, and turns every error of ours into one message and an exit code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import colonnade
+from colonnade.cli import app
+from tests.cli.called import Caller
+from tests.federation.small import write
+
+OPTIONS = {
+    "demo": ["--out", "--quiet"],
+    "run": ["--out", "--resume", "--seed", "--json", "--quiet", "FEDERATION.toml"],
+    "predict": ["--rows", "--out", "--table", "--json", "DIR"],
+    "algorithms": ["--json"],
+    "datasets": ["--json"],
+    "reproduce": ["--quick", "--json"],
+    "bench": ["--quick", "--json"],
+}
+
+
+def test_the_commands_are_these(call: Caller) -> None:
+    names = [command.callback.__name__ for command in app.registered_commands if command.callback]
+    assert names == list(OPTIONS)
+    helped = call("--help")
+    assert helped.code == 0
+    for part in (*OPTIONS, "--version", "Exit codes", "colonnade demo"):
+        assert part in helped.out
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_help_tells_every_option(command: str, call: Caller) -> None:
+    helped = call(command, "--help")
+    assert helped.code == 0
+    for option in OPTIONS[command]:
+        assert option in helped.out
+
+
+def test_without_arguments_it_helps(call: Caller) -> None:
+    helped = call()
+    assert "Usage" in helped.out + helped.err
+
+
+def test_the_version_is_the_packages(call: Caller) -> None:
+    called = call("--version")
+    assert (called.code, called.out) == (0, f"{colonnade.__version__}\n")
+
+
+@pytest.mark.parametrize("arguments", [["rnu"], ["run"], ["run", "a.toml", "--sed", "1"], ["run", "a.toml", "--seed", "x"]])
+def test_a_mistyped_line_is_code_2(arguments: list[str], call: Caller) -> None:
+    called = call(*arguments)
+    assert called.code == 2
+    assert called.out == ""
+    assert "Traceback" not in called.err
+
+
+def test_a_message_is_printed_as_it_is(call: Caller, tmp_path: Path) -> None:
+    """Brackets in it are no markup, and a pipe gets whole lines."""
+    path = tmp_path / "federation.toml"
+    path.write_text("[trian]\n")
+    known = "algorithm, data, model, train, federation, parties"
+    message = call.fails(2, "run", path)
+    assert message == f"ConfigError: {path} has no table [trian] (did you mean 'train'?). It knows: {known}.\n"
+
+
+def colonnade_in(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """As a shell calls it."""
+    command = [sys.executable, "-c", "from colonnade.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_as_a_process_it_trains_into_a_folder_and_fails_with_a_code(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    done = colonnade_in(tmp_path, "run", path.name, "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "runs" / "federation" / "summary.json").exists()
+    failed = colonnade_in(tmp_path, "run", "none.toml")
+    assert failed.returncode == 2
+    assert failed.stdout == ""
+    assert re.fullmatch(r"ConfigError: The federation file none\.toml cannot be read: No such file or directory\.\n", failed.stderr)

@@ -1,0 +1,60 @@
+"""Progress bars and tables say what the numbers say."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from colonnade.cli import console
+from tests.federation.small import federation, frames
+
+
+def shown(table: Table) -> str:
+    out = Console(file=io.StringIO(), width=120)
+    out.print(table)
+    assert isinstance(out.file, io.StringIO)
+    return out.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_345_678, "12.3 MB"), (5e9, "5.0 GB"), (7e12, "7000.0 GB")],
+)
+def test_sizes_for_people(count: float, text: str) -> None:
+    assert console.size(count) == text
+
+
+def test_the_bar_counts_batches_and_tells_loss_score_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Console(file=io.StringIO(), width=150, force_terminal=True)
+    monkeypatch.setattr(console, "error_console", out)
+    one = federation()
+    with console.progress_of(one, "toy") as watch:
+        one.fit(watch=watch)
+    assert isinstance(out.file, io.StringIO)
+    text = out.file.getvalue()
+    for part in ("toy", "8/8", "epoch 2", "loss 0.", "accuracy 0.", " kB"):
+        assert part in text
+
+
+def test_a_quiet_bar_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Console(file=io.StringIO(), force_terminal=True)
+    monkeypatch.setattr(console, "error_console", out)
+    one = federation(frames(task="regression"))
+    with console.progress_of(one, "toy", quiet=True) as watch:
+        one.fit(watch=watch)
+    assert isinstance(out.file, io.StringIO)
+    assert out.file.getvalue() == ""
+
+
+def test_tables_hold_every_split_and_every_party() -> None:
+    metrics = shown(console.metrics_table({"train": {"loss": 0.5, "accuracy": 0.91}, "test": {"loss": 0.6, "accuracy": 0.87}}))
+    for part in ("train", "test", "0.9100", "0.8700", "accuracy"):
+        assert part in metrics
+    assert "How good" in shown(console.metrics_table({}))  # a spent budget may allow no measurement
+    summary = {"bytes": {"clinic": {"out": 2000, "in": 3000}}, "parties": {"clinic": ["features", "labels"]}}
+    traffic = shown(console.traffic_table(summary))
+    for part in ("clinic", "features and labels", "2.0 kB", "3.0 kB"):
+        assert part in traffic

@@ -1,0 +1,70 @@
+"""`colonnade demo`: a minute that shows the whole, and touches nothing that is not its own."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from colonnade.cli.demo import write_tables
+from colonnade.errors import ConfigError
+from tests.cli.called import Caller
+
+
+def test_the_demo_shows_three_accuracies_what_travelled_and_what_was_learned(call: Caller, tmp_path: Path) -> None:
+    start = time.perf_counter()
+    called = call("demo", "--out", tmp_path / "demo", "--quiet")
+    assert time.perf_counter() - start < 60
+    assert (called.code, called.err) == (0, "")
+    found = {
+        name: float(score)
+        for name, score in re.findall(r"│ (the clinic alone|together, nothing moved|all tables in one place)\s+│\s+([\d.]+)", called.out)
+    }
+    assert len(found) == 3
+    assert min(found.values()) > 0.8
+    assert found["together, nothing moved"] > 0.9
+    for part in ("What travelled", "What each party learned about the others", "lab_north", "embedding", "ledger.jsonl"):
+        assert part in called.out
+    assert {path.name for path in (tmp_path / "demo").iterdir()} == {
+        "clinic.csv", "lab_north.csv", "lab_south.csv", "federation.toml", "run"
+    }  # fmt: skip
+
+    rows = tmp_path / "demo" / "lab_north.csv"  # the line that the demo tells to try next
+    predicted = call("predict", tmp_path / "demo" / "run", "--rows", rows)
+    assert predicted.code == 0
+    assert len(predicted.out.splitlines()) == 570
+
+
+def test_an_earlier_demo_is_replaced(tmp_path: Path) -> None:
+    first = write_tables(tmp_path / "demo")
+    (tmp_path / "demo" / "run").mkdir()
+    (tmp_path / "demo" / "federation.toml").write_text("changed")
+    second = write_tables(tmp_path / "demo")
+    assert not (tmp_path / "demo" / "run").exists()
+    assert (tmp_path / "demo" / "federation.toml").read_text().startswith("# Three organisations")
+    for name in first:
+        pd.testing.assert_frame_equal(first[name], second[name])
+
+
+def test_the_three_tables_hold_the_same_patients_and_different_columns(tmp_path: Path) -> None:
+    made = write_tables(tmp_path)
+    columns = [set(frame.columns) - {"patient"} for frame in made.values()]
+    assert [len(names) for names in columns] == [11, 10, 10]
+    assert not columns[0] & columns[1] | columns[1] & columns[2] | columns[0] & columns[2]
+    assert len({frozenset(frame["patient"]) for frame in made.values()}) == 1
+    assert len({tuple(frame["patient"]) for frame in made.values()}) == 3
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_what_is_not_a_demo_is_left_alone(kind: str, call: Caller, tmp_path: Path) -> None:
+    mine = tmp_path / "thesis.txt" if kind == "folder" else tmp_path / "demo"
+    mine.write_text("mine")
+    out = tmp_path if kind == "folder" else mine
+    with pytest.raises(ConfigError, match="holds something that is not a demo"):
+        write_tables(out)
+    assert "Choose another place with --out" in call.fails(2, "demo", "--out", out)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+    assert "The demo cannot be written to" in call.fails(2, "demo", "--out", mine / "deeper")

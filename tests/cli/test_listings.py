@@ -1,0 +1,35 @@
+"""The lists say what there is, for people and for machines."""
+
+from __future__ import annotations
+
+import json
+
+from colonnade.algorithms import ALGORITHMS
+from colonnade.datasets import CATALOGUE
+from tests.cli.called import Caller
+
+
+def test_algorithms(call: Caller) -> None:
+    told = json.loads(call("algorithms", "--json").out)
+    assert list(told) == list(ALGORITHMS)
+    for name, module in ALGORITHMS.items():
+        assert told[name]["reveals"] == module.REVEALS
+        assert told[name]["settings"] == {key: getattr(module.Config(), key) for key in told[name]["settings"]}
+        assert told[name]["about"].endswith(".")
+    shown = call("algorithms")
+    assert shown.code == 0
+    for name in ALGORITHMS:
+        assert name in shown.out
+    assert "rho = 2.0" in shown.out
+    assert "reveals by residual" in shown.out
+
+
+def test_datasets(call: Caller) -> None:
+    told = json.loads(call("datasets", "--json").out)
+    assert list(told) == list(CATALOGUE)
+    assert told["mnist"]["rows"] == 60_000
+    shown = call("datasets")
+    assert shown.code == 0
+    for name in CATALOGUE:
+        assert name in shown.out
+    assert "60,000" in shown.out

@@ -1,0 +1,62 @@
+"""`colonnade reproduce` and `colonnade bench`: figures for people and machines, and code 6 when one is missed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from colonnade import benchmark, reproduction
+from colonnade.benchmark import Result
+from tests.cli.called import Caller
+from tests.test_reproduction import plan_folder
+
+
+@pytest.fixture
+def plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduction, "folder", lambda: plan_folder(tmp_path))
+
+
+def test_without_a_name_they_are_listed(call: Caller, plans: None) -> None:
+    called = call("reproduce")
+    assert called.code == 0
+    assert called.out.splitlines() == ["tiny  digits can be learned", "impossible  nobody can be that good"]
+
+
+def test_a_figure_that_holds_is_code_0(call: Caller, plans: None) -> None:
+    told = call("reproduce", "tiny", "--quick", "--json")
+    assert (told.code, told.err) == (0, "")
+    (check,) = json.loads(told.out)
+    assert check["holds"] is True
+    assert check["by_seed"] == [check["mean"]]
+    shown = call("reproduce", "tiny", "--quick")
+    assert shown.code == 0
+    for part in ("measured next to the paper", "97.12%", "holds"):
+        assert part in shown.out
+    assert "seed 0" in shown.err  # the bar
+
+
+def test_a_figure_that_is_missed_is_code_6(call: Caller, plans: None) -> None:
+    shown = call("reproduce", "impossible", "--quick")
+    assert shown.code == 6
+    assert "missed" in shown.out
+    assert call("reproduce", "impossible", "--quick", "--json").code == 6
+
+
+def test_an_unknown_name_is_code_2(call: Caller, plans: None) -> None:
+    assert "There is no reproduction 'tyni' (did you mean 'tiny'?)" in call.fails(2, "reproduce", "tyni")
+    message = call.fails(2, "bench", "cores")
+    assert "There is no benchmark 'cores' (did you mean 'core'?)" in message
+
+
+def test_bench_gives_tables_and_json(call: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = json.loads(call("bench", "core", "--quick", "--json").out)
+    assert [set(line) for line in told] == [{"what", "measured", "against", "target", "holds", "numbers"}] * len(told)
+    assert {"microseconds", "milliseconds"} == {key for line in told for key in line["numbers"]}
+    results = [Result("a call", "3 µs", "2 µs", "≤ 5 µs", True), Result("a frame", "9 ms", "", "≤ 5 ms", False), Result("x", "1")]
+    monkeypatch.setattr(benchmark, "run", lambda name, *, quick, say: results)
+    shown = call("bench")
+    assert shown.code == 0
+    for part in ("a call", "3 µs", "reached", "missed"):
+        assert part in shown.out
