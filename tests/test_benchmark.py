@@ -36,7 +36,9 @@ def test_one_or_all_are_run(two: None) -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_likely_one(two: None) -> None:
-    with pytest.raises(ConfigError, match=r"There is no benchmark 'frist' \(did you mean 'first'\?\); there are first, se"):
+    with pytest.raises(
+        ConfigError, match=r"There is no benchmark 'frist' \(did you mean 'first'\?\); there are first, se"
+    ):
         benchmark.run("frist")
 
 
@@ -63,4 +65,11 @@ def test_what_the_plumbing_costs_can_be_measured_again_and_again() -> None:
 
 def test_a_result_is_json() -> None:
     told = Result("what", "1", "2", "3", True, {"x": 1.0}).to_json()
-    assert told == {"what": "what", "measured": "1", "against": "2", "target": "3", "holds": True, "numbers": {"x": 1.0}}
+    assert told == {
+        "what": "what",
+        "measured": "1",
+        "against": "2",
+        "target": "3",
+        "holds": True,
+        "numbers": {"x": 1.0},
+    }

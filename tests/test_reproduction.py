@@ -26,7 +26,7 @@ hidden = [16]
 width = 8
 [train]
 epochs = 50
-batch_size = 128
+batch_size = 32
 early_stop = false
 [federation]
 device = "cpu"
@@ -48,7 +48,11 @@ def plan_folder(folder: Path) -> Path:
         ],
         "quick": {"seeds": [0], "epochs": 2},
     }
-    impossible = {**tiny, "claim": "nobody can be that good", "checks": [{"epoch": 1, "metric": "accuracy", "at_least": 1.01}]}
+    impossible = {
+        **tiny,
+        "claim": "nobody can be that good",
+        "checks": [{"epoch": 1, "metric": "accuracy", "at_least": 1.01}],
+    }
     (folder / "paper" / "expected.json").write_text(json.dumps({"tiny": tiny, "impossible": impossible}))
     return folder
 
@@ -113,5 +117,7 @@ def test_the_mean_over_seeds_is_what_must_hold() -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_likely_one(tiny: None) -> None:
-    with pytest.raises(ConfigError, match=r"There is no reproduction 'tyni' \(did you mean 'tiny'\?\); there are tiny, imp"):
-        reproduce("tyni")
+    with pytest.raises(
+        ConfigError, match=r"There is no reproduction 'tinny' \(did you mean 'tiny'\?\); there are tiny, imp"
+    ):
+        reproduce("tinny")

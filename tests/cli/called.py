@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 
@@ -38,5 +39,5 @@ class Caller:
         assert called.code == code, called
         assert called.out == ""
         assert "Traceback" not in called.err
-        assert called.err.count("Error: ") + called.err.count("Exhausted: ") == 1
+        assert len(re.findall(r"^(?:\w+Error|BudgetExhausted): ", called.err, re.MULTILINE)) == 1
         return called.err

@@ -52,7 +52,9 @@ def test_the_version_is_the_packages(call: Caller) -> None:
     assert (called.code, called.out) == (0, f"{colonnade.__version__}\n")
 
 
-@pytest.mark.parametrize("arguments", [["rnu"], ["run"], ["run", "a.toml", "--sed", "1"], ["run", "a.toml", "--seed", "x"]])
+@pytest.mark.parametrize(
+    "arguments", [["rnu"], ["run"], ["run", "a.toml", "--sed", "1"], ["run", "a.toml", "--seed", "x"]]
+)
 def test_a_mistyped_line_is_code_2(arguments: list[str], call: Caller) -> None:
     called = call(*arguments)
     assert called.code == 2
@@ -83,4 +85,6 @@ def test_as_a_process_it_trains_into_a_folder_and_fails_with_a_code(tmp_path: Pa
     failed = colonnade_in(tmp_path, "run", "none.toml")
     assert failed.returncode == 2
     assert failed.stdout == ""
-    assert re.fullmatch(r"ConfigError: The federation file none\.toml cannot be read: No such file or directory\.\n", failed.stderr)
+    assert re.fullmatch(
+        r"ConfigError: The federation file none\.toml cannot be read: No such file or directory\.\n", failed.stderr
+    )

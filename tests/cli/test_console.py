@@ -50,7 +50,9 @@ def test_a_quiet_bar_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tables_hold_every_split_and_every_party() -> None:
-    metrics = shown(console.metrics_table({"train": {"loss": 0.5, "accuracy": 0.91}, "test": {"loss": 0.6, "accuracy": 0.87}}))
+    metrics = shown(
+        console.metrics_table({"train": {"loss": 0.5, "accuracy": 0.91}, "test": {"loss": 0.6, "accuracy": 0.87}})
+    )
     for part in ("train", "test", "0.9100", "0.8700", "accuracy"):
         assert part in metrics
     assert "How good" in shown(console.metrics_table({}))  # a spent budget may allow no measurement

@@ -21,12 +21,20 @@ def test_the_demo_shows_three_accuracies_what_travelled_and_what_was_learned(cal
     assert (called.code, called.err) == (0, "")
     found = {
         name: float(score)
-        for name, score in re.findall(r"│ (the clinic alone|together, nothing moved|all tables in one place)\s+│\s+([\d.]+)", called.out)
+        for name, score in re.findall(
+            r"│ (the clinic alone|together, nothing moved|all tables in one place)\s+│\s+([\d.]+)", called.out
+        )
     }
     assert len(found) == 3
     assert min(found.values()) > 0.8
     assert found["together, nothing moved"] > 0.9
-    for part in ("What travelled", "What each party learned about the others", "lab_north", "embedding", "ledger.jsonl"):
+    for part in (
+        "What travelled",
+        "What each party learned about the others",
+        "lab_north",
+        "embedding",
+        "ledger.jsonl",
+    ):
         assert part in called.out
     assert {path.name for path in (tmp_path / "demo").iterdir()} == {
         "clinic.csv", "lab_north.csv", "lab_south.csv", "federation.toml", "run"

@@ -45,7 +45,7 @@ def test_a_figure_that_is_missed_is_code_6(call: Caller, plans: None) -> None:
 
 
 def test_an_unknown_name_is_code_2(call: Caller, plans: None) -> None:
-    assert "There is no reproduction 'tyni' (did you mean 'tiny'?)" in call.fails(2, "reproduce", "tyni")
+    assert "There is no reproduction 'tinny' (did you mean 'tiny'?)" in call.fails(2, "reproduce", "tinny")
     message = call.fails(2, "bench", "cores")
     assert "There is no benchmark 'cores' (did you mean 'core'?)" in message
 
@@ -54,7 +54,11 @@ def test_bench_gives_tables_and_json(call: Caller, monkeypatch: pytest.MonkeyPat
     told = json.loads(call("bench", "core", "--quick", "--json").out)
     assert [set(line) for line in told] == [{"what", "measured", "against", "target", "holds", "numbers"}] * len(told)
     assert {"microseconds", "milliseconds"} == {key for line in told for key in line["numbers"]}
-    results = [Result("a call", "3 µs", "2 µs", "≤ 5 µs", True), Result("a frame", "9 ms", "", "≤ 5 ms", False), Result("x", "1")]
+    results = [
+        Result("a call", "3 µs", "2 µs", "≤ 5 µs", True),
+        Result("a frame", "9 ms", "", "≤ 5 ms", False),
+        Result("x", "1"),
+    ]
     monkeypatch.setattr(benchmark, "run", lambda name, *, quick, say: results)
     shown = call("bench")
     assert shown.code == 0

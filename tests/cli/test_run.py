@@ -55,7 +55,9 @@ def test_the_seed_can_be_given(call: Caller, tmp_path: Path) -> None:
     assert json.loads(told.out)["metrics"] == other.summary["metrics"]
 
 
-def test_resume_continues_the_latest_run_of_that_file(call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_continues_the_latest_run_of_that_file(
+    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path)
     monkeypatch.chdir(tmp_path)
     for folder in ("runs/federation", "runs/federation-2", "runs/federation-of-others"):
@@ -64,7 +66,11 @@ def test_resume_continues_the_latest_run_of_that_file(call: Caller, tmp_path: Pa
     called = call("run", path, "--resume", "--json")
     assert called.code == 0
     assert json.loads(called.out)["epochs"] == 2
-    done = [name for name in ("federation", "federation-2", "federation-of-others") if Path(f"runs/{name}/summary.json").exists()]
+    done = [
+        name
+        for name in ("federation", "federation-2", "federation-of-others")
+        if Path(f"runs/{name}/summary.json").exists()
+    ]
     assert done == ["federation-2"]
     Federation.from_toml(path).fit("whole")
     assert equal(checkpoint_of(Path("whole")), checkpoint_of(Path("runs/federation-2")))
@@ -97,7 +103,9 @@ def test_a_failing_party_is_code_3(call: Caller, tmp_path: Path) -> None:
     assert "the tower fell" in message
 
 
-def test_a_spent_budget_is_code_4_and_leaves_a_model(call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spent_budget_is_code_4_and_leaves_a_model(
+    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mechanisms: dict[str, Callable[..., Mechanism]] = {"plain": Plain, "spent": Spent}
     monkeypatch.setattr(rules, "MECHANISMS", mechanisms)
     lab = {"outbox": {"train.embedding": {"mechanism": {"name": "spent", "after": 5}}}}

@@ -212,3 +212,21 @@ def test_a_stream_passes_a_failure_on() -> None:
 
 def test_a_stream_of_nothing_ends() -> None:
     assert list(Table().peers.stream(lambda name: None)) == []
+
+
+def test_a_second_driver_of_the_same_name_is_not_given_an_old_reply() -> None:
+    table = Table()
+    values = table.seat.outbox.release(torch.ones(1), "values")
+    again = Peers("driver", NAMES, table.transport, table.seat.ledger)
+    for peers in (table.peers, again):
+        peers.ask_one("bank", Say(values))
+    assert table.speakers["bank"].heard == 2
+
+
+def test_between_two_roles_of_one_organisation_an_entry_is_written_once() -> None:
+    batches = Batches({"train": torch.arange(4)}, batch_size=2, epochs=1, seed=0)
+    seat = Seat.at("bank", batches)
+    peers = Peers("bank", ["bank"], InProcess({"bank": Speaker(seat)}), seat.ledger)
+    peers.ask(Say(seat.outbox.release(torch.ones(2), "values")))
+    assert [(entry.direction, entry.name) for entry in seat.ledger.entries] == [("own", "values"), ("own", "echo")]
+    assert seat.ledger.total("own") == 3 * 2 * 4

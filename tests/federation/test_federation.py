@@ -201,7 +201,9 @@ def test_a_model_that_cannot_be_had_is_refused_with_its_owner() -> None:
 
 def test_a_failing_model_names_its_party_and_the_batch() -> None:
     one = federation(settings=quick(parties={"lab": {"model": "tests.federation.small:Broken"}}))
-    with pytest.raises(PartyError, match=r"'lab' failed while answering .*Embed at batch train/0/0: ValueError: the tower"):
+    with pytest.raises(
+        PartyError, match=r"'lab' failed while answering .*Embed at batch train/0/0: ValueError: the tower"
+    ):
         next(one.train())
 
 
@@ -223,7 +225,9 @@ def test_between_two_roles_of_one_party_nothing_crosses(settings: Any) -> None:
 def test_divergence_is_told_with_its_cure(name: str) -> None:
     settings = {**quick(train={"epochs": 40}), "algorithm": {"name": name, "learning_rate": 1e9}}
     given = frames(task="regression")
-    with pytest.raises(ConfigError, match=r"Training diverged: the loss is (nan|inf) at batch train/\d+/\d+\. Lower learning"):
+    with pytest.raises(
+        ConfigError, match=r"Training diverged: the loss is (nan|inf) at batch train/\d+/\d+\. Lower learning"
+    ):
         trained(given, settings)
 
 

@@ -90,7 +90,10 @@ def test_a_label_owner_may_hold_no_columns_and_roles_say_who_holds_what() -> Non
     given = frames()
     given["clinic"] = given["clinic"][["patient", "diagnosis"]]
     holdings = held(given)
-    assert {name: party.roles() for name, party in holdings.parties.items()} == {"clinic": ["labels"], "lab": ["features"]}
+    assert {name: party.roles() for name, party in holdings.parties.items()} == {
+        "clinic": ["labels"],
+        "lab": ["features"],
+    }
     assert list(holdings.state_of("clinic")) == ["labels"]
     assert list(holdings.state_of("lab")) == ["columns"]
 
@@ -148,7 +151,9 @@ def test_a_table_that_cannot_be_used_is_named_with_its_owner(
 def test_somebody_must_hold_the_labels_and_somebody_columns(tmp_path: Path) -> None:
     given = frames()
     given["clinic"] = given["clinic"].drop(columns="diagnosis")
-    with pytest.raises(DataError, match=r"Exactly one party must name its label column \(label = \.\.\.\); found none\."):
+    with pytest.raises(
+        DataError, match=r"Exactly one party must name its label column \(label = \.\.\.\); found none\."
+    ):
         Federation.from_toml(write(tmp_path / "a", given))
     only = {"clinic": frames()["clinic"][["patient", "diagnosis"]]}
     with pytest.raises(DataError, match=r"No party holds any feature columns"):
@@ -225,8 +230,14 @@ def test_a_table_by_name_is_cut_evenly_or_by_column_names() -> None:
     ("data", "message"),
     [
         ({"dataset": "digts"}, r"There is no data set 'digts'\. Did you mean 'digits'\?"),
-        ({"dataset": "digits", "split": "strips", "parts": [2, 2]}, r"parts must be a whole number for strips; found \[2, 2\]"),
-        ({"dataset": "digits", "split": "patches", "parts": [2, 2, 2]}, r"parts must be \[rows, columns\] for patches; found"),
+        (
+            {"dataset": "digits", "split": "strips", "parts": [2, 2]},
+            r"parts must be a whole number for strips; found \[2, 2\]",
+        ),
+        (
+            {"dataset": "digits", "split": "patches", "parts": [2, 2, 2]},
+            r"parts must be \[rows, columns\] for patches; found",
+        ),
         ({"dataset": "digits", "parts": 65}, r"64 columns or pixels cannot be split into 65 parts: ask for 1 to 64"),
         ({"dataset": "digits", "split": "views"}, r"This split needs voxels \[N, D, H, W\]"),
         ({"dataset": "digits", "validation": 0.6, "test": 0.6}, r"leave none for training"),
@@ -239,5 +250,7 @@ def test_a_cut_that_cannot_be_made_is_refused(data: dict[str, object], message: 
 
 def test_party_settings_for_nobody_are_refused() -> None:
     tables = quick(data={"dataset": "digits"}, parties={"client_1": {"outbox": {"embedding": {}}}})
-    with pytest.raises(ConfigError, match=r"\[parties\.client_1\] is no party of this federation \(did you mean 'client_01'"):
+    with pytest.raises(
+        ConfigError, match=r"\[parties\.client_1\] is no party of this federation \(did you mean 'client_01'"
+    ):
         Federation.from_settings(settings_of(**tables))

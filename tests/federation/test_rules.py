@@ -56,7 +56,9 @@ def test_a_mistake_is_named(given: dict[str, Any], message: str) -> None:
 
 
 def test_a_federation_refuses_rules_that_protect_nothing() -> None:
-    with pytest.raises(ConfigError, match=r"\[parties\.lab\.outbox\] has a rule for 'gradient', which is never released"):
+    with pytest.raises(
+        ConfigError, match=r"\[parties\.lab\.outbox\] has a rule for 'gradient', which is never released"
+    ):
         federation(settings=quick(parties={"lab": {"outbox": {"gradient": {}}}}))
     with pytest.raises(ConfigError, match=r"\[parties\.labs\] is no party of this federation \(did you mean 'lab'\?\)"):
         federation(settings=quick(parties={"labs": {"outbox": {"embedding": {}}}}))

@@ -87,7 +87,12 @@ def test_the_files_are_those_that_are_documented_and_no_others(tmp_path: Path, m
     parties = {
         f"run/parties/{name}/{file}"
         for name in ("clinic", "lab")
-        for file in ("columns.json", "ledger.jsonl", "checkpoint-000004/tensors.safetensors", "checkpoint-000004/state.json")
+        for file in (
+            "columns.json",
+            "ledger.jsonl",
+            "checkpoint-000004/tensors.safetensors",
+            "checkpoint-000004/state.json",
+        )
     }
     tops = {f"run/{name}" for name in ("federation.toml", "metrics.jsonl", "summary.json", "checkpoint.json")}
     assert files(tmp_path) - before == tops | parties
@@ -137,7 +142,9 @@ def test_a_party_folder_holds_its_own_state_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("settings", [*BOTH, STACKED, ALONE], ids=["vimadmm", "splitnn", "cohort", "alone"])
 @pytest.mark.parametrize(("number", "kind"), [(1, Step), (6, Step), (1, dict), (2, dict), (3, dict)])
-def test_an_interrupted_run_ends_like_an_undisturbed_one(settings: Any, number: int, kind: type, undisturbed: Undisturbed, tmp_path: Path) -> None:
+def test_an_interrupted_run_ends_like_an_undisturbed_one(
+    settings: Any, number: int, kind: type, undisturbed: Undisturbed, tmp_path: Path
+) -> None:
     folder, whole = undisturbed(settings)
     with pytest.raises(Interrupted):
         federation(settings=settings).fit(tmp_path / "cut", watch=after(number, kind))
@@ -236,7 +243,9 @@ def test_a_changed_table_cannot_continue_a_run(change: Callable[[Frames], None],
         load(tmp_path / "run", frames=given)
 
 
-@pytest.mark.parametrize("changes", [{"federation": {"seed": 1}}, {"train": {"batch_size": 8}}, {"data": {"test": 0.3}}])
+@pytest.mark.parametrize(
+    "changes", [{"federation": {"seed": 1}}, {"train": {"batch_size": 8}}, {"data": {"test": 0.3}}]
+)
 def test_another_seed_batch_size_or_split_cannot_continue_a_run(changes: dict[str, Any], tmp_path: Path) -> None:
     federation().fit(tmp_path / "run")
     with pytest.raises(CheckpointError, match=r"a table, the split, the seed or the batch size changed"):
@@ -247,7 +256,9 @@ def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     federation().fit(tmp_path / "run")
     before = {name: (tmp_path / "run" / name).read_bytes() for name in files(tmp_path / "run")}
     for again in (lambda: federation().fit(tmp_path / "run"), lambda: federation().save(tmp_path / "run")):
-        with pytest.raises(ConfigError, match=r"already holds a run\. Choose another --out, or continue it with --resume"):
+        with pytest.raises(
+            ConfigError, match=r"already holds a run\. Choose another --out, or continue it with --resume"
+        ):
             again()
     assert before == {name: (tmp_path / "run" / name).read_bytes() for name in files(tmp_path / "run")}
 
@@ -277,7 +288,9 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
     federation().fit(tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "gone")
     shutil.rmtree(next((tmp_path / "gone" / "parties" / "lab").glob("checkpoint-*")))
-    with pytest.raises(CheckpointError, match=r"There is no checkpoint at .*lab/checkpoint-000004: state\.json is missing"):
+    with pytest.raises(
+        CheckpointError, match=r"There is no checkpoint at .*lab/checkpoint-000004: state\.json is missing"
+    ):
         load(tmp_path / "gone", frames=frames())
     for content in ("{", None):
         path = tmp_path / "run" / "parties" / "lab" / "columns.json"
@@ -319,7 +332,9 @@ def test_a_run_from_files_or_a_named_data_set_is_loaded_by_its_folder_alone(tmp_
     one = Federation.from_toml(write(tmp_path / "tables"))
     one.fit(tmp_path / "run")
     assert load(tmp_path / "run").evaluate("test") == one.evaluate("test")
-    tables = quick(data={"dataset": "breast_cancer", "parts": 2, "validation": 0}, train={"epochs": 1, "batch_size": 200})
+    tables = quick(
+        data={"dataset": "breast_cancer", "parts": 2, "validation": 0}, train={"epochs": 1, "batch_size": 200}
+    )
     named = Federation.from_settings(Settings.from_mapping(tables))
     named.fit(tmp_path / "named")
     for ids in (None, ["5", "17"]):

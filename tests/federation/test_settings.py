@@ -16,7 +16,26 @@ from colonnade.federation import Settings
 from colonnade.federation.settings import to_toml
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
-    ['"', "\\", '\\"', "'''", '"""', "\n", "\r\n", "\t", "\x00", "\x1b", "\x7f", "\x85", "é", "日本", "\u2028", "🏛", "#", "="]
+    [
+        '"',
+        "\\",
+        '\\"',
+        "'''",
+        '"""',
+        "\n",
+        "\r\n",
+        "\t",
+        "\x00",
+        "\x1b",
+        "\x7f",
+        "\x85",
+        "é",
+        "日本",
+        "\u2028",
+        "🏛",
+        "#",
+        "=",
+    ]
 )
 SCALARS = TEXT | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
 VALUES = st.recursive(
@@ -112,7 +131,10 @@ WRONG: list[tuple[str, str]] = [
     ('[data]\ntask = "ranking"', r'DataSettings\.task must be one of "auto", "classification", "regression"; found'),
     ("[data]\nid = 3", r"\[data\]: id must be text; found 3\."),
     ("[federation]\nseed = -1", r"EngineSettings\.seed must be a whole number, 0 or more; found -1\."),
-    ('[federation]\nthreads = "some"', r'EngineSettings\.threads must be one of "auto", "always", "never"; found \'some\''),
+    (
+        '[federation]\nthreads = "some"',
+        r'EngineSettings\.threads must be one of "auto", "always", "never"; found \'some\'',
+    ),
     ('[algorithm]\nname = "vimadm"', r"There is no algorithm 'vimadm' \(did you mean 'vimadmm'\?\); there are splitnn"),
     ('[algorithm]\nname = ["vimadmm"]', r"There is no algorithm "),
     ("[algorithm]\nroh = 2", r"\[algorithm\] \(vimadmm\) has no setting 'roh' \(did you mean 'rho'\?\)"),
@@ -128,8 +150,14 @@ WRONG: list[tuple[str, str]] = [
     ("[parties.lab]\ncolumns = [1]", r"\[parties\.lab\]: columns must be a list of .*names; found \[1\]\."),
     ("[parties.lab]\nmodel = 3", r"\[parties\.lab\]: model must be a name or a table; found 3\."),
     ('[parties.lab]\noutbox = "plain"', r"\[parties\.lab\]: outbox must be a table of rules; found 'plain'\."),
-    ('[parties.lab]\nscale = "log"', r'PartySettings\.scale must be one of "standard", "minmax", "none"; found \'log\''),
-    ('[parties."../lab"]', r"A party's name has 1 to 64 letters, digits, '-' or '_', since .* folder; found '\.\./lab'"),
+    (
+        '[parties.lab]\nscale = "log"',
+        r'PartySettings\.scale must be one of "standard", "minmax", "none"; found \'log\'',
+    ),
+    (
+        '[parties."../lab"]',
+        r"A party's name has 1 to 64 letters, digits, '-' or '_', since .* folder; found '\.\./lab'",
+    ),
     ('[parties.""]', r"A party's name has 1 to 64 letters.*; found ''"),
     (f"[parties.{'x' * 65}]", r"A party's name has 1 to 64 letters"),
     ("[train\n", r"The federation file .*federation\.toml is not TOML: .*line 1"),

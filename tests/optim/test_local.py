@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from colonnade.algorithms import splitnn, vimadmm
+from colonnade.errors import ConfigError
 from colonnade.optim.local import make_optimizer
 
 
@@ -83,3 +84,8 @@ def test_stacked_parameters_move_exactly_like_separate_ones(optimizer: str, mome
     apart = torch.stack([descend(weight, target) for weight, target in zip(start, targets, strict=True)])
     assert torch.equal(together, apart)
     assert not torch.equal(together, start)
+
+
+def test_nothing_to_train_is_said_plainly() -> None:
+    with pytest.raises(ConfigError, match="A local model has no parameters, so there is nothing to train"):
+        make_optimizer([], Settings())

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import itertools
 import queue
+import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from colonnade.core.ledger import Ledger
 from colonnade.core.message import Message, Request
@@ -44,7 +45,7 @@ class Peers(Mapping[str, Peer]):
     def __init__(self, owner: str, names: Iterable[str], transport: Transport, ledger: Ledger) -> None:
         self.owner, self.transport, self.ledger = owner, transport, ledger
         self._peers = {name: Peer(name, self) for name in names}
-        self._calls = itertools.count(1)
+        self._calls = itertools.count(secrets.randbits(48))  # a restarted driver must not repeat its numbers
 
     def __getitem__(self, name: str) -> Peer:
         return self._peers[name]
@@ -66,9 +67,9 @@ class Peers(Mapping[str, Peer]):
         return self._exchange({name: Envelope(self.owner, number, r) for name, r in requests.items()})
 
     def ask_one(self, name: str, request: Request[R]) -> R:
-        self.ledger.write("out", name, request)
+        self._note("out", name, request)
         reply = self.transport.exchange(name, Envelope(self.owner, next(self._calls), request))
-        self.ledger.write("in", name, reply)
+        self._note("in", name, reply)
         return reply
 
     def stream(
@@ -109,8 +110,13 @@ class Peers(Mapping[str, Peer]):
 
     def _exchange(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> dict[str, Any]:
         for name, envelope in envelopes.items():
-            self.ledger.write("out", name, envelope.message)
+            self._note("out", name, envelope.message)
         replies = self.transport.exchange_each(envelopes)
         for name, reply in replies.items():
-            self.ledger.write("in", name, reply)
+            self._note("in", name, reply)
         return replies
+
+    def _note(self, direction: Literal["out", "in"], name: str, message: Message) -> None:
+        """Between two roles of one organisation the one that answers writes it down, once."""
+        if name != self.owner:
+            self.ledger.write(direction, name, message)

@@ -168,7 +168,7 @@ class Outbox:
     """Privatise, compress, write down. One per party, with the owner's rules by release name.
 
     A rule may be set for one purpose only, as "test.embedding"; it wins over the one for "embedding".
-    Between two roles of the same organisation nothing crosses a boundary, so no rule applies there.
+    An answer to another role of the same organisation crosses no boundary, so no rule applies to it.
     """
 
     def __init__(

@@ -33,7 +33,11 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Envelope(Generic[M]):
-    """A message with its sender and the number of the call, by which a repeated delivery is recognised."""
+    """A message with its sender and the number of the call, by which a repeated delivery is recognised.
+
+    Who the sender is decides what an outbox may leave out, so a transport between machines must take it from the
+    connection it authenticated, never from the frame.
+    """
 
     sender: str
     number: int

@@ -238,6 +238,7 @@ class Federation:
         spec = self._party(name).model or self.settings.model or "mlp"
         seed = seed_for(self.settings.engine.seed, name, "model")
         model = models.build(spec, tuple(features.shape[1:]), seed=seed, owner=name)
+        model = models.seeded(model, self.seats[name].generator, owner=name)
         owner: roles.FeatureOwner = self.algorithm.FeatureOwner(self.seats[name], features, model, self.settings.config)
         return owner
 

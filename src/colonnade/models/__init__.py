@@ -17,9 +17,10 @@ from torch import nn
 
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
+from colonnade.models.dropout import seeded
 from colonnade.models.networks import cnn, linear, mlp
 
-__all__ = ["MODELS", "build", "cnn", "linear", "mlp"]
+__all__ = ["MODELS", "build", "cnn", "linear", "mlp", "seeded"]
 
 MODELS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "linear": linear}
 

@@ -8,6 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from colonnade.errors import ConfigError
+
 
 class Settings(Protocol):
     """What an algorithm's Config says about local optimization."""
@@ -27,6 +29,8 @@ def make_optimizer(parameters: Iterable[Tensor], settings: Settings) -> torch.op
     cohort's stacked parameters move exactly as the members' own would."""
     rate, momentum, decay = settings.learning_rate, settings.momentum, settings.weight_decay
     tensors = list(parameters)
+    if not tensors:
+        raise ConfigError("A local model has no parameters, so there is nothing to train. Give it at least one layer.")
     if settings.optimizer == "adam":
         on_gpu = bool(tensors) and tensors[0].device.type == "cuda"
         return torch.optim.Adam(tensors, rate, betas=(momentum, 0.999), weight_decay=decay, capturable=on_gpu)

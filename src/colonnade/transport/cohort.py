@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import torch
@@ -98,15 +99,12 @@ class Cohort:
         """One stacked answer, taken apart."""
         sender = next(iter(envelopes.values())).sender
         requests = [envelopes[name].message for name in self.members]
-        for party, request in zip(self.members.values(), requests, strict=True):
-            party.ledger.write("in", sender, request)
-            party.outbox._recipient = sender
         self.fresh = False
-        try:
+        with ExitStack() as answering:
+            for party, request in zip(self.members.values(), requests, strict=True):
+                party.ledger.write("in", sender, request)
+                answering.enter_context(party.outbox.answering(sender))
             whole = self.twin.answer(self._join(requests))
-        finally:
-            for party in self.members.values():
-                party.outbox._recipient = None
         replies = {name: self._part(whole, index) for index, name in enumerate(self.members)}
         self.outbox.parts.clear()
         for name, reply in replies.items():
@@ -196,10 +194,6 @@ def groups(parties: Mapping[str, Party]) -> list[dict[str, FeatureOwner]]:
     return [group for group in found.values() if len(group) > 1]
 
 
-PLAIN = set(vars(nn.Module()))
-"""What every module has; its other attributes are settings, and equal modules have equal ones."""
-
-
 def worth_stacking(group: Mapping[str, FeatureOwner], rows: int) -> bool:
     """Whether a cohort is faster. On a GPU always; on a CPU while a party's forward pass over a batch is so small that
     starting the operations costs more than doing them. Counted, not timed, so that a run reproduces; the constant
@@ -210,6 +204,10 @@ def worth_stacking(group: Mapping[str, FeatureOwner], rows: int) -> bool:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         first.model(first.features[:1])
     return rows * int(counter.get_total_flops()) <= STACKING_PAYS * len(group)
+
+
+PLAIN = set(vars(nn.Module()))
+"""What every module has; its other attributes are settings, and equal modules have equal ones."""
 
 
 def _shape(party: FeatureOwner) -> tuple[Any, ...]:
