@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def test_runners_take_turns_after_one_warm_up_and_the_best_counts(monkeypatch: p
         order.append(name)
         clock[0] += next(costs[name])
 
-    monkeypatch.setattr(benchmark.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     assert race({name: lambda name=name: runner(name) for name in costs}, turns=2) == {"a": 1.0, "b": 2.0}  # type: ignore[misc]
     assert order == ["a", "b"] * 3
 

@@ -114,6 +114,7 @@ def test_the_mean_over_seeds_is_what_must_hold() -> None:
     never = Measured(check)  # training stopped before that epoch
     assert math.isnan(never.mean)
     assert not never.holds
+    assert never.to_json()["mean"] is None
 
 
 def test_an_unknown_name_is_refused_with_the_likely_one(tiny: None) -> None:

@@ -70,7 +70,11 @@ class Measured:
         return self.mean >= self.check.at_least
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self.check) | {"by_seed": self.by_seed, "mean": self.mean, "holds": self.holds}
+        return dataclasses.asdict(self.check) | {
+            "by_seed": self.by_seed,
+            "mean": self.mean if self.by_seed else None,
+            "holds": self.holds,
+        }
 
 
 def folder() -> Path:

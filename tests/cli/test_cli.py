@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.called import Caller
+from tests.federation.small import write
 
 import colonnade
 from colonnade.cli import app
-from tests.cli.called import Caller
-from tests.federation.small import write
 
 OPTIONS = {
     "demo": ["--out", "--quiet"],

@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 from rich.table import Table
+from tests.federation.small import federation, frames
 
 from colonnade.cli import console
-from tests.federation.small import federation, frames
 
 
 def shown(table: Table) -> str:

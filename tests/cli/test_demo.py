@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.cli.called import Caller
 
 from colonnade.cli.demo import write_tables
 from colonnade.errors import ConfigError
-from tests.cli.called import Caller
 
 
 def test_the_demo_shows_three_accuracies_what_travelled_and_what_was_learned(call: Caller, tmp_path: Path) -> None:
@@ -44,6 +44,12 @@ def test_the_demo_shows_three_accuracies_what_travelled_and_what_was_learned(cal
     predicted = call("predict", tmp_path / "demo" / "run", "--rows", rows)
     assert predicted.code == 0
     assert len(predicted.out.splitlines()) == 570
+
+    again = call("demo", "--out", tmp_path / "demo", "--quiet")
+    assert again.code == 0
+    assert [line for line in again.out.splitlines() if "│" in line] == [
+        line for line in called.out.splitlines() if "│" in line
+    ]
 
 
 def test_an_earlier_demo_is_replaced(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
+from tests.cli.called import Caller
+
 from colonnade.algorithms import ALGORITHMS
 from colonnade.datasets import CATALOGUE
-from tests.cli.called import Caller
 
 
 def test_algorithms(call: Caller) -> None:

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cli.called import Caller
+from tests.test_reproduction import plan_folder
 
 from colonnade import benchmark, reproduction
 from colonnade.benchmark import Result
-from tests.cli.called import Caller
-from tests.test_reproduction import plan_folder
 
 
 @pytest.fixture

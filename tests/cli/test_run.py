@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tests.cli.called import Caller
+from tests.federation.small import Spent, checkpoint_of, equal, frames, quick, records, write
 
 from colonnade.core import Mechanism, Plain
 from colonnade.federation import Federation, load, rules
-from tests.cli.called import Caller
-from tests.federation.small import Spent, checkpoint_of, equal, frames, quick, records, write
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_predict_prints_csv_or_json_or_writes_files(call: Caller, finished: Path
         called = call("predict", finished / "run", "--rows", rows, "--out", tmp_path / name)
         assert (called.code, called.err) == (0, "")
         assert "3 predictions are in" in called.out
-        pd.testing.assert_frame_equal(read(tmp_path / name), frame, check_dtype=False)  # type: ignore[operator]
+        pd.testing.assert_frame_equal(read(tmp_path / name), frame, check_dtype=False)
     assert {path.name for path in tmp_path.iterdir()} == {"rows.csv", "p.csv", "p.parquet"}
 
 

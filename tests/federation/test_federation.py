@@ -10,10 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-
-from colonnade.errors import ConfigError, DataError, PartyError
-from colonnade.federation import Federation
-from colonnade.federation.holdings import Holdings
 from tests.federation.small import (
     Task,
     equal,
@@ -26,6 +22,10 @@ from tests.federation.small import (
     tensors,
     write,
 )
+
+from colonnade.errors import ConfigError, DataError, PartyError
+from colonnade.federation import Federation
+from colonnade.federation.holdings import Holdings
 
 BOTH = [quick(), splitnn()]
 IDS = ["vimadmm", "splitnn"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tests.federation.small import Frames, Task, frames, quick, settings_of, write
 
 from colonnade import datasets
 from colonnade.errors import ConfigError, DataError
@@ -16,7 +18,6 @@ from colonnade.federation import Federation
 from colonnade.federation.federation import tables_of
 from colonnade.federation.holdings import Holdings, from_dataset, from_tables
 from colonnade.optim.losses import CrossEntropy, Logistic, Squared
-from tests.federation.small import Frames, Task, frames, quick, settings_of, write
 
 PARTIES = {"clinic": {"label": "diagnosis"}, "lab": {}}
 
@@ -101,7 +102,7 @@ def test_a_label_owner_may_hold_no_columns_and_roles_say_who_holds_what() -> Non
 def test_a_party_scales_as_its_settings_say() -> None:
     holdings = held(frames(), parties={**PARTIES, "lab": {"scale": "minmax"}})
     train = features(holdings, "lab")[holdings.splits["train"]]
-    assert (train.amin(0), train.amax(0)) == (pytest.approx([0, 0]), pytest.approx([1, 1]))
+    torch.testing.assert_close(train.aminmax(dim=0), (torch.zeros(2), torch.ones(2)))
 
 
 Change = Callable[[Frames], None]
@@ -115,7 +116,7 @@ def drop(given: Frames) -> None:
     given["lab"] = given["lab"][given["lab"]["patient"] != "P007"]
 
 
-def column(party: str, name: str, value: object) -> Change:
+def column(party: str, name: str, value: Any) -> Change:
     def change(given: Frames) -> None:
         given[party][name] = value
 
@@ -125,12 +126,12 @@ def column(party: str, name: str, value: object) -> Change:
 WRONG: list[tuple[Change, dict[str, object], str]] = [
     (twice, {}, r"'lab' has 2 ids that occur more than once, such as 'P\d+', and an id must name one row"),
     (drop, {}, r"All parties must hold the same ids\. 'lab' lacks 1 of the ids asked for, such as 'P007'"),
-    (column("lab", "iron", 3.5), {}, r"'lab' has columns that cannot be used as .* 56 training rows: one value only: 'iron'"),
+    (column("lab", "iron", 3.5), {}, r"'lab' has columns .* on its 56 training rows: one value only: 'iron'"),
     (column("lab", "zinc", np.nan), {}, r"'lab' has columns that cannot be used .*: no value at all: 'zinc'"),
-    (column("clinic", "diagnosis", "ill"), {}, r"'clinic' has a label 'diagnosis' with one value only on its 56 training"),
+    (column("clinic", "diagnosis", "ill"), {}, r"'clinic' has a label 'diagnosis' with one value only on its 56"),
     (column("clinic", "diagnosis", None), {}, r"'clinic' has \d+ rows without a label in 'diagnosis'"),
-    (column("lab", "diagnosis", "ill"), {}, r"Exactly one party must name its label column .*; found 'clinic', 'lab'\."),
-    (lambda given: None, {"columns": ["iorn"]}, r"'lab' has no column 'iorn', named as its feature\. Did you mean 'iron'\?"),
+    (column("lab", "diagnosis", "ill"), {}, r"Exactly one party must name its label .*; found 'clinic', 'lab'\."),
+    (lambda given: None, {"columns": ["iorn"]}, r"'lab' has no column 'iorn', .* feature\. Did you mean 'iron'"),
     (lambda given: None, {"columns": ["patient"]}, r"'lab' lists its id column 'patient' as a feature"),
     (lambda given: None, {"table": "none.csv"}, r"'lab' names the table .*none\.csv, and there is no such file"),
     (lambda given: None, {"table": "lab.xls"}, r"a table's name must end in one of \.csv, \.csv\.gz, \.parquet"),

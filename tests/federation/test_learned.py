@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.federation.small import entries, federation, quick, splitnn
 
 from colonnade.algorithms import ALGORITHMS
 from colonnade.federation.learned import Learned, learned
-from tests.federation.small import entries, federation, quick, splitnn
 
 
 def by_key(lines: list[Learned]) -> dict[tuple[str, str, str], Learned]:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.federation.small import Spent, federation, quick
 
 from colonnade.core import Identity, Mechanism, Plain, Rule
 from colonnade.errors import ConfigError
 from colonnade.federation import rules
-from tests.federation.small import Spent, federation, quick
 
 RELEASES = ("embedding", "head")
 
@@ -41,7 +41,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"embedding": {"mechanism": 3}}, r"embedding: mechanism 3 is not known"),
     ({"embedding": {"mechanism": ["plain"]}}, r"embedding: mechanism \['plain'\] is not known"),
     ({"embedding": {"mechanism": {"name": "plain", "sigma": 1}}}, r"mechanism 'plain' cannot be made: .*'sigma'"),
-    ({"embedding": "plain"}, r'embedding must look like \{ mechanism = "plain", codec = "identity" \}; found \'plain\''),
+    ({"embedding": "plain"}, r'embedding must look like \{ mechanism = "plain", codec = .* \}; found \'plain\''),
     ({"embedding": {"mechanisme": "plain"}}, r"embedding must look like .*; found \{'mechanisme': 'plain'\}"),
     ({"embeding": {}}, r"has a rule for 'embeding', which is never released \(did you mean 'embedding'\?\)\. This "
                        r"algorithm releases embedding, head;"),

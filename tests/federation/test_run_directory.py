@@ -13,11 +13,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-
-from colonnade.core import Step, checkpoint
-from colonnade.errors import CheckpointError, ConfigError, DataError, InputError
-from colonnade.federation import Federation, Outcome, Settings, load
-from colonnade.federation.run_directory import RunDirectory
 from tests.federation.small import (
     Frames,
     checkpoint_of,
@@ -32,6 +27,11 @@ from tests.federation.small import (
     write,
 )
 
+from colonnade.core import Step, checkpoint
+from colonnade.errors import CheckpointError, ConfigError, DataError, InputError
+from colonnade.federation import Federation, Outcome, Settings, load
+from colonnade.federation.run_directory import RunDirectory
+
 THREE = quick(train={"epochs": 3, "early_stop": False})
 BOTH = [THREE, splitnn(train={"epochs": 3, "early_stop": False})]
 STACKED = quick(train={"epochs": 3, "early_stop": False}, federation={"cohort": "on"})
@@ -39,7 +39,7 @@ ALONE = quick(train={"epochs": 3, "early_stop": False}, federation={"cohort": "o
 Undisturbed = Callable[[Any], tuple[Path, Outcome]]
 
 
-class Interrupted(Exception):
+class Interrupted(Exception):  # noqa: N818 - it is what happened
     """As if the process had been killed."""
 
 

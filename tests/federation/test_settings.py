@@ -107,8 +107,9 @@ def test_to_toml_writes_what_toml_reads(tables: dict[str, Any]) -> None:
 def test_tables_are_found_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path)
-    text = '[parties.a]\ntable = "a.csv"\n[parties.b]\ntable = "../b.csv"\n[parties.c]\ntable = "/data/c.csv"\n[parties.d]\n'
-    path = toml(tmp_path / "here", text)
+    named = {"a": "a.csv", "b": "../b.csv", "c": "/data/c.csv"}
+    tables = to_toml({"parties": {name: {"table": table} for name, table in named.items()}})
+    path = toml(tmp_path / "here", tables + "[parties.d]\n")
     for way in (path, Path("here/federation.toml")):
         found = {name: party.table for name, party in Settings.from_toml(way).parties.items()}
         assert found == {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ import typer
 from colonnade.cli.console import console, metrics_table, progress_of, traffic_table
 from colonnade.errors import BudgetExhausted, ConfigError, DataError, InputError
 from colonnade.federation import Federation, load
-from colonnade.federation.run_directory import SETTINGS, RunDirectory
+from colonnade.federation.run_directory import SETTINGS, RunDirectory, to_json
 
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON instead of tables.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no tables.")]
@@ -41,7 +40,7 @@ def run(
     with progress_of(federation, file.stem, quiet=quiet or json_) as watch:
         outcome = federation.fit(folder, resume=resume, watch=watch)
     if json_:
-        typer.echo(json.dumps(outcome.summary, indent=2))
+        typer.echo(to_json(outcome.summary, indent=2))
     elif not quiet:
         show(outcome.summary)
         console.print(f"The run is in [bold]{folder}[/bold]. Predict with: colonnade predict {folder} --rows FILE")

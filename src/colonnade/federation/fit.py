@@ -86,11 +86,11 @@ def summarise(federation: Federation, outcome: Outcome, seconds: float) -> Recor
     """Final metrics, epochs, rounds, seconds, and bytes per party and direction: all that the ledgers hold."""
     splits, settings = federation.batches.splits, federation.settings
     metrics: dict[str, dict[str, float]] = {}
-    try:
-        for split in splits:
+    for split in splits:
+        try:
             metrics[split] = federation.evaluate(split)
-    except BudgetExhausted as error:  # what cannot be measured any more is left out
-        outcome.stopped, outcome.exhausted = outcome.stopped if outcome.exhausted else str(error), True
+        except BudgetExhausted as error:  # what cannot be measured any more is left out
+            outcome.stopped, outcome.exhausted = outcome.stopped if outcome.exhausted else str(error), True
     traffic = {name: {"out": book.total("out"), "in": book.total("in")} for name, book in federation.ledgers.items()}
     return {
         "algorithm": settings.algorithm,

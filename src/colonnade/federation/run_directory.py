@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -135,10 +136,10 @@ class RunDirectory:
 
     def add_metrics(self, record: Mapping[str, Any]) -> None:
         with (self.path / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(to_json(record) + "\n")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        write_text(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n")
+        write_text(self.path / SUMMARY, to_json(summary, indent=2) + "\n")
 
     def _load(self, federation: Federation, mark: Mapping[str, Any]) -> None:
         for name in federation.seats:
@@ -204,6 +205,17 @@ def _fingerprint(federation: Federation) -> str:
 def _about(text: str) -> Any:
     """JSON with its numbers to six digits, since another machine may add up in another order."""
     return json.loads(text, parse_float=lambda number: f"{float(number):.6g}")
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """JSON that every reader takes: a score that is not a number, as AUC without both classes, becomes null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: plain(inner) for key, inner in value.items()}
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(plain(value), indent=indent)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -68,8 +68,9 @@ class InProcess:
             return replies
 
     def _in_threads(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> bool:
-        if self.parallel == "never" or self.workers < 2 or len(envelopes) < 2:
-            return False
+        on_gpu = any(party.device.type == "cuda" for party in self.parties.values())
+        if self.parallel == "never" or self.workers < 2 or len(envelopes) < 2 or on_gpu:
+            return False  # a GPU computes behind Python's back anyway, and no two threads may capture a graph at once
         request = next(iter(envelopes.values())).message
         return self.parallel == "always" or self._seconds.get(type(request), 0.0) > WORTH_A_THREAD
 
