@@ -240,3 +240,13 @@ def test_the_fingerprint_does_not_depend_on_the_type_of_row_numbers() -> None:
     large = Batches({"train": torch.arange(3)}, batch_size=1, epochs=1, seed=0)
     assert small.fingerprint() == large.fingerprint()
     assert small.rows("train/0/0").dtype == torch.int64
+
+
+def test_without_reshuffling_every_epoch_has_the_first_one_s_batches() -> None:
+    splits = {"train": torch.arange(10)}
+    fixed = Batches(splits, batch_size=4, epochs=3, seed=1, reshuffle=False)
+    moving = Batches(splits, batch_size=4, epochs=3, seed=1)
+    for number in range(3):
+        assert torch.equal(fixed.rows(f"train/0/{number}"), moving.rows(f"train/0/{number}"))
+        assert torch.equal(fixed.rows(f"train/2/{number}"), fixed.rows(f"train/0/{number}"))
+    assert fixed.fingerprint() != moving.fingerprint()

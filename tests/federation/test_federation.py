@@ -205,6 +205,11 @@ def test_a_failing_model_names_its_party_and_the_batch() -> None:
         PartyError, match=r"'lab' failed while answering .*Embed at batch train/0/0: ValueError: the tower"
     ):
         next(one.train())
+    everybody = federation(settings={**quick(), "model": "tests.federation.small:Broken"})
+    with pytest.raises(PartyError, match=r"'clinic' failed while answering .*: ValueError: the tower"):
+        next(everybody.train())
+    with pytest.raises(PartyError, match=r"'clinic' failed while answering .*Introduce: RuntimeError"):
+        federation(settings={**quick(), "model": {"name": "torch.nn:Linear", "in_features": 7, "out_features": 2}})
 
 
 @pytest.mark.parametrize("settings", BOTH, ids=IDS)

@@ -1,6 +1,6 @@
-"""VIM on MNIST, shortened to seconds: its 14 strips and models, a tenth of the rows, two epochs.
+"""VIM on MNIST, shortened to seconds: its 14 strips and models, a twentieth of the rows, two epochs.
 
-The bounds are what seeds 0 to 2 gave (92.8 to 93.0 % and 93.3 to 94.0 %), less a point and a half.
+The bounds are what seeds 0 to 2 gave (91.5 to 92.0 % and 90.0 to 91.0 %), less a point and a half.
 `colonnade reproduce` runs the whole.
 """
 
@@ -16,7 +16,7 @@ from colonnade import reproduction
 from colonnade.federation import Federation, Settings
 from colonnade.federation.holdings import Holdings, from_dataset
 
-BOUNDS = {"vim-admm": 0.913, "vim-admm-exact": 0.918}
+BOUNDS = {"vim-admm": 0.9, "vim-admm-exact": 0.885}
 
 
 def short(name: str) -> Settings:
@@ -24,7 +24,7 @@ def short(name: str) -> Settings:
     return dataclasses.replace(
         settings,
         data=dataclasses.replace(settings.data, validation=0.0),
-        train=dataclasses.replace(settings.train, epochs=2, batch_size=512),
+        train=dataclasses.replace(settings.train, epochs=2, batch_size=256),
         engine=dataclasses.replace(settings.engine, seed=0, device="cpu"),
     )
 
@@ -34,7 +34,7 @@ def holdings(data_folder: Path) -> Holdings:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLONNADE_DATA", str(data_folder))
         held = from_dataset(short("vim-admm"))
-    held.splits = {"train": held.splits["train"][::10], "test": held.splits["test"][::3]}
+    held.splits = {"train": held.splits["train"][::20], "test": held.splits["test"][::3]}
     return held
 
 

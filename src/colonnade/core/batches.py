@@ -1,6 +1,6 @@
 """The agreed row order: every party holds an equal `Batches`, so a batch travels by name, never as row numbers.
 
-    train/3/17        the 17th batch of epoch 3, shuffled by the agreed seed
+    train/3/17        the 17th batch of epoch 3, shuffled by the agreed seed, anew every epoch unless `reshuffle` is off
     test[0:512]       rows 0 to 511 of the test rows, in order
 
 A party looks the name up in its own copy. Whoever knows the seed knows the batches; they are no secret.
@@ -51,12 +51,14 @@ class Step:
 class Batches:
     """Iterating gives the training batches from `done` onwards; `rows` looks any name up."""
 
-    def __init__(self, splits: Mapping[str, Tensor], *, batch_size: int, epochs: int, seed: int) -> None:
+    def __init__(
+        self, splits: Mapping[str, Tensor], *, batch_size: int, epochs: int, seed: int, reshuffle: bool = True
+    ) -> None:
         for name, rows in splits.items():
             if not len(rows):
                 raise ConfigError(f"The split {name!r} has no rows. Leave it out, or give it some.")
         self.splits = {name: rows.to(torch.int64) for name, rows in splits.items()}
-        self.batch_size, self.epochs, self.seed = batch_size, epochs, seed
+        self.batch_size, self.epochs, self.seed, self.reshuffle = batch_size, epochs, seed, reshuffle
         self.done = 0
         self._shuffled: dict[tuple[int, str], Tensor] = {}
 
@@ -97,6 +99,7 @@ class Batches:
         raise WireError(f"No agreed batch is called {name[:80]!r}.")
 
     def _order(self, epoch: int, device: str) -> Tensor:
+        epoch = epoch if self.reshuffle else 0
         order = self._shuffled.get((epoch, device))  # parties in threads may share this: look once
         if order is None:
             digest = hashlib.sha256(f"{self.seed}/{epoch}".encode()).digest()
@@ -108,7 +111,7 @@ class Batches:
 
     def fingerprint(self) -> str:
         """Equal at two parties exactly when they agree on every batch."""
-        digest = hashlib.sha256(f"{self.batch_size}/{self.seed}".encode())
+        digest = hashlib.sha256(f"{self.batch_size}/{self.seed}/{self.reshuffle}".encode())
         for name in sorted(self.splits):
             rows = self.splits[name]
             digest.update(f"/{name}[{len(rows)}]".encode() + rows.numpy().tobytes())

@@ -69,7 +69,8 @@ class Federation:
         self.algorithm = find(settings.algorithm)
         self.device = _device(settings.engine.device)
         train, seed = settings.train, settings.engine.seed
-        self.batches = Batches(holdings.splits, batch_size=train.batch_size, epochs=train.epochs, seed=seed)
+        agreed: dict[str, Any] = {"batch_size": train.batch_size, "seed": seed, "reshuffle": train.reshuffle}
+        self.batches = Batches(holdings.splits, epochs=train.epochs, **agreed)
         self.seats = {name: self._seat(name) for name in holdings.parties}
         self.owners: dict[str, roles.FeatureOwner] = {
             name: self._feature_owner(name) for name, held in holdings.parties.items() if held.features is not None
@@ -252,7 +253,7 @@ class Federation:
         if engine.cohort != "off" and not engine.through_bytes:
             rows = self.settings.train.batch_size
             found = groups(self.owners)
-            self.cohorts = [Cohort(group) for group in found if engine.cohort == "on" or worth_stacking(group, rows)]
+            self.cohorts = [Cohort(group) for group in found if engine.cohort == "on" or _pays(group, rows)]
         return Cohorts(inner, self.cohorts) if self.cohorts else inner
 
 
@@ -286,6 +287,13 @@ def tables_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[st
             frame, owner=name, id=settings.data.id, label=party.label, columns=party.columns
         )
     return tables
+
+
+def _pays(group: Mapping[str, roles.FeatureOwner], rows: int) -> bool:
+    try:
+        return worth_stacking(group, rows)
+    except Exception:  # a model of the user's own fails; asked alone, its party says so by name
+        return False
 
 
 def _device(name: str) -> torch.device:

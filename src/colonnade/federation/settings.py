@@ -47,6 +47,7 @@ class TrainSettings:
 
     epochs: int = whole(default=10)
     batch_size: int = whole(default=1024)
+    reshuffle: bool = True  # new batches every epoch
     early_stop: bool = True  # stop when the validation score fell by more than `patience_drop`, or nothing changes
     patience_drop: float = fraction(default=0.02)
     checkpoint_every: int = whole(default=1, least=0)  # epochs between checkpoints; 0: only at the end
