@@ -206,7 +206,7 @@ def test_a_failing_model_names_its_party_and_the_batch() -> None:
     ):
         next(one.train())
     everybody = federation(settings={**quick(), "model": "tests.federation.small:Broken"})
-    with pytest.raises(PartyError, match=r"'clinic' failed while answering .*: ValueError: the tower"):
+    with pytest.raises(PartyError, match=r"'clinic, lab' failed while answering .*: ValueError: the tower"):
         next(everybody.train())
     with pytest.raises(PartyError, match=r"'clinic' failed while answering .*Introduce: RuntimeError"):
         federation(settings={**quick(), "model": {"name": "torch.nn:Linear", "in_features": 7, "out_features": 2}})

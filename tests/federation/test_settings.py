@@ -76,7 +76,7 @@ def test_every_default_is_written_out_and_read_back() -> None:
                                     "learning_rate": 0.05, "momentum": 0.9, "weight_decay": 0.001,
                                     "head_update": "sgd", "head_learning_rate": 0.05}  # fmt: skip
     assert written["train"] == {"epochs": 10, "batch_size": 1024, "early_stop": True, "patience_drop": 0.02,
-                                "checkpoint_every": 1}  # fmt: skip
+                                "checkpoint_every": 1, "reshuffle": True}  # fmt: skip
 
 
 def test_everything_that_can_be_set_comes_back() -> None:

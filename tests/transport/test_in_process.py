@@ -54,11 +54,12 @@ def test_quick_answers_are_given_in_the_calling_thread(monkeypatch: pytest.Monke
     assert transport._pool is None
 
 
-def test_a_slow_first_answer_moves_the_next_ones_into_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_answers_move_the_next_ones_into_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_process, "WORTH_A_THREAD", 0.005)
     transport = on_two_cores()
     peers, outbox = asker(transport)
-    peers.ask(Sleep(0.01))
+    for _ in range(in_process.LOOKS):
+        peers.ask(Sleep(0.01))
     assert set(idents(transport)) == {HERE}
     peers.ask(Sleep(0.01))
     there = idents(transport)
@@ -68,6 +69,18 @@ def test_a_slow_first_answer_moves_the_next_ones_into_threads(monkeypatch: pytes
     assert transport._seconds.keys() == {Sleep, Multiply}
     peers["ada"].ask(Sleep(0.0))
     assert idents(transport) == [HERE]  # one alone has nobody to be parallel with
+
+
+def test_one_slow_call_among_quick_ones_is_a_warm_up_but_a_very_slow_one_is_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(in_process, "WORTH_A_THREAD", 0.005)
+    for first, threads in ((0.02, False), (in_process.NO_WARM_UP * 1.2, True)):
+        transport = on_two_cores()
+        peers, _ = asker(transport)
+        for seconds in (first, 0.0, 0.0, 0.0):
+            peers.ask(Sleep(seconds))
+        assert (set(idents(transport)) != {HERE}) is threads
 
 
 @pytest.mark.parametrize(("parallel", "here"), [("always", False), ("never", True)])

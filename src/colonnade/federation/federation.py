@@ -80,11 +80,14 @@ class Federation:
         labels = holdings.parties[holdings.label_owner].labels
         seat = self.seats[holdings.label_owner]
         self.driver: Any = self.algorithm.LabelOwner(seat, labels, holdings.loss, settings.config)
-        self.cohorts: list[Cohort] = []
-        self.recording = Recording(self._transport()) if record else None
-        self.peers = Peers(seat.name, self.owners, self.recording or self._transport(), seat.ledger)
-        self.driver.peers = self.peers
+        parallel: Any = settings.engine.threads
+        transport: Transport = InProcess(self.owners, through_bytes=settings.engine.through_bytes, parallel=parallel)
+        self.peers = self.driver.peers = Peers(seat.name, self.owners, transport, seat.ledger)
         self.driver.meet(self.peers.ask(roles.Introduce()))
+        self.cohorts = self._cohorts()
+        transport = Cohorts(transport, self.cohorts) if self.cohorts else transport
+        self.recording = Recording(transport) if record else None
+        self.peers.transport = self.recording or transport
 
     @classmethod
     def from_toml(cls, path: str | Path, *, seed: int | None = None, record: bool = False) -> Federation:
@@ -246,15 +249,11 @@ class Federation:
     def _party(self, name: str) -> PartySettings:
         return self.settings.parties.get(name, PartySettings())
 
-    def _transport(self) -> Transport:
-        engine = self.settings.engine
-        parallel: Any = engine.threads
-        inner = InProcess(self.owners, through_bytes=engine.through_bytes, parallel=parallel)
-        if engine.cohort != "off" and not engine.through_bytes:
-            rows = self.settings.train.batch_size
-            found = groups(self.owners)
-            self.cohorts = [Cohort(group) for group in found if engine.cohort == "on" or _pays(group, rows)]
-        return Cohorts(inner, self.cohorts) if self.cohorts else inner
+    def _cohorts(self) -> list[Cohort]:
+        engine, rows = self.settings.engine, self.settings.train.batch_size
+        if engine.cohort == "off" or engine.through_bytes:
+            return []
+        return [Cohort(group) for group in groups(self.owners) if engine.cohort == "on" or worth_stacking(group, rows)]
 
 
 def read_tables(settings: Settings) -> dict[str, Table]:
@@ -287,13 +286,6 @@ def tables_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[st
             frame, owner=name, id=settings.data.id, label=party.label, columns=party.columns
         )
     return tables
-
-
-def _pays(group: Mapping[str, roles.FeatureOwner], rows: int) -> bool:
-    try:
-        return worth_stacking(group, rows)
-    except Exception:  # a model of the user's own fails; asked alone, its party says so by name
-        return False
 
 
 def _device(name: str) -> torch.device:

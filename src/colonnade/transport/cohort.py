@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.core.ledger import Ledger
 from colonnade.core.message import Message, Request, batch_of
@@ -26,11 +25,14 @@ from colonnade.core.release import NON_PRIVATE, Outbox, Receipt, Released
 from colonnade.core.roles import FeatureOwner
 from colonnade.core.wire import Envelope
 from colonnade.errors import PartyError
+from colonnade.transport.computing import one_torch_thread, work
 from colonnade.transport.stacked import Stacked, alike, stack, unstack, why_not_stackable
 
 R = TypeVar("R", bound=Message)
-STACKING_PAYS = 600_000
-"""Floating-point operations per party and forward pass, times the number of parties, up to which stacking pays."""
+STACKING_PAYS = 5_000_000
+"""Operations of a party's forward pass, per party of the cohort, up to which stacking pays on a CPU."""
+ALL_THREADS_PAY = 300_000_000
+"""Operations of a cohort's forward pass from which torch gains by using more than one thread for it."""
 
 
 class CohortOutbox(Outbox):
@@ -65,6 +67,8 @@ class Cohort:
         for index, party in enumerate(parties):
             party.features = features[index]  # the members' columns are views: one copy in memory
         self._lock = threading.Lock()
+        on_cpu = first.device.type == "cpu"
+        self.small = on_cpu and len(parties) * work(first, first.seat.batches.batch_size) < ALL_THREADS_PAY
         self.restack()
 
     def restack(self) -> None:
@@ -100,7 +104,7 @@ class Cohort:
         sender = next(iter(envelopes.values())).sender
         requests = [envelopes[name].message for name in self.members]
         self.fresh = False
-        with ExitStack() as answering:
+        with one_torch_thread(self.small), ExitStack() as answering:
             for party, request in zip(self.members.values(), requests, strict=True):
                 party.ledger.write("in", sender, request)
                 answering.enter_context(party.outbox.answering(sender))
@@ -195,15 +199,10 @@ def groups(parties: Mapping[str, Party]) -> list[dict[str, FeatureOwner]]:
 
 
 def worth_stacking(group: Mapping[str, FeatureOwner], rows: int) -> bool:
-    """Whether a cohort is faster. On a GPU always; on a CPU while a party's forward pass over a batch is so small that
-    starting the operations costs more than doing them. Counted, not timed, so that a run reproduces; the constant
-    was measured (`colonnade bench vimadmm`)."""
+    """Whether a cohort is faster. On a GPU always; on a CPU unless a party's batch is so much work that parties in
+    threads keep the cores as busy."""
     first = next(iter(group.values()))
-    if first.device.type != "cpu":
-        return True
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        first.model(first.features[:1])
-    return rows * int(counter.get_total_flops()) <= STACKING_PAYS * len(group)
+    return first.device.type != "cpu" or work(first, rows) <= STACKING_PAYS * len(group)
 
 
 PLAIN = set(vars(nn.Module()))

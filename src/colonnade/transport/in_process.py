@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Literal, TypeVar
 
 import torch
@@ -21,10 +20,15 @@ from colonnade.core.message import Message, Request, batch_of
 from colonnade.core.party import Party
 from colonnade.core.wire import Envelope
 from colonnade.errors import PartyError
+from colonnade.transport.computing import one_torch_thread
 
 R = TypeVar("R", bound=Message)
 WORTH_A_THREAD = 300e-6
 """Seconds an answer must take before a thread is faster than waiting (a hand-over costs about 60 microseconds)."""
+LOOKS = 3
+NO_WARM_UP = 0.1
+"""So many calls of a kind are timed and the fastest counts, since a first call also warms up; one that takes longer
+than this many seconds needs no second look."""
 
 
 class InProcess:
@@ -40,7 +44,7 @@ class InProcess:
         self.parties, self.through_bytes, self.parallel = dict(parties), through_bytes, parallel
         self.workers = min(len(self.parties), os.cpu_count() or 1)
         self._pool: ThreadPoolExecutor | None = None
-        self._seconds: dict[type[Message], float] = {}
+        self._seconds: dict[type[Message], list[float]] = {}
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         party = self.parties.get(to)
@@ -54,7 +58,7 @@ class InProcess:
         return wire.decode(frame, device=_device(envelope, party.device)).message  # type: ignore[no-any-return]
 
     def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
-        with _one_torch_thread(len(envelopes) > 1):
+        with one_torch_thread(len(envelopes) > 1):
             if self._in_threads(envelopes):
                 self._pool = self._pool or ThreadPoolExecutor(self.workers, thread_name_prefix="party")
                 answers = [(to, self._pool.submit(self.exchange, to, e)) for to, e in envelopes.items()]
@@ -72,11 +76,15 @@ class InProcess:
         if self.parallel == "never" or self.workers < 2 or len(envelopes) < 2 or on_gpu:
             return False  # a GPU computes behind Python's back anyway, and no two threads may capture a graph at once
         request = next(iter(envelopes.values())).message
-        return self.parallel == "always" or self._seconds.get(type(request), 0.0) > WORTH_A_THREAD
+        seconds = self._seconds.get(type(request), [])
+        sure = len(seconds) >= LOOKS or min(seconds, default=0.0) > NO_WARM_UP
+        return self.parallel == "always" or (sure and min(seconds) > WORTH_A_THREAD)
 
     def _time(self, envelopes: Mapping[str, Envelope[Request[R]]], seconds: float) -> None:
         for envelope in envelopes.values():
-            self._seconds[type(envelope.message)] = seconds / len(envelopes)
+            taken = self._seconds.setdefault(type(envelope.message), [])
+            if len(taken) < LOOKS:
+                taken.append(seconds / len(envelopes))
             break
 
 
@@ -84,16 +92,3 @@ def _device(envelope: Envelope[Request[R]], fallback: torch.device) -> torch.dev
     """Where the asker works: where its own tensors are."""
     sent = envelope.message.released()
     return sent[0].tensor.device if sent else fallback
-
-
-@contextmanager
-def _one_torch_thread(wanted: bool) -> Iterator[None]:
-    before = torch.get_num_threads()
-    if not wanted or before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
