@@ -162,3 +162,15 @@ class Broken(Tower):
         if self.training:
             raise ValueError("the tower fell")
         return super().forward(x)
+
+
+class Forgetful(Tower):
+    """Draws random numbers when it trains."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(shape)
+        self.dropout = nn.Dropout(0.4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.dropout(super().forward(x))
+        return out

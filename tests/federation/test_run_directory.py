@@ -248,7 +248,7 @@ def test_a_changed_table_cannot_continue_a_run(change: Callable[[Frames], None],
 )
 def test_another_seed_batch_size_or_split_cannot_continue_a_run(changes: dict[str, Any], tmp_path: Path) -> None:
     federation().fit(tmp_path / "run")
-    with pytest.raises(CheckpointError, match=r"a table, the split, the seed or the batch size changed"):
+    with pytest.raises(ConfigError, match=r"A run is continued as it was started, and \[.*\] .* is .* now and was"):
         federation(settings=quick(**changes)).fit(tmp_path / "run", resume=True)
 
 
@@ -283,7 +283,7 @@ def test_a_damaged_mark_is_told(content: str, tmp_path: Path) -> None:
 def test_what_is_missing_is_told(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"none is not a run directory: federation\.toml is missing"):
         load(tmp_path / "none")
-    with pytest.raises(CheckpointError, match=r"holds no finished checkpoint\. Start the run without --resume"):
+    with pytest.raises(CheckpointError, match=r"is not a run directory: federation\.toml is missing"):
         federation().fit(tmp_path / "none", resume=True)
     federation().fit(tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "gone")
@@ -405,3 +405,28 @@ def test_rows_that_a_party_lacks_are_named(tmp_path: Path) -> None:
     gone = frames()["lab"]["patient"].iloc[0]
     with pytest.raises(DataError, match=rf"'lab' lacks 1 of the ids asked for, such as '{gone}'"):
         load(tmp_path / "run", ids=[gone], frames=given)
+
+
+def test_a_finished_run_can_be_asked_for_more_epochs(tmp_path: Path) -> None:
+    federation(settings=quick(train={"epochs": 1})).fit(tmp_path / "grown")
+    grown = federation(settings=quick(train={"epochs": 3}))
+    outcome = grown.fit(tmp_path / "grown", resume=True)
+    whole = federation(settings=quick(train={"epochs": 3}))
+    whole.fit()
+    assert [record["epoch"] for record in outcome.history] == [1, 2, 3]
+    assert load(tmp_path / "grown", frames=frames()).settings.train.epochs == 3
+    for name, owner in whole.owners.items():
+        for mine, theirs in zip(owner.model.parameters(), grown.owners[name].model.parameters(), strict=True):
+            assert torch.equal(mine, theirs)
+
+
+def test_dropout_repeats_by_seed_and_resumes_bit_equal(tmp_path: Path) -> None:
+    settings = quick(train={"epochs": 2}, parties={"lab": {"model": "tests.federation.small:Forgetful"}})
+    undisturbed, again = federation(settings=settings), federation(settings=settings)
+    undisturbed.fit()
+    federation(settings={**settings, "train": {**settings["train"], "epochs": 1}}).fit(tmp_path / "run")
+    again.fit(tmp_path / "run", resume=True)
+    for mine, theirs in zip(
+        undisturbed.owners["lab"].model.parameters(), again.owners["lab"].model.parameters(), strict=True
+    ):
+        assert torch.equal(mine, theirs)

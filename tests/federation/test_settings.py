@@ -128,7 +128,7 @@ WRONG: list[tuple[str, str]] = [
     ("[train]\nepochs = 2.5", r"TrainSettings\.epochs must be a whole number, 1 or more; found 2\.5\."),
     ("[train]\npatience_drop = 1.0", r"patience_drop must be a number from 0 up to, not including, 1; found 1\.0\."),
     ('[train]\nearly_stop = "no"', r"\[train\]: early_stop must be true or false; found 'no'\."),
-    ("[data]\nvalidation = -0.1", r"DataSettings\.validation must be a number, 0 or more; found -0\.1\."),
+    ("[data]\nvalidation = -0.1", r"DataSettings\.validation must be a fraction from 0 up to, not including, 1, or"),
     ('[data]\ntask = "ranking"', r'DataSettings\.task must be one of "auto", "classification", "regression"; found'),
     ("[data]\nid = 3", r"\[data\]: id must be text; found 3\."),
     ("[federation]\nseed = -1", r"EngineSettings\.seed must be a whole number, 0 or more; found -1\."),
@@ -179,3 +179,23 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b'[data]\nid = "n\xe9"\n')
     with pytest.raises(ConfigError, match=r"latin\.toml is not TOML: .*utf-8"):
         Settings.from_toml(tmp_path / "latin.toml")
+
+
+def test_a_run_may_go_on_longer_and_elsewhere_but_not_as_another() -> None:
+    saved = Settings.from_mapping({})
+    Settings.from_mapping({"train": {"epochs": 99}, "federation": {"cohort": "off"}}).check_continues(saved)
+    changed: list[tuple[dict[str, Any], str]] = [
+        ({"algorithm": {"rho": 1.0}}, r"\[algorithm\] rho is 1.0 now and was 2.0"),
+        ({"federation": {"seed": 3}}, r"\[federation\] seed is 3 now and was 0"),
+        ({"train": {"batch_size": 8}}, r"\[train\] batch_size is 8 now and was 1024"),
+        ({"model": {"width": 5}}, r"\[model\] width is 5 now and was None"),
+    ]
+    for tables, told in changed:
+        with pytest.raises(ConfigError, match=told):
+            Settings.from_mapping(tables).check_continues(saved)
+
+
+@pytest.mark.parametrize("value", [1.5, -0.1, "half"])
+def test_held_out_rows_are_a_fraction_or_a_number(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"DataSettings.validation must be a fraction from 0 .* or a whole number"):
+        Settings.from_mapping({"data": {"validation": value}})

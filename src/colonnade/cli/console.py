@@ -1,4 +1,4 @@
-"""Progress bars and tables, on standard error; results for machines go to standard output."""
+"""Progress bars go to standard error; tables, and JSON for machines, to standard output."""
 
 from __future__ import annotations
 

@@ -26,8 +26,11 @@ def reproduce(
 ) -> None:
     """Run a paper's experiment and compare with its figures; exit code 6 when one is missed."""
     if not name:
-        for plan in reproduction.plans().values():
-            console.print(f"[bold]{plan.name}[/bold]  {plan.claim}")
+        known = reproduction.plans().values()
+        if json_:
+            typer.echo(json.dumps({plan.name: plan.claim for plan in known}, indent=2))
+        else:
+            console.print("\n".join(f"[bold]{plan.name}[/bold]  {plan.claim}" for plan in known))
         return
     reproduction.plan(name)
     with _bar(json_) as bar:

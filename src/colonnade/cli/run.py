@@ -21,7 +21,7 @@ def run(
     file: Annotated[Path, typer.Argument(metavar="FEDERATION.toml", help="Who takes part, with which data and model.")],
     out: Annotated[Path | None, typer.Option(help="The run directory; by default a new one under runs/.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.")
+        bool, typer.Option("--resume", help="Continue the run in --out; the file may ask for more epochs.")
     ] = False,
     seed: Annotated[int | None, typer.Option(help="Use this seed instead of the file's.")] = None,
     json_: Json = False,
@@ -34,9 +34,8 @@ def run(
             raise ConfigError("--seed cannot change a run that is resumed; its own seed is used.")
         if not (folder / SETTINGS).exists():
             raise ConfigError(f"There is no run to resume in {folder}. Start it without --resume.")
-        federation = Federation.from_settings(RunDirectory(folder).settings())
-    else:
-        federation = Federation.from_toml(file, seed=seed)
+        seed = RunDirectory(folder).settings().engine.seed
+    federation = Federation.from_toml(file, seed=seed)
     with progress_of(federation, file.stem, quiet=quiet or json_) as watch:
         outcome = federation.fit(folder, resume=resume, watch=watch)
     if json_:

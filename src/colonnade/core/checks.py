@@ -67,6 +67,17 @@ def fraction(*, default: float) -> Any:
     return Checked(rule, lambda v: n if (n := _number(v)) is not None and 0 <= n < 1 else None, default)
 
 
+def share(*, default: float) -> Any:
+    """A fraction from 0 up to, not including, 1, or a whole number."""
+    rule = "a fraction from 0 up to, not including, 1, or a whole number"
+
+    def accept(value: Any) -> float | None:
+        number = _number(value)
+        return number if number is not None and number >= 0 and (number < 1 or number % 1 == 0) else None
+
+    return Checked(rule, accept, default)
+
+
 def whole(*, default: int, least: int = 1) -> Any:
     """A whole number from `least` upwards."""
     rule = f"a whole number, {least} or more"

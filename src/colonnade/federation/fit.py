@@ -41,7 +41,9 @@ def fit(federation: Federation, out: Path | None, *, resume: bool, watch: Watch 
     run: RunDirectory | None = None
     if out is not None and resume:
         run = RunDirectory(out)
+        federation.settings.check_continues(run.settings())
         run.restore(federation)
+        run.keep(federation.settings)
         outcome.history = run.metrics()
     elif out is not None:
         run = RunDirectory.create(out, federation)

@@ -52,10 +52,13 @@ class RunDirectory:
             for name in federation.seats:
                 run.party(name).mkdir(parents=True, exist_ok=True)
                 write_text(run.party(name) / "columns.json", json.dumps(federation.holdings.state_of(name)))
-            write_text(path / SETTINGS, federation.settings.to_toml())
+            run.keep(federation.settings)
         except OSError as error:
             raise InputError(f"The run directory {path} cannot be written: {error.strerror}.") from None
         return run
+
+    def keep(self, settings: Settings) -> None:
+        write_text(self.path / SETTINGS, settings.to_toml())
 
     def party(self, name: str) -> Path:
         return self.path / "parties" / name

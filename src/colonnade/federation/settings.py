@@ -21,9 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.algorithms import find
-from colonnade.core.checks import did_you_mean, fraction, from_mapping, not_negative, one_of, whole
+from colonnade.core.checks import did_you_mean, fraction, from_mapping, one_of, share, whole
 from colonnade.errors import ConfigError
 
+MAY_CHANGE = {("train", key) for key in ("epochs", "early_stop", "patience_drop", "checkpoint_every")} | {
+    ("federation", key) for key in ("device", "engine", "through_bytes", "threads", "cohort")
+}
 SECTIONS = ("algorithm", "data", "model", "train", "federation", "parties")
 
 
@@ -32,8 +35,8 @@ class DataSettings:
     """Where rows come from and how they are divided."""
 
     id: str = "id"
-    validation: float = not_negative(default=0.1)  # a fraction, or from 1 upwards a number of rows
-    test: float = not_negative(default=0.2)
+    validation: float = share(default=0.1)  # of the rows: a fraction, or from 1 upwards their number
+    test: float = share(default=0.2)
     task: str = one_of("auto", "classification", "regression", default="auto")
     dataset: str | None = None  # a named data set, cut into parties, instead of tables
     split: str = one_of("columns", "strips", "patches", "views", default="columns")
@@ -146,6 +149,19 @@ class Settings:
     def to_toml(self) -> str:
         """The resolved file that a run keeps."""
         return to_toml(self.to_mapping())
+
+    def check_continues(self, saved: Settings) -> None:
+        """Raise unless a run that was started with `saved` can go on with these: what may change is how long to train
+        and what computes, not what is trained."""
+        before, now = saved.to_mapping(), self.to_mapping()
+        for section, table in before.items():
+            for key in [*table, *(key for key in now[section] if key not in table)]:
+                old, new = table.get(key), now[section].get(key)
+                if old != new and (section, key) not in MAY_CHANGE:
+                    raise ConfigError(
+                        f"A run is continued as it was started, and [{section}] {key} is {new!r} now and was {old!r}. "
+                        "Undo the change, or start a new run."
+                    )
 
 
 def to_toml(tables: Mapping[str, Any], prefix: str = "") -> str:
