@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -240,3 +242,12 @@ def test_a_seat_continues_where_it_stood() -> None:
     assert other.outbox.release(torch.zeros(1), "a").receipt.number == 2
     assert party().state() == {}
     party().load_state({})
+
+
+def test_parties_of_a_new_class_may_be_asked_at_once_in_threads() -> None:
+    """What a class serves is looked up once, by whoever comes first; nobody may see it half done."""
+    for _ in range(20):
+        kind: Any = type("Fresh", (Counter,), {f"method_{number}": None for number in range(500)})
+        with ThreadPoolExecutor(8) as pool:
+            served = [pool.submit(lambda kind=kind: dict(kind.served())) for _ in range(8)]
+        assert all(found.result() == dict(Counter.served()) for found in served)

@@ -83,6 +83,12 @@ class Refused(Exception):  # noqa: N818 - a condition, not an error of its own; 
     """A request does not fit the party's state."""
 
 
+def _request_of(method: Callable[..., Message]) -> type[Request[Any]]:
+    """The class of the request that a method marked with `serves` takes."""
+    hints = get_type_hints(method)
+    return next(hint for key, hint in hints.items() if key != "return")  # type: ignore[no-any-return]
+
+
 class Party:
     """Answers requests. Subclass a role (`core.roles`) and mark methods with `@serves`."""
 
@@ -103,13 +109,8 @@ class Party:
     def served(cls) -> dict[type[Request[Any]], str]:
         """Request class -> the name of the method that answers it."""
         if cls._served is None:
-            cls._served = {}
-            for name in dir(cls):
-                method = getattr(cls, name)
-                if getattr(method, "__serves__", False):
-                    hints = get_type_hints(method)
-                    requests = [hint for key, hint in hints.items() if key != "return"]
-                    cls._served[requests[0]] = name
+            marked = [name for name in dir(cls) if getattr(getattr(cls, name), "__serves__", False)]
+            cls._served = {_request_of(getattr(cls, name)): name for name in marked}  # whole at once: threads look here
         return cls._served
 
     def handle(self, envelope: Envelope[Request[R]]) -> R:
