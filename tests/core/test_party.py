@@ -249,5 +249,5 @@ def test_parties_of_a_new_class_may_be_asked_at_once_in_threads() -> None:
     for _ in range(20):
         kind: Any = type("Fresh", (Counter,), {f"method_{number}": None for number in range(500)})
         with ThreadPoolExecutor(8) as pool:
-            served = [pool.submit(lambda kind=kind: dict(kind.served())) for _ in range(8)]
+            served = [pool.submit(kind.served) for _ in range(8)]
         assert all(found.result() == dict(Counter.served()) for found in served)
