@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from colonnade.core import Batches, Done, Message, Peers, Released, Request, Rows, Seat, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.party import seed_for
+from colonnade.models import initialised
 from colonnade.optim.local import make_optimizer
 from colonnade.optim.losses import Loss
 
@@ -132,8 +133,7 @@ def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
 
 def head(inputs: int, outputs: int, hidden: int, seed: int) -> nn.Module:
     """g: linear on the concatenation, or with one hidden layer."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with initialised(seed):
         if not hidden:
             return nn.Linear(inputs, outputs)
         return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))

@@ -18,26 +18,22 @@ from torch import nn
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
 from colonnade.models.dropout import seeded
+from colonnade.models.initialise import initialised
 from colonnade.models.networks import cnn, linear, mlp
 
-__all__ = ["MODELS", "build", "cnn", "linear", "mlp", "seeded"]
+__all__ = ["MODELS", "build", "cnn", "initialised", "linear", "mlp", "seeded"]
 
 MODELS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "linear": linear}
 
 
 def build(spec: str | Mapping[str, Any], shape: tuple[int, ...], *, seed: int, owner: str) -> nn.Module:
-    """Make one party's model for rows of this shape, initialised from its own seed.
-
-    PyTorch initialises layers from the global generator; it is forked for the time, so no global seed is used or
-    changed.
-    """
+    """Make one party's model for rows of this shape, initialised from its own seed."""
     settings: dict[str, Any] = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = str(settings.pop("name", "mlp"))
     factory = MODELS.get(name) or _imported(name, owner)
     if "shape" in inspect.signature(factory).parameters:
         settings["shape"] = shape
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with initialised(seed):
         try:
             model = factory(**settings)
         except TypeError as error:

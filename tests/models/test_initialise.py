@@ -1,0 +1,21 @@
+"""Modules made from a seed: the same seed the same weights, and PyTorch's global generator is left alone."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from colonnade.models.initialise import initialised
+
+
+def made(seed: int) -> Tensor:
+    with initialised(seed):
+        return nn.Linear(3, 2).weight.detach()
+
+
+def test_the_seed_alone_decides() -> None:
+    before = torch.random.get_rng_state()
+    first, again, other = made(1), made(1), made(2)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(torch.random.get_rng_state(), before)
