@@ -1,14 +1,25 @@
-"""What tests of several folders share: where the real data sets are."""
+"""What tests of several folders share: one thread of torch, and where the real data sets are."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 NAMED = os.environ.get("COLONNADE_DATA")  # read before any test takes it away
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_torch_thread() -> Iterator[None]:
+    """The toys are too small for torch's own threads, which only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,23 @@
-"""The registry."""
+"""The registry, and what every algorithm consists of."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
+import sys
 from types import ModuleType
 
 import pytest
+import torch
+from tests.conformance.toy import assert_bit_equal, federation
+from torch import Tensor, nn
 
-from colonnade.algorithms import ALGORITHMS, find, splitnn, vimadmm
+from colonnade.algorithms import ALGORITHMS, complete, fdml, find, splitnn, vimadmm, vimadmm_joint
 from colonnade.core import Message, Request, roles
 from colonnade.errors import ConfigError
+from colonnade.models import build
+from colonnade.transport import InProcess, Recording
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
 
@@ -48,13 +55,104 @@ def test_its_docstring_names_the_paper(algorithm: ModuleType) -> None:
     assert "What crosses:" in str(algorithm.__doc__)
 
 
+def messages_of(algorithm: ModuleType) -> set[type[Message]]:
+    """Every message class that can be seen from the algorithm, or from where its parts were borrowed."""
+    parts = (algorithm.FeatureOwner, algorithm.LabelOwner, algorithm.train, algorithm.predict)
+    borrowed = [base for part in parts for base in (part.__mro__[:-1] if inspect.isclass(part) else [part])]
+    modules = [algorithm, *(sys.modules[base.__module__] for base in borrowed)]
+    seen = {kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)}
+    return {kind for kind in seen if issubclass(kind, Message)} - {Message, Request}
+
+
 @every_algorithm
 def test_its_requests_are_served_and_its_messages_may_cross(algorithm: ModuleType) -> None:
-    classes = [kind for kind in vars(algorithm).values() if inspect.isclass(kind) and issubclass(kind, Message)]
-    messages = [kind for kind in classes if kind.__module__ == algorithm.__name__]
+    messages = messages_of(algorithm)
     requests = {kind for kind in messages if issubclass(kind, Request)}
     served = set(algorithm.FeatureOwner.served()) | set(algorithm.LabelOwner.served())
     assert requests
     assert requests <= served
-    for message in messages:
+    for message in messages | served:
         message.hints()  # raises unless each field's type may cross
+
+
+@every_algorithm
+def test_whatever_it_asks_is_one_of_its_messages(algorithm: ModuleType) -> None:
+    toy = federation(algorithm, lambda parties: Recording(InProcess(parties)))
+    toy.run(2)
+    toy.predict()
+    crossed = {type(seen.message) for transcript in toy.transport.transcripts.values() for seen in transcript}
+    assert crossed <= messages_of(algorithm)
+    asked = {kind for kind in crossed if issubclass(kind, Request)}
+    assert asked == set(algorithm.FeatureOwner.served())
+
+
+# A party's model as the algorithm needs it
+
+WHOLE = [fdml, vimadmm_joint]
+PARTS = [algorithm for algorithm in ALGORITHMS.values() if algorithm not in WHOLE]
+X = torch.rand(5, 6, generator=torch.Generator().manual_seed(0))
+
+whole_models = pytest.mark.parametrize("algorithm", WHOLE, ids=["fdml", "vimadmm_joint"])
+
+
+class Doubled(nn.Sequential):
+    """Not what its layers say one after the other."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name PyTorch gave it
+        for layer in self:
+            input = 2 * layer(input)  # noqa: A001
+        return input
+
+
+def body() -> nn.Module:
+    return build({"name": "mlp", "hidden": [7], "width": 4}, (6,), seed=1, owner="ada")
+
+
+@pytest.mark.parametrize("algorithm", PARTS, ids=lambda algorithm: algorithm.__name__.rsplit(".", 1)[-1])
+def test_where_parties_hold_parts_a_model_is_left_as_it_is(algorithm: ModuleType) -> None:
+    model = body()
+    before = copy.deepcopy(model.state_dict())
+    assert complete(algorithm, model, X[:1], 3, seed=0) is model
+    assert model.training
+    assert_bit_equal(before, model.state_dict())
+
+
+@whole_models
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize(
+    "model",
+    [
+        body(),
+        nn.Linear(6, 4),
+        nn.Sequential(nn.Sequential(nn.Linear(6, 4), nn.ReLU()), nn.Linear(4, 2)),
+        Doubled(nn.Linear(6, 4)),
+        nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)),  # one row has no variance
+    ],
+    ids=["mlp", "one layer", "nested", "a forward of its own", "batch norm"],
+)
+def test_a_whole_model_is_the_part_times_a_head(algorithm: ModuleType, model: nn.Module, outputs: int) -> None:
+    before = copy.deepcopy(model)
+    whole = complete(algorithm, copy.deepcopy(model), X[:1], outputs, seed=0).eval()
+    *parameters, W = whole.parameters()
+    h = before.eval()(X)
+    assert W.shape == (outputs, h.shape[-1])
+    assert torch.allclose(whole(X), h @ W.T, atol=1e-6)
+    for mine, theirs in zip(parameters, before.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@whole_models
+def test_a_head_comes_from_its_seed_alone(algorithm: ModuleType) -> None:
+    before = torch.random.get_rng_state()
+    one, same, other = (list(complete(algorithm, body(), X[:1], 3, seed=s).parameters())[-1] for s in (5, 5, 6))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+@whole_models
+@pytest.mark.parametrize("training", [True, False])
+def test_looking_at_the_width_does_not_change_a_models_mode(algorithm: ModuleType, training: bool) -> None:
+    model = nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5)).train(training)
+    whole = complete(algorithm, model, X[:1], 3, seed=0)
+    assert {part.training for part in whole.modules()} == {training}

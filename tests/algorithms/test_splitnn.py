@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from tests.conformance.toy import TASKS, Task, Toy, cohorts, federation
+from tests.algorithms.reference import Joined, assert_alike, centralized, columns, optimizer_of
+from tests.conformance.toy import TASKS, Task, cohorts, federation
 from torch import Tensor, nn
 
 from colonnade.algorithms import splitnn
@@ -17,50 +17,16 @@ from colonnade.errors import PartyError
 STEPS = 8
 
 
-class Joined(nn.Module):
-    """The whole model in one place: g([f_1(x_1) .. f_M(x_M)])."""
+class Concatenated(nn.Module):
+    """g([h_1 .. h_M])."""
 
-    def __init__(self, parts: Sequence[nn.Module], head: nn.Module) -> None:
+    def __init__(self, head: nn.Module) -> None:
         super().__init__()
-        self.parts, self.head = nn.ModuleList(copy.deepcopy(list(parts))), copy.deepcopy(head)
+        self.head = copy.deepcopy(head)
 
-    def forward(self, columns: Sequence[Tensor]) -> Tensor:
-        h = [part(x) for part, x in zip(self.parts, columns, strict=True)]
+    def forward(self, h: list[Tensor]) -> Tensor:
         result: Tensor = self.head(torch.cat(h, dim=-1))
         return result
-
-
-def joined(toy: Toy) -> Joined:
-    return Joined([party.model for party in toy.parties.values()], toy.driver.model)
-
-
-def centralized(toy: Toy, steps: int) -> tuple[Joined, list[float]]:
-    """What anybody with all the columns would write, from the federation's own starting point."""
-    model, config = joined(toy), toy.driver.config
-    rate, momentum, decay = config.learning_rate, config.momentum, config.weight_decay
-    optimizer: torch.optim.Optimizer = (
-        torch.optim.Adam(model.parameters(), lr=rate, betas=(momentum, 0.999), weight_decay=decay)
-        if config.optimizer == "adam"
-        else torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=decay)
-    )
-    losses = []
-    for step in range(steps):
-        epoch, number = divmod(step, toy.batches.per_epoch)
-        rows = toy.batches.rows(f"train/{epoch}/{number}")
-        outputs = model([party.features[rows] for party in toy.parties.values()])
-        labels = toy.driver.labels[rows]
-        if toy.driver.loss.outputs > 1:
-            loss = -outputs.log_softmax(-1)[torch.arange(len(rows)), labels].mean()
-        elif labels.is_floating_point():
-            loss = (outputs[:, 0] - labels).square().mean() / 2
-        else:
-            signs = 2 * labels.to(outputs.dtype) - 1
-            loss = torch.nn.functional.softplus(-signs * outputs[:, 0]).mean()
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        optimizer.step()
-        losses.append(loss.item())
-    return model, losses
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -78,14 +44,12 @@ def centralized(toy: Toy, steps: int) -> tuple[Joined, list[float]]:
 def test_it_is_centralized_training_of_the_joined_model(task: Task, config: splitnn.Config, stacked: bool) -> None:
     wrap: Any = (cohorts,) if stacked else ()
     toy = federation(splitnn, *wrap, columns=(4, 4, 3), task=task, dtype=torch.float64, config=config)
-    model, losses = centralized(toy, STEPS)
+    model = Joined(toy, Concatenated(toy.driver.model))
+    losses = list(centralized(toy, model, [optimizer_of(model.parameters(), config)], STEPS))
     assert toy.run(STEPS) == pytest.approx(losses, rel=1e-6)
     toy.states()  # a cohort hands its state back
-    for (name, mine), theirs in zip(joined(toy).named_parameters(), model.parameters(), strict=True):
-        assert float((mine - theirs).detach().norm() / theirs.detach().norm()) <= 1e-6, name
-    rows = toy.batches.splits["test"]
-    expected = model([party.features[rows] for party in toy.parties.values()])
-    assert torch.allclose(toy.predict(), expected, rtol=1e-6, atol=1e-9)
+    assert_alike(Joined(toy, Concatenated(toy.driver.model)), model, 1e-6)
+    assert torch.allclose(toy.predict(), model(columns(toy, "test[0:60]")), rtol=1e-6, atol=1e-9)
 
 
 def test_the_gradient_a_party_gets_is_that_of_the_mean_loss() -> None:

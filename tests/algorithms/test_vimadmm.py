@@ -5,50 +5,20 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from scipy.optimize import minimize
+from tests.algorithms.reference import relative, traffic_at_mnist_sizes, z_by_lbfgs
 from tests.conformance.toy import TASKS, Task, Toy, assert_bit_equal, cohorts, federation, sequential
 from torch import Tensor, nn
 
 from colonnade.algorithms import vimadmm
-from colonnade.core import Batches, Peers, Seat, roles
 from colonnade.errors import PartyError
-from colonnade.models import build
-from colonnade.optim.losses import CrossEntropy
 from colonnade.transport import InProcess, Recording
 
-Array = NDArray[np.float64]
 CONFIG = vimadmm.Config(local_steps=4, learning_rate=0.03, weight_decay=0.01)
 
 
 # The paper, written down again
-
-
-def loss_and_gradient(task: Task, z: Array, y: float) -> tuple[float, Array]:
-    """l(z; y) of one row."""
-    if task == "classes":
-        shifted = z - z.max()
-        log_p = shifted - np.log(np.exp(shifted).sum())
-        gradient = np.exp(log_p)
-        gradient[int(y)] -= 1
-        return -float(log_p[int(y)]), gradient
-    if task == "binary":
-        return float(np.logaddexp(0.0, z[0]) - y * z[0]), 1 / (1 + np.exp(-z)) - y
-    return float((z[0] - y) ** 2 / 2), z - y
-
-
-def z_by_lbfgs(task: Task, o: Array, dual: Array, y: float, rho: float) -> Array:
-    """Eq. 6 for one row, by SciPy."""
-
-    def objective(z: Array) -> tuple[float, Array]:
-        loss, gradient = loss_and_gradient(task, z, y)
-        return loss - dual @ z + rho / 2 * ((o - z) ** 2).sum(), gradient - dual - rho * (o - z)
-
-    found = minimize(objective, o, jac=True, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-9})
-    return np.asarray(found.x)
 
 
 class Paper:
@@ -79,10 +49,7 @@ class Paper:
         h = [model(x_k).detach() for model, x_k in zip(self.models, x, strict=True)]
         o = [h_k @ W_k for h_k, W_k in zip(h, self.W, strict=True)]
         total = torch.stack(o).sum(0)
-        solved = [
-            z_by_lbfgs(self.task, total[j].numpy(), self.dual[rows[j]].numpy(), float(y[j]), rho) for j in range(b)
-        ]
-        z = torch.from_numpy(np.stack(solved))  # Eq. 6
+        z = z_by_lbfgs(self.task, total, self.dual[rows], y, rho)  # Eq. 6
         dual = self.dual[rows] + rho * (total - z)  # Eq. 7
         self.z[rows], self.dual[rows] = z, dual
         old, self.W = self.W, [self.head(k, h, self.W, z, dual, beta, rho) for k in range(len(h))]  # Eq. 8
@@ -113,10 +80,6 @@ def head_objective(
     logits = h[k] @ W_k
     fit = (dual * logits).sum() + rho / 2 * (others + logits - z).square().sum()
     return beta / 2 * W_k.square().sum() + fit / len(z)
-
-
-def relative(mine: Tensor, theirs: Tensor) -> float:
-    return float((mine - theirs).detach().norm() / theirs.detach().norm())
 
 
 @pytest.mark.parametrize(
@@ -293,21 +256,10 @@ def test_z_and_lambda_follow_the_row_and_only_the_batchs_rows_change() -> None:
 
 
 def test_bytes_per_client_and_round_at_mnist_sizes() -> None:
-    """b = 1024, 60 wide, 10 classes, float32: 245,760 bytes up and 43,360 down, and a first head of 2,400."""
-    batches = Batches({"train": torch.arange(2048)}, batch_size=1024, epochs=1, seed=0)
-    config = vimadmm.Config(local_steps=1)
-    features = torch.rand(2048, 56, generator=torch.Generator().manual_seed(0))
-    party = vimadmm.FeatureOwner(Seat.at("ada", batches), features, build("mlp", (56,), seed=0, owner="ada"), config)
-    driver = vimadmm.LabelOwner(Seat.at("server", batches), torch.arange(2048) % 10, CrossEntropy(10), config)
-    recording = Recording(InProcess({"ada": party}))
-    driver.peers = Peers("server", ["ada"], recording, driver.ledger)
-    driver.meet(driver.peers.ask(roles.Introduce()))
-    rounds = 0
-    for _ in vimadmm.train(driver, driver.peers, batches):
-        rounds += 1
-        assert recording.of("server").total("ada") == party.ledger.total("out") == rounds * 245_760
-        assert recording.of("ada").total("server") == driver.ledger.total("out") == rounds * 43_360 + 2_400
-    assert rounds == 2
+    """245,760 bytes up and 43,360 down, and a first head of 2,400."""
+    up, down = traffic_at_mnist_sizes(vimadmm, vimadmm.Config(local_steps=1))
+    assert up == [245_760, 2 * 245_760]
+    assert down == [43_360 + 2_400, 2 * 43_360 + 2_400]
 
 
 def test_all_parties_get_the_same_residual_released_once() -> None:

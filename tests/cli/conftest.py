@@ -1,20 +1,9 @@
-"""What the tests of the command line share. The toys are too small for torch's own threads, which only wait."""
+"""What the tests of the command line share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 from tests.cli.called import Caller
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

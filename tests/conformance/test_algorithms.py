@@ -1,58 +1,40 @@
-"""What every algorithm in the registry must do, whatever it computes (DESIGN, "Definition of done")."""
+"""What every algorithm in the registry must do, whatever it computes (DESIGN, "Definition of done").
+
+Faults (6) are in `test_algorithm_faults.py`, checkpoints (8) in `test_algorithm_checkpoints.py`.
+"""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import torch
+from tests.conformance.battery import STEPS, Gaussian, every_algorithm, every_task, ruled
 from tests.conformance.toy import (
-    CANNOT,
     LOSSES,
     STACKS,
-    TASKS,
     TRANSPORTS,
     Task,
-    Toy,
-    Wrap,
     assert_bit_equal,
     cohorts,
-    config_for,
     difference,
     federation,
     sequential,
 )
-from torch import Generator, Tensor, nn
+from torch import Tensor
 
 from colonnade.algorithms import ALGORITHMS
-from colonnade.core import DpEvent, Envelope, Message, Party, Request, Rule, State, Transport
-from colonnade.core.checkpoint import read, write
+from colonnade.core import Party, Rule, State, Transport
 from colonnade.core.checks import Checked, from_mapping
-from colonnade.core.message import batch_of
-from colonnade.errors import ConfigError, PartyError
-from colonnade.transport import Fault, Faulty, InProcess, Recording
+from colonnade.errors import ConfigError
+from colonnade.transport import InProcess, Recording
 
-R = TypeVar("R", bound=Message)
-STEPS = 7  # of 5 batches an epoch: into the second epoch
 FLOAT32 = 1e-5  # stacked against one by one, relative, after STEPS steps; measured: at most 1.4e-6
-
-every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
-every_task = pytest.mark.parametrize(
-    ("algorithm", "task"),
-    [
-        pytest.param(algorithm, task, id=f"{name}-{task}")
-        for name, algorithm in ALGORITHMS.items()
-        for task in TASKS
-        if task not in CANNOT.get(name, set())
-    ],
-)
 
 
 def recorded(parties: Mapping[str, Party]) -> Transport:
@@ -193,40 +175,6 @@ def test_a_release_number_is_given_once(algorithm: ModuleType) -> None:
 # 4. Noise of none is no noise
 
 
-@dataclasses.dataclass(frozen=True)
-class Gaussian:
-    """Clip each row to `clip` and add N(0, (sigma clip)^2)."""
-
-    sigma: float
-    clip: float
-
-    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:
-        norms = tensor.norm(dim=-1, keepdim=True)
-        clipped = tensor * (self.clip / norms.clamp_min(1e-12)).clamp_max(1.0)
-        noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
-        scale = self.sigma * self.clip if self.sigma else 0.0
-        return clipped + scale * noise, DpEvent("gaussian", {"noise_multiplier": self.sigma})
-
-
-class Everything(dict[str, Rule]):
-    """One rule for every release, whatever it is called."""
-
-    def __init__(self, rule: Rule) -> None:
-        super().__init__()
-        self.rule = rule
-
-    def get(self, name: str, default: Any = None) -> Rule:
-        return self.rule
-
-
-def ruled(algorithm: ModuleType, rule: Rule, transport: Wrap = sequential) -> Toy:
-    """A federation whose feature owners release everything under one rule."""
-    toy = federation(algorithm, transport)
-    for party in toy.parties.values():
-        party.outbox.rules = Everything(rule)
-    return toy
-
-
 @every_algorithm
 @pytest.mark.parametrize("transport", ["by reference", "through bytes", "cohorts"])
 def test_gaussian_with_no_noise_and_no_clipping_is_plain(algorithm: ModuleType, transport: str) -> None:
@@ -270,111 +218,6 @@ def test_the_loss_falls_and_held_out_rows_are_better_than_a_constant(algorithm: 
     else:
         majority = float(truth.bincount().max()) / len(truth)
         assert float((decided == truth).double().mean()) >= majority + 0.1
-
-
-# 6. What goes wrong is named, and harms nobody else
-
-
-class Watched:
-    """Remembers the last call and what everybody knew before it."""
-
-    def __init__(self, inner: Transport, parties: Mapping[str, Party]) -> None:
-        self.inner, self.parties = inner, parties
-
-    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
-        return self.exchange_each({to: envelope})[to]
-
-    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
-        self.before = {name: copy.deepcopy(party.state()) for name, party in self.parties.items()}
-        self.requests = {to: envelope.message for to, envelope in envelopes.items()}
-        return self.inner.exchange_each(envelopes)
-
-
-class Dies(nn.Module):
-    """A model whose n-th forward pass fails."""
-
-    def __init__(self, model: nn.Module, at: int) -> None:
-        super().__init__()
-        self.model, self.at, self.calls = model, at, 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        if self.calls == self.at:
-            raise ZeroDivisionError("the disk is gone")
-        result: Tensor = self.model(x)
-        return result
-
-
-def assert_named(error: PartyError, party: str, watched: Watched) -> None:
-    request = watched.requests[party]
-    assert (error.party, error.request, error.batch) == (party, request.kind, batch_of(request))
-    assert f"'{party}'" in str(error)
-    assert request.kind in str(error)
-    assert str(error.batch or "") in str(error)
-
-
-@every_algorithm
-@pytest.mark.parametrize("at", [2, 3, 5, 8])
-@pytest.mark.parametrize("inner", ["by reference", "through bytes", "threads"])
-def test_a_party_that_dies_in_its_model_is_named(algorithm: ModuleType, at: int, inner: str) -> None:
-    toy = federation(
-        algorithm,
-        lambda parties: Watched(TRANSPORTS[inner](parties), parties),
-        wrap_model={"bob": lambda model: Dies(model, at)},
-    )
-    with pytest.raises(PartyError) as caught:
-        toy.run()
-    assert_named(caught.value, "bob", toy.transport)
-    assert caught.value.batch is not None
-    assert caught.value.cause == "ZeroDivisionError: the disk is gone"
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    if inner != "threads":  # one by one: those after bob were not asked
-        assert_bit_equal(toy.transport.before["cyd"], toy.states()["cyd"])
-    assert torch.isfinite(toy.predict()).all()
-
-
-@every_algorithm
-@pytest.mark.parametrize("at", range(2, 7))
-@pytest.mark.parametrize("kind", ["drop", "fail"])
-def test_a_lost_call_is_named_and_leaves_the_others_as_they_were(algorithm: ModuleType, at: int, kind: Any) -> None:
-    faults = [Fault(kind, "bob", at=at)]
-    toy = federation(algorithm, lambda parties: Watched(Faulty(sequential(parties), faults), parties))
-    with pytest.raises(PartyError) as caught:
-        toy.run()
-    assert_named(caught.value, "bob", toy.transport)
-    before, after = toy.transport.before, toy.states()
-    assert_bit_equal(before["cyd"], after["cyd"])
-    if kind == "drop":
-        assert_bit_equal(before["bob"], after["bob"])
-    assert torch.isfinite(toy.predict()).all()
-
-
-@every_algorithm
-def test_a_member_that_dies_inside_a_cohort_names_the_cohort(algorithm: ModuleType) -> None:
-    """One stacked computation cannot say which of its members failed; all are named."""
-    toy = federation(
-        algorithm, cohorts, wrap_model={name: lambda model: Dies(model, 3) for name in ("ada", "bob", "cyd")}
-    )
-    assert len(toy.cohorts()) == 1
-    with pytest.raises(PartyError, match="the disk is gone") as caught:
-        toy.run()
-    assert caught.value.party == "ada, bob, cyd"
-    assert caught.value.request.startswith(algorithm.__name__.rsplit(".", 1)[-1])
-    assert caught.value.batch is not None
-
-
-@every_algorithm
-@pytest.mark.parametrize("inner", ["by reference", "through bytes"])
-@pytest.mark.parametrize(
-    "fault", [Fault("duplicate", "bob"), Fault("delay", "bob", seconds=0.001)], ids=lambda f: f.kind
-)
-def test_calls_that_come_twice_or_late_change_nothing(algorithm: ModuleType, inner: str, fault: Fault) -> None:
-    plain = federation(algorithm)
-    disturbed = federation(algorithm, lambda parties: Faulty(TRANSPORTS[inner](parties), [fault]))
-    assert plain.run(3) == disturbed.run(3)
-    assert_bit_equal(plain.states(), disturbed.states())
-    for name, party in plain.parties.items():
-        assert party.ledger.entries == disturbed.parties[name].ledger.entries
 
 
 # 7. Settings refuse what they cannot mean
@@ -433,74 +276,6 @@ def test_settings_cannot_change_and_unknown_ones_are_refused(algorithm: ModuleTy
         from_mapping(algorithm.Config, {f"{field}x": 1}, where="[algorithm]")
     assert f"[algorithm] has no setting '{field}x' (did you mean '{field}'?)" in str(caught.value)
     assert from_mapping(algorithm.Config, dataclasses.asdict(config), where="[algorithm]") == config
-
-
-# 8. Saved and loaded mid-run
-
-
-def save(toy: Toy, folder: Path) -> None:
-    toy.states()  # hands a cohort's state back
-    for name, party in (toy.parties | {"the driver": toy.driver}).items():
-        write(folder / name, {"role": party.state(), "seat": party.seat.state(), "done": toy.batches.done})
-
-
-def load(toy: Toy, folder: Path) -> None:
-    for name, party in (toy.parties | {"the driver": toy.driver}).items():
-        saved = read(folder / name)
-        party.load_state(saved["role"])
-        party.seat.load_state(saved["seat"])
-        toy.batches.done = saved["done"]
-    for cohort in toy.cohorts():
-        cohort.restack()
-
-
-@every_task
-@pytest.mark.parametrize("transport", ["through bytes", "cohorts"])
-@pytest.mark.parametrize("after", [1, 5])
-def test_saved_and_loaded_it_continues_bit_equal(
-    algorithm: ModuleType, task: Task, transport: str, after: int, tmp_path: Path
-) -> None:
-    whole, second = (federation(algorithm, TRANSPORTS[transport], task=task) for _ in range(2))
-    expected = whole.run(after)
-    save(whole, tmp_path)  # and goes on as if it had not been saved
-    expected += whole.run(STEPS - after)
-    load(second, tmp_path)
-    assert second.run(STEPS - after) == expected[after:]
-    assert_bit_equal(whole.states(), second.states())
-    assert {n: p.seat.state()["released"] for n, p in whole.parties.items()} == {
-        n: p.seat.state()["released"] for n, p in second.parties.items()
-    }
-
-
-@every_algorithm
-def test_noise_continues_where_it_stood(algorithm: ModuleType, tmp_path: Path) -> None:
-    rule = Rule(Gaussian(0.3, 1.0))
-    whole, first, second = (ruled(algorithm, rule) for _ in range(3))
-    expected = whole.run(5)
-    first.run(3)
-    save(first, tmp_path)
-    load(second, tmp_path)
-    assert second.run(2) == expected[3:]
-    assert_bit_equal(whole.states(), second.states())
-
-
-@every_algorithm
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize(("saved_from", "continued_in"), [(cohorts, sequential), (sequential, cohorts)])
-def test_a_checkpoint_does_not_know_whether_it_was_stacked(
-    algorithm: ModuleType, optimizer: str, saved_from: Wrap, continued_in: Wrap, tmp_path: Path
-) -> None:
-    config = config_for(algorithm, optimizer=optimizer, learning_rate=0.02)
-    whole, first, second = (
-        federation(algorithm, wrap, dtype=torch.float64, config=config)
-        for wrap in (sequential, saved_from, continued_in)
-    )
-    whole.run(STEPS)
-    first.run(3)
-    save(first, tmp_path)
-    load(second, tmp_path)
-    second.run(STEPS - 3)
-    assert difference(whole.states(), second.states()) <= 1e-6
 
 
 # 9. Prediction only looks

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from colonnade.algorithms import complete
 from colonnade.core import Batches, Party, Peers, Rule, Seat, State, Transport, roles
 from colonnade.core.party import seed_for
 from colonnade.models import build
@@ -28,7 +29,11 @@ Task = Literal["classes", "binary", "regression"]
 
 TASKS: tuple[Task, ...] = ("classes", "binary", "regression")
 LOSSES: dict[Task, Loss] = {"classes": CrossEntropy(3), "binary": Logistic(), "regression": Squared()}
-SETTINGS: dict[str, dict[str, Any]] = {"vimadmm": {"local_steps": 3}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "vimsgd": {"learning_rate": 0.1},  # 0.3 with momentum is too fast for the toy's regression
+    "vimadmm": {"local_steps": 3},
+    "vimadmm_joint": {"local_steps": 3},
+}
 CANNOT: dict[str, set[Task]] = {}
 NAMES = ("ada", "bob", "cyd", "dan")
 ROWS, TRAIN, BATCH = 240, 160, 32
@@ -147,6 +152,8 @@ def federation(
         for name, part in zip(names, torch.split(x.to(dtype), list(columns), dim=1), strict=True):
             spec = {"name": "mlp", "hidden": [16], "width": 8}
             model = build(spec, (part.shape[1],), seed=seed_for(seed, name, "model"), owner=name)
+            outputs = LOSSES[task].outputs
+            model = complete(algorithm, model, part[:1], outputs, seed=seed_for(seed, name, "head"))
             if wrap_model and name in wrap_model:
                 model = wrap_model[name](model)
             parties[name] = algorithm.FeatureOwner(seats[name], part.contiguous(), model, config)

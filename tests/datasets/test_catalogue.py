@@ -139,13 +139,6 @@ def test_offline_and_absent_is_one_sentence(tmp_path: Path, home: Site, own_cach
     assert home.asked == []
 
 
-def test_modelnet_says_that_only_voxels_can_be_read() -> None:
-    with pytest.raises(
-        DataError, match=r"has meshes, while only voxel grids .* holds modelnet10/modelnet10_voxel30\.npz"
-    ):
-        load("modelnet10")
-
-
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     put(tmp_path, {"small.npz": b"PK not really"})
     with pytest.raises(DataError, match=r"'small' cannot be read from .*small\.npz: the file is damaged") as caught:

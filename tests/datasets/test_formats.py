@@ -19,6 +19,7 @@ from colonnade.datasets.formats import (
     read_columns,
     read_idx,
     read_npz,
+    read_partition,
     read_tiles,
     save_array,
     text_of,
@@ -129,3 +130,15 @@ def test_a_zip_member_is_found_in_folders_and_in_inner_zips(tmp_path: Path) -> N
     assert zip_member(tmp_path / "o.zip", "full.csv") == b"inner"
     with pytest.raises(KeyError, match=r"no gone\.csv in the archive"):
         zip_member(tmp_path / "o.zip", "gone.csv")
+
+
+@given(st.lists(st.integers(1, 100), min_size=1), st.lists(st.sampled_from(["VQ PARTITIONING 2.0", "8", "- 3 -", ""])))
+def test_a_partition_is_what_follows_the_line_of_dashes(clusters: list[int], head: list[str]) -> None:
+    text = "\n".join([*head, "-----", *(f" {cluster} " for cluster in clusters), ""])
+    assert read_partition(text).tolist() == clusters
+
+
+@pytest.mark.parametrize("text", ["", "1\n2\n", "head\n---\n1\ntwo\n"])
+def test_a_partition_without_dashes_or_with_words_is_refused(text: str) -> None:
+    with pytest.raises(BROKEN):
+        read_partition(text)

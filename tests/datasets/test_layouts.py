@@ -110,6 +110,32 @@ def test_points_load_from_text_files(real_data: Path, tmp_path: Path) -> None:
     assert loads("unbalance", tmp_path)
 
 
+def partition(clusters: np.ndarray) -> str:
+    """The ground truth as the benchmark of the University of Eastern Finland writes it."""
+    head = ["VQ PARTITIONING 2.0", str(clusters.max()), str(len(clusters)), "-" * 37]
+    return "".join(f"{line}\r\n" for line in [*head, *clusters.tolist()])
+
+
+@pytest.mark.parametrize(
+    ("name", "truth"),
+    [
+        ("birch1", "b1-gt.pa"),
+        ("birch2", "birch2-gt.pa"),
+        ("unbalance", "unbalance-gt.pa"),
+        ("unbalance", "unbalance-gt-pa.zip"),
+    ],
+)
+def test_points_load_from_the_original_benchmark(name: str, truth: str, real_data: Path, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    with np.load(real_data / name / f"{name}.npz") as arrays:
+        points = "".join(f"    {x}    {y}\n" for x, y in arrays["x"].tolist())
+        clusters = partition(arrays["y"]).encode()
+    (tmp_path / name / f"{name}.txt").write_text(points)
+    packed = truth.endswith(".zip")
+    (tmp_path / name / truth).write_bytes(zipped(f"{name}-gt.pa", clusters) if packed else clusters)
+    assert loads(name, tmp_path)
+
+
 def test_cifar_loads_from_the_files_of_its_binary_archive(decoded: Path, tmp_path: Path) -> None:
     data = load("cifar10", folder=decoded, offline=True)
     assert data.test is not None

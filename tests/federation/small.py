@@ -38,6 +38,10 @@ def splitnn(**changes: Mapping[str, Any]) -> Tables:
     return {**quick(**changes), "algorithm": {"name": "splitnn", **changes.get("algorithm", {})}}
 
 
+THREE = quick(train={"epochs": 3, "early_stop": False})
+THREE_EACH = [THREE, splitnn(train={"epochs": 3, "early_stop": False})]
+
+
 def frames(rows: int = 80, task: Task = "binary", seed: int = 0) -> Frames:
     """The clinic holds two columns and the label, the laboratory two other columns in another row order."""
     random = np.random.default_rng(seed)

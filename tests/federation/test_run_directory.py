@@ -10,30 +10,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from tests.federation.small import (
+    THREE,
+    THREE_EACH,
     Frames,
     checkpoint_of,
     equal,
     federation,
     frames,
-    learned_of,
     ledgers,
     quick,
     records,
-    splitnn,
     write,
 )
 
 from colonnade.core import Step, checkpoint
-from colonnade.errors import CheckpointError, ConfigError, DataError, InputError
+from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.federation import Federation, Outcome, Settings, load
 from colonnade.federation.run_directory import RunDirectory
 
-THREE = quick(train={"epochs": 3, "early_stop": False})
-BOTH = [THREE, splitnn(train={"epochs": 3, "early_stop": False})]
 STACKED = quick(train={"epochs": 3, "early_stop": False}, federation={"cohort": "on"})
 ALONE = quick(train={"epochs": 3, "early_stop": False}, federation={"cohort": "off"})
 Undisturbed = Callable[[Any], tuple[Path, Outcome]]
@@ -102,7 +99,7 @@ def test_the_files_are_those_that_are_documented_and_no_others(tmp_path: Path, m
     assert [record["epoch"] for record in records(tmp_path / "run")] == [1, 2]
 
 
-@pytest.mark.parametrize("settings", BOTH, ids=["vimadmm", "splitnn"])
+@pytest.mark.parametrize("settings", THREE_EACH, ids=["vimadmm", "splitnn"])
 def test_no_file_holds_a_raw_cell_an_id_or_a_label(settings: Any, tmp_path: Path) -> None:
     given = frames()
     given["lab"]["patient"] = given["lab"]["patient"].replace("P007", "CANARY-ID-7f3a")
@@ -140,7 +137,7 @@ def test_a_party_folder_holds_its_own_state_alone(tmp_path: Path) -> None:
     assert sorted(large) == ["clinic/labels/duals", "clinic/labels/z"]  # per row, and at the label owner only
 
 
-@pytest.mark.parametrize("settings", [*BOTH, STACKED, ALONE], ids=["vimadmm", "splitnn", "cohort", "alone"])
+@pytest.mark.parametrize("settings", [*THREE_EACH, STACKED, ALONE], ids=["vimadmm", "splitnn", "cohort", "alone"])
 @pytest.mark.parametrize(("number", "kind"), [(1, Step), (6, Step), (1, dict), (2, dict), (3, dict)])
 def test_an_interrupted_run_ends_like_an_undisturbed_one(
     settings: Any, number: int, kind: type, undisturbed: Undisturbed, tmp_path: Path
@@ -298,113 +295,6 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
         for ids in (None, ["P001"]):
             with pytest.raises(CheckpointError, match=r"lab/columns\.json is missing or damaged"):
                 load(tmp_path / "run", frames=frames(), ids=ids)
-
-
-@pytest.mark.parametrize("settings", BOTH, ids=["vimadmm", "splitnn"])
-def test_a_run_made_from_frames_is_loaded_with_frames(settings: Any, tmp_path: Path) -> None:
-    one = federation(settings=settings)
-    one.fit(tmp_path / "run")
-    again = load(tmp_path / "run", frames=frames())
-    assert equal(learned_of(one), learned_of(again))
-    assert again.evaluate("test") == one.evaluate("test")
-    assert again.predict().scores.tolist() == one.predict().scores.tolist()
-    with pytest.raises(ConfigError, match=r"\[parties\.clinic\] must name its table"):
-        load(tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"There is a frame for 'labs', which is no party"):
-        load(tmp_path / "run", frames={**frames(), "labs": frames()["lab"]})
-    with pytest.raises(ConfigError, match=r"\[parties\.lab\] is no party of this federation"):
-        load(tmp_path / "run", frames={"clinic": frames()["clinic"]})
-
-
-def test_a_saved_federation_continues_where_it_was(tmp_path: Path) -> None:
-    one = federation()
-    training = one.train()
-    for _ in range(3):
-        next(training)
-    one.predict(["P001"])  # no part of what was agreed
-    one.save(tmp_path / "saved")
-    again = load(tmp_path / "saved", frames=frames())
-    assert [step.loss for step in again.train()] == [step.loss for step in training]
-    assert equal(learned_of(one), learned_of(again))
-
-
-def test_a_run_from_files_or_a_named_data_set_is_loaded_by_its_folder_alone(tmp_path: Path) -> None:
-    one = Federation.from_toml(write(tmp_path / "tables"))
-    one.fit(tmp_path / "run")
-    assert load(tmp_path / "run").evaluate("test") == one.evaluate("test")
-    tables = quick(
-        data={"dataset": "breast_cancer", "parts": 2, "validation": 0}, train={"epochs": 1, "batch_size": 200}
-    )
-    named = Federation.from_settings(Settings.from_mapping(tables))
-    named.fit(tmp_path / "named")
-    for ids in (None, ["5", "17"]):
-        again = load(tmp_path / "named", ids=ids)
-        assert again.predict(["17", "5"]).scores.tolist() == named.predict(["17", "5"]).scores.tolist()
-
-
-def fresh(rows: int = 5) -> Frames:
-    """Patients that came after training, whose diagnosis nobody knows yet."""
-    made = frames(rows=rows, seed=9)
-    for frame in made.values():
-        frame["patient"] = frame["patient"].str.replace("P", "N")
-    made["clinic"] = made["clinic"].drop(columns="diagnosis")
-    return made
-
-
-def test_new_rows_are_predicted_from_new_tables_without_labels(tmp_path: Path) -> None:
-    one = Federation.from_toml(write(tmp_path / "tables"))
-    one.fit(tmp_path / "run")
-    write(tmp_path / "new", fresh())
-    tables = {name: str(tmp_path / "new" / f"{name}.csv") for name in ("clinic", "lab")}
-    ids = ["N003", "N000"]
-    from_files = load(tmp_path / "run", ids=ids, tables=tables).predict(ids)
-    from_frames = load(tmp_path / "run", ids=ids, frames=fresh()).predict()
-    assert from_files.ids.tolist() == from_frames.ids.tolist() == ids
-    assert from_files.scores.tolist() == from_frames.scores.tolist()
-    # the same cells under an id that was there in training give the same answer
-    both = {name: pd.concat([f, fresh()[name].assign(diagnosis="ill") if name == "clinic" else fresh()[name]])
-            for name, f in frames().items()}  # fmt: skip
-    known = load(tmp_path / "run", ids=["P004", "N003"], frames=both).predict()
-    np.testing.assert_allclose(known.scores, [one.predict(["P004"]).scores[0], from_files.scores[0]], rtol=1e-6)
-
-
-def test_rows_are_prepared_as_in_training_not_by_themselves(tmp_path: Path) -> None:
-    one = federation()
-    one.fit(tmp_path / "run")
-    ids = one.holdings.ids[:3].tolist()
-    few = load(tmp_path / "run", ids=ids, frames={n: f[f["patient"].isin(ids)] for n, f in frames().items()})
-    for name in ("clinic", "lab"):
-        whole, part = one.holdings.parties[name].features, few.holdings.parties[name].features
-        assert whole is not None
-        assert part is not None
-        assert torch.equal(whole[:3], part)
-
-
-def test_a_label_owner_without_columns_brings_no_table_to_a_prediction(tmp_path: Path) -> None:
-    given = frames()
-    given["clinic"] = given["clinic"][["patient", "diagnosis"]]
-    one = federation(given)
-    one.fit(tmp_path / "run")
-    again = load(tmp_path / "run", ids=["P005"], frames={"lab": given["lab"]})
-    np.testing.assert_allclose(again.predict().scores, one.predict(["P005"]).scores, rtol=1e-6)
-    assert load(tmp_path / "run", ids=["P005"], frames=given).predict().labels.shape == (1,)
-
-
-def test_regression_predicts_new_rows_in_its_own_units(tmp_path: Path) -> None:
-    given = frames(task="regression")
-    one = federation(given)
-    one.fit(tmp_path / "run")
-    again = load(tmp_path / "run", ids=["P005"], frames=given).predict()
-    np.testing.assert_allclose(again.labels, one.predict(["P005"]).labels, rtol=1e-5)
-
-
-def test_rows_that_a_party_lacks_are_named(tmp_path: Path) -> None:
-    federation().fit(tmp_path / "run")
-    given = frames()
-    given["lab"] = given["lab"].iloc[1:]
-    gone = frames()["lab"]["patient"].iloc[0]
-    with pytest.raises(DataError, match=rf"'lab' lacks 1 of the ids asked for, such as '{gone}'"):
-        load(tmp_path / "run", ids=[gone], frames=given)
 
 
 def test_a_finished_run_can_be_asked_for_more_epochs(tmp_path: Path) -> None:

@@ -1,22 +1,31 @@
 """The algorithms, each one file that reads like its paper's box. To add one, add a file and a line here.
 
 An algorithm is a module with `Config`, its messages, `FeatureOwner`, `LabelOwner`, `train`, `predict`, and `REVEALS`:
-for each name that it releases under, in words, what the receiver learns.
+for each name that it releases under, in words, what the receiver learns. Where parties hold whole models instead of
+parts of one, it also has `local_model`, which puts a head on a party's model.
 """
 
 from __future__ import annotations
 
 from types import ModuleType
 
-from colonnade.algorithms import splitnn, vimadmm
+import torch
+from torch import Tensor, nn
+
+from colonnade.algorithms import fdml, splitnn, vafl, vimadmm, vimadmm_joint, vimsgd
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
+from colonnade.models import initialised
 
-__all__ = ["ALGORITHMS", "find", "splitnn", "vimadmm"]
+__all__ = ["ALGORITHMS", "complete", "fdml", "find", "splitnn", "vafl", "vimadmm", "vimadmm_joint", "vimsgd"]
 
 ALGORITHMS: dict[str, ModuleType] = {
     "splitnn": splitnn,
+    "vafl": vafl,
+    "fdml": fdml,
+    "vimsgd": vimsgd,
     "vimadmm": vimadmm,
+    "vimadmm_joint": vimadmm_joint,
 }
 
 
@@ -26,3 +35,15 @@ def find(name: str) -> ModuleType:
         hint = did_you_mean(name, list(ALGORITHMS))
         raise ConfigError(f"There is no algorithm {name!r}{hint}; there are {', '.join(ALGORITHMS)}.")
     return ALGORITHMS[name]
+
+
+def complete(algorithm: ModuleType, model: nn.Module, row: Tensor, outputs: int, *, seed: int) -> nn.Module:
+    """A party's model as the algorithm needs it: as it is, or with a head for so many outputs; `row` is one input."""
+    if not hasattr(algorithm, "local_model"):
+        return model
+    training = model.training
+    with torch.no_grad():
+        width = model.eval()(row).shape[-1]
+    with initialised(seed):
+        whole: nn.Module = algorithm.local_model(model, width, outputs)
+    return whole.train(training)

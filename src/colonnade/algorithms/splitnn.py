@@ -59,6 +59,8 @@ class Descend(Request[Done]):
 class FeatureOwner(roles.FeatureOwner):
     """Holds columns and f_k."""
 
+    released_as = "embedding"
+
     def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config) -> None:
         super().__init__(seat, features, model, config)
         self.optimizer = make_optimizer(self.model.parameters(), config)
@@ -70,7 +72,7 @@ class FeatureOwner(roles.FeatureOwner):
             h = self.model(self.x(request.batch))
         if h.requires_grad:
             self._pending = request.batch, h
-        return Embedding(self.outbox.release(h, as_="embedding", batch=request.batch))
+        return Embedding(self.outbox.release(h, self.released_as, request.batch))
 
     @serves
     def descend(self, request: Descend) -> Done:
@@ -79,7 +81,7 @@ class FeatureOwner(roles.FeatureOwner):
         assert h is not None
         self._pending = None
         self.optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(h, request.gradient.tensor)
+        torch.autograd.backward(h, request.gradient.tensor.expand_as(h))
         self.optimizer.step()
         return Done()
 
@@ -97,10 +99,14 @@ class LabelOwner(roles.LabelOwner):
         self.model = head(sum(self.widths.values()), self.loss.outputs, self.config.head_hidden, seed).to(self.device)
         self.optimizer = make_optimizer(self.model.parameters(), self.config)
 
+    def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
+        """g([h_1 .. h_M])."""
+        return self.model(torch.cat(list(h.values()), dim=-1))  # type: ignore[no-any-return]
+
     def learn(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, dict[str, Tensor]]:
         """One step of g, and dloss/dh_k for every party."""
         leaves = {k: h_k.requires_grad_() for k, h_k in h.items()}
-        loss = self.loss(self.model(torch.cat(list(leaves.values()), dim=-1)), self.y(batch))
+        loss = self.loss(self.outputs(leaves), self.y(batch))
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         self.optimizer.step()
@@ -128,7 +134,7 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
 def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
     replies = peers.ask(Embed(rows.name))
     with torch.no_grad():
-        return driver.model(torch.cat([r.values.tensor for r in replies.values()], dim=-1))  # type: ignore[no-any-return]
+        return driver.outputs({k: r.values.tensor for k, r in replies.items()})
 
 
 def head(inputs: int, outputs: int, hidden: int, seed: int) -> nn.Module:

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from colonnade.core import Batches, Done, Message, Peers, Released, Request, Rows, Seat, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.optim.capture import Captured
+from colonnade.optim.heads import blocks, uniform_heads
 from colonnade.optim.local import make_optimizer
 from colonnade.optim.losses import Loss
 from colonnade.optim.proximal import z_update
@@ -138,8 +139,7 @@ class LabelOwner(roles.LabelOwner):
     def meet(self, cards: Mapping[str, roles.Card]) -> None:
         super().meet(cards)
         outputs = self.loss.outputs
-        uniform = (torch.rand(w, outputs, generator=self.generator) * 2 - 1 for w in self.widths.values())
-        self.heads = torch.cat([u / len(u) ** 0.5 for u in uniform]).to(self.device)
+        self.heads = uniform_heads(self.widths.values(), outputs, self.generator).to(self.device)
         self.z, self.duals = (torch.zeros(len(self.labels), outputs, device=self.device) for _ in range(2))
 
     def update(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, Tensor]:
@@ -160,27 +160,23 @@ class LabelOwner(roles.LabelOwner):
         if self.config.head_update == "sgd":
             gradient = H.T @ (duals + rho * (o - z)) / rows + beta * self.heads
             return self.heads - self.config.head_learning_rate * gradient
-        blocks = []
-        for h_k, W_k in zip(self._blocks(H.T), self._blocks(self.heads), strict=True):
+        solved = []
+        for h_k, W_k in zip(blocks(H.T, self.widths.values()), blocks(self.heads, self.widths.values()), strict=True):
             gram = rho * h_k @ h_k.T
             # dead units, one or all of them, must not make it singular
             ridge = (rows * beta + 1e-6 * gram.trace() / len(gram)).clamp_min(1e-12)
             gram.diagonal().add_(ridge)
-            blocks.append(torch.linalg.solve(gram, h_k @ (rho * (z - o + h_k.T @ W_k) - duals)))
-        return torch.cat(blocks)
-
-    def _blocks(self, stacked: Tensor) -> tuple[Tensor, ...]:
-        """The rows that belong to each party."""
-        return torch.split(stacked, list(self.widths.values()))
+            solved.append(torch.linalg.solve(gram, h_k @ (rho * (z - o + h_k.T @ W_k) - duals)))
+        return torch.cat(solved)
 
     def first_heads(self) -> dict[str, Adopt]:
-        blocks = zip(self.widths, self._blocks(self.heads), strict=True)
-        return {k: Adopt(self.outbox.release(W_k, "head")) for k, W_k in blocks}
+        heads = zip(self.widths, blocks(self.heads, self.widths.values()), strict=True)
+        return {k: Adopt(self.outbox.release(W_k, "head")) for k, W_k in heads}
 
     def variables_for(self, residual: Tensor, batch: str) -> dict[str, Improve]:
         """To each party its head, and to all the same residual."""
         r = self.outbox.release(residual, "residual", batch)
-        heads = zip(self.widths, self._blocks(self.heads), strict=True)
+        heads = zip(self.widths, blocks(self.heads, self.widths.values()), strict=True)
         return {k: Improve(batch, r, self.outbox.release(W_k, "head", batch)) for k, W_k in heads}
 
     def state(self) -> State:

@@ -6,14 +6,14 @@ import contextlib
 import hashlib
 import http.client
 import os
-import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from colonnade.datasets.progress import progress
 from colonnade.errors import DataError
 
 __all__ = ["cache_folder", "fetch", "written_whole"]
@@ -63,7 +63,7 @@ def _receive(url: str, stream: IO[bytes], timeout: float) -> str:
     with urllib.request.urlopen(request, timeout=timeout) as answer:
         announced = int(answer.headers.get("Content-Length") or 0)
         received = 0
-        with _progress(Path(url).name, announced) as advance:
+        with progress(Path(url).name, announced, unit="bytes") as advance:
             while chunk := answer.read(CHUNK):
                 stream.write(chunk)
                 digest.update(chunk)
@@ -72,18 +72,3 @@ def _receive(url: str, stream: IO[bytes], timeout: float) -> str:
     if received < announced:
         raise OSError(f"the connection ended after {received} of {announced} bytes")
     return digest.hexdigest()
-
-
-@contextlib.contextmanager
-def _progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, and nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda _size: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    parts = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*parts, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=total or None)
-        yield lambda size: bar.advance(task, size)

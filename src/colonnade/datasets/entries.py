@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from colonnade.datasets.built_in import built_in_breast_cancer, built_in_digits
 from colonnade.datasets.dataset import Kind, Parts
 from colonnade.datasets.layouts import (
     BANK_LAYOUTS,
@@ -13,12 +14,11 @@ from colonnade.datasets.layouts import (
     LETTER_LAYOUTS,
     SOUTH_GERMAN_LAYOUTS,
     Layout,
-    built_in_breast_cancer,
-    built_in_digits,
     idx_layouts,
     point_layouts,
     voxel_layouts,
 )
+from colonnade.datasets.modelnet import FURNITURE
 
 __all__ = ["CATALOGUE", "Download", "Entry"]
 
@@ -48,14 +48,12 @@ class Entry:
     layouts: tuple[Layout, ...] = ()
     downloads: tuple[Download, ...] = ()
     built_in: Callable[[], Parts] | None = None
-    no_download: str | None = None
 
 
 TEN_DIGITS = tuple("0123456789")
 # fmt: off
 CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-FURNITURE = ("bathtub", "bed", "chair", "desk", "dresser", "monitor", "night_stand", "sofa", "table", "toilet")
 # fmt: on
 MNIST_MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist"
 MNIST_MD5 = (
@@ -66,10 +64,11 @@ MNIST_MD5 = (
 )
 FASHION_HOME = "https://github.com/zalandoresearch/fashion-mnist"
 UCI = "https://archive.ics.uci.edu"
+PRINCETON = "https://3dvision.princeton.edu/projects/2014/3DShapeNets"
 SUITE = "https://github.com/gagolews/clustering-data-v1"
 
 
-def _points(name: str, description: str, rows: int, clusters: int, checksum: str) -> Entry:
+def _points(name: str, description: str, rows: int, clusters: int, checksum: str, partitions: tuple[str, ...]) -> Entry:
     files = (f"{name}.data.gz", f"{name}.labels0.gz")
     return Entry(
         description,
@@ -81,7 +80,7 @@ def _points(name: str, description: str, rows: int, clusters: int, checksum: str
         licence="for research; cite the authors",
         home=SUITE,
         checksum=checksum,
-        layouts=point_layouts(name),
+        layouts=point_layouts(name, partitions),
         downloads=tuple(Download(file, f"{SUITE}/raw/v1.1.0/sipu/{file}") for file in files),
     )
 
@@ -199,7 +198,7 @@ CATALOGUE: dict[str, Entry] = {
         downloads=(Download("bank+marketing.zip", f"{UCI}/static/public/222/bank+marketing.zip"),),
     ),
     "modelnet10": Entry(
-        "Furniture as 30 x 30 x 30 binary voxels",
+        "Furniture as 30 x 30 x 30 binary voxels, which differ a little between the compact file and the meshes",
         kind="voxels",
         rows=3991,
         test_rows=908,
@@ -209,7 +208,7 @@ CATALOGUE: dict[str, Entry] = {
         home="https://modelnet.cs.princeton.edu",
         checksum="18b6985b53670e1e6194b0f98dd27ffba2622e5ca11c07b30a967b6d34c70139",
         layouts=voxel_layouts("modelnet10_voxel30.npz"),
-        no_download="its home, https://modelnet.cs.princeton.edu, has meshes, while only voxel grids can be read here",
+        downloads=(Download("ModelNet10.zip", f"{PRINCETON}/ModelNet10.zip"),),
     ),
     "birch1": _points(
         "birch1",
@@ -217,6 +216,7 @@ CATALOGUE: dict[str, Entry] = {
         100000,
         100,
         "75618dd60adbf1436b6ad119a75684e833f0e5f73321acf4b589ec284a39f501",
+        ("b1-gt.pa", "birch1-gt.pa"),
     ),
     "birch2": _points(
         "birch2",
@@ -224,6 +224,7 @@ CATALOGUE: dict[str, Entry] = {
         100000,
         100,
         "1af16739070ae53f62f855544e60f1828205e3563e03d4cdaba5d875256a60ad",
+        ("b2-gt.pa", "birch2-gt.pa"),
     ),
     "unbalance": _points(
         "unbalance",
@@ -231,5 +232,6 @@ CATALOGUE: dict[str, Entry] = {
         6500,
         8,
         "2fb6223cee3b31d1942c33f95b1a8250c88f687726639adbcecda7e1ca1ea1cf",
+        ("unbalance-gt.pa", "unbalance-gt-pa.zip"),
     ),
 }

@@ -29,6 +29,7 @@ __all__ = [
     "read_columns",
     "read_idx",
     "read_npz",
+    "read_partition",
     "read_tiles",
     "save_array",
     "text_of",
@@ -117,6 +118,15 @@ def _typed(values: Sequence[str]) -> NDArray[Any]:
         except ValueError:
             continue
     return words
+
+
+def read_partition(text: str) -> NDArray[np.int64]:
+    """A partition file of the clustering benchmark: some header lines, a line of dashes, a cluster number per line."""
+    lines = [line.strip() for line in text.splitlines()]
+    rules = [at for at, line in enumerate(lines) if line and not line.strip("-")]
+    if not rules:
+        raise ValueError("no line of dashes between header and clusters")
+    return np.array([line for line in lines[rules[0] + 1 :] if line], dtype=np.int64)
 
 
 def text_of(path: Path) -> str:

@@ -3,7 +3,7 @@
 Two families are understood, each in a folder of the data set's name:
 
 - the public distribution's own files: MNIST's IDX files, CIFAR-10's binary archive, UCI's zip, .asc, .data or .csv
-  files, the text files of the clustering suite;
+  files, the text files of the clustering suite and of the benchmark it took its points from, ModelNet10's meshes;
 - the compact layout: arrays as one npz file (mnist.npz, birch1.npz, modelnet10_voxel30.npz, with x_train, y_train,
   x_test, y_test, or x and y), tables as .csv.gz with English column names, and CIFAR-10 as lossless WebP pictures of
   100 x 100 tiles, one for each batch, beside labels.npz.
@@ -29,31 +29,31 @@ from colonnade.datasets.formats import (
     read_columns,
     read_idx,
     read_npz,
+    read_partition,
     read_tiles,
     text_of,
     zip_member,
 )
+from colonnade.datasets.modelnet import COUNTS, Counts, read_kept_voxels, read_modelnet
 from colonnade.errors import DataError
 
 __all__ = [
     "BANK_LAYOUTS",
-    "CIFAR_DECODED",
     "CIFAR_LAYOUTS",
     "CREDIT_COLUMNS",
+    "DECODED",
     "IDX_FILES",
     "LETTER_COLUMNS",
     "LETTER_LAYOUTS",
     "SOUTH_GERMAN_LAYOUTS",
     "Layout",
-    "built_in_breast_cancer",
-    "built_in_digits",
     "idx_layouts",
     "point_layouts",
     "voxel_layouts",
 ]
 
 IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-CIFAR_DECODED = ("x_train.npy", "y_train.npy", "x_test.npy", "y_test.npy")
+DECODED = ("x_train.npy", "y_train.npy", "x_test.npy", "y_test.npy")
 CIFAR_TRAIN = tuple(f"data_batch_{at}.bin" for at in range(1, 6))
 # fmt: off
 LETTER_COLUMNS = (
@@ -70,11 +70,16 @@ CREDIT_COLUMNS = (
 
 @dataclass(frozen=True)
 class Layout:
-    """Files that together hold the data set. With `slow`, what was read is worth keeping as plain arrays."""
+    """Files that together hold the data set. With `slow`, what was read is worth keeping as plain arrays.
+
+    Without `exact`, the values are computed from the files and cannot have the recorded checksum; what can be
+    checked, `read` checks.
+    """
 
     files: tuple[str, ...]
     read: Callable[[Sequence[Path]], Parts]
     slow: bool = False
+    exact: bool = True
 
     def found(self, folder: Path) -> list[Path] | None:
         """The files in this folder, each as named or with .gz added; None unless all are there."""
@@ -130,7 +135,7 @@ def _from_cifar_tiles(paths: Sequence[Path]) -> Parts:
 
 
 CIFAR_LAYOUTS = (
-    Layout(CIFAR_DECODED, lambda paths: _from_four([read_array(path) for path in paths])),
+    Layout(DECODED, lambda paths: _from_four([read_array(path) for path in paths])),
     Layout(("cifar-10-batches-bin",), _from_cifar_batches),
     Layout(("cifar-10-binary.tar.gz",), _from_cifar_batches, slow=True),
     Layout(("labels.npz", *(f"train_{at}.webp" for at in range(1, 6)), "test.webp"), _from_cifar_tiles, slow=True),
@@ -195,9 +200,8 @@ BANK_LAYOUTS = (
 )
 
 
-def _points(paths: Sequence[Path]) -> Parts:
-    values, labels = (np.loadtxt(text_of(path).splitlines()) for path in paths)
-    return _rows(values.astype(np.int32), labels - 1), None
+def _points(values: str, labels: NDArray[Any]) -> Parts:
+    return _rows(np.loadtxt(values.splitlines()).astype(np.int32), labels - 1), None
 
 
 def _points_npz(paths: Sequence[Path]) -> Parts:
@@ -205,28 +209,33 @@ def _points_npz(paths: Sequence[Path]) -> Parts:
     return _rows(arrays["x"], arrays["y"] - 1), None
 
 
-def point_layouts(name: str) -> tuple[Layout, ...]:
-    """Points with clusters numbered from 1."""
-    return Layout((f"{name}.npz",), _points_npz), Layout((f"{name}.data", f"{name}.labels0"), _points)
+def _points_suite(paths: Sequence[Path]) -> Parts:
+    return _points(text_of(paths[0]), np.loadtxt(text_of(paths[1]).splitlines()))
 
 
-def voxel_layouts(file: str) -> tuple[Layout, ...]:
-    """Voxel grids in the compact layout; meshes are not read."""
-    return (Layout((file,), _from_npz),)
+def _points_partition(paths: Sequence[Path]) -> Parts:
+    points, partition = paths
+    if partition.suffix == ".zip":
+        return _points(text_of(points), read_partition(zip_member(partition, f"{points.stem}-gt.pa").decode()))
+    return _points(text_of(points), read_partition(text_of(partition)))
 
 
-def built_in_breast_cancer() -> Parts:
-    """Wisconsin Diagnostic, as bundled with scikit-learn."""
-    from sklearn.datasets import load_breast_cancer
+def point_layouts(name: str, partitions: Sequence[str] = ()) -> tuple[Layout, ...]:
+    """Points with clusters numbered from 1; `partitions` are the names the original ground truth goes by."""
+    return (
+        Layout((f"{name}.npz",), _points_npz),
+        Layout((f"{name}.data", f"{name}.labels0"), _points_suite),
+        *(Layout((f"{name}.txt", partition), _points_partition) for partition in partitions),
+    )
 
-    data = load_breast_cancer()
-    columns = {str(name): data.data[:, at].copy() for at, name in enumerate(data.feature_names)}
-    return Rows(columns, data.target.astype(np.int64)), None
 
-
-def built_in_digits() -> Parts:
-    """8 x 8 digits with 17 grey levels, as bundled with scikit-learn."""
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    return Rows(data.images.astype(np.uint8), data.target.astype(np.int64)), None
+def voxel_layouts(file: str, counts: Counts = COUNTS) -> tuple[Layout, ...]:
+    """Voxel grids in the compact layout, which comes first; else those made of meshes, kept or made now."""
+    return (
+        Layout((file,), _from_npz),
+        Layout(DECODED, lambda paths: read_kept_voxels(paths, counts), exact=False),
+        *(
+            Layout((name,), lambda paths: read_modelnet(paths[0], counts), slow=True, exact=False)
+            for name in ("ModelNet10", "ModelNet10.zip")
+        ),
+    )

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade import models
-from colonnade.algorithms import find
+from colonnade.algorithms import complete, find
 from colonnade.core import Batches, Ledger, Peers, Seat, Step, Transport, roles
 from colonnade.core.checks import did_you_mean
 from colonnade.core.party import State, seed_for
@@ -242,6 +242,8 @@ class Federation:
         spec = self._party(name).model or self.settings.model or "mlp"
         seed = seed_for(self.settings.engine.seed, name, "model")
         model = models.build(spec, tuple(features.shape[1:]), seed=seed, owner=name)
+        seed = seed_for(self.settings.engine.seed, name, "head")
+        model = complete(self.algorithm, model, features[:1], self.holdings.loss.outputs, seed=seed)
         model = models.seeded(model, self.seats[name].generator, owner=name)
         owner: roles.FeatureOwner = self.algorithm.FeatureOwner(self.seats[name], features, model, self.settings.config)
         return owner

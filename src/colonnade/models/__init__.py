@@ -12,7 +12,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import nn
 
 from colonnade.core.checks import did_you_mean

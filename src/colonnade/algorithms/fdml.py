@@ -1,0 +1,80 @@
+"""FDML: every party holds a whole model; the label owner adds up their logits.
+
+Hu, Niu, Yang and Zhou, FDML: A Collaborative Machine Learning Framework for Distributed Features, KDD 2019
+(arXiv:1812.06415), in rounds, as the VIM paper (arXiv:2207.10226) compares with it.
+
+    for each batch B:
+        party k:      o_k = f_k(x_k[B]) W_k                       Embed   -> Embedding
+        label owner:  g = dl/do at o = sum_k o_k                  the same for all
+        party k:      one step of f_k and W_k with g              Descend -> Done
+
+It is exactly centralized training of the composite model sum_k f_k W_k. The label owner has no model. What crosses:
+logits up, one gradient down. What a party learns: the gradient is softmax(o) - y, and its negative entry is the label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from colonnade.algorithms import splitnn
+from colonnade.algorithms.splitnn import Descend, Embed
+from colonnade.core import Batches, Peers, Rows, Step, roles
+from colonnade.core.checks import fraction, not_negative, one_of, positive
+from colonnade.optim.losses import Loss
+
+REVEALS = {
+    "logits": "what each row's columns say about its label, in the local model's view",
+    "gradient": "per row the probabilities minus the label: the label can be read from it",
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Table 2's settings for MNIST are the defaults."""
+
+    optimizer: str = one_of("sgd", "adam", default="sgd")
+    learning_rate: float = positive(default=0.1)
+    momentum: float = fraction(default=0.9)
+    weight_decay: float = not_negative(default=0.001)
+
+
+class FeatureOwner(splitnn.FeatureOwner):
+    """Holds columns and the whole local model, f_k with its head W_k."""
+
+    released_as = "logits"
+
+
+class LabelOwner(roles.LabelOwner):
+    """Holds labels; drives."""
+
+    loss: Loss
+
+    def learn(self, o: Mapping[str, Tensor], batch: str) -> tuple[float, Tensor]:
+        """The loss of the sum, and its gradient there."""
+        total = torch.stack(list(o.values())).sum(0).requires_grad_()
+        loss = self.loss(total, self.y(batch))
+        (gradient,) = torch.autograd.grad(loss, total)
+        return loss.item(), gradient
+
+
+def local_model(model: nn.Module, width: int, outputs: int) -> nn.Module:
+    """The party's model from columns to logits: f_k and a head without bias, as VIM's linear heads."""
+    layers = list(model) if type(model) is nn.Sequential else [model]  # a subclass may do more than its layers
+    return nn.Sequential(*layers, nn.Linear(width, outputs, bias=False))
+
+
+def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
+    for batch in batches:
+        replies = peers.ask(Embed(batch.name))
+        loss, gradient = driver.learn({k: r.values.tensor for k, r in replies.items()}, batch.name)
+        peers.ask(Descend(batch.name, driver.outbox.release(gradient, "gradient", batch.name)))
+        yield Step(batch, loss)
+
+
+def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:  # noqa: ARG001 - as every algorithm's
+    replies = peers.ask(Embed(rows.name))
+    return torch.stack([r.values.tensor for r in replies.values()]).sum(0)

@@ -1,0 +1,77 @@
+"""VIMSGD: one linear head per party, trained by gradients.
+
+Xie, Chen, Zhang and Li, 2022 (arXiv:2207.10226), Algorithm 2. With logits o = sum_k h_k W_k, for each batch B:
+
+    party k:      h_k = f_k(x_k[B])                                              Embed   -> Embedding
+    label owner:  W_k <- W_k - eta (h_k^T dl/do + beta W_k)                      Eq. 12
+                  dl/dh_k = dl/do' W_k^T, with o' from the new heads             Eq. 14
+    party k:      one step of f_k with dl/dh_k                                   Descend -> Done, Eq. 15
+
+What crosses: embeddings up, their gradients down, in SplitNN's own messages. What a party learns: a batch's gradient
+has at most as many independent directions as there are classes, and follows the labels, which can be guessed from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from colonnade.algorithms.splitnn import REVEALS, FeatureOwner, predict, train
+from colonnade.core import State, roles
+from colonnade.core.checks import fraction, not_negative, one_of, positive
+from colonnade.optim.heads import blocks, uniform_heads
+from colonnade.optim.losses import Loss
+
+__all__ = ["REVEALS", "Config", "FeatureOwner", "LabelOwner", "predict", "train"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Table 2's settings for MNIST are the defaults."""
+
+    optimizer: str = one_of("sgd", "adam", default="sgd")
+    learning_rate: float = positive(default=0.3)  # of the parties and of the heads
+    momentum: float = fraction(default=0.9)  # of the parties; the heads' step has none
+    weight_decay: float = not_negative(default=0.001)  # beta
+
+
+class LabelOwner(roles.LabelOwner):
+    """Holds labels and the heads W (one block of rows per party); drives."""
+
+    loss: Loss
+    config: Config
+
+    def meet(self, cards: Mapping[str, roles.Card]) -> None:
+        super().meet(cards)
+        self.heads = uniform_heads(self.widths.values(), self.loss.outputs, self.generator).to(self.device)
+
+    def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
+        """sum_k h_k W_k."""
+        return torch.cat(list(h.values()), dim=-1) @ self.heads
+
+    def learn(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, dict[str, Tensor]]:
+        """One step of the heads, and dl/dh_k for every party with the new ones."""
+        H, labels = torch.cat(list(h.values()), dim=-1), self.y(batch)
+        loss, slope = self._slope(H @ self.heads, labels)
+        gradient = H.T @ slope + self.config.weight_decay * self.heads
+        self.heads = self.heads - self.config.learning_rate * gradient
+        _, slope = self._slope(H @ self.heads, labels)
+        heads = zip(self.widths, blocks(self.heads, self.widths.values()), strict=True)
+        return loss, {k: slope @ W_k.T for k, W_k in heads}
+
+    def _slope(self, o: Tensor, labels: Tensor) -> tuple[float, Tensor]:
+        """The loss and dl/do."""
+        o = o.detach().requires_grad_()
+        loss = self.loss(o, labels)
+        (slope,) = torch.autograd.grad(loss, o)
+        return loss.item(), slope
+
+    def state(self) -> State:
+        return super().state() | {"heads": self.heads}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.heads = state["heads"]

@@ -1,0 +1,62 @@
+"""What the batteries for algorithms share: whom they run on, for how long, and releases under one rule."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from tests.conformance.toy import CANNOT, TASKS, Toy, Wrap, federation, sequential
+from torch import Generator, Tensor
+
+from colonnade.algorithms import ALGORITHMS
+from colonnade.core import DpEvent, Rule
+
+STEPS = 7  # of 5 batches an epoch: into the second epoch
+
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+every_task = pytest.mark.parametrize(
+    ("algorithm", "task"),
+    [
+        pytest.param(algorithm, task, id=f"{name}-{task}")
+        for name, algorithm in ALGORITHMS.items()
+        for task in TASKS
+        if task not in CANNOT.get(name, set())
+    ],
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Gaussian:
+    """Clip each row to `clip` and add N(0, (sigma clip)^2)."""
+
+    sigma: float
+    clip: float
+
+    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:
+        norms = tensor.norm(dim=-1, keepdim=True)
+        clipped = tensor * (self.clip / norms.clamp_min(1e-12)).clamp_max(1.0)
+        noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+        scale = self.sigma * self.clip if self.sigma else 0.0
+        return clipped + scale * noise, DpEvent("gaussian", {"noise_multiplier": self.sigma})
+
+
+class Everything(dict[str, Rule]):
+    """One rule for every release, whatever it is called."""
+
+    def __init__(self, rule: Rule) -> None:
+        super().__init__()
+        self.rule = rule
+
+    def get(self, name: str, default: Any = None) -> Rule:
+        return self.rule
+
+
+def ruled(algorithm: ModuleType, rule: Rule, transport: Wrap = sequential) -> Toy:
+    """A federation whose feature owners release everything under one rule."""
+    toy = federation(algorithm, transport)
+    for party in toy.parties.values():
+        party.outbox.rules = Everything(rule)
+    return toy

@@ -1,0 +1,123 @@
+"""What goes wrong in a federation of any algorithm is named, and harms nobody else (6 of "Definition of done")."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from tests.conformance.battery import every_algorithm
+from tests.conformance.toy import TRANSPORTS, assert_bit_equal, cohorts, federation, sequential
+from torch import Tensor, nn
+
+from colonnade.core import Envelope, Message, Party, Request, Transport
+from colonnade.core.message import batch_of
+from colonnade.errors import PartyError
+from colonnade.transport import Fault, Faulty
+
+R = TypeVar("R", bound=Message)
+
+
+class Watched:
+    """Remembers the last call and what everybody knew before it."""
+
+    def __init__(self, inner: Transport, parties: Mapping[str, Party]) -> None:
+        self.inner, self.parties = inner, parties
+
+    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
+        return self.exchange_each({to: envelope})[to]
+
+    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
+        self.before = {name: copy.deepcopy(party.state()) for name, party in self.parties.items()}
+        self.requests = {to: envelope.message for to, envelope in envelopes.items()}
+        return self.inner.exchange_each(envelopes)
+
+
+class Dies(nn.Module):
+    """A model whose n-th forward pass fails."""
+
+    def __init__(self, model: nn.Module, at: int) -> None:
+        super().__init__()
+        self.model, self.at, self.calls = model, at, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls == self.at:
+            raise ZeroDivisionError("the disk is gone")
+        result: Tensor = self.model(x)
+        return result
+
+
+def assert_named(error: PartyError, party: str, watched: Watched) -> None:
+    request = watched.requests[party]
+    assert (error.party, error.request, error.batch) == (party, request.kind, batch_of(request))
+    assert f"'{party}'" in str(error)
+    assert request.kind in str(error)
+    assert str(error.batch or "") in str(error)
+
+
+@every_algorithm
+@pytest.mark.parametrize("at", [2, 3, 5, 8])
+@pytest.mark.parametrize("inner", ["by reference", "through bytes", "threads"])
+def test_a_party_that_dies_in_its_model_is_named(algorithm: ModuleType, at: int, inner: str) -> None:
+    toy = federation(
+        algorithm,
+        lambda parties: Watched(TRANSPORTS[inner](parties), parties),
+        wrap_model={"bob": lambda model: Dies(model, at)},
+    )
+    with pytest.raises(PartyError) as caught:
+        toy.run()
+    assert_named(caught.value, "bob", toy.transport)
+    assert caught.value.batch is not None
+    assert caught.value.cause == "ZeroDivisionError: the disk is gone"
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    if inner != "threads":  # one by one: those after bob were not asked
+        assert_bit_equal(toy.transport.before["cyd"], toy.states()["cyd"])
+    assert torch.isfinite(toy.predict()).all()
+
+
+@every_algorithm
+@pytest.mark.parametrize("at", range(2, 7))
+@pytest.mark.parametrize("kind", ["drop", "fail"])
+def test_a_lost_call_is_named_and_leaves_the_others_as_they_were(algorithm: ModuleType, at: int, kind: Any) -> None:
+    faults = [Fault(kind, "bob", at=at)]
+    toy = federation(algorithm, lambda parties: Watched(Faulty(sequential(parties), faults), parties))
+    with pytest.raises(PartyError) as caught:
+        toy.run()
+    assert_named(caught.value, "bob", toy.transport)
+    before, after = toy.transport.before, toy.states()
+    assert_bit_equal(before["cyd"], after["cyd"])
+    if kind == "drop":
+        assert_bit_equal(before["bob"], after["bob"])
+    assert torch.isfinite(toy.predict()).all()
+
+
+@every_algorithm
+def test_a_member_that_dies_inside_a_cohort_names_the_cohort(algorithm: ModuleType) -> None:
+    """One stacked computation cannot say which of its members failed; all are named."""
+    toy = federation(
+        algorithm, cohorts, wrap_model={name: lambda model: Dies(model, 3) for name in ("ada", "bob", "cyd")}
+    )
+    assert len(toy.cohorts()) == 1
+    with pytest.raises(PartyError, match="the disk is gone") as caught:
+        toy.run()
+    assert caught.value.party == "ada, bob, cyd"
+    assert caught.value.request in {request.kind for request in algorithm.FeatureOwner.served()}
+    assert caught.value.batch is not None
+
+
+@every_algorithm
+@pytest.mark.parametrize("inner", ["by reference", "through bytes"])
+@pytest.mark.parametrize(
+    "fault", [Fault("duplicate", "bob"), Fault("delay", "bob", seconds=0.001)], ids=lambda f: f.kind
+)
+def test_calls_that_come_twice_or_late_change_nothing(algorithm: ModuleType, inner: str, fault: Fault) -> None:
+    plain = federation(algorithm)
+    disturbed = federation(algorithm, lambda parties: Faulty(TRANSPORTS[inner](parties), [fault]))
+    assert plain.run(3) == disturbed.run(3)
+    assert_bit_equal(plain.states(), disturbed.states())
+    for name, party in plain.parties.items():
+        assert party.ledger.entries == disturbed.parties[name].ledger.entries
