@@ -70,10 +70,11 @@ def _calls(rounds: int) -> list[Result]:
         ("answered by a 64 x 8 tensor", Fetch("train/0/0"), lambda: alone.fetch(Fetch("train/0/0"))),
     ):
         call = min(_seconds(direct, rounds) for _ in range(5))
-        ask = min(_seconds(lambda request=request: peers.ask(request), rounds // 14) for _ in range(5)) / 14
-        for party in parties.values():
-            party.ledger.entries.clear()
-        ledger.entries.clear()
+        ask = float("inf")
+        for _ in range(5):
+            ask = min(ask, _seconds(lambda request=request: peers.ask(request), rounds // 14) / 14)
+            for book in [ledger, *(party.ledger for party in parties.values())]:
+                book.entries.clear()  # as a checkpoint does
         extra = (ask - call) * 1e6
         results.append(
             Result(

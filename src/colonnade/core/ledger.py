@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -28,12 +29,12 @@ class Entry(NamedTuple):
     bytes: int
     codec: str
     event: str
-    parameters: dict[str, float]
+    parameters: Mapping[str, float]
     owner: str
     number: int
 
     def to_json(self) -> str:
-        return json.dumps(self._asdict(), separators=(",", ":"))
+        return json.dumps(self._asdict() | {"parameters": dict(self.parameters)}, separators=(",", ":"))
 
 
 class Ledger:
@@ -53,7 +54,7 @@ class Ledger:
             self.entries.append(
                 Entry(
                     way, peer, message.kind, r.batch or batch_of(message), r.name, tuple(released.tensor.shape),
-                    r.bytes, r.codec, r.event.kind, dict(r.event.parameters), r.owner, r.number,
+                    r.bytes, r.codec, r.event.kind, r.event.parameters, r.owner, r.number,
                 )
             )  # fmt: skip
             self._bytes[way, peer] += r.bytes

@@ -35,6 +35,7 @@ class Message:
 
     kind: ClassVar[str]
     _hints: ClassVar[dict[str, Any] | None]
+    _plain: ClassVar[bool] = False  # no field can hold a tensor
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -59,13 +60,14 @@ class Message:
             hints = {field.name: every[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
             for name, hint in hints.items():
                 _allow(hint, f"{cls.kind}.{name}")
+            cls._plain = all(hint in LEAVES and hint is not Released for hint in hints.values())
             cls._hints = hints  # only now: a class that was refused once is refused again
         return cls._hints
 
     def released(self) -> list[Released]:
         """The released tensors in here, in field order."""
         found: list[Released] = []
-        for name in self.hints():
+        for name in () if self._plain else self.hints():
             value = getattr(self, name)
             if type(value) is Released:
                 found.append(value)

@@ -195,13 +195,13 @@ class Outbox:
         rule = INSIDE if self._recipient == self.owner else self.rule(as_, batch)
         private = tensor.detach()
         safe, event = rule.mechanism.apply(private, self.generator)
-        safe, packed = safe.detach(), None
+        packed = None
         if isinstance(rule.codec, Identity):
-            if _same_memory(safe, private):
-                safe = safe.clone(memory_format=torch.contiguous_format)
+            shared = safe is private or _same_memory(safe, private)
+            safe = safe.detach().clone(memory_format=torch.contiguous_format) if shared else safe.detach()
             size = safe.nbytes
         else:
-            packed = rule.codec.encode(safe, self.generator)
+            packed = rule.codec.encode(safe.detach(), self.generator)
             safe, size = rule.codec.decode(packed).to(tensor.device), len(packed.data)
         self.released += 1
         receipt = Receipt(self.owner, self.released, as_, batch, event, rule.codec.name, size)
