@@ -14,10 +14,11 @@ MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.parent.name.
 LAYERS = (
     {"errors"},
     {"core"},
-    {"transport", "datasets", "models", "optim"},
-    {"algorithms"},
+    {"transport", "datasets", "models", "optim", "privacy", "compression", "encryption"},
+    {"algorithms", "alignment", "selection"},
     {"evaluate"},
     {"federation"},
+    {"explain", "attacks"},
     {"reproduction", "benchmark"},
     {"cli"},
 )

@@ -56,8 +56,8 @@ def test_its_docstring_names_the_paper(algorithm: ModuleType) -> None:
 
 
 def messages_of(algorithm: ModuleType) -> set[type[Message]]:
-    """Every message class that can be seen from the algorithm, or from where its parts were borrowed."""
-    parts = (algorithm.FeatureOwner, algorithm.LabelOwner, algorithm.train, algorithm.predict)
+    """Every message class that can be seen from the algorithm, or from where its roles and `train` were borrowed."""
+    parts = (algorithm.FeatureOwner, algorithm.LabelOwner, algorithm.train)
     borrowed = [base for part in parts for base in (part.__mro__[:-1] if inspect.isclass(part) else [part])]
     modules = [algorithm, *(sys.modules[base.__module__] for base in borrowed)]
     seen = {kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Generator
 
-from colonnade.optim.heads import blocks, uniform_heads
+from colonnade.optim.heads import blocks, norms, uniform_heads
 
 WIDTHS = [(4,), (3, 5, 1), (8, 8, 8, 8)]
 
@@ -74,3 +74,8 @@ def test_no_global_random_numbers_are_used() -> None:
     before = torch.random.get_rng_state()
     uniform_heads((3, 5), 2, seeded())
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_norm_is_that_of_the_partys_own_block() -> None:
+    heads = torch.tensor([[3.0, 4.0], [0.0, 0.0], [5.0, 12.0]])
+    assert norms(heads, {"ada": 2, "bob": 1}) == {"ada": 5.0, "bob": 13.0}

@@ -21,10 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms import splitnn
-from colonnade.algorithms.splitnn import Descend, Embed
-from colonnade.core import Batches, Peers, Rows, Step, roles
+from colonnade.algorithms.splitnn import Descend, Embed, predict
+from colonnade.core import Batches, Peers, Step, roles
 from colonnade.core.checks import fraction, not_negative, one_of, positive
 from colonnade.optim.losses import Loss
+
+__all__ = ["REVEALS", "Config", "FeatureOwner", "LabelOwner", "local_model", "predict", "train"]
 
 REVEALS = {
     "logits": "what each row's columns say about its label, in the local model's view",
@@ -53,9 +55,13 @@ class LabelOwner(roles.LabelOwner):
 
     loss: Loss
 
+    def outputs(self, o: Mapping[str, Tensor]) -> Tensor:
+        """sum_k o_k."""
+        return torch.stack(list(o.values())).sum(0)
+
     def learn(self, o: Mapping[str, Tensor], batch: str) -> tuple[float, Tensor]:
         """The loss of the sum, and its gradient there."""
-        total = torch.stack(list(o.values())).sum(0).requires_grad_()
+        total = self.outputs(o).requires_grad_()
         loss = self.loss(total, self.y(batch))
         (gradient,) = torch.autograd.grad(loss, total)
         return loss.item(), gradient
@@ -73,8 +79,3 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
         loss, gradient = driver.learn({k: r.values.tensor for k, r in replies.items()}, batch.name)
         peers.ask(Descend(batch.name, driver.outbox.release(gradient, "gradient", batch.name)))
         yield Step(batch, loss)
-
-
-def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:  # noqa: ARG001 - as every algorithm's
-    replies = peers.ask(Embed(rows.name))
-    return torch.stack([r.values.tensor for r in replies.values()]).sum(0)

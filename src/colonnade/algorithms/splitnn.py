@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -86,6 +87,12 @@ class FeatureOwner(roles.FeatureOwner):
         return Done()
 
 
+class Combining(Protocol):
+    """A label owner that makes outputs from what the parties released."""
+
+    def outputs(self, h: Mapping[str, Tensor], /) -> Tensor: ...
+
+
 class LabelOwner(roles.LabelOwner):
     """Holds labels and g; drives."""
 
@@ -131,7 +138,8 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
         yield Step(batch, loss)
 
 
-def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
+def predict(driver: Combining, peers: Peers, rows: Rows) -> Tensor:
+    """Any algorithm's whose label owner combines embeddings or logits into outputs."""
     replies = peers.ask(Embed(rows.name))
     with torch.no_grad():
         return driver.outputs({k: r.values.tensor for k, r in replies.items()})

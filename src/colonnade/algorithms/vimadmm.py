@@ -28,13 +28,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from colonnade.core import Batches, Done, Message, Peers, Released, Request, Rows, Seat, State, Step, roles, serves
+from colonnade.algorithms.splitnn import Embed, Embedding, predict
+from colonnade.core import Batches, Done, Peers, Released, Request, Seat, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.optim.capture import Captured
-from colonnade.optim.heads import blocks, uniform_heads
+from colonnade.optim.heads import blocks, norms, uniform_heads
 from colonnade.optim.local import make_optimizer
 from colonnade.optim.losses import Loss
 from colonnade.optim.proximal import z_update
+
+__all__ = ["REVEALS", "Adopt", "Config", "Embed", "FeatureOwner", "Improve", "LabelOwner", "predict", "train"]
 
 REVEALS = {
     "embedding": "what the local model leaves of each row's columns",
@@ -55,14 +58,6 @@ class Config:
     weight_decay: float = not_negative(default=0.001)  # beta
     head_update: str = one_of("sgd", "exact", default="sgd")
     head_learning_rate: float = positive(default=0.05)
-
-
-class Embedding(Message):
-    values: Released  # h_k, [rows, width]
-
-
-class Embed(Request[Embedding]):
-    batch: str
 
 
 class Adopt(Request[Done]):
@@ -142,6 +137,14 @@ class LabelOwner(roles.LabelOwner):
         self.heads = uniform_heads(self.widths.values(), outputs, self.generator).to(self.device)
         self.z, self.duals = (torch.zeros(len(self.labels), outputs, device=self.device) for _ in range(2))
 
+    def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
+        """sum_k h_k W_k."""
+        return torch.cat(list(h.values()), dim=-1) @ self.heads
+
+    def head_norms(self) -> dict[str, float]:
+        """||W_k||, which reflects how much each party matters (Section 5.2)."""
+        return norms(self.heads, self.widths)
+
     def update(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, Tensor]:
         """Eq. 6 to 8 for a batch; gives the loss before the update, and the parties' residual r."""
         rows, labels, rho = self.rows(batch), self.y(batch), self.config.rho
@@ -195,8 +198,3 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
         loss, residual = driver.update(h, batch.name)
         peers.ask_each(driver.variables_for(residual, batch.name))
         yield Step(batch, loss)
-
-
-def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
-    replies = peers.ask(Embed(rows.name))
-    return torch.cat([reply.values.tensor for reply in replies.values()], dim=-1) @ driver.heads

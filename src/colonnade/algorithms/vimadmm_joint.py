@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms.fdml import local_model
-from colonnade.algorithms.splitnn import Embed, Embedding
-from colonnade.core import Batches, Done, Peers, Released, Request, Rows, Seat, State, Step, roles, serves
+from colonnade.algorithms.splitnn import Embed, Embedding, predict
+from colonnade.core import Batches, Done, Peers, Released, Request, Seat, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.optim.capture import Captured
 from colonnade.optim.local import make_optimizer
@@ -111,6 +111,10 @@ class LabelOwner(roles.LabelOwner):
         shape = len(self.labels), self.loss.outputs
         self.z, self.duals = (torch.zeros(shape, device=self.device) for _ in range(2))
 
+    def outputs(self, o: Mapping[str, Tensor]) -> Tensor:
+        """sum_k o_k."""
+        return torch.stack(list(o.values())).sum(0)
+
     def update(self, o: Tensor, batch: str) -> tuple[float, Tensor]:
         """Eq. 17 and 18 for a batch; gives the loss before the update, and the parties' residual r."""
         rows, labels, rho = self.rows(batch), self.y(batch), self.config.rho
@@ -129,15 +133,7 @@ class LabelOwner(roles.LabelOwner):
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
     for batch in batches:
-        loss, residual = driver.update(_sum(peers, batch), batch.name)
+        o = {k: reply.values.tensor for k, reply in peers.ask(Embed(batch.name)).items()}
+        loss, residual = driver.update(driver.outputs(o), batch.name)
         peers.ask(Improve(batch.name, driver.outbox.release(residual, "residual", batch.name)))
         yield Step(batch, loss)
-
-
-def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:  # noqa: ARG001 - as every algorithm's
-    return _sum(peers, rows)
-
-
-def _sum(peers: Peers, rows: Rows) -> Tensor:
-    """sum_k o_k."""
-    return torch.stack([reply.values.tensor for reply in peers.ask(Embed(rows.name)).values()]).sum(0)

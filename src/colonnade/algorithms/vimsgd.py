@@ -22,7 +22,7 @@ from torch import Tensor
 from colonnade.algorithms.splitnn import REVEALS, FeatureOwner, predict, train
 from colonnade.core import State, roles
 from colonnade.core.checks import fraction, not_negative, one_of, positive
-from colonnade.optim.heads import blocks, uniform_heads
+from colonnade.optim.heads import blocks, norms, uniform_heads
 from colonnade.optim.losses import Loss
 
 __all__ = ["REVEALS", "Config", "FeatureOwner", "LabelOwner", "predict", "train"]
@@ -51,6 +51,10 @@ class LabelOwner(roles.LabelOwner):
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
         """sum_k h_k W_k."""
         return torch.cat(list(h.values()), dim=-1) @ self.heads
+
+    def head_norms(self) -> dict[str, float]:
+        """||W_k||, which reflects how much each party matters (Section 5.2)."""
+        return norms(self.heads, self.widths)
 
     def learn(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, dict[str, Tensor]]:
         """One step of the heads, and dl/dh_k for every party with the new ones."""

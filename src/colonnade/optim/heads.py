@@ -5,7 +5,7 @@ So the logits sum_k h_k W_k are a single product of the concatenated embeddings 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Generator, Tensor
@@ -20,3 +20,8 @@ def uniform_heads(widths: Iterable[int], outputs: int, generator: Generator) -> 
 def blocks(stacked: Tensor, widths: Iterable[int]) -> tuple[Tensor, ...]:
     """The rows that belong to each party."""
     return torch.split(stacked, list(widths))
+
+
+def norms(stacked: Tensor, widths: Mapping[str, int]) -> dict[str, float]:
+    """The Frobenius norm of each party's block."""
+    return {party: float(block.norm()) for party, block in zip(widths, blocks(stacked, widths.values()), strict=True)}
