@@ -22,7 +22,7 @@ LAYERS = (
     {"reproduction", "benchmark"},
     {"cli"},
 )
-NOT_MIRRORED = {"conformance", "reproduction"}
+NOT_MIRRORED = {"conformance"}
 
 
 def layer(part: str) -> int:

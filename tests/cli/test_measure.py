@@ -7,21 +7,25 @@ from pathlib import Path
 
 import pytest
 from tests.cli.called import Caller
-from tests.test_reproduction import plan_folder
+from tests.reproduction.test_expected import plan_folder
 
-from colonnade import benchmark, reproduction
+from colonnade import benchmark
 from colonnade.benchmark import Result
 
 
 @pytest.fixture
 def plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reproduction, "folder", lambda: plan_folder(tmp_path))
+    monkeypatch.setattr("colonnade.reproduction.expected.folder", lambda: plan_folder(tmp_path / "plans"))
 
 
 def test_without_a_name_they_are_listed(call: Caller, plans: None) -> None:
     called = call("reproduce")
     assert called.code == 0
-    assert called.out.splitlines() == ["tiny  digits can be learned", "impossible  nobody can be that good"]
+    assert called.out.splitlines() == [
+        "tiny  digits can be learned",
+        "impossible  nobody can be that good",
+        "answer  a paper's own script",
+    ]
 
 
 def test_a_figure_that_holds_is_code_0(call: Caller, plans: None) -> None:
@@ -35,6 +39,13 @@ def test_a_figure_that_holds_is_code_0(call: Caller, plans: None) -> None:
     for part in ("measured next to the paper", "97.12%", "holds"):
         assert part in shown.out
     assert "seed 0" in shown.err  # the bar
+
+
+def test_measurements_and_curves_are_kept(call: Caller, plans: None, tmp_path: Path) -> None:
+    assert call("reproduce", "tiny", "--quick", "--out", str(tmp_path / "kept")).code == 0
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["measured.json", "tiny.png", "tiny.svg"]
+    (one,) = json.loads((tmp_path / "kept" / "measured.json").read_text())
+    assert one["what"] == "SplitNN, epoch 2"
 
 
 def test_a_figure_that_is_missed_is_code_6(call: Caller, plans: None) -> None:

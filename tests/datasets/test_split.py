@@ -100,6 +100,23 @@ def test_padding_adds_zeros_below_and_right_only() -> None:
         assert wide.sum() == patch.sum()
 
 
+def test_overlapping_patches_are_spread_evenly() -> None:
+    whole = images(2, 3, 32, 32)
+    patches = list(image_patches(whole, (3, 3), size=16).values())
+    starts = [(down, across) for down in (0, 8, 16) for across in (0, 8, 16)]
+    assert len(patches) == 9
+    for (down, across), patch in zip(starts, patches, strict=True):
+        assert torch.equal(patch, whole[..., down : down + 16, across : across + 16])
+    (one,) = image_patches(whole, (1, 1), size=32).values()
+    assert torch.equal(one, whole)
+
+
+def test_a_patch_must_fit_into_the_picture() -> None:
+    for size in (0, 33):
+        with pytest.raises(ConfigError, match=f"A patch of {size} pixels, 2 times, does not fit into 32 pixels"):
+            image_patches(images(1, 32, 32), (2, 2), size=size)
+
+
 def test_a_part_carries_nothing_of_the_others_in_its_storage() -> None:
     whole = images(4, 6, 6)
     parts = [*image_strips(whole, 3).values(), *image_patches(whole, (2, 2)).values(), *image_strips(whole, 1).values()]

@@ -32,6 +32,13 @@ def test_a_cnn_takes_pictures_of_any_size(shape: tuple[int, ...], channels: tupl
     assert [p.out_channels for p in model.modules() if isinstance(p, nn.Conv2d)] == list(channels)
 
 
+def test_a_cnn_pools_as_asked() -> None:
+    kinds = {pool: [type(part) for part in cnn((3, 16, 16), pool=pool).modules()] for pool in ("average", "max")}
+    assert kinds["average"].count(nn.AvgPool2d) == kinds["max"].count(nn.MaxPool2d) == 4
+    with pytest.raises(ConfigError, match="pools by average or max; found 'min'"):
+        cnn((3, 16, 16), pool="min")
+
+
 @pytest.mark.parametrize("shape", [(5,), (), (2, 3, 4, 5)])
 def test_a_cnn_needs_pictures(shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match=r"'cnn' needs rows of \[height, width\] or .*; found \("):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from functools import partial
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -12,6 +14,8 @@ from rich.table import Table
 from colonnade import benchmark, reproduction
 from colonnade.cli.console import console, error_console
 from colonnade.core import Step
+from colonnade.federation.run_directory import write_text
+from colonnade.reproduction.pictures import curves
 
 MISSED = 6
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
@@ -22,6 +26,7 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer seeds and epochs: at most 5 minutes on 2 cores.")
     ] = False,
+    out: Annotated[Path | None, typer.Option(help="A folder for measured.json and the learning curves.")] = None,
     json_: Json = False,
 ) -> None:
     """Run a paper's experiment and compare with its figures; exit code 6 when one is missed."""
@@ -36,16 +41,21 @@ def reproduce(
     with _bar(json_) as bar:
         task = bar.add_task(name, total=None, now="")
 
-        def watch(title: str, event: Step | dict[str, Any]) -> None:
-            if isinstance(event, Step):
-                bar.update(task, description=title, now=f"epoch {event.batch.epoch + 1}  loss {event.loss:.4f}")
+        def watch(title: str, step: Step) -> None:
+            bar.update(task, description=title, now=f"epoch {step.batch.epoch + 1}  loss {step.loss:.4f}")
 
-        measured = reproduction.reproduce(name, quick=quick, watch=watch)
+        study = reproduction.reproduce(name, quick=quick, watch=watch)
+    told = json.dumps([one.to_json() for one in study.measured.values()], indent=2)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_text(out / "measured.json", told + "\n")
+        if study.curves:
+            curves(study, out)
     if json_:
-        typer.echo(json.dumps([one.to_json() for one in measured], indent=2))
+        typer.echo(told)
     else:
-        console.print(_reproduction_table(name, measured))
-    if not all(one.holds for one in measured):
+        console.print(_reproduction_table(study))
+    if not study.holds:
         raise typer.Exit(MISSED)
 
 
@@ -78,14 +88,23 @@ def _bar(quiet: bool) -> Progress:
     return Progress(*columns, console=error_console, disable=quiet)
 
 
-def _reproduction_table(name: str, measured: list[reproduction.Measured]) -> Table:
-    table = Table(title=f"{name}: measured next to the paper", title_justify="left")
-    for heading in ("score", "epoch", "measured", "by seed", "paper", "authors' code", "must reach", ""):
+def _reproduction_table(study: reproduction.Study) -> Table:
+    table = Table(title=f"{study.plan.name}: measured next to the paper", title_justify="left")
+    for heading in ("what", "measured", "by seed", "paper", "authors' code", "must be", ""):
         table.add_column(heading)
-    for one in measured:
-        check = one.check
-        told = ["-" if value is None else f"{value:.2%}" for value in (check.paper, check.authors_code)]
-        seeds = ", ".join(f"{value:.2%}" for value in one.by_seed)
-        mark = "[green]holds[/green]" if one.holds else "[red]missed[/red]"
-        table.add_row(check.metric, str(check.epoch), f"{one.mean:.2%}", seeds, *told, f"{check.at_least:.2%}", mark)
+    for one in study.measured.values():
+        figure, told = one.figure, partial(_value, unit=one.unit)
+        bounds = [f"≥ {told(figure.at_least)}"] if figure.at_least is not None else []
+        bounds += [f"≤ {told(figure.at_most)}"] if figure.at_most is not None else []
+        mark = {None: "", True: "[green]holds[/green]", False: "[red]missed[/red]"}[one.holds]
+        seeds = ", ".join(map(told, one.by_seed)) if len(one.by_seed) > 1 else ""
+        table.add_row(
+            one.what, told(one.mean), seeds, told(figure.paper), told(figure.authors_code), ", ".join(bounds), mark
+        )
     return table
+
+
+def _value(value: float | None, *, unit: str) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2%}" if unit == "%" else f"{value:.4g} {unit}".rstrip()

@@ -85,19 +85,39 @@ def image_strips(x: Tensor | NDArray[Any], parts: int) -> dict[str, Tensor]:
     return _named([whole[..., run.start : run.stop, :] for run in even_columns(whole.shape[-2], parts)])
 
 
-def image_patches(x: Tensor | NDArray[Any], grid: tuple[int, int], *, pad: bool = False) -> dict[str, Tensor]:
+def image_patches(
+    x: Tensor | NDArray[Any], grid: tuple[int, int], *, size: int | None = None, pad: bool = False
+) -> dict[str, Tensor]:
     """Images [N, H, W] or [N, C, H, W] in a grid of (rows, columns) patches, row by row from the top left.
 
     32 pixels in 3 parts are 11, 11 and 10. With `pad`, zeros below and on the right make all patches equally large.
+    With a `size`, patches of so many pixels a side are spread evenly and may overlap: 16 of 32 start at 0, 8 and 16.
     """
     whole = _tensor(x, (3, 4), "images [N, H, W] or [N, C, H, W]")
-    tall, wide = (even_columns(size, parts) for size, parts in zip(whole.shape[-2:], grid, strict=True))
+    tall, wide = patch_grid((whole.shape[-2], whole.shape[-1]), grid, size)
     patches = [whole[..., r.start : r.stop, c.start : c.stop] for r in tall for c in wide]
     if pad:
         height, width = len(tall[0]), len(wide[0])
         missing = [(0, width - patch.shape[-1], 0, height - patch.shape[-2]) for patch in patches]
         patches = [torch.nn.functional.pad(patch, sides) for patch, sides in zip(patches, missing, strict=True)]
     return _named(patches)
+
+
+def patch_grid(
+    shape: tuple[int, int], grid: tuple[int, int], size: int | None = None
+) -> tuple[list[range], list[range]]:
+    """The pixel rows and the pixel columns of each row and column of patches."""
+    tall, wide = (_spread(pixels, parts, size) for pixels, parts in zip(shape, grid, strict=True))
+    return tall, wide
+
+
+def _spread(pixels: int, parts: int, size: int | None) -> list[range]:
+    if size is None:
+        return even_columns(pixels, parts)
+    if not 1 <= size <= pixels or parts < 1:
+        raise ConfigError(f"A patch of {size} pixels, {parts} times, does not fit into {pixels} pixels.")
+    starts = [round(at * (pixels - size) / max(parts - 1, 1)) for at in range(parts)]
+    return [range(start, start + size) for start in starts]
 
 
 def views(x: Tensor | NDArray[Any]) -> dict[str, Tensor]:

@@ -176,7 +176,7 @@ def _cut_array(source: datasets.Dataset, settings: Settings, train: Tensor) -> d
             grid = data.parts if isinstance(data.parts, tuple) else (data.parts, data.parts)
             if len(grid) != 2:
                 raise ConfigError(f"[data] parts must be [rows, columns] for patches; found {list(grid)}.")
-            cut = datasets.image_patches(x, (grid[0], grid[1]), pad=True)
+            cut = datasets.image_patches(x, (grid[0], grid[1]), size=data.patch, pad=True)
         case _:
             cut = datasets.views(x)
     return {name: Holding(features) for name, features in cut.items()}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import nn
 
 from colonnade.errors import ConfigError
+
+POOLS: dict[str, Callable[[int], nn.Module]] = {"average": nn.AvgPool2d, "max": nn.MaxPool2d}
 
 
 def mlp(shape: tuple[int, ...], *, hidden: Sequence[int] = (120,), width: int = 60) -> nn.Module:
@@ -26,9 +28,13 @@ def linear(shape: tuple[int, ...], *, width: int = 60) -> nn.Module:
     return nn.Sequential(*flatten, nn.Linear(math.prod(shape), width))
 
 
-def cnn(shape: tuple[int, ...], *, channels: Sequence[int] = (32, 64, 64, 128), width: int = 60) -> nn.Module:
-    """3x3 convolutions, each with ReLU and, while the picture is larger than 1, 2x2 average pooling; then a linear
-    map to `width`. VIM's local model for CIFAR-10 patches has 32-64-64-128 channels."""
+def cnn(
+    shape: tuple[int, ...], *, channels: Sequence[int] = (32, 64, 64, 128), width: int = 60, pool: str = "average"
+) -> nn.Module:
+    """3x3 convolutions, each with ReLU and, while the picture is larger than 1, 2x2 pooling, "average" or "max"; then
+    a linear map to `width`. VIM's local model for CIFAR-10 patches has 32-64-64-128 channels."""
+    if pool not in POOLS:
+        raise ConfigError(f"The model 'cnn' pools by {' or '.join(POOLS)}; found {pool!r}.")
     if len(shape) not in (2, 3):
         raise ConfigError(f"The model 'cnn' needs rows of [height, width] or [channels, height, width]; found {shape}.")
     depth, *size = shape if len(shape) == 3 else (1, *shape)
@@ -36,7 +42,7 @@ def cnn(shape: tuple[int, ...], *, channels: Sequence[int] = (32, 64, 64, 128), 
     for count in channels:
         layers += [nn.Conv2d(depth, count, 3, padding=1), nn.ReLU()]
         if min(size) > 1:
-            layers.append(nn.AvgPool2d(2, ceil_mode=False))
+            layers.append(POOLS[pool](2))
             size = [length // 2 for length in size]
         depth = count
     return nn.Sequential(*layers, nn.Flatten(-3), nn.Linear(depth * math.prod(size), width))

@@ -5,7 +5,9 @@ On a CPU the function simply runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -42,7 +44,7 @@ class Captured:
         if found is None:
             inputs = tuple(t.clone() for t in tensors)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with _no_collection(), torch.cuda.graph(graph):
                 self.steps(*inputs)
             found = self._graphs[key] = graph, inputs
         graph, inputs = found
@@ -53,3 +55,16 @@ class Captured:
     def forget(self) -> None:
         """Drop the graphs: parameters or optimizer state were replaced by other tensors."""
         self._graphs.clear()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Freeing an older graph breaks one that is being captured; Python's collector must do it before, or later."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

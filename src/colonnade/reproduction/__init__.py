@@ -1,0 +1,13 @@
+"""Reproductions: a paper's claims, run here, and what came out next to the paper's figures.
+
+    reproductions/<paper>/    README.md    expected.json    configs/*.toml    scripts of its own
+
+`expected` reads `expected.json`; `study` runs a plan over its seeds; `pictures` draws its learning curves.
+"""
+
+from __future__ import annotations
+
+from colonnade.reproduction.expected import Figure, Plan, folder, plan, plans
+from colonnade.reproduction.study import Measured, Study, Watch, reproduce
+
+__all__ = ["Figure", "Measured", "Plan", "Study", "Watch", "folder", "plan", "plans", "reproduce"]

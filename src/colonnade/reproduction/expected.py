@@ -1,0 +1,107 @@
+"""What a reproduction claims and how it is run, as its paper's `expected.json` says.
+
+"vim-mnist": {
+    "claim":   one sentence
+    "config":  the federation file that all runs start from
+    "runs":    {"VIMSGD": {"algorithm": {"name": "vimsgd"}}, ...}     what each run changes in it
+    "script":  instead of runs, a file beside with `run(study)`
+    "seeds":   [0, 1, 2]
+    "epochs":  [2, 5, 10]                                            when the test rows are scored
+    "reach":   [0.96, 10]                                            rounds and bytes to that score, a look every 10
+    "figures": {"VIMSGD, epoch 10": {"paper": ..., "authors_code": ..., "at_least": ..., "at_most": ...}}
+    "quick":   {"seeds": [0], "epochs": [2]}                         what fits into five minutes on two cores
+    "measured": what came out, and on what hardware
+}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from colonnade.core.checks import did_you_mean
+from colonnade.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number in the paper, the same from the authors' code where that was run, and the bound that must hold."""
+
+    paper: float | None = None
+    authors_code: float | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One reproduction."""
+
+    name: str
+    claim: str
+    folder: Path
+    config: Path
+    seeds: tuple[int, ...]
+    epochs: tuple[int, ...]
+    figures: Mapping[str, Figure]
+    runs: Mapping[str, Mapping[str, Any]]
+    script: Path | None
+    reach: tuple[float, int] | None
+    quick: Mapping[str, Any]
+
+    def shortened(self) -> Plan:
+        """Fewer seeds, epochs or runs, as `quick` says; nothing is measured on the way to a score."""
+        quick = self.quick
+        return dataclasses.replace(
+            self,
+            seeds=tuple(quick.get("seeds", self.seeds)),
+            epochs=tuple(quick.get("epochs", self.epochs)),
+            runs={name: self.runs[name] for name in quick.get("runs", self.runs)},
+            config=self.folder / quick["config"] if "config" in quick else self.config,
+            reach=None,
+        )
+
+
+def folder() -> Path:
+    """Where the reproductions are: in the installed package, or in the repository."""
+    inside = Path(__file__).parents[1] / "_reproductions"
+    return inside if inside.exists() else Path(__file__).parents[3] / "reproductions"
+
+
+def plans() -> dict[str, Plan]:
+    """Every reproduction there is."""
+    found: dict[str, Plan] = {}
+    for path in sorted(folder().glob("*/expected.json")):
+        for name, entry in json.loads(path.read_text(encoding="utf-8")).items():
+            found[name] = _plan(name, entry, path.parent)
+    return found
+
+
+def plan(name: str) -> Plan:
+    """The reproduction of that name."""
+    known = plans()
+    if name not in known:
+        hint = did_you_mean(name, list(known))
+        raise ConfigError(f"There is no reproduction {name!r}{hint}; there are {', '.join(known)}.")
+    return known[name]
+
+
+def _plan(name: str, entry: Mapping[str, Any], beside: Path) -> Plan:
+    reach = entry.get("reach")
+    return Plan(
+        name=name,
+        claim=entry["claim"],
+        folder=beside,
+        config=beside / entry["config"],
+        seeds=tuple(entry["seeds"]),
+        epochs=tuple(entry["epochs"]),
+        figures={what: Figure(**figure) for what, figure in entry["figures"].items()},
+        runs=entry.get("runs", {}),
+        script=beside / entry["script"] if "script" in entry else None,
+        reach=None if reach is None else (float(reach[0]), int(reach[1])),
+        quick=entry["quick"],
+    )
