@@ -3,12 +3,14 @@
     ColonnadeError                    1
     ├── InputError                    2   something the user wrote or supplied is wrong
     │   ├── ConfigError               2   a setting: in a TOML file, on the command line, or in a Config
+    │   │   └── Diverged              2   with these settings the loss is no number any more
     │   └── DataError                 2   a table, a column, an id, a label
     ├── BoundaryError                 1   code tried to let something leave a party that may not
     ├── WireError                     3   bytes that are not a message of ours
     ├── CheckpointError               2   a saved state that cannot be used
     ├── PartyError                    3   a party failed while answering
-    └── BudgetExhausted               4   a party will not release any more
+    ├── BudgetExhausted               4   a party will not release any more
+    └── AuditFailed                   5   an attack did better than the owner's threshold allows
 
 A message gives the rule, the value found, whose it is, and the cure.
 """
@@ -16,12 +18,14 @@ A message gives the rule, the value found, whose it is, and the cure.
 from __future__ import annotations
 
 __all__ = [
+    "AuditFailed",
     "BoundaryError",
     "BudgetExhausted",
     "CheckpointError",
     "ColonnadeError",
     "ConfigError",
     "DataError",
+    "Diverged",
     "InputError",
     "PartyError",
     "WireError",
@@ -42,6 +46,10 @@ class InputError(ColonnadeError):
 
 class ConfigError(InputError):
     """A setting breaks its rule."""
+
+
+class Diverged(ConfigError):  # noqa: N818 - the name of the condition
+    """Training with these settings does not converge."""
 
 
 class DataError(InputError):
@@ -79,3 +87,9 @@ class BudgetExhausted(ColonnadeError):  # noqa: N818 - the name of the condition
     """A party refuses a release that would exceed its owner's privacy budget."""
 
     exit_code = 4
+
+
+class AuditFailed(ColonnadeError):  # noqa: N818 - the name of the condition
+    """An audit's attack scored above a threshold in [audit]; the report is written all the same."""
+
+    exit_code = 5

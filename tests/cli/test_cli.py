@@ -22,6 +22,8 @@ OPTIONS = {
     "datasets": ["--json"],
     "reproduce": ["--quick", "--json"],
     "bench": ["--quick", "--json"],
+    "privacy": ["--json", "DIR|FEDERATION.toml"],
+    "audit": ["--rows", "--party", "--out", "--json", "--quiet", "DIR"],
 }
 
 
@@ -66,7 +68,7 @@ def test_a_message_is_printed_as_it_is(call: Caller, tmp_path: Path) -> None:
     """Brackets in it are no markup, and a pipe gets whole lines."""
     path = tmp_path / "federation.toml"
     path.write_text("[trian]\n")
-    known = "algorithm, data, model, train, federation, parties"
+    known = "algorithm, data, model, train, federation, audit, parties"
     message = call.fails(2, "run", path)
     assert message == f"ConfigError: {path} has no table [trian] (did you mean 'train'?). It knows: {known}.\n"
 

@@ -34,3 +34,7 @@ def test_datasets(call: Caller) -> None:
     for name in CATALOGUE:
         assert name in shown.out
     assert "60,000" in shown.out
+    said = " ".join(shown.out.split())
+    for name, entry in CATALOGUE.items():
+        assert (f"{name} cannot be downloaded freely: its owner gives it out at" in said) == bool(entry.supply)
+        assert told[name]["supply"] == entry.supply

@@ -8,20 +8,32 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conformance.toy import CANNOT, TASKS, Toy, Wrap, federation, sequential
+from tests.conformance.toy import CANNOT, TASKS, Toy, Wrap, federation, sequential, variant
 from torch import Generator, Tensor
 
-from colonnade.algorithms import ALGORITHMS
+from colonnade.algorithms import ALGORITHMS, vafl, vimadmm_joint
 from colonnade.core import DpEvent, Rule
 
 STEPS = 7  # of 5 batches an epoch: into the second epoch
 
-every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+VARIANTS = {
+    "vafl in turns": variant(vafl, schedule="turns"),
+    "vimadmm_joint, secure": variant(vimadmm_joint, aggregation="secure"),
+}
+EVERY = ALGORITHMS | VARIANTS
+ALONE = {"vafl in turns"}
+"""Those that ask their parties one at a time, so that no cohort ever answers as one."""
+TOGETHER = {"vimadmm_joint, secure"}
+"""Those that one party alone would not make: a secure sum of one hides nothing."""
+STACKED = {name: algorithm for name, algorithm in EVERY.items() if name not in ALONE}
+
+every_algorithm = pytest.mark.parametrize("algorithm", EVERY.values(), ids=EVERY)
+every_algorithm_that_stacks = pytest.mark.parametrize("algorithm", STACKED.values(), ids=STACKED)
 every_task = pytest.mark.parametrize(
     ("algorithm", "task"),
     [
         pytest.param(algorithm, task, id=f"{name}-{task}")
-        for name, algorithm in ALGORITHMS.items()
+        for name, algorithm in EVERY.items()
         for task in TASKS
         if task not in CANNOT.get(name, set())
     ],

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
-from tests.conformance.battery import every_algorithm
+from tests.conformance.battery import every_algorithm, every_algorithm_that_stacks
 from tests.conformance.toy import TRANSPORTS, assert_bit_equal, cohorts, federation, sequential
 from torch import Tensor, nn
 
@@ -95,7 +95,7 @@ def test_a_lost_call_is_named_and_leaves_the_others_as_they_were(algorithm: Modu
     assert torch.isfinite(toy.predict()).all()
 
 
-@every_algorithm
+@every_algorithm_that_stacks
 def test_a_member_that_dies_inside_a_cohort_names_the_cohort(algorithm: ModuleType) -> None:
     """One stacked computation cannot say which of its members failed; all are named."""
     toy = federation(

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
+from colonnade.compression import Half, Integers, Quantize, TopK, VectorQuantize
 from colonnade.core import Codec, Envelope, Identity, Message, Outbox, Released, Rule
 from colonnade.core.release import CODECS, DTYPES
 from colonnade.core.transcript import wire_bytes
@@ -13,11 +14,19 @@ from colonnade.core.wire import decode, encode
 
 CODECS_UNDER_TEST: list[tuple[Codec, float]] = [
     (Identity(), 0.0),  # (the codec, the largest error relative to the largest entry)
+    (Quantize(256), 1 / 255),
+    (Quantize(16, rounding="dithered"), 2 / 15),
+    (TopK(0.5), 1.0),
+    (TopK(3), 1.0),
+    (VectorQuantize(1024), 2 * 0.038),
+    (Half(), 2**-11),
+    (Half("bfloat16"), 2**-8),
+    (Integers(-256, 0.25, 2049), 0.0),
 ]
 SHAPES: list[tuple[int, ...]] = [(), (1,), (5,), (0,), (0, 4), (4, 0), (1, 7), (33, 7), (3, 5, 7)]
 
 every_codec = pytest.mark.parametrize(
-    ("codec", "error"), CODECS_UNDER_TEST, ids=[codec.name for codec, _ in CODECS_UNDER_TEST]
+    ("codec", "error"), CODECS_UNDER_TEST, ids=[repr(codec) for codec, _ in CODECS_UNDER_TEST]
 )
 
 
@@ -26,7 +35,8 @@ class CodecBatteryMessage(Message):
 
 
 def random(shape: tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    values = torch.randn(shape, generator=Generator().manual_seed(seed)) * 50
+    """Quarters, since a codec may ask for values on a grid."""
+    values = (torch.randn(shape, generator=Generator().manual_seed(seed)) * 200).round() / 4
     return values > 0 if dtype == torch.bool else values.abs().to(dtype) if dtype == torch.uint8 else values.to(dtype)
 
 

@@ -1,7 +1,8 @@
 """A small federation in memory, and what the batteries compare: who joins here is put through every battery.
 
 An algorithm joins by being in `ALGORITHMS`; where its defaults are slow on a toy, or it cannot do a task, it gets a
-line in `SETTINGS` or `CANNOT`. A transport joins by a line in `TRANSPORTS`.
+line in `SETTINGS` or `CANNOT`. Where a setting changes what it exchanges, that `variant` joins beside it (`battery`).
+A transport joins by a line in `TRANSPORTS`.
 """
 
 from __future__ import annotations
@@ -30,11 +31,17 @@ Task = Literal["classes", "binary", "regression"]
 TASKS: tuple[Task, ...] = ("classes", "binary", "regression")
 LOSSES: dict[Task, Loss] = {"classes": CrossEntropy(3), "binary": Logistic(), "regression": Squared()}
 SETTINGS: dict[str, dict[str, Any]] = {
+    "vfedcce": {"mode": "plaintext", "learning_rate": 0.01},  # encrypted: tests/algorithms/test_vfedcce*.py
     "vimsgd": {"learning_rate": 0.1},  # 0.3 with momentum is too fast for the toy's regression
     "vimadmm": {"local_steps": 3},
     "vimadmm_joint": {"local_steps": 3},
+    "compressed_vfl": {"local_steps": 2, "learning_rate": 0.1, "momentum": 0.5},
 }
-CANNOT: dict[str, set[Task]] = {}
+CANNOT: dict[str, set[Task]] = {"vfedcce": {"regression"}}  # it averages class probabilities
+ALSO: dict[str, list[dict[str, Any]]] = {
+    "vfedcce": [{"mode": mode, "scheme": "plain"} for mode in ("encrypted-coefficients", "encrypted-jacobian")]
+}
+"""Settings under which an algorithm asks and releases what it does not under the others."""
 NAMES = ("ada", "bob", "cyd", "dan")
 ROWS, TRAIN, BATCH = 240, 160, 32
 
@@ -118,8 +125,16 @@ def data(columns: int, task: Task, seed: int = 0) -> tuple[Tensor, Tensor]:
     return x, labels[task]
 
 
+def variant(algorithm: ModuleType, **settings: Any) -> ModuleType:
+    """The same algorithm under other settings than its defaults, as a module that every test can take for it."""
+    other = ModuleType(algorithm.__name__)
+    vars(other).update(vars(algorithm), VARIANT=settings)
+    return other
+
+
 def config_for(algorithm: ModuleType, **settings: Any) -> Any:
-    return algorithm.Config(**(SETTINGS.get(algorithm.__name__.rsplit(".", 1)[-1], {}) | settings))
+    usual = SETTINGS.get(algorithm.__name__.rsplit(".", 1)[-1], {})
+    return algorithm.Config(**(usual | getattr(algorithm, "VARIANT", {}) | settings))
 
 
 def federation(

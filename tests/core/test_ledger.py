@@ -61,7 +61,7 @@ def test_one_line_per_tensor_with_its_receipt() -> None:
     assert entry._asdict() == {
         "direction": "in", "peer": "shop", "message": "test_ledger.Named", "batch": "train/0/3", "name": "x",
         "shape": (2, 3), "bytes": 24, "codec": "identity", "event": "non-private", "parameters": {}, "owner": "shop",
-        "number": 1,
+        "number": 1, "epsilon": None,
     }  # fmt: skip
 
 

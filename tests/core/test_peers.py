@@ -210,6 +210,35 @@ def test_a_stream_passes_a_failure_on() -> None:
     assert table.speakers["shop"].heard == 0
 
 
+@pytest.mark.parametrize("fails", [True, False], ids=["one fails", "no longer wanted"])
+def test_a_stream_that_ends_early_leaves_nobody_computing(fails: bool) -> None:
+    table = Table()
+    answers = table.peers.stream(
+        lambda name: table.say(break_=fails and name == "shop", wait=0.2 if name == "zoo" else 0.0), None
+    )
+    if fails:
+        with pytest.raises(PartyError, match="it broke"):
+            list(answers)
+    else:
+        assert next(answers)[0] != "zoo"
+        del answers
+    assert table.speakers["zoo"].heard == 1
+    agree(table)
+
+
+def test_a_stream_whose_second_question_cannot_be_made_waits_for_the_first() -> None:
+    table = Table()
+
+    def make(name: str) -> Say:
+        if name == "bank":
+            raise ZeroDivisionError
+        return table.say(wait=0.1)
+
+    with pytest.raises(ZeroDivisionError):
+        next(table.peers.stream(make))
+    assert table.speakers["zoo"].heard == 1
+
+
 def test_a_stream_of_nothing_ends() -> None:
     assert list(Table().peers.stream(lambda name: None)) == []
 

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from colonnade.core import NON_PRIVATE, DpEvent, Identity, Outbox, Packed, Plain, Receipt, Released, Rule
 from colonnade.core.release import CODECS, DTYPES, purpose
-from colonnade.errors import BoundaryError
+from colonnade.errors import BoundaryError, ConfigError
 
 
 @dataclass
@@ -269,3 +269,70 @@ def test_the_mechanism_draws_from_the_owner_s_generator() -> None:
 def test_repr_shows_what_and_whose_but_no_values() -> None:
     shown = repr(outbox().release(torch.full((2, 3), 123.5), "embedding"))
     assert shown == "Released('embedding' of 'bank', [2, 3], non-private, 24 bytes)"
+
+
+# Seals
+
+
+@dataclass
+class Reversed:
+    """A seal that turns the tensor round, and remembers for which batches."""
+
+    batches: list[str | None] = field(default_factory=list)
+
+    def on(self, batch: str | None) -> Turning:
+        self.batches.append(batch)
+        return Turning()
+
+
+@dataclass
+class Turning:
+    name: str = "test-turning"
+
+    def encode(self, tensor: Tensor, generator: Generator) -> Packed:
+        return Packed(self.name, tensor.flip(0).contiguous().numpy().tobytes(), tuple(tensor.shape), "float32")
+
+    def decode(self, packed: Packed) -> Tensor:
+        return torch.frombuffer(bytearray(packed.data), dtype=torch.float32).reshape(packed.shape)
+
+
+def test_a_seal_comes_after_the_mechanism_and_only_the_owner_sees_before_it() -> None:
+    box, seal = outbox(logits=Rule(Shift())), Reversed()
+    box.seal("logits", seal)
+    sent = box.release(torch.tensor([1.0, 2.0]), "logits", "train/0/0")
+    assert sent.tensor.tolist() == [3.0, 2.0]
+    assert box.own(sent).tolist() == [2.0, 3.0]
+    assert (sent.receipt.codec, sent.receipt.event.kind) == ("test-turning", "shift")
+    assert seal.batches == ["train/0/0"]
+
+
+def test_a_seal_is_for_one_name_and_whoever_asks() -> None:
+    box = outbox(logits=Rule(Shift()))
+    box.seal("logits", Reversed())
+    other = box.release(torch.tensor([1.0, 2.0]), "embedding")
+    assert other.tensor.tolist() == box.own(other).tolist() == [1.0, 2.0]
+    with box.answering("bank"):
+        inside = box.release(torch.tensor([1.0, 2.0]), "logits")
+    assert inside.tensor.tolist() == [2.0, 1.0]  # sealed, though no rule applies inside
+    assert box.own(inside).tolist() == [1.0, 2.0]
+
+
+def test_only_the_last_sealed_release_can_be_opened() -> None:
+    box = outbox()
+    box.seal("logits", Reversed())
+    first, last = (box.release(torch.tensor([n]), "logits") for n in (1.0, 2.0))
+    assert box.own(last).item() == 2.0
+    with pytest.raises(BoundaryError, match="'bank' opens only its last sealed release of 'logits'"):
+        box.own(first)
+
+
+@pytest.mark.parametrize("name", ["logits", "test.logits"])
+def test_a_codec_and_a_seal_exclude_each_other(name: str, halves: Halves) -> None:
+    box = outbox(**{name: Rule(codec=halves), "embedding": Rule(codec=halves)})
+    with pytest.raises(ConfigError, match=f"{name} has the codec 'test-halves'"):
+        box.seal("logits", Reversed())
+    later = outbox()
+    later.seal("logits", Reversed())
+    later.rules[name] = Rule(codec=halves)
+    with pytest.raises(ConfigError, match="has the codec 'test-halves'"):
+        later.release(torch.zeros(1), "logits", "test[0:1]")

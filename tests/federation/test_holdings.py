@@ -179,6 +179,7 @@ def named(**data: object) -> Holdings:
     ("data", "shapes"),
     [
         ({"split": "columns", "parts": 3}, [(22,), (21,), (21,)]),
+        ({"split": "columns", "parts": [40, 4, 20]}, [(40,), (4,), (20,)]),
         ({"split": "strips", "parts": 4}, [(2, 8)] * 4),
         ({"split": "patches", "parts": 2}, [(4, 4)] * 4),
         ({"split": "patches", "parts": [2, 1]}, [(4, 8)] * 2),
@@ -213,6 +214,8 @@ def test_a_table_by_name_is_cut_evenly_or_by_column_names() -> None:
     even = named(dataset="breast_cancer", parts=4)
     widths = [features(even, name).shape[1] for name in even.parties if name != "label_owner"]
     assert widths == [8, 8, 7, 7]
+    uneven = named(dataset="breast_cancer", parts=[20, 1, 9])
+    assert [features(uneven, name).shape[1] for name in uneven.parties if name != "label_owner"] == [20, 1, 9]
     columns = {"north": ["mean area", "mean texture"], "south": ["worst area"]}
     parties = {name: {"columns": given, "scale": "minmax"} for name, given in columns.items()}
     chosen = from_dataset(settings_of(data={"dataset": "breast_cancer", "labels_at": "north"}, parties=parties))
@@ -240,6 +243,11 @@ def test_a_table_by_name_is_cut_evenly_or_by_column_names() -> None:
             r"parts must be \[rows, columns\] for patches; found",
         ),
         ({"dataset": "digits", "parts": 65}, r"64 columns or pixels cannot be split into 65 parts: ask for 1 to 64"),
+        ({"dataset": "digits", "parts": [60, 3]}, r"add up to all 64 columns; found \[60, 3\], which are 63\."),
+        (
+            {"dataset": "breast_cancer", "parts": [15, 16]},
+            r"add up to all 30 columns; found \[15, 16\], which are 31\.",
+        ),
         ({"dataset": "digits", "split": "views"}, r"This split needs voxels \[N, D, H, W\]"),
         ({"dataset": "digits", "validation": 0.6, "test": 0.6}, r"leave none for training"),
     ],

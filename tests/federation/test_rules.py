@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 from tests.federation.small import Spent, federation, quick
 
-from colonnade.core import Identity, Mechanism, Plain, Rule
+from colonnade.compression.integers import Integers
+from colonnade.core import DpEvent, Identity, Mechanism, Plain, Rule
 from colonnade.errors import ConfigError
 from colonnade.federation import rules
+from colonnade.privacy import Binomial, Budget, Gaussian
+from colonnade.privacy.accounting import key_of, known_batch
 
 RELEASES = ("embedding", "head")
 
@@ -53,6 +56,61 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_a_mistake_is_named(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         made(given)
+
+
+def test_a_mechanism_brings_its_own_codec_unless_one_is_named() -> None:
+    spec = {"name": "binomial", "levels": 4, "trials": 60, "low": -1.0, "high": 2.0}
+    found = made({"embedding": {"mechanism": spec}, "test.embedding": {"mechanism": spec, "codec": "identity"}})
+    assert found["embedding"] == Rule(Binomial(4, 60, 0.5, -1.0, 2.0), Integers(-31.0, 1.0, 64))
+    assert found["test.embedding"].codec == Identity()
+    assert made({"embedding": {"mechanism": {"name": "gaussian", "clip": 1, "sigma": 2}}})["embedding"] == Rule(
+        Gaussian(1, 2), Identity()
+    )
+
+
+def test_a_mechanisms_own_refusal_says_whose_rule_it_is() -> None:
+    with pytest.raises(ConfigError, match=r"\[parties\.lab\.outbox\] embedding: mechanism: gaussian\.sigma must be"):
+        made({"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": -1.0}}})
+
+
+AUTO = {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": "auto"}}
+FIXED = {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 40.0}}
+
+
+def test_automatic_noise_leaves_room_for_what_else_a_row_pays() -> None:
+    """Two releases of every row: one with its own noise, one with what is left."""
+    budget = Budget(epsilon=2.0)
+    found = rules.rules_from(
+        {"embedding": AUTO, "head": FIXED}, owner="lab", releases=RELEASES, budget=budget, epochs=5
+    )
+    alone = rules.rules_from({"embedding": AUTO}, owner="lab", releases=RELEASES, budget=budget, epochs=5)
+    sigmas = [one["embedding"].mechanism.sigma for one in (found, alone)]  # type: ignore[attr-defined]
+    events = {key_of(DpEvent("gaussian", {"noise_multiplier": s, "clip": 1.0})): 5 for s in (sigmas[0], 40.0)}
+    assert known_batch(events, "replace-one", 1e-5) == pytest.approx(2.0, rel=1e-3)
+    assert sigmas[0] > sigmas[1]
+
+
+def test_automatic_noise_follows_the_purpose() -> None:
+    """Test rows are released once, training rows every epoch."""
+    budget = Budget(epsilon=2.0)
+    once = rules.rules_from(
+        {"embedding": FIXED, "test.embedding": AUTO}, owner="lab", releases=RELEASES, budget=budget, epochs=50
+    )["test.embedding"].mechanism
+    assert isinstance(once, Gaussian)
+    event = key_of(DpEvent("gaussian", {"noise_multiplier": once.sigma, "clip": 1.0}))
+    assert known_batch({event: 1}, "replace-one", 1e-5) == pytest.approx(2.0, rel=1e-3)
+
+
+def test_automatic_noise_beside_binomial_noise_is_refused() -> None:
+    other = {"mechanism": {"name": "binomial", "levels": 4, "trials": 60}}
+    with pytest.raises(ConfigError, match="beside binomial noise for the same rows"):
+        rules.rules_from({"embedding": AUTO, "head": other}, owner="lab", releases=RELEASES, budget=Budget(epsilon=2.0))
+
+
+def test_what_comes_from_columns() -> None:
+    assert rules.from_columns({"embedding": "", "gradient": ""}) == ["embedding"]
+    assert rules.from_columns({"logits": "", "residual": ""}) == ["logits"]
+    assert rules.from_columns({"activation": "", "gradient": ""}) == ["activation"]
 
 
 def test_a_federation_refuses_rules_that_protect_nothing() -> None:

@@ -53,6 +53,7 @@ FULL: dict[str, Any] = {
         "lab-2": {
             "model": {"name": "mlp", "width": 9},
             "outbox": {"embedding": {"mechanism": "plain"}, "test.embedding": {"codec": {"name": "identity"}}},
+            "budget": {"epsilon": 2.5, "delta": 1e-06, "relation": "add-or-remove"},
         },
     },
 }
@@ -150,6 +151,10 @@ WRONG: list[tuple[str, str]] = [
     ('[parties.lab]\ncolumns = "age"', r"\[parties\.lab\]: columns must be a list of .*names; found 'age'\."),
     ("[parties.lab]\ncolumns = [1]", r"\[parties\.lab\]: columns must be a list of .*names; found \[1\]\."),
     ("[parties.lab]\nmodel = 3", r"\[parties\.lab\]: model must be a name or a table; found 3\."),
+    ("[parties.lab]\nbudget = 3", r"\[parties\.lab\]: budget must be a table, as in epsilon = 8\.0; found 3\."),
+    ("[parties.lab.budget]\nepsilon = 0", r"Budget\.epsilon must be a number above 0; found 0\."),
+    ("[parties.lab.budget]\nepsilno = 1", r"\[parties\.lab\.budget\] has no setting 'epsilno'"),
+    ('[federation]\nnoise = "none"', r'noise must be one of "secret", "seeded"; found \'none\''),
     ('[parties.lab]\noutbox = "plain"', r"\[parties\.lab\]: outbox must be a table of rules; found 'plain'\."),
     (
         '[parties.lab]\nscale = "log"',

@@ -1,7 +1,7 @@
 """The command line: `colonnade --help` teaches it.
 
 Exit codes: 0 done, 1 an error of ours, 2 bad input, 3 a party failed, 4 a privacy budget is spent,
-6 a reproduction missed its figure.
+5 an audit threshold was crossed, 6 a reproduction missed its figure.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from typing import NoReturn
 
 import typer
 
+from colonnade.cli.audit import audit
 from colonnade.cli.console import error_console
 from colonnade.cli.demo import demo
+from colonnade.cli.explain import explain
 from colonnade.cli.listings import algorithms, datasets
 from colonnade.cli.measure import bench, reproduce
+from colonnade.cli.privacy import privacy
 from colonnade.cli.run import predict, run
 from colonnade.errors import ColonnadeError
 
@@ -28,9 +31,10 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Train one model over columns that belong to different organisations, without moving the columns.\n\n"
     "New here? [bold]colonnade demo[/bold] shows the whole in a minute.",
-    epilog="Exit codes: 0 done · 2 bad input · 3 a party failed · 4 a privacy budget is spent · 6 a figure was missed",
+    epilog="Exit codes: 0 done · 2 bad input · 3 a party failed · 4 a privacy budget is spent · "
+    "5 an audit threshold was crossed · 6 a figure was missed",
 )
-for command in (demo, run, predict, algorithms, datasets, reproduce, bench):
+for command in (demo, run, predict, explain, algorithms, datasets, reproduce, bench, audit, privacy):
     app.command()(command)
 
 

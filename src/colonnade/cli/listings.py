@@ -41,7 +41,7 @@ def datasets(json_: Json = False) -> None:
     from colonnade.datasets import CATALOGUE
 
     if json_:
-        keep = ("description", "kind", "rows", "test_rows", "columns", "licence", "home")
+        keep = ("description", "kind", "rows", "test_rows", "columns", "licence", "home", "supply")
         rows = {name: {key: getattr(entry, key) for key in keep} for name, entry in CATALOGUE.items()}
         typer.echo(json.dumps(rows, indent=2))
         return
@@ -53,3 +53,11 @@ def datasets(json_: Json = False) -> None:
         table.add_row(name, entry.description, entry.kind, *(f"{count:,}" for count in counts))
     console.print(table)
     console.print("Read from the folder in COLONNADE_DATA; otherwise downloaded once from the data set's public home.")
+    for name, entry in CATALOGUE.items():
+        if entry.supply:
+            console.print(
+                f"{name} cannot be downloaded freely: its owner gives it out at {entry.home}; put {entry.supply} into "
+                f"COLONNADE_DATA/{name}/. No checksum is recorded for it.",
+                markup=False,
+                highlight=False,
+            )

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from colonnade.cli.console import console, metrics_table, progress_of, traffic_table
+from colonnade.cli.privacy import show_privacy
 from colonnade.errors import BudgetExhausted, ConfigError, DataError, InputError
 from colonnade.federation import Federation, load
 from colonnade.federation.run_directory import SETTINGS, RunDirectory, to_json
@@ -51,9 +52,12 @@ def show(summary: dict[str, Any]) -> None:
     """A run's summary as tables."""
     console.print(metrics_table(summary["metrics"]))
     console.print(traffic_table(summary))
+    for split, why in summary["not_measured"].items():
+        console.print(f"The {split} rows were not measured: {why}.")
+    show_privacy(summary["privacy"])
     console.print(
         f"{summary['algorithm']}: {summary['epochs']} epochs, {summary['rounds']} rounds, "
-        f"{summary['seconds']:.1f} s; {summary['stopped']}."
+        f"{summary['seconds']:.1f} s; {summary['stopped'].rstrip('.')}."
     )
 
 

@@ -2,6 +2,7 @@
 
 from colonnade.core import roles
 from colonnade.core.batches import Batch, Batches, Rows, Step
+from colonnade.core.cipher import Ciphertext, Encrypted
 from colonnade.core.ledger import Entry, Ledger
 from colonnade.core.message import Done, Message, Request
 from colonnade.core.party import Party, Seat, State, serves
@@ -26,9 +27,11 @@ __all__ = [
     "NON_PRIVATE",
     "Batch",
     "Batches",
+    "Ciphertext",
     "Codec",
     "Done",
     "DpEvent",
+    "Encrypted",
     "Entry",
     "Envelope",
     "Identity",

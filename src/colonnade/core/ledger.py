@@ -32,6 +32,7 @@ class Entry(NamedTuple):
     parameters: Mapping[str, float]
     owner: str
     number: int
+    epsilon: float | None = None  # of what went out: this owner's row that paid most so far; None: no guarantee
 
     def to_json(self) -> str:
         return json.dumps(self._asdict() | {"parameters": dict(self.parameters)}, separators=(",", ":"))
@@ -49,12 +50,13 @@ class Ledger:
     def write(self, direction: Literal["out", "in"], peer: str, message: Message) -> None:
         """Note each released tensor of a message that goes to, or came from, a peer."""
         way: Direction = "own" if peer == self.owner else direction
-        for released in message.released():
-            r = released.receipt
+        for item in message.crossing():
+            r = item.receipt
             self.entries.append(
                 Entry(
-                    way, peer, message.kind, r.batch or batch_of(message), r.name, tuple(released.tensor.shape),
+                    way, peer, message.kind, r.batch or batch_of(message), r.name, item.shape,
                     r.bytes, r.codec, r.event.kind, r.event.parameters, r.owner, r.number,
+                    r.epsilon if way == "out" else None,
                 )
             )  # fmt: skip
             self._bytes[way, peer] += r.bytes

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Generic, TypeVar, Union, dataclass_transform, 
 
 from torch import Tensor
 
+from colonnade.core.cipher import Ciphertext
 from colonnade.core.release import Released
 from colonnade.errors import BoundaryError
 
@@ -26,7 +27,8 @@ MESSAGES: dict[str, type[Message]] = {}
 """Every message class by its wire name, 'module.Class': the only names that a frame may carry."""
 
 R = TypeVar("R", bound="Message")
-LEAVES: tuple[type, ...] = (Released, str, int, float, bool, type(None))
+SEALED = (Released, Ciphertext)
+LEAVES: tuple[type, ...] = (Released, Ciphertext, str, int, float, bool, type(None))
 
 
 @dataclass_transform(frozen_default=True)
@@ -60,20 +62,24 @@ class Message:
             hints = {field.name: every[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
             for name, hint in hints.items():
                 _allow(hint, f"{cls.kind}.{name}")
-            cls._plain = all(hint in LEAVES and hint is not Released for hint in hints.values())
+            cls._plain = all(hint in LEAVES and hint not in SEALED for hint in hints.values())
             cls._hints = hints  # only now: a class that was refused once is refused again
         return cls._hints
 
-    def released(self) -> list[Released]:
-        """The released tensors in here, in field order."""
-        found: list[Released] = []
+    def crossing(self) -> list[Released | Ciphertext]:
+        """All in here that went through an outbox, in field order."""
+        found: list[Released | Ciphertext] = []
         for name in () if self._plain else self.hints():
             value = getattr(self, name)
-            if type(value) is Released:
+            if type(value) in SEALED:
                 found.append(value)
             elif isinstance(value, (tuple, dict)):
                 _collect(value, found)
         return found
+
+    def released(self) -> list[Released]:
+        """The tensors among them."""
+        return [item for item in self.crossing() if isinstance(item, Released)]
 
 
 class Request(Message, Generic[R]):
@@ -89,9 +95,9 @@ def batch_of(message: Message) -> str | None:
     return getattr(message, "batch", None)
 
 
-def _collect(value: Any, found: list[Released]) -> None:
+def _collect(value: Any, found: list[Released | Ciphertext]) -> None:
     for item in value.values() if isinstance(value, dict) else value:
-        if type(item) is Released:
+        if type(item) in SEALED:
             found.append(item)
         elif isinstance(item, (tuple, dict)):
             _collect(item, found)
@@ -112,7 +118,8 @@ def _allow(hint: Any, where: str) -> None:
     else:
         raise BoundaryError(
             f"{where} is declared as {getattr(hint, '__name__', hint)}, which may not cross a boundary.\n"
-            "    Declare it as Released, str, int, float or bool, or a tuple[..., ...] or dict[str, ...] of these."
+            "    Declare it as Released, Ciphertext, str, int, float or bool, or a tuple[..., ...] or dict[str, ...] "
+            "of these."
         )
 
 

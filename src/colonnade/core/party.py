@@ -60,17 +60,23 @@ class Seat:
         return cls(name, Outbox(name, generator, rules), batches, generator, Ledger(name), torch.device(device))
 
     def state(self) -> State:
-        """For a checkpoint: where the random numbers, the receipts and the ledger stand."""
-        return {
+        """For a checkpoint: where the random numbers, the receipts, the ledger and the budget stand.
+
+        Secret noise is not in it: continued, it would hide two different tensors behind the same numbers.
+        """
+        state: State = {
             "generator": self.generator.get_state(),
             "released": self.outbox.released,
             "ledger": self.ledger.state(),
         }
+        return state if self.outbox.meter is None else state | {"meter": self.outbox.meter.state()}
 
     def load_state(self, state: State) -> None:
         """Continue from `state()`; the ledger's own file is cut back by `Ledger.rewind`."""
         self.generator.set_state(state["generator"].cpu())
         self.outbox.released = state["released"]
+        if self.outbox.meter is not None and "meter" in state:
+            self.outbox.meter.load_state(state["meter"])
 
 
 def seed_for(seed: int, *words: str) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import queue
 import secrets
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, Protocol, TypeVar
@@ -78,7 +79,8 @@ class Peers(Mapping[str, Peer]):
         """Asynchrony: answers one at a time, each followed by that party's next question, until `make` gives None.
 
         With `turns` the parties are asked in that order, so a seeded order reproduces. Without, every party has one
-        call under way and answers come as they arrive.
+        call under way and answers come as they arrive. When one fails, or the answers are no longer wanted, the calls
+        under way are waited for: what is saved or asked next must not meet a party that still computes.
         """
         if turns is not None:
             for name in turns:
@@ -99,19 +101,28 @@ class Peers(Mapping[str, Peer]):
             threading.Thread(target=call, args=(name, request), daemon=True).start()
             return 1
 
-        under_way = sum(start(name) for name in self)
-        while under_way:
-            name, answer = answers.get()
-            under_way -= 1
-            if isinstance(answer, BaseException):
-                raise answer
-            yield name, answer
-            under_way += start(name)
+        under_way = 0
+        try:
+            for name in self:
+                under_way += start(name)
+            while under_way:
+                name, answer = answers.get()
+                under_way -= 1
+                if isinstance(answer, BaseException):
+                    raise answer
+                yield name, answer
+                under_way += start(name)
+        finally:
+            while under_way and not sys.is_finalizing():  # by then threads are gone
+                answers.get()
+                under_way -= 1
 
     def _exchange(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> dict[str, Any]:
-        for name, envelope in envelopes.items():
-            self._note("out", name, envelope.message)
-        replies = self.transport.exchange_each(envelopes)
+        try:
+            replies = self.transport.exchange_each(envelopes)
+        finally:  # what was asked is written down however it ended; while a GPU works on the answer
+            for name, envelope in envelopes.items():
+                self._note("out", name, envelope.message)
         for name, reply in replies.items():
             self._note("in", name, reply)
         return replies

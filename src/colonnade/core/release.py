@@ -12,12 +12,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Generator, Tensor
 
-from colonnade.errors import BoundaryError
+from colonnade.core.cipher import NOT_ENCRYPTED, Ciphertext, Encrypted, Encrypting
+from colonnade.errors import BoundaryError, ConfigError
 
 Scalar = str | int | float | bool | None
 
@@ -34,6 +35,7 @@ class DpEvent:
 
 
 NON_PRIVATE = DpEvent("non-private")
+PUBLIC = DpEvent("public")  # not about anybody's data
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,25 @@ class Mechanism(Protocol):
     """Makes a tensor safe to know, and says what that cost."""
 
     def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]: ...
+
+
+class Meter(Protocol):
+    """Keeps an owner's account of what each row was released with, and refuses what its budget does not cover."""
+
+    def charge(self, name: str, batch: str | None, size: int, event: DpEvent) -> float | None:
+        """Count a release of `size` rows, or raise BudgetExhausted and count nothing. Gives the epsilon of the row that
+        paid most so far, None where there is no guarantee."""
+        ...
+
+    def state(self) -> dict[str, Any]: ...
+
+    def load_state(self, state: dict[str, Any]) -> None: ...
+
+
+class Seal(Protocol):
+    """Hides a tensor from whoever gets it alone; a codec of its own for each batch, as masks must not meet twice."""
+
+    def on(self, batch: str | None) -> Codec: ...
 
 
 class Codec(Protocol):
@@ -128,6 +149,7 @@ class Receipt:
     event: DpEvent
     codec: str
     bytes: int
+    epsilon: float | None = None  # of the owner's row that paid most so far; its ledger's, it does not travel
 
 
 class Released:
@@ -151,6 +173,10 @@ class Released:
             object.__setattr__(self, name, value)
         return self
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape)
+
     def __setattr__(self, name: str, value: object) -> None:
         raise BoundaryError(f"A Released tensor is final; its {name} cannot be replaced.")
 
@@ -169,14 +195,19 @@ class Outbox:
 
     A rule may be set for one purpose only, as "test.embedding"; it wins over the one for "embedding".
     An answer to another role of the same organisation crosses no boundary, so no rule applies to it.
+    A role may seal a name: whatever is released under it then leaves only in the form that the seal gives it.
     """
 
     def __init__(
         self, owner: str, generator: Generator, rules: Mapping[str, Rule] | None = None, default: Rule | None = None
     ) -> None:
         self.owner, self.generator, self.default = owner, generator, default or Rule()
+        self.noise = generator  # what mechanisms draw from; a federation gives one that nobody else can repeat
+        self.meter: Meter | None = None
         self.rules = dict(rules or {})
         self.released = 0
+        self.seals: dict[str, Seal] = {}
+        self._own: dict[str, tuple[int, Tensor]] = {}  # the last sealed release of a name, before the seal
         self._local = threading.local()  # roles of one organisation share an outbox and may answer in parallel
 
     @property
@@ -190,12 +221,35 @@ class Outbox:
     def rule(self, as_: str, batch: str | None = None) -> Rule:
         return self.rules.get(f"{purpose(batch)}.{as_}") or self.rules.get(as_) or self.default
 
+    def seal(self, as_: str, seal: Seal) -> None:
+        """Hide what is released under a name, after the owner's mechanism and whoever asks for it."""
+        for name in [*self.rules, as_]:
+            if name.rpartition(".")[2] == as_:
+                _sealable(self.owner, name, self.rules.get(name, self.default))
+        self.seals[as_] = seal
+
+    def own(self, released: Released) -> Tensor:
+        """What the owner itself goes on with: a sealed release as it was before the seal, any other as it left."""
+        r = released.receipt
+        if r.name not in self.seals:
+            return released.tensor
+        number, tensor = self._own.get(r.name, (None, released.tensor))
+        if number != r.number:
+            raise BoundaryError(f"'{self.owner}' opens only its last sealed release of {r.name!r}, not {released!r}.")
+        return tensor
+
     def release(self, tensor: Tensor, as_: str, batch: str | None = None) -> Released:
         """The only way to a Released: what comes back shares no memory with `tensor` and cannot change later."""
         rule = INSIDE if self._recipient == self.owner else self.rule(as_, batch)
+        if as_ in self.seals:
+            _sealable(self.owner, as_, rule)
+            rule = Rule(rule.mechanism, self.seals[as_].on(batch))
         private = tensor.detach()
-        safe, event = rule.mechanism.apply(private, self.generator)
+        safe, event = rule.mechanism.apply(private, self.noise)
+        epsilon = self._charge(as_, batch, private, event)
         packed = None
+        if as_ in self.seals:
+            self._own[as_] = self.released + 1, safe.detach()
         if isinstance(rule.codec, Identity):
             shared = safe is private or _same_memory(safe, private)
             safe = safe.detach().clone(memory_format=torch.contiguous_format) if shared else safe.detach()
@@ -204,8 +258,53 @@ class Outbox:
             packed = rule.codec.encode(safe.detach(), self.generator)
             safe, size = rule.codec.decode(packed).to(tensor.device), len(packed.data)
         self.released += 1
-        receipt = Receipt(self.owner, self.released, as_, batch, event, rule.codec.name, size)
+        receipt = Receipt(self.owner, self.released, as_, batch, event, rule.codec.name, size, epsilon)
         return Released._seal(safe, receipt, packed)
+
+    def encrypt(self, tensor: Tensor, as_: str, batch: str | None = None, *, key: Encrypting) -> Ciphertext:
+        """As `release`, with encryption in the codec's place: the key's holder can read what the mechanism let through,
+        and nobody else anything."""
+        rule = INSIDE if self._recipient == self.owner else self.rule(as_, batch)
+        _sealable(self.owner, as_, rule)
+        safe, event = rule.mechanism.apply(tensor.detach(), self.noise)
+        encrypted = key.encrypt(safe.detach(), owner=self.owner)  # refuses what is out of range
+        self._charge(as_, batch, tensor, event)
+        return self._sealed(encrypted, as_, batch, None if event == NON_PRIVATE else event)
+
+    def pass_on(
+        self, encrypted: Encrypted, as_: str, batch: str | None = None, *, event: DpEvent | None = None
+    ) -> Ciphertext:
+        """Something computed under encryption. A mechanism cannot see into it, so a rule that has one is refused.
+
+        `event` says what the receiver learns where it can undo the encryption; without it, nothing.
+        """
+        rule = INSIDE if self._recipient == self.owner else self.rule(as_, batch)
+        _sealable(self.owner, as_, rule)
+        if not isinstance(rule.mechanism, Plain):
+            raise ConfigError(
+                f"[parties.{self.owner}.outbox] {as_} has the mechanism {rule.mechanism!r}, but it leaves encrypted "
+                'and was never readable here. Set mechanism = "plain", and protect what it is computed from.'
+            )
+        return self._sealed(encrypted, as_, batch, event)
+
+    def publish(self, data: bytes, as_: str) -> Released:
+        """A public key. It says nothing about anybody's data, so no rule applies."""
+        self.released += 1
+        receipt = Receipt(self.owner, self.released, as_, None, PUBLIC, Identity().name, len(data))
+        return Released._seal(torch.frombuffer(bytearray(data), dtype=torch.uint8), receipt)
+
+    def _sealed(self, encrypted: Encrypted, as_: str, batch: str | None, event: DpEvent | None) -> Ciphertext:
+        hidden = NON_PRIVATE if encrypted.scheme == NOT_ENCRYPTED else DpEvent(encrypted.guarantee)
+        self.released += 1
+        size = len(encrypted.data)
+        receipt = Receipt(self.owner, self.released, as_, batch, event or hidden, encrypted.scheme, size)
+        return Ciphertext._seal(encrypted, receipt)
+
+    def _charge(self, as_: str, batch: str | None, tensor: Tensor, event: DpEvent) -> float | None:
+        """Before anything leaves: what crosses no boundary costs nothing."""
+        if self.meter is None or self._recipient == self.owner:
+            return None
+        return self.meter.charge(as_, batch, tensor.shape[0] if tensor.dim() else 1, event)
 
     @contextmanager
     def answering(self, sender: str) -> Iterator[None]:
@@ -215,6 +314,14 @@ class Outbox:
             yield
         finally:
             self._recipient = before
+
+
+def _sealable(owner: str, name: str, rule: Rule) -> None:
+    if not isinstance(rule.codec, Identity):
+        raise ConfigError(
+            f"[parties.{owner}.outbox] {name} has the codec {rule.codec.name!r}, but what is released under this name "
+            'leaves sealed and cannot be packed otherwise. Set codec = "identity"; a mechanism is welcome.'
+        )
 
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:

@@ -32,6 +32,7 @@ class FeatureOwner(Party):
     """Holds columns and a local model f_k."""
 
     row_axis = 0
+    stackable = True  # False: what it does with keys of its own, no cohort may do for it
     optimizer: torch.optim.Optimizer
 
     def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Any) -> None:

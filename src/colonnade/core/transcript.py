@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from colonnade.core.cipher import Ciphertext
 from colonnade.core.message import Message, batch_of
 from colonnade.core.release import Identity, Released
 
@@ -36,7 +37,7 @@ class Transcript:
     seen: list[Seen] = field(default_factory=list)
 
     def add(self, sender: str, message: Message) -> None:
-        self.seen.append(Seen(sender, message, sum(map(wire_bytes, message.released()))))
+        self.seen.append(Seen(sender, message, sum(map(wire_bytes, message.crossing()))))
 
     def __iter__(self) -> Iterator[Seen]:
         return iter(self.seen)
@@ -56,6 +57,8 @@ class Transcript:
         return sum(s.bytes for s in self.seen if sender in (None, s.sender) and s.sender != self.party)
 
 
-def wire_bytes(released: Released) -> int:
-    """The length of a tensor as it travels, by encoding it."""
+def wire_bytes(released: Released | Ciphertext) -> int:
+    """The length of a tensor as it travels, by encoding it, or of a ciphertext."""
+    if isinstance(released, Ciphertext):
+        return len(released.encrypted.data)
     return len((released.packed or Identity().encode(released.tensor)).data)

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from colonnade.core.cipher import Ciphertext, Encrypted
 from colonnade.core.message import MESSAGES, Message, Request
 from colonnade.core.release import CODECS, DTYPES, DpEvent, Identity, Packed, Receipt, Released
 from colonnade.errors import BoundaryError, WireError
@@ -80,17 +81,26 @@ def _plain(value: Any, blobs: list[bytes], tensors: list[dict[str, Any]]) -> Any
     """A field as JSON; a tensor becomes its index, its bytes go to `blobs`."""
     if isinstance(value, Released):
         packed = value.packed or IDENTITY.encode(value.tensor)
-        r = value.receipt
-        receipt = [r.owner, r.number, r.name, r.batch, r.event.kind, dict(r.event.parameters)]
         about = {"codec": packed.codec, "dtype": packed.dtype, "shape": packed.shape, "bytes": len(packed.data)}
-        tensors.append(about | {"settings": dict(packed.settings), "receipt": receipt})
+        tensors.append(about | {"settings": dict(packed.settings), "receipt": _written(value.receipt)})
         blobs.append(packed.data)
+        return {"$tensor": len(tensors) - 1}
+    if isinstance(value, Ciphertext):
+        e = value.encrypted
+        about = {"scheme": e.scheme, "key": e.key, "layout": e.layout, "hides": e.hides, "bound": e.bound}
+        about |= {"shape": e.shape, "bytes": len(e.data), "receipt": _written(value.receipt)}
+        tensors.append(about)
+        blobs.append(e.data)
         return {"$tensor": len(tensors) - 1}
     if isinstance(value, tuple):
         return {"$tuple": [_plain(item, blobs, tensors) for item in value]}
     if isinstance(value, dict):
         return {"$dict": {key: _plain(item, blobs, tensors) for key, item in value.items()}}
     return value
+
+
+def _written(r: Receipt) -> list[Any]:
+    return [r.owner, r.number, r.name, r.batch, r.event.kind, dict(r.event.parameters)]
 
 
 def _header(frame: bytes) -> tuple[dict[str, Any], int]:
@@ -108,34 +118,55 @@ def _header(frame: bytes) -> tuple[dict[str, Any], int]:
     return header, 8 + length + len(_padding(8 + length))
 
 
-def _tensors(frame: bytes, start: int, described: list[Any], device: torch.device | str) -> list[Released]:
-    found = []
+def _tensors(frame: bytes, start: int, described: list[Any], device: torch.device | str) -> list[Released | Ciphertext]:
+    found: list[Released | Ciphertext] = []
     for about in described:
-        codec, size, dtype = CODECS.get(about["codec"]), about["bytes"], about["dtype"]
-        shape = tuple(about["shape"])
-        if codec is None:
-            raise WireError(f"A frame uses a codec that is not known here: {str(about['codec'])[:80]!r}.")
-        if dtype not in DTYPES or not _is_count(size) or len(shape) > 16 or not all(map(_is_count, shape)):
+        size, shape = about["bytes"], tuple(about["shape"])
+        if not _is_count(size) or len(shape) > 16 or not all(map(_is_count, shape)):
             raise WireError("A frame describes a tensor with an unknown dtype, shape or length.")
         if size > len(frame) - start:
             raise WireError(f"A frame of {len(frame)} bytes says that a tensor has {size} more than it holds.")
-        if codec.name == IDENTITY.name and math.prod(shape) * DTYPES[dtype].itemsize != size:
-            raise WireError(f"A frame's tensor of shape {list(shape)} and type {dtype} does not have {size} bytes.")
-        packed = Packed(codec.name, frame[start : start + size], shape, dtype, about["settings"])
-        owner, number, name, batch, kind, parameters = about["receipt"]
-        if not (isinstance(owner, str) and isinstance(name, str) and isinstance(kind, str) and _is_count(number)):
-            raise WireError("A frame's tensor came without a proper receipt.")
-        event = DpEvent(kind, {str(key): float(value) for key, value in parameters.items()})
-        receipt = Receipt(owner, number, name, None if batch is None else str(batch), event, codec.name, size)
-        tensor: Tensor = codec.decode(packed).to(device)
-        found.append(Released._seal(tensor, receipt, None if codec.name == IDENTITY.name else packed))
+        data = frame[start : start + size]
+        found.append(_ciphertext(about, shape, data) if "scheme" in about else _tensor(about, shape, data, device))
         start += size + len(_padding(size))
     if start != len(frame):
         raise WireError(f"A frame has {len(frame)} bytes, and its header accounts for {start}.")
     return found
 
 
-def _message(kind: Any, fields: Mapping[str, Any], tensors: list[Released]) -> Message:
+def _tensor(about: Any, shape: tuple[int, ...], data: bytes, device: torch.device | str) -> Released:
+    codec, dtype = CODECS.get(about["codec"]), about["dtype"]
+    if codec is None:
+        raise WireError(f"A frame uses a codec that is not known here: {str(about['codec'])[:80]!r}.")
+    if dtype not in DTYPES:
+        raise WireError("A frame describes a tensor with an unknown dtype, shape or length.")
+    if codec.name == IDENTITY.name and math.prod(shape) * DTYPES[dtype].itemsize != len(data):
+        raise WireError(f"A frame's tensor of shape {list(shape)} and type {dtype} does not have {len(data)} bytes.")
+    packed = Packed(codec.name, data, shape, dtype, about["settings"])
+    receipt = _receipt(about["receipt"], codec.name, len(data))
+    tensor: Tensor = codec.decode(packed).to(device)
+    return Released._seal(tensor, receipt, None if codec.name == IDENTITY.name else packed)
+
+
+def _ciphertext(about: Any, shape: tuple[int, ...], data: bytes) -> Ciphertext:
+    """Its bytes stay as they are until a key looks at them."""
+    words, bound = [about[name] for name in ("scheme", "key", "layout", "hides")], about["bound"]
+    if not all(isinstance(word, str) and len(word) <= 64 for word in words) or not isinstance(bound, float):
+        raise WireError("A frame describes a ciphertext with an unknown scheme, key or bound.")
+    scheme, key, layout, hides = words
+    encrypted = Encrypted(scheme, key, shape, layout, bound, bytes(data), hides)
+    return Ciphertext._seal(encrypted, _receipt(about["receipt"], scheme, len(data)))
+
+
+def _receipt(written: Any, codec: str, size: int) -> Receipt:
+    owner, number, name, batch, kind, parameters = written
+    if not (isinstance(owner, str) and isinstance(name, str) and isinstance(kind, str) and _is_count(number)):
+        raise WireError("A frame's tensor came without a proper receipt.")
+    event = DpEvent(kind, {str(key): float(value) for key, value in parameters.items()})
+    return Receipt(owner, number, name, None if batch is None else str(batch), event, codec, size)
+
+
+def _message(kind: Any, fields: Mapping[str, Any], tensors: list[Released | Ciphertext]) -> Message:
     cls = MESSAGES.get(kind) if isinstance(kind, str) else None
     if cls is None or cls in (Message, Request):
         raise WireError(f"A frame names a message that does not exist here: {str(kind)[:80]!r}.")
@@ -145,7 +176,7 @@ def _message(kind: Any, fields: Mapping[str, Any], tensors: list[Released]) -> M
         raise WireError(f"A frame's fields do not fit its message: {error}") from None
 
 
-def _value(value: Any, tensors: list[Released]) -> Any:
+def _value(value: Any, tensors: list[Released | Ciphertext]) -> Any:
     if not isinstance(value, dict):
         return value
     ((tag, inside),) = value.items()

@@ -9,7 +9,7 @@ federation.evaluate("test"), federation.predict(["17", "23"]), federation.save("
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,14 +21,15 @@ from torch import Tensor
 
 from colonnade import models
 from colonnade.algorithms import complete, find
-from colonnade.core import Batches, Ledger, Peers, Seat, Step, Transport, roles
+from colonnade.core import Batches, Ledger, Peers, Step, Transport, roles
 from colonnade.core.checks import did_you_mean
 from colonnade.core.party import State, seed_for
-from colonnade.errors import ConfigError, DataError
+from colonnade.errors import ConfigError, DataError, Diverged
 from colonnade.evaluate.metrics import measure
 from colonnade.federation.holdings import Holdings, from_dataset, from_tables
-from colonnade.federation.rules import rules_from
+from colonnade.federation.seats import accounts_of, draw_labels, make_seat
 from colonnade.federation.settings import PartySettings, Settings
+from colonnade.privacy import Account
 from colonnade.transport import Cohort, Cohorts, InProcess, Recording, groups, worth_stacking
 
 if TYPE_CHECKING:
@@ -71,15 +72,19 @@ class Federation:
         train, seed = settings.train, settings.engine.seed
         agreed: dict[str, Any] = {"batch_size": train.batch_size, "seed": seed, "reshuffle": train.reshuffle}
         self.batches = Batches(holdings.splits, epochs=train.epochs, **agreed)
-        self.seats = {name: self._seat(name) for name in holdings.parties}
+        shared: dict[str, Any] = {"releases": self.algorithm.REVEALS, "device": self.device}
+        self.seats = {name: make_seat(name, settings, holdings, self.batches, **shared) for name in holdings.parties}
         self.owners: dict[str, roles.FeatureOwner] = {
             name: self._feature_owner(name) for name, held in holdings.parties.items() if held.features is not None
         }
         if not self.owners:
             raise DataError("No party holds any feature columns; there is nothing to learn from.")
         labels = holdings.parties[holdings.label_owner].labels
+        assert labels is not None
         seat = self.seats[holdings.label_owner]
-        self.driver: Any = self.algorithm.LabelOwner(seat, labels, holdings.loss, settings.config)
+        self.labels = labels.to(self.device)  # true ones, for measuring; the driver learns from what its rule leaves
+        given, self.drawn = draw_labels(labels, seat)
+        self.driver: Any = self.algorithm.LabelOwner(seat, given, holdings.loss, settings.config)
         parallel: Any = settings.engine.threads
         transport: Transport = InProcess(self.owners, through_bytes=settings.engine.through_bytes, parallel=parallel)
         self.peers = self.driver.peers = Peers(seat.name, self.owners, transport, seat.ledger)
@@ -139,7 +144,7 @@ class Federation:
         try:
             for step in self.algorithm.train(self.driver, self.peers, self.batches):
                 if not np.isfinite(step.loss):
-                    raise ConfigError(
+                    raise Diverged(
                         f"Training diverged: the loss is {step.loss} at batch {step.batch.name}. "
                         "Lower learning_rate, or local_steps where the algorithm has them."
                     )
@@ -160,7 +165,7 @@ class Federation:
     def evaluate(self, split: str = "test") -> dict[str, float]:
         """The loss and scores on a split; the label owner compares with its labels."""
         outputs = self.outputs(split)
-        labels = self.driver.labels[self.batches.splits[split].to(self.device)]
+        labels = self.labels[self.batches.splits[split].to(self.device)]
         found = measure(self.holdings.loss, outputs, labels)
         for name in {"rmse", "mae"} & set(found):  # the label's own units
             found[name] *= self.holdings.encoder.scale
@@ -216,6 +221,8 @@ class Federation:
             state["features"] = self.owners[party].state()
         if party == self.driver.name:
             state["labels"] = self.driver.state()
+            if self.drawn is not None and "train" in self.batches.splits:
+                state["drawn"] = self.driver.labels[self.batches.splits["train"].to(self.device)]
         return state
 
     def load_state_of(self, party: str, state: State) -> None:
@@ -225,16 +232,23 @@ class Federation:
             self.owners[party].load_state(state["features"])
         if party == self.driver.name:
             self.driver.load_state(state["labels"])
+            if "drawn" in state and "train" in self.batches.splits:  # drawn once: a second draw would cost again
+                self.driver.labels[self.batches.splits["train"].to(self.device)] = state["drawn"].to(self.device)
 
     def restack(self) -> None:
         """After `load_state_of`: stacked parties take the loaded state over."""
         for cohort in self.cohorts:
             cohort.restack()
 
-    def _seat(self, name: str) -> Seat:
-        outbox = self._party(name).outbox
-        rules = rules_from(outbox, owner=name, releases=self.algorithm.REVEALS)
-        return Seat.at(name, self.batches, seed=self.settings.engine.seed, rules=rules, device=self.device)
+    @property
+    def accounts(self) -> dict[str, Account]:
+        """Of every party whose rules promise something for its columns."""
+        return accounts_of(self.seats)
+
+    def keep_accounts(self, folder: Callable[[str], Path]) -> None:
+        """Each party writes what it spends into its own folder before it releases anything."""
+        for name, account in self.accounts.items():
+            account.keep(folder(name) / "spent.journal")
 
     def _feature_owner(self, name: str) -> roles.FeatureOwner:
         features = self.holdings.parties[name].features

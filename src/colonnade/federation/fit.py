@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from colonnade.core import Step
 from colonnade.errors import BudgetExhausted
 from colonnade.evaluate.metrics import HEADLINE
+from colonnade.federation.guarantees import guarantees
 from colonnade.federation.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -77,18 +78,24 @@ def fit(federation: Federation, out: Path | None, *, resume: bool, watch: Watch 
     except BudgetExhausted as error:
         outcome.stopped, outcome.exhausted = str(error), True
         federation.batches.done = done  # the batch that was refused is not done
-    outcome.summary = summarise(federation, outcome, clock.total())
+    outcome.summary = summarise(federation, outcome, clock.total(), None if run is None else run.summary())
     if run is not None:
         run.checkpoint(federation)
         run.write_summary(outcome.summary)
     return outcome
 
 
-def summarise(federation: Federation, outcome: Outcome, seconds: float) -> Record:
-    """Final metrics, epochs, rounds, seconds, and bytes per party and direction: all that the ledgers hold."""
+def summarise(federation: Federation, outcome: Outcome, seconds: float, before: Record | None = None) -> Record:
+    """Final metrics, epochs, rounds, seconds, bytes per party and direction, and what was promised to whom.
+
+    `before` is the summary of the run that was resumed.
+    """
     splits, settings = federation.batches.splits, federation.settings
-    metrics: dict[str, dict[str, float]] = {}
+    private = bool(federation.accounts)
+    metrics = _measured(federation, outcome, before) if private else {}
     for split in splits:
+        if split in metrics or (private and split == "train"):
+            continue
         try:
             metrics[split] = federation.evaluate(split)
         except BudgetExhausted as error:  # what cannot be measured any more is left out
@@ -107,7 +114,18 @@ def summarise(federation: Federation, outcome: Outcome, seconds: float) -> Recor
         "seconds": round(seconds, 3),
         "bytes": traffic,
         "metrics": metrics,
+        "not_measured": {"train": "releasing training rows once more would cost privacy"} if private else {},
+        "privacy": [guarantee.to_json() for guarantee in guarantees(federation)],
     }
+
+
+def _measured(federation: Federation, outcome: Outcome, before: Record | None) -> dict[str, dict[str, float]]:
+    """What is known about this very model already: measuring it again would release its rows again."""
+    done = federation.batches.done
+    if before is not None and before["rounds"] == done:
+        return dict(before["metrics"])
+    last = outcome.history[-1] if outcome.history else {}
+    return {"validation": last["validation"]} if last.get("step") == done and "validation" in last else {}
 
 
 class _Clock:

@@ -142,7 +142,7 @@ def from_dataset(settings: Settings) -> Holdings:
 
 
 def _cut_table(source: datasets.Dataset, settings: Settings, train: Tensor) -> dict[str, Holding]:
-    """Columns as the parties' settings name them, or in even runs; each party prepares its own."""
+    """Columns as the parties' settings name them, or in runs; each party prepares its own."""
     import pandas as pd
 
     from colonnade.datasets.preprocess import Preprocessor
@@ -151,7 +151,7 @@ def _cut_table(source: datasets.Dataset, settings: Settings, train: Tensor) -> d
     frame = pd.concat([part.frame() for part in (source.train, source.test) if part is not None], ignore_index=True)
     given = {name: list(party.columns) for name, party in settings.parties.items() if party.columns}
     if not given:
-        runs = datasets.even_columns(frame.shape[1], _count(settings.data))
+        runs = datasets.column_runs(frame.shape[1], settings.data.parts)
         names = datasets.party_names(len(runs))
         given = {name: [str(frame.columns[c]) for c in run] for name, run in zip(names, runs, strict=True)}
     ids = np.arange(len(frame)).astype(np.str_)
@@ -164,12 +164,20 @@ def _cut_table(source: datasets.Dataset, settings: Settings, train: Tensor) -> d
 
 
 def _cut_array(source: datasets.Dataset, settings: Settings, train: Tensor) -> dict[str, Holding]:
-    """Pictures, voxels and points, scaled by the public set's own mean and deviation, then cut."""
+    """Pictures, voxels and points, scaled by the public set's own mean and deviation, then cut; features as published.
+
+    Views are cut first and scaled one by one, so that those nobody is given cost no memory as floats.
+    """
     data = settings.data
-    x = _scaled(source, train)
+    whole = _whole(source)
+    if source.kind == "views" and data.split == "views":
+        seen = datasets.picture_views(whole, _count(data))
+        return {name: Holding(_scaled(view, train)) for name, view in seen.items()}
+    by_channel = whole.dim() == 4 or source.kind == "points"
+    x = whole.to(torch.float32) if source.kind == "features" else _scaled(whole, train, by_channel)
     match data.split:
         case "columns":
-            cut = datasets.column_blocks(x.flatten(1), _count(data))
+            cut = datasets.column_blocks(x.flatten(1), data.parts)
         case "strips":
             cut = datasets.image_strips(x, _count(data))
         case "patches":
@@ -182,12 +190,15 @@ def _cut_array(source: datasets.Dataset, settings: Settings, train: Tensor) -> d
     return {name: Holding(features) for name, features in cut.items()}
 
 
-def _scaled(source: datasets.Dataset, train: Tensor) -> Tensor:
-    arrays = [part.array() for part in (source.train, source.test) if part is not None]
-    x = torch.from_numpy(np.concatenate(arrays)).to(torch.float32)
-    if source.kind == "image" and x.dim() == 4 and x.shape[-1] in (1, 3):
-        x = x.permute(0, 3, 1, 2)
-    axes = [axis for axis in range(x.dim()) if axis != 1] if x.dim() == 4 or source.kind == "points" else None
+def _whole(source: datasets.Dataset) -> Tensor:
+    """All rows, the official test rows last; colours before height and width."""
+    x = torch.from_numpy(np.concatenate([part.array() for part in (source.train, source.test) if part is not None]))
+    return x.permute(0, 3, 1, 2) if source.kind == "image" and x.dim() == 4 and x.shape[-1] in (1, 3) else x
+
+
+def _scaled(whole: Tensor, train: Tensor, by_channel: bool = False) -> Tensor:
+    x = whole.to(torch.float32)
+    axes = [axis for axis in range(x.dim()) if axis != 1] if by_channel else None
     seen = x[train]
     mean = seen.mean() if axes is None else seen.mean(axes, keepdim=True)
     deviation = seen.std() if axes is None else seen.std(axes, keepdim=True)

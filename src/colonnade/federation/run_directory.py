@@ -4,7 +4,7 @@
     metrics.jsonl                one line per epoch
     summary.json                 final metrics, rounds, seconds, bytes per party and direction
     checkpoint.json              which checkpoint is the last that all parties saved
-    parties/<name>/              columns.json  ledger.jsonl  checkpoint-<number>/
+    parties/<name>/              columns.json  ledger.jsonl  spent.journal  checkpoint-<number>/
 
 On one machine this is one folder; each `parties/<name>` belongs to that organisation alone.
 """
@@ -53,6 +53,7 @@ class RunDirectory:
                 run.party(name).mkdir(parents=True, exist_ok=True)
                 write_text(run.party(name) / "columns.json", json.dumps(federation.holdings.state_of(name)))
             run.keep(federation.settings)
+            federation.keep_accounts(run.party)
         except OSError as error:
             raise InputError(f"The run directory {path} cannot be written: {error.strerror}.") from None
         return run
@@ -71,6 +72,8 @@ class RunDirectory:
             checkpoint.write(self._checkpoint(name, mark), federation.state_of(name))
             seat.ledger.flush(self.party(name) / "ledger.jsonl")
         write_text(self.path / MARK, json.dumps(mark))
+        for account in federation.accounts.values():
+            account.settled()
         for name in federation.seats:
             for old in self.party(name).glob("checkpoint-*"):
                 if old != self._checkpoint(name, mark):
@@ -141,12 +144,21 @@ class RunDirectory:
         with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(to_json(record) + "\n")
 
+    def summary(self) -> dict[str, Any] | None:
+        """What a finished run measured; None while there is none."""
+        try:
+            found: dict[str, Any] = json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_text(self.path / SUMMARY, to_json(summary, indent=2) + "\n")
 
     def _load(self, federation: Federation, mark: Mapping[str, Any]) -> None:
         for name in federation.seats:
             federation.load_state_of(name, checkpoint.read(self._checkpoint(name, mark), federation.device))
+        federation.keep_accounts(self.party)
         federation.restack()
 
     def _checkpoint(self, name: str, mark: Mapping[str, Any]) -> Path:

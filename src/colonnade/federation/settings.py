@@ -5,8 +5,10 @@
     [model]                     the local models, unless a party's says otherwise
     [train]                     epochs, batch size, stopping, checkpoints
     [federation]                seed, device, engine
+    [audit]                     what an audit may find at most            label_inference = 0.6
     [parties.clinic]            one table per organisation                table = "clinic.csv", label = "diagnosis"
     [parties.clinic.outbox]     its owner's rules by release name         embedding = { mechanism = "plain" }
+    [parties.clinic.budget]     what its owner's rows may pay in all      epsilon = 8.0, delta = 1e-5
 
 Paths are relative to the file. Python's `Federation.from_frames(settings=...)` takes the same tables as a dict.
 """
@@ -23,11 +25,12 @@ from typing import Any
 from colonnade.algorithms import find
 from colonnade.core.checks import did_you_mean, fraction, from_mapping, one_of, share, whole
 from colonnade.errors import ConfigError
+from colonnade.privacy import Budget
 
 MAY_CHANGE = {("train", key) for key in ("epochs", "early_stop", "patience_drop", "checkpoint_every")} | {
     ("federation", key) for key in ("device", "engine", "through_bytes", "threads", "cohort")
 }
-SECTIONS = ("algorithm", "data", "model", "train", "federation", "parties")
+SECTIONS = ("algorithm", "data", "model", "train", "federation", "audit", "parties")
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,8 @@ class DataSettings:
     task: str = one_of("auto", "classification", "regression", default="auto")
     dataset: str | None = None  # a named data set, cut into parties, instead of tables
     split: str = one_of("columns", "strips", "patches", "views", default="columns")
-    parts: int | tuple[int, ...] = 2  # how many parties; for patches [rows, columns]
+    parts: int | tuple[int, ...] = 2  # how many parties; for patches [rows, columns], for columns also their widths
+    patch: int | None = None  # pixels a side of a patch, when patches overlap; else they divide the picture
     labels_at: str = "label_owner"  # with a named data set: the party that holds the labels
 
 
@@ -66,6 +70,22 @@ class EngineSettings:
     through_bytes: bool = False  # send real frames between the parties of one process
     threads: str = one_of("auto", "always", "never", default="auto")
     cohort: str = one_of("auto", "on", "off", default="auto")
+    noise: str = one_of("secret", "seeded", default="secret")  # "seeded": repeatable, and no protection: experiments
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """Scores that `colonnade audit` must not find exceeded; None: any will do. They may change after the run."""
+
+    label_inference: float | None = None  # share of labels told right (of numbers: the squared correlation)
+    inversion_ssim: float | None = None  # likeness of rebuilt pictures
+    inversion_r2: float | None = None  # of the column that is rebuilt best
+    recognition: float | None = None  # share of rebuilt rows whose class another classifier still sees
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value <= 1):
+                raise ConfigError(f"[audit] {name} must be a number, at most 1; found {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -78,6 +98,11 @@ class PartySettings:
     scale: str = one_of("standard", "minmax", "none", default="standard")
     model: Any = None
     outbox: Mapping[str, Any] = field(default_factory=dict)
+    budget: Mapping[str, Any] = field(default_factory=dict)
+
+    def limit(self, name: str) -> Budget | None:
+        """The budget, checked."""
+        return from_mapping(Budget, self.budget, where=f"[parties.{name}.budget]") if self.budget else None
 
 
 @dataclass(frozen=True)
@@ -91,6 +116,7 @@ class Settings:
     train: TrainSettings
     engine: EngineSettings
     parties: Mapping[str, PartySettings]
+    audit: AuditSettings = AuditSettings()
 
     @classmethod
     def from_mapping(cls, tables: Mapping[str, Any], *, where: str = "The settings") -> Settings:
@@ -116,6 +142,7 @@ class Settings:
             train=from_mapping(TrainSettings, tables.get("train", {}), where="[train]"),
             engine=from_mapping(EngineSettings, tables.get("federation", {}), where="[federation]"),
             parties=parties,
+            audit=from_mapping(AuditSettings, tables.get("audit", {}), where="[audit]"),
         )
 
     @classmethod
@@ -143,6 +170,7 @@ class Settings:
             "model": dict(self.model),
             "train": _table(self.train),
             "federation": _table(self.engine),
+            **({"audit": thresholds} if (thresholds := _table(self.audit)) else {}),
             "parties": parties,
         }
 
@@ -155,6 +183,8 @@ class Settings:
         and what computes, not what is trained."""
         before, now = saved.to_mapping(), self.to_mapping()
         for section, table in before.items():
+            if section == "audit":
+                continue
             for key in [*table, *(key for key in now[section] if key not in table)]:
                 old, new = table.get(key), now[section].get(key)
                 if old != new and (section, key) not in MAY_CHANGE:
@@ -222,7 +252,9 @@ def _party(name: str, given: Any) -> PartySettings:
         ("columns", "a list of column names", columns),
         ("model", "a name or a table", isinstance(party.model, str | Mapping | None)),
         ("outbox", "a table of rules", isinstance(party.outbox, Mapping)),
+        ("budget", "a table, as in epsilon = 8.0", isinstance(party.budget, Mapping)),
     ):
         if not fits:
             raise ConfigError(f"[parties.{name}]: {key} must be {rule}; found {given[key]!r}.")
+    party.limit(name)
     return party

@@ -1,0 +1,66 @@
+"""`colonnade audit`: attack a run from each party's place, and say what could have been learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from colonnade.attacks.audit import Audit, audit_run
+from colonnade.attacks.finding import LIMITS
+from colonnade.attacks.report import write
+from colonnade.cli.console import console, error_console
+from colonnade.federation.run_directory import to_json
+
+
+def audit(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory; it stays as it is.")],
+    rows: Annotated[int, typer.Option(min=8, help="Rows to rebuild; label attacks take 512 or more.")] = 64,
+    party: Annotated[str | None, typer.Option(metavar="NAME", help="Only attacks by or on this party.")] = None,
+    out: Annotated[Path | None, typer.Option(help="For audit.json and pictures; by default DIR/audit.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
+) -> None:
+    """Attack a run with what each party received: guess labels, rebuild columns. Exit code 5 when a score is above
+    its threshold in the run's \\[audit] table."""
+    silent = quiet or json_
+    with error_console.status("…") as status:
+        if silent:
+            status.stop()
+        found = audit_run(folder, rows=rows, party=party, say=status.update)
+        place = out or folder / "audit"
+        files = write(found, place)
+    if json_:
+        typer.echo(to_json(found.to_json(), indent=2))
+    elif not quiet:
+        console.print(f"What could have been learned from what {found.algorithm} sends", style="bold")
+        for table in tables_of(found):
+            console.print(table)
+        for note in found.notes:
+            console.print(f"Note: {note}", markup=False)
+        console.print(f"{len(files)} files are in [bold]{place}[/bold].")
+        if not any(value is not None for value in found.thresholds.values()):
+            console.print("No threshold is set. With an \\[audit] table in the run's federation.toml, this can gate.")
+    found.check()
+
+
+def tables_of(found: Audit) -> Iterator[Table]:
+    """One table per attack, under what it assumes; one line per attacker, victim and moment."""
+    order = sorted(found.findings, key=lambda one: LIMITS.index(one.limit))
+    for attack, lines in groupby(order, key=lambda one: one.attack):
+        findings = list(lines)
+        title = f"\n[bold]{attack}[/bold], assuming an attacker that {findings[0].assumes}"
+        table = Table(title=title, title_justify="left", title_style="not italic")
+        for heading in ("by", "on", "when", findings[0].metric, "without attack", "verdict"):
+            table.add_column(heading, justify="right" if heading in (findings[0].metric, "without attack") else "left")
+        for one in findings:
+            interval = "" if one.low is None or one.high is None else f"\n{one.low:.3f}–{one.high:.3f}"
+            mark = f"\n[red]above {one.limit} = {one.threshold}[/red]" if one.crossed else ""
+            release = f"\n{one.details['release']}" if "release" in one.details else ""
+            moment, score = one.moment + release, f"{one.score:.3f}{interval}"
+            table.add_row(one.attacker, one.victim, moment, score, f"{one.baseline:.3f}", one.verdict + mark)
+        yield table

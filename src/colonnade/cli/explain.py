@@ -1,0 +1,198 @@
+"""`colonnade explain`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from colonnade.cli.console import console, error_console
+from colonnade.core import Step
+from colonnade.errors import ConfigError
+from colonnade.explain import canvas, report
+from colonnade.federation import Federation, load
+from colonnade.federation.run_directory import SUMMARY
+
+HEADINGS = {
+    "head_norm": "head norm",
+    "head_change": "head change",
+    "permutation": "permuted",
+    "silenced": "silenced",
+    "noise": "noise",
+    "left_out": "left out",
+}
+
+
+def explain(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
+    retrain: Annotated[
+        bool,
+        typer.Option("--retrain", help="Also train again: without each party, with noise at one, with a few of them."),
+    ] = False,
+    noise: Annotated[float, typer.Option(help="Sigma of the noise on one party's test columns at a time.")] = 3.0,
+    train_noise: Annotated[float, typer.Option(help="With --retrain: sigma of the noise to train with.")] = 1.0,
+    noisy: Annotated[
+        str | None, typer.Option(metavar="PARTY", help="With --retrain: who gets it; the most important unless said.")
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="MEASURE", help=f"What ranks the parties: {', '.join(report.RANKING)}.")
+    ] = None,
+    rows: Annotated[int | None, typer.Option(min=3, help="Use a sample of so many test rows.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of permutations, noise, samples and t-SNE.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Where files go; DIR/explain unless said.")] = None,
+    draw: Annotated[bool, typer.Option("--pictures/--no-pictures", help="Whether to draw.")] = True,
+    json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of tables.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no tables.")] = False,
+) -> None:
+    """Which parties matter in a trained federation: head norms, and checks that agree with them or do not."""
+    if draw:
+        canvas.can_draw()
+    _check(noise, "--noise")
+    _check(train_noise, "--train-noise")
+    federation = load(folder)
+    if noisy is not None and noisy not in federation.owners:
+        raise ConfigError(f"--noisy names one of {', '.join(federation.owners)}; found {noisy!r}.")
+    silent = quiet or json_
+    found = report.explain(federation, noise=noise, rows=rows, seed=seed, by=by)
+    place = out or folder / "explain"
+    made = report.write(found, place, pictures=draw)
+    if retrain:  # what is known already is kept, whatever comes of training
+        with _training(federation, folder, silent) as begin:
+            found = report.retrain(federation, found, noise=train_noise, noisy=noisy, begin=begin)
+        made = report.write(found, place, pictures=draw)
+    if json_:
+        typer.echo(report.summary_of(found).to_json(), nl=False)
+    elif not quiet:
+        _show(found, place, made)
+
+
+def _check(sigma: float, option: str) -> None:
+    if not (math.isfinite(sigma) and sigma >= 0):
+        raise ConfigError(f"{option} must be a number that is not negative; found {sigma}.")
+
+
+@contextmanager
+def _training(federation: Federation, folder: Path, quiet: bool) -> Iterator[Any]:
+    """A bar over all batches of all trainings, and beforehand how many there are and about how long they take."""
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[now]}"),
+    )
+    with Progress(*columns, TimeRemainingColumn(compact=True), console=error_console, disable=quiet) as bar:
+
+        def begin(trainings: int) -> Any:
+            if not quiet:
+                error_console.print(f"Training again {trainings} times{_about(folder, trainings)}.")
+            per_training = len(federation.batches)
+            task = bar.add_task("training", total=trainings * per_training, now="")
+            begun = 0
+
+            def watch(title: str, event: Step | dict[str, Any]) -> None:
+                nonlocal begun
+                if isinstance(event, Step):
+                    begun += event.batch.step == 0
+                    done = (begun - 1) * per_training + event.batch.step + 1  # a training may stop early
+                    bar.update(task, completed=done, now=f"{title}  loss {event.loss:.4f}")
+
+            return watch
+
+        yield begin
+
+
+def _about(folder: Path, trainings: int) -> str:
+    """How long the trainings take, from the run's own seconds."""
+    try:
+        seconds = float(json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["seconds"]) * trainings
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    told = (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} minutes"
+        if seconds < 7200
+        else f"{seconds / 3600:.1f} hours"
+    )
+    return f", about {told} from what the run itself took"
+
+
+def _show(found: report.Report, place: Path, made: list[Path]) -> None:
+    names = [name for name in HEADINGS if name in found.measures]
+    points = found.metric == "accuracy"
+    console.print(
+        f"{found.algorithm}: {found.metric} {_score(found, found.score)} on {found.rows} {found.split} rows. "
+        f"From 'permuted' on, {'points' if points else found.metric} lost; noise has σ = {found.noise_sigma:g}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    table = Table(title="How much each party matters", title_justify="left")
+    table.add_column("party")
+    for name in names:
+        table.add_column(HEADINGS[name], justify="right")
+    for party in found.parties:
+        table.add_row(party, *(_value(found, name, party) for name in names))
+    console.print(table)
+    if len(found.parties) > 2:  # two always agree or disagree
+        console.print(_agreement(found))
+    if found.summarization:
+        told = [f"{one['which']} {one['share']} %: {_score(found, one['score'])}" for one in found.summarization[1:]]
+        console.print(f"Trained with parties by {HEADINGS[found.ranked_by]}: {'; '.join(told)}.", highlight=False)
+    if found.denoising:
+        _show_denoising(found)
+    for note in found.notes:
+        console.print(note, highlight=False)
+    names_made = ", ".join(path.name for path in made if path.suffix != ".svg")
+    console.print(f"In [bold]{place}[/bold]: {names_made}", highlight=False, soft_wrap=True)
+
+
+def _show_denoising(found: report.Report) -> None:
+    given = found.denoising
+    assert given is not None
+    party, clean, noisy = given["party"], given["clean"], given["noisy"]
+    heads = ""
+    if clean["head_norm"]:
+        heads = f"; its head norm {clean['head_norm'][party]:.3f} became {noisy['head_norm'][party]:.3f}"
+    scores = f"{found.metric} {_score(found, clean['score'])} became {_score(found, noisy['score'])}"
+    console.print(f"Trained with noise at {party}, σ = {given['sigma']:g}: {scores}{heads}.", highlight=False)
+
+
+def _score(found: report.Report, value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return "-"
+    return f"{value:.2%}" if found.metric == "accuracy" else f"{value:.4f}"
+
+
+def _value(found: report.Report, name: str, party: str) -> str:
+    value = found.measures[name].get(party)
+    if value is None:
+        return "-"
+    points = found.metric == "accuracy" and name not in ("head_norm", "head_change")
+    return f"{value * 100:.2f}" if points else f"{value:.3f}"
+
+
+def _agreement(found: report.Report) -> Table:
+    """Rank correlations: a row per measure, a column per measure it is compared with."""
+    firsts = [name for name in HEADINGS if name in (*report.MEASURES[:2], found.ranked_by) and name in found.measures]
+    table = Table(title="Rank correlation: Spearman, Kendall", title_justify="left")
+    table.add_column("")
+    for first in firsts:
+        table.add_column(HEADINGS[first], justify="right")
+    pairs = {frozenset(pair["between"]): pair for pair in found.correlations}
+    for name in found.measures:
+        cells = [pairs.get(frozenset((name, first))) for first in firsts]
+        table.add_row(HEADINGS[name], *map(_pair, cells))
+    return table
+
+
+def _pair(agreed: dict[str, Any] | None) -> str:
+    if agreed is None or agreed["spearman"] is None:
+        return "-"
+    return f"{agreed['spearman']:+.2f}, {agreed['kendall']:+.2f}"

@@ -1,0 +1,89 @@
+"""`colonnade privacy`: what every organisation is promised, against whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from colonnade.cli.console import console
+from colonnade.errors import ConfigError
+from colonnade.federation import Federation
+from colonnade.federation.guarantees import of_run, plan
+from colonnade.federation.run_directory import RunDirectory, to_json
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
+
+
+def privacy(
+    what: Annotated[Path, typer.Argument(metavar="DIR|FEDERATION.toml", help="A run, or a file that is not run yet.")],
+    json_: Json = False,
+) -> None:
+    """Show what a run has cost each party's privacy, or what a federation file will cost; nothing is sent."""
+    if not what.exists():
+        raise ConfigError(f"{what} is neither a run directory nor a federation file.")
+    found = of_run(RunDirectory(what)) if what.is_dir() else plan(Federation.from_toml(what))
+    told = [guarantee.to_json() for guarantee in found]
+    if json_:
+        typer.echo(to_json({"privacy": told}, indent=2))
+        return
+    told_of = "Spent so far" if what.is_dir() else "What a whole run will cost"
+    console.print(f"[bold]{told_of}[/bold]")
+    show_privacy(told, everything=True, planned=not what.is_dir())
+
+
+def show_privacy(told: Sequence[Mapping[str, Any]], *, everything: bool = False, planned: bool = False) -> None:
+    """One table for parties with the same promises; without `everything`, nothing promised is one line."""
+    if not everything and all(one["epsilon"] is None for each in told for one in each["statements"]):
+        console.print("Privacy: every release is plain, so nobody's columns or labels have a guarantee.")
+        return
+    alike: dict[str, list[Mapping[str, Any]]] = {}
+    for each in told:
+        alike.setdefault(to_json({**each, "party": ""}), []).append(each)
+    notes: list[str] = []
+    for group in alike.values():
+        each = group[0]
+        console.print(_table(", ".join(one["party"] for one in group), each, notes))
+        if (budget := each["budget"]) is not None:
+            share = f"epsilon {_epsilon(budget['spent'])} of {budget['epsilon']:g}"
+            over = planned and (budget["spent"] is None or budget["spent"] > budget["epsilon"])
+            state = f"a whole run needs {share}" if planned else f"{share} is spent"
+            console.print(f"  budget: {state}{', so it will stop early' if over else ''} ({budget['relation']})")
+        for note in each["notes"]:
+            console.print(f"  {note}")
+    for number, note in enumerate(notes, 1):
+        console.print(f"  ({number}) {note}")
+
+
+def _table(parties: str, each: Mapping[str, Any], notes: list[str]) -> Table:
+    released = "\n".join(
+        f"  {one['release']}: {one['mechanism']}"
+        + ("" if one["appearances"] is None else f"; a row at most {_times(one['appearances'])}")
+        for one in each["releases"]
+    )
+    title = f"\n[bold]{parties}[/bold]: {each['protects']}\n{released}".rstrip()
+    table = Table(title=title, title_justify="left", title_style="")
+    for heading in ("against", "neighbours", "accountant"):
+        table.add_column(heading)
+    for heading in ("epsilon", "delta", "note"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for one in each["statements"]:
+        if one["note"] and one["note"] not in notes:
+            notes.append(one["note"])
+        mark = f"({notes.index(one['note']) + 1})" if one["note"] else ""
+        delta = f"{one['delta']:g}" if one["epsilon"] is not None else "-"
+        table.add_row(one["adversary"], one["relation"], one["accountant"], _epsilon(one["epsilon"]), delta, mark)
+    return table
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _epsilon(value: float | None) -> str:
+    if value is None:
+        return "no guarantee"
+    return f"{value:.3f}" if value < 10 else f"{value:,.1f}"

@@ -1,0 +1,150 @@
+"""From what mechanisms did to epsilon, on dp-accounting. One function per adversary; the neighbouring relation is said.
+
+    replace-one      the values of one row change arbitrarily; a clipped row moves by up to 2C, a level by up to k-1
+    add-or-remove    one row is there or not (as if clipped to nothing); a clipped row moves by up to C. Binomial noise
+                     has no row that is nothing, so it is charged as under replace-one.
+
+An event that is not known here, and a non-private one, costs infinity.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal
+
+from colonnade.core.release import DpEvent
+from colonnade.errors import ConfigError
+from colonnade.privacy import binomial, binomial_loss, gaussian, randomized_response
+
+Relation = Literal["replace-one", "add-or-remove"]
+Key = tuple[str, tuple[tuple[str, float], ...]]
+"""A DpEvent that can be looked up: its kind and its sorted parameters."""
+
+
+def key_of(event: DpEvent) -> Key:
+    return event.kind, tuple(sorted(event.parameters.items()))
+
+
+def event_of(key: Key) -> DpEvent:
+    return DpEvent(key[0], dict(key[1]))
+
+
+@lru_cache(maxsize=1)
+def dp_accounting() -> Any:
+    """The accounting library, or how to get it."""
+    try:
+        library = importlib.import_module("dp_accounting")
+        for part in ("pld.pld_pmf", "pld.pld_privacy_accountant", "pld.privacy_loss_distribution", "rdp"):
+            importlib.import_module(f"dp_accounting.{part}")
+    except ImportError:
+        raise ConfigError(
+            'Privacy accounting needs dp-accounting, which is not installed: pip install "colonnade[crypto]".'
+        ) from None
+    return library
+
+
+def moves(relation: str) -> float:
+    """By how many clipping norms C a row can move."""
+    return 2.0 if relation == "replace-one" else 1.0
+
+
+def to_dp_event(event: DpEvent, relation: Relation) -> Any:
+    """The event as dp-accounting knows it, with sensitivity 1; NonPrivateDpEvent for what it does not know."""
+    d = dp_accounting()
+    if event.kind == gaussian.KIND and is_private(event):
+        return d.GaussianDpEvent(event.parameters["noise_multiplier"] / moves(relation))
+    if event.kind == randomized_response.KIND:
+        keep = randomized_response.RandomizedResponse(event.parameters["epsilon"], int(event.parameters["classes"]))
+        k = keep.classes
+        return d.RandomizedResponseDpEvent((1 - keep.keep) * k / (k - 1), k)
+    return d.NonPrivateDpEvent()
+
+
+def is_private(event: DpEvent) -> bool:
+    """Whether some finite epsilon could come of it."""
+    if event.kind == gaussian.KIND:
+        return event.parameters.get("noise_multiplier", 0.0) > 0
+    return event.kind in (binomial.KIND, randomized_response.KIND)
+
+
+def known_batch(spent: Mapping[Key, int], relation: str, delta: float) -> float:
+    """Epsilon of one row against whoever knows when it was released: exact composition over its own appearances.
+
+    Gaussians compose to one Gaussian (Balle and Wang's curve); binomials by their loss distributions.
+    """
+    return _known_batch(tuple(sorted((key, n) for key, n in spent.items() if n)), moves(relation), delta)
+
+
+@lru_cache(maxsize=4096)
+def _known_batch(spent: tuple[tuple[Key, int], ...], moves: float, delta: float) -> float:
+    if not spent:
+        return 0.0
+    if not all(is_private(event_of(key)) and key[0] != randomized_response.KIND for key, _ in spent):
+        return math.inf
+    gaussians = [(dict(key[1])["noise_multiplier"], n) for key, n in spent if key[0] == gaussian.KIND]
+    mu = moves * math.sqrt(sum(n / sigma**2 for sigma, n in gaussians))
+    binomials = [(key, n) for key, n in spent if key[0] == binomial.KIND]
+    if not binomials:
+        return gaussian_epsilon(mu, delta)
+    exact = binomial_pld(tuple(binomials), mu, delta)
+    if len(binomials) == 1 and not mu:
+        theorem = binomial_cpsgd(*binomials[0], delta)
+        return min(exact, theorem) if theorem <= binomial_loss.PROVEN else exact
+    return exact
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Of a Gaussian whose mean moves by mu standard deviations."""
+    return float(dp_accounting().get_epsilon_gaussian(1 / mu, delta)) if mu else 0.0
+
+
+def binomial_pld(spent: Sequence[tuple[Key, int]], mu: float, delta: float) -> float:
+    """Exact up to a discretization that errs upwards; `mu` is the Gaussians' share."""
+    d = dp_accounting()
+    parts = [(*_sizes(key), int(dict(key[1])["coordinates"]) * times) for key, times in spent]
+    mass = 1e-5 * delta / sum(part[3] for part in parts)
+    if 1 - math.prod((1 - binomial_loss.certain(*part[:3])) ** part[3] for part in parts) >= delta:
+        return math.inf
+    reaches = [binomial_loss.reach(*part[:3], mass) for part in parts]
+    spacing = max(reaches) / binomial_loss.GRID
+    whole: Any = d.pld.privacy_loss_distribution.identity(spacing)
+    for part in parts:
+        whole = whole.compose(binomial_loss.distribution(*part, spacing, mass))
+    if mu:
+        gauss = d.pld.privacy_loss_distribution.from_gaussian_mechanism
+        whole = whole.compose(gauss(1 / mu, value_discretization_interval=spacing))
+    return float(whole.get_epsilon_for_delta(delta))
+
+
+def _sizes(key: Key) -> tuple[int, int, float]:
+    about = dict(key[1])
+    return int(about["levels"]), int(about["trials"]), about["p"]
+
+
+def binomial_cpsgd(key: Key, times: int, delta: float) -> float:
+    """By cpSGD's theorem, over all releases at once."""
+    return binomial_loss.cpsgd(*_sizes(key), int(dict(key[1])["coordinates"]) * times, delta)
+
+
+@lru_cache(maxsize=256)
+def hidden_rdp(sigma: float, rows: int, batch: int, rounds: int, delta: float) -> float:
+    """VIM's Theorem 1: batches drawn without replacement and kept secret, by Renyi DP under replace-one.
+
+    `sigma` is in units of the sensitivity: the paper's C, or 2C as replace-one has it.
+    """
+    d = dp_accounting()
+    accountant = d.rdp.RdpAccountant(neighboring_relation=d.NeighboringRelation.REPLACE_ONE)
+    one = d.SampledWithoutReplacementDpEvent(rows, min(batch, rows), d.GaussianDpEvent(sigma))
+    return float(accountant.compose(one, rounds).get_epsilon(delta))
+
+
+@lru_cache(maxsize=256)
+def hidden_pld(sigma: float, rows: int, batch: int, rounds: int, delta: float) -> float:
+    """Secret Poisson-sampled batches under add-or-remove, by privacy-loss distributions."""
+    d = dp_accounting()
+    accountant = d.pld.pld_privacy_accountant.PLDAccountant()
+    one = d.PoissonSampledDpEvent(min(batch / rows, 1.0), d.GaussianDpEvent(sigma))
+    return float(accountant.compose(one, rounds).get_epsilon(delta))

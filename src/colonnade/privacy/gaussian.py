@@ -1,0 +1,59 @@
+"""The Gaussian mechanism of VIM (arXiv:2207.10226, Section 4): every row clipped to C, plus N(0, sigma^2 C^2).
+
+A row is everything behind the first axis: an embedding, or a feature map of one picture.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from colonnade.core.release import NON_PRIVATE, DpEvent
+from colonnade.errors import ConfigError
+
+KIND = "gaussian"
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian:
+    """sigma is the noise multiplier, in units of C; with sigma = 0 rows are clipped and nothing is promised."""
+
+    clip: float
+    sigma: float
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.clip) or not self.clip > 0:
+            raise ConfigError(f"gaussian.clip must be a number above 0 (inf with sigma = 0); found {self.clip!r}.")
+        if not _is_number(self.sigma) or not 0 <= self.sigma < math.inf:
+            raise ConfigError(f"gaussian.sigma must be a number, 0 or more; found {self.sigma!r}.")
+        if self.sigma and math.isinf(self.clip):
+            raise ConfigError(f"gaussian.clip must be finite when there is noise; found inf with sigma {self.sigma!r}.")
+
+    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:
+        clipped = tensor if math.isinf(self.clip) else clip_rows(tensor, self.clip)
+        if not self.sigma:
+            return clipped, NON_PRIVATE
+        noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device=generator.device)
+        event = DpEvent(KIND, {"noise_multiplier": float(self.sigma), "clip": float(self.clip)})
+        return clipped + self.sigma * self.clip * noise.to(tensor.device), event
+
+
+def clip_rows(tensor: Tensor, clip: float) -> Tensor:
+    """Every row scaled down to an L2 norm of at most `clip`. What is not a number would tell on its row, and is 0."""
+    finite = torch.nan_to_num(tensor, nan=0.0, posinf=0.0, neginf=0.0)
+    norms = rows_of(finite).norm(dim=1)
+    scale = (clip / norms.clamp_min(torch.finfo(tensor.dtype).tiny)).clamp_max(1.0)
+    clipped: Tensor = finite * scale.reshape([-1] + [1] * (tensor.dim() - 1))
+    return clipped
+
+
+def rows_of(tensor: Tensor) -> Tensor:
+    """As a matrix with one row per row of data."""
+    return tensor.flatten(1) if tensor.dim() > 1 else tensor.reshape(-1, 1)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)

@@ -1,0 +1,192 @@
+"""What holds against whom: one statement per (adversary, neighbouring relation, accountant).
+
+Statements about columns and about labels are never added up. An epsilon of None is "no guarantee".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from colonnade.core.release import NON_PRIVATE, DpEvent
+from colonnade.privacy import binomial, gaussian, randomized_response
+from colonnade.privacy.accounting import (
+    Key,
+    binomial_cpsgd,
+    binomial_pld,
+    event_of,
+    gaussian_epsilon,
+    hidden_pld,
+    hidden_rdp,
+    is_private,
+    known_batch,
+    moves,
+)
+from colonnade.privacy.binomial_loss import PROVEN
+from colonnade.privacy.budget import Account
+
+HIDDEN = "who does not know the batches"
+KNOWN = "who knows the batches: the label owner"
+THROUGH = "the label owner, also through the local model"
+OWN = "the row's own releases, with the local model taken as given"
+INDEPENDENT = "as if every batch were drawn anew; training alone"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One (epsilon, delta)."""
+
+    adversary: str
+    relation: str
+    accountant: str
+    epsilon: float | None
+    delta: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Release:
+    """One kind of release: how it was made, and how often one row was in it at most."""
+
+    release: str
+    mechanism: str
+    appearances: int | None
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """One organisation's columns, or its labels."""
+
+    party: str
+    protects: str
+    releases: tuple[Release, ...]
+    statements: tuple[Statement, ...]
+    budget: dict[str, Any] | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """As a summary keeps it."""
+        return asdict(self) | {
+            "releases": [asdict(release) for release in self.releases],
+            "statements": [asdict(statement) for statement in self.statements],
+            "notes": list(self.notes),
+        }
+
+
+def nothing(party: str, protects: str, releases: list[str], why: str = "") -> Guarantee:
+    """No guarantee at all."""
+    plain = tuple(Release(name, describe(NON_PRIVATE), None) for name in releases)
+    return Guarantee(party, protects, plain, (Statement("anybody", "any", "-", None, 0.0, why),))
+
+
+def for_labels(party: str, event: DpEvent, releases: list[str]) -> Guarantee:
+    """Label-DP of labels that were drawn once; what is sent afterwards follows from the draw."""
+    epsilon = event.parameters["epsilon"]
+    note = "label-DP of the training rows, pure; says nothing about columns"
+    statement = Statement("anybody", "one row's label replaced", "randomized response", epsilon, 0.0, note)
+    drawn = Release("labels", describe(event), 1)
+    return Guarantee(party, "labels", (drawn,), (statement,), notes=(f"covers {', '.join(releases)}",))
+
+
+def for_columns(party: str, account: Account, *, seeded: bool = False) -> Guarantee:
+    """All that an account says."""
+    limit, items = account.limit, list(account.counts)
+    releases = tuple(Release(item[0], describe(event_of(item[1])), account.released(item)[0]) for item in items)
+    delta = limit.delta
+    paid = [_by_event(spent) for spent in account.spent()]
+    statements: list[Statement] = []
+    training = [item for item in items if account.rounds[item]]
+    if len(training) == 1 and _is_gaussian(training[0][1]) and account.rows:
+        statements += _hidden(training[0][1], account, account.rounds[training[0]], delta)
+    for relation in dict.fromkeys([limit.relation, "replace-one", "add-or-remove"]):
+        statements += _known(paid, relation, delta)
+    if training:
+        statements.append(_through_the_model(account, delta))
+    budget = None
+    if account.budget is not None:
+        epsilon = max((known_batch(spent, limit.relation, delta) for spent in paid), default=0.0)
+        budget = {"epsilon": limit.epsilon, "delta": delta, "relation": limit.relation, "spent": _finite(epsilon)}
+    notes = ("the noise comes from the agreed seed, which everybody knows: an experiment, no protection",)
+    return Guarantee(party, "columns", releases, tuple(statements), budget, notes if seeded else ())
+
+
+def _hidden(key: Key, account: Account, rounds: int, delta: float) -> list[Statement]:
+    sigma, rows, batch = dict(key[1])["noise_multiplier"], account.rows, account.batch_size
+    rdp = "RDP, batches without replacement"
+    return [
+        Statement(HIDDEN, "replace-one, sensitivity C", rdp, hidden_rdp(sigma, rows, batch, rounds, delta), delta,
+                  f"VIM's Theorem 1 as printed; {INDEPENDENT}"),
+        Statement(HIDDEN, "replace-one", rdp, hidden_rdp(sigma / 2, rows, batch, rounds, delta), delta,
+                  f"the same with sensitivity 2C; {INDEPENDENT}"),
+        Statement(HIDDEN, "add-or-remove", "PLD, Poisson batches", hidden_pld(sigma, rows, batch, rounds, delta), delta,
+                  INDEPENDENT),
+    ]  # fmt: skip
+
+
+def _known(paid: list[dict[Key, int]], relation: str, delta: float) -> list[Statement]:
+    """Over a row's own appearances: what a budget is enforced on."""
+    worst = max(paid, key=lambda spent: known_batch(spent, relation, delta), default={})
+    epsilon = known_batch(worst, relation, delta)
+    used = [(key, n) for key, n in worst.items() if n]
+    if any(key[0] == binomial.KIND for key, _ in used) and all(is_private(event_of(key)) for key, _ in used):
+        if relation != "replace-one":
+            return []
+        found = [Statement(KNOWN, relation, "exact privacy-loss distribution", _finite(epsilon), delta, OWN)]
+        if len(used) == 1:
+            found[0] = Statement(
+                KNOWN, relation, "exact privacy-loss distribution", _finite(binomial_pld(used, 0.0, delta)), delta, OWN
+            )
+            theorem = binomial_cpsgd(*used[0], delta)
+            found.append(Statement(KNOWN, relation, "cpSGD's theorem", _finite(theorem), delta, _about(theorem)))
+        return found
+    return [Statement(KNOWN, relation, "exact Gaussian composition", _finite(epsilon), delta, OWN)]
+
+
+def _about(theorem: float) -> str:
+    if math.isinf(theorem):
+        return "its condition on N p (1 - p) does not hold"
+    return OWN if theorem <= PROVEN else "above 1, where its Gaussian term is not proven: not relied upon"
+
+
+def _through_the_model(account: Account, delta: float) -> Statement:
+    """A training row also moves the local model, and so every later release of every row, each by up to 2C."""
+    note = "a training row moves the local model, and with it all rows released later; no proof in the papers covers it"
+    relation = "replace-one"
+    keys = [item[1] for item in account.counts]
+    if not all(map(_is_gaussian, keys)):
+        return Statement(THROUGH, relation, "-", None, delta, note)
+    total = sum(account.released(item)[1] / dict(item[1][1])["noise_multiplier"] ** 2 for item in account.counts)
+    epsilon = gaussian_epsilon(moves(relation) * math.sqrt(total), delta)
+    return Statement(THROUGH, relation, "Gaussian composition over all rows", _finite(epsilon), delta, note)
+
+
+def _is_gaussian(key: Key) -> bool:
+    return key[0] == gaussian.KIND and is_private(event_of(key))
+
+
+def _by_event(spent: dict[tuple[str, Key], int]) -> dict[Key, int]:
+    found: dict[Key, int] = {}
+    for (_, key), count in spent.items():
+        found[key] = found.get(key, 0) + count
+    return found
+
+
+def _finite(epsilon: float) -> float | None:
+    return None if math.isinf(epsilon) else epsilon
+
+
+def describe(event: DpEvent) -> str:
+    """A mechanism in words."""
+    about = {key: f"{value:g}" for key, value in event.parameters.items()}
+    match event.kind:
+        case gaussian.KIND if is_private(event):
+            return f"gaussian, clip {about.get('clip', '?')}, sigma {about['noise_multiplier']}"
+        case binomial.KIND:
+            return (
+                f"binomial, {about['levels']} levels, Bin({about['trials']}, {about['p']}), "
+                f"{about['coordinates']} values a row"
+            )
+        case randomized_response.KIND:
+            return f"randomized response over {about['classes']} classes"
+    return "plain"

@@ -1,0 +1,76 @@
+"""`colonnade audit`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.attacks.runs import fingerprints, finished
+from tests.cli.called import Caller
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return finished(tmp_path_factory.mktemp("run"), "vimadmm")
+
+
+def with_thresholds(run: Path, place: Path, text: str) -> Path:
+    """A copy of the run whose federation file was given thresholds afterwards."""
+    shutil.copytree(run, place)
+    file = place / "federation.toml"
+    file.write_text(file.read_text() + f"\n[audit]\n{text}\n")
+    return place
+
+
+def test_it_tells_who_could_learn_what_and_exits_with_0(call: Caller, run: Path) -> None:
+    before = fingerprints(run)
+    called = call("audit", run, "--rows", 16)
+    assert called.code == 0
+    for part in ("labels from residuals, assuming an attacker that", "can tell nearly every label", "white box",
+                 "trained model", "No threshold is set"):  # fmt: skip
+        assert part in called.out
+    assert fingerprints(run) == before
+    assert (run / "audit" / "audit.json").exists()
+    assert (run / "audit" / "labels.png").exists()
+    assert call("audit", run, "--rows", 16).code == 0  # and once more, into the same place
+
+
+def test_a_crossed_threshold_is_code_5_and_the_report_is_there(call: Caller, run: Path, tmp_path: Path) -> None:
+    strict = with_thresholds(run, tmp_path / "strict", "label_inference = 0.6")
+    called = call("audit", strict, "--rows", 8, "--quiet")
+    assert called.code == 5
+    assert called.out == ""
+    assert called.err.startswith("AuditFailed: 2 of 4 findings are above their threshold in [audit]:\n")
+    assert "is above label_inference = 0.6" in called.err
+    told = json.loads((strict / "audit" / "audit.json").read_text())
+    assert told["passed"] is False
+    shown = call("audit", strict, "--rows", 8, "--out", tmp_path / "shown")
+    assert shown.code == 5
+    assert "above label_inference = 0.6" in shown.out
+    lenient = with_thresholds(run, tmp_path / "lenient", "label_inference = 1.0\ninversion_ssim = 0.0")
+    assert call("audit", lenient, "--rows", 8, "--quiet").code == 0  # there is no picture to look at
+
+
+def test_json_is_the_report(call: Caller, run: Path, tmp_path: Path) -> None:
+    called = call("audit", run, "--rows", 8, "--json", "--out", tmp_path / "out")
+    assert (called.code, called.err) == (0, "")
+    assert json.loads(called.out) == json.loads((tmp_path / "out" / "audit.json").read_text())
+
+
+def test_quiet_is_silent_and_a_party_narrows(call: Caller, run: Path, tmp_path: Path) -> None:
+    called = call("audit", run, "--rows", 8, "--party", "lab", "--quiet", "--out", tmp_path / "out")
+    assert (called.code, called.out, called.err) == (0, "", "")
+    told = json.loads((tmp_path / "out" / "audit.json").read_text())
+    assert all("lab" in (one["attacker"], one["victim"]) for one in told["findings"])
+
+
+def test_what_cannot_be_audited_is_one_message_and_code_2(call: Caller, run: Path, tmp_path: Path) -> None:
+    assert "is not a run directory" in call.fails(2, "audit", tmp_path)
+    assert "which is no party of this run" in call.fails(2, "audit", run, "--party", "nobody", "--quiet")
+    bad = with_thresholds(run, tmp_path / "bad", "label_inference = 2")
+    assert "[audit] label_inference must be a number, at most 1; found 2" in call.fails(2, "audit", bad)
+    unknown = with_thresholds(run, tmp_path / "unknown", "labels = 0.5")
+    assert "[audit] has no setting 'labels'" in call.fails(2, "audit", unknown)
+    assert call("audit", run, "--rows", 2).code == 2

@@ -1,0 +1,113 @@
+"""What an outbox asks of whoever keeps its owner's account, and what a seat and a ledger remember of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from colonnade.core import Batches, DpEvent, Ledger, Message, Released, Rule, Seat, wire
+from colonnade.core.release import Meter
+from colonnade.errors import BudgetExhausted
+
+
+class Answer(Message):
+    x: Released
+
+
+class Draws:
+    """A mechanism that shows what it drew."""
+
+    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:
+        return tensor + torch.rand(tensor.shape, generator=generator), DpEvent("drawn", {"times": 1.0})
+
+
+class Counts:
+    """A meter that allows so many releases."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.charged: list[tuple[str, str | None, int, str]] = []
+
+    def charge(self, name: str, batch: str | None, size: int, event: DpEvent) -> float | None:
+        if len(self.charged) == self.most:
+            raise BudgetExhausted("spent")
+        self.charged.append((name, batch, size, event.kind))
+        return float(len(self.charged))
+
+    def state(self) -> dict[str, Any]:
+        return {"charged": len(self.charged)}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.most -= state["charged"]
+
+
+def seat(meter: Meter | None = None) -> Seat:
+    agreed = Batches({"train": torch.arange(8)}, batch_size=4, epochs=1, seed=0)
+    made = Seat.at("ada", agreed, rules={"x": Rule(Draws())})
+    made.outbox.meter = meter
+    return made
+
+
+def test_it_is_charged_what_leaves_once_with_its_rows_and_event() -> None:
+    meter = Counts(9)
+    box = seat(meter).outbox
+    box.release(torch.zeros(4, 2), "x", "train/0/0")
+    box.release(torch.zeros(3, 5), "head")
+    assert meter.charged == [("x", "train/0/0", 4, "drawn"), ("head", None, 3, "non-private")]
+    with box.answering("ada"):
+        box.release(torch.zeros(4, 2), "x", "train/0/0")
+    with box.answering("bob"):
+        box.release(torch.tensor(1.0), "x")
+    assert meter.charged[2:] == [("x", None, 1, "drawn")]
+
+
+def test_what_it_refuses_is_not_released() -> None:
+    box = seat(Counts(1)).outbox
+    box.release(torch.zeros(4, 2), "x")
+    with pytest.raises(BudgetExhausted):
+        box.release(torch.zeros(4, 2), "x")
+    assert box.released == 1
+
+
+def test_noise_may_come_from_a_generator_of_its_own() -> None:
+    """Then what else is drawn does not depend on it."""
+    one, other = seat(), seat()
+    one.outbox.noise = Generator().manual_seed(9)
+    before = one.generator.get_state()
+    mine = one.outbox.release(torch.zeros(4, 2), "x").tensor
+    assert torch.equal(one.generator.get_state(), before)
+    assert not torch.equal(mine, other.outbox.release(torch.zeros(4, 2), "x").tensor)
+
+
+def test_the_spend_is_in_the_owners_ledger_and_does_not_travel() -> None:
+    made = seat(Counts(9))
+    answer = Answer(made.outbox.release(torch.zeros(4, 2), "x"))
+    mine, theirs = Ledger("ada"), Ledger("bob")
+    mine.write("out", "bob", answer)
+    theirs.write("in", "ada", answer)
+    assert [entry.epsilon for entry in (*mine.entries, *theirs.entries)] == [1.0, None]
+    assert json.loads(mine.entries[0].to_json())["epsilon"] == 1.0
+    arrived = wire.decode(wire.encode(wire.Envelope("ada", 1, answer))).message
+    assert arrived.x.receipt.epsilon is None
+
+
+def test_a_checkpoint_holds_it_and_not_the_secret_noise() -> None:
+    first = seat(Counts(3))
+    first.outbox.noise = Generator().manual_seed(9)
+    first.outbox.release(torch.zeros(4, 2), "x")
+    saved = first.state()
+    assert saved["meter"] == {"charged": 1}
+    meter = Counts(3)
+    again = seat(meter)
+    again.outbox.noise = Generator().manual_seed(10)
+    noise = again.outbox.noise.get_state()
+    again.load_state(saved)
+    assert meter.most == 2
+    assert torch.equal(again.outbox.noise.get_state(), noise)
+    assert "meter" not in seat().state()
+    seat().load_state(saved)  # whoever keeps no account can read it, too
+    seat(Counts(3)).load_state(seat().state())

@@ -1,0 +1,79 @@
+"""What every organisation is promised: the plan, the run and its folder tell the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.federation.small import federation, frames, quick, splitnn
+from tests.federation.test_seats import DRAWN, GAUSSIAN
+
+from colonnade.federation import load
+from colonnade.federation.guarantees import guarantees, of_run, plan
+from colonnade.federation.run_directory import RunDirectory
+from colonnade.privacy.report import KNOWN
+
+LAB = {"lab": {"outbox": {"embedding": GAUSSIAN}, "budget": {"epsilon": 20.0}}}
+BINOMIAL = {"lab": {"outbox": {"embedding": {"mechanism": {"name": "binomial", "levels": 3, "trials": 4096}}}}}
+
+
+@pytest.mark.parametrize("parties", [LAB | DRAWN, BINOMIAL], ids=["gaussian", "binomial"])
+@pytest.mark.parametrize("make", [quick, splitnn])
+def test_a_run_costs_what_was_planned_and_its_folder_says_so(make: Any, parties: Any, tmp_path: Path) -> None:
+    one = federation(settings=make(parties=parties, train={"early_stop": False}))
+    expected = [g.to_json() for g in plan(one)]
+    assert one.seats["lab"].outbox.released == 0  # planning releases nothing
+    outcome = one.fit(tmp_path / "run")
+    assert outcome.summary["privacy"] == [g.to_json() for g in guarantees(one)] == expected
+    assert [g.to_json() for g in of_run(RunDirectory(tmp_path / "run"))] == expected
+
+
+def test_the_folder_also_knows_what_was_predicted_afterwards(tmp_path: Path) -> None:
+    one = federation(settings=quick(parties=LAB, train={"early_stop": False}))
+    one.fit(tmp_path / "run")
+    trained = one.holdings.ids[int(one.batches.splits["train"][0])]
+    load(tmp_path / "run", ids=[trained], frames=frames()).predict([trained])
+    (lab,) = [g for g in of_run(RunDirectory(tmp_path / "run")) if g.party == "lab"]
+    assert [release.appearances for release in lab.releases] == [3]
+    (known,) = [s for s in lab.statements if (s.adversary, s.relation) == (KNOWN, "replace-one")]
+    assert lab.budget is not None
+    assert known.epsilon == lab.budget["spent"]
+
+
+def test_columns_and_labels_are_never_one_number() -> None:
+    one = federation(settings=quick(parties=LAB | DRAWN))
+    one.fit()
+    told = {(g.party, g.protects): g for g in guarantees(one)}
+    assert set(told) == {("clinic", "labels"), ("clinic", "columns"), ("lab", "columns")}
+    assert [s.epsilon for s in told["clinic", "labels"].statements] == [1.0]
+    assert [s.epsilon for s in told["clinic", "columns"].statements] == [None]
+
+
+def test_a_plain_federation_promises_nothing() -> None:
+    told = guarantees(federation())
+    assert {s.epsilon for g in told for s in g.statements} == {None}
+
+
+def test_a_training_row_moves_the_releases_of_other_rows() -> None:
+    """Why there is a statement through the local model: one row's value changes what is released of another."""
+    given, changed = frames(), frames()
+    settings = splitnn(
+        parties={"lab": {"scale": "none"}, "clinic": {"scale": "none"}},
+        data={"validation": 0},
+        federation={"cohort": "off"},
+    )
+    one = federation(given, settings)
+    first = one.holdings.ids[one.batches.rows("train/0/0").numpy()]
+    row = changed["lab"]["patient"] == first[0]
+    changed["lab"].loc[row, "iron"] += 1.0
+    other = federation(changed, settings)
+    seen = []
+    for each in (one, other):
+        steps = each.train()
+        next(steps)
+        next(steps)
+        seen.append(each.owners["lab"].model(each.owners["lab"].x("train/0/2")).detach())
+    assert first[0] not in one.holdings.ids[one.batches.rows("train/0/2").numpy()]
+    assert not torch.allclose(*seen)

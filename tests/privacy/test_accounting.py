@@ -1,0 +1,127 @@
+"""Epsilon is dp-accounting's own for the same event, and Colonnade's published figures come out again."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from colonnade.core import NON_PRIVATE, DpEvent
+from colonnade.privacy.accounting import (
+    Relation,
+    dp_accounting,
+    gaussian_epsilon,
+    hidden_pld,
+    hidden_rdp,
+    is_private,
+    key_of,
+    known_batch,
+    to_dp_event,
+)
+
+SIGMA, ROWS, BATCH, ROUNDS, DELTA = 10.0, 54_000, 1024, 530, 1e-5
+RELATIONS: list[Relation] = ["replace-one", "add-or-remove"]
+
+
+def gaussian(sigma: float, clip: float = 1.0) -> DpEvent:
+    return DpEvent("gaussian", {"noise_multiplier": sigma, "clip": clip})
+
+
+def test_vims_setting_gives_the_known_figures() -> None:
+    """sigma = 10, b = 1024, N = 54,000, T = 530, delta = 1e-5."""
+    assert hidden_rdp(SIGMA, ROWS, BATCH, ROUNDS, DELTA) == pytest.approx(0.332, abs=5e-4)
+    assert hidden_rdp(SIGMA / 2, ROWS, BATCH, ROUNDS, DELTA) == pytest.approx(0.710, abs=5e-4)
+    assert hidden_pld(SIGMA, ROWS, BATCH, ROUNDS, DELTA) == pytest.approx(0.139, abs=5e-4)
+    every_round = known_batch({key_of(gaussian(SIGMA)): ROUNDS}, "add-or-remove", DELTA)
+    assert every_round == pytest.approx(11.9, abs=0.05)
+    once_an_epoch = known_batch({key_of(gaussian(SIGMA)): 10}, "add-or-remove", DELTA)
+    assert once_an_epoch == pytest.approx(1.199, abs=5e-4)
+
+
+def test_rdp_without_amplification_and_poisson_rdp_are_the_librarys() -> None:
+    """The two remaining figures, which no statement of ours uses: 12.8 and 0.164."""
+    d = dp_accounting()
+    event = to_dp_event(gaussian(SIGMA), "add-or-remove")
+    assert d.rdp.RdpAccountant().compose(event, ROUNDS).get_epsilon(DELTA) == pytest.approx(12.8, abs=0.05)
+    sampled = d.PoissonSampledDpEvent(BATCH / ROWS, event)
+    assert d.rdp.RdpAccountant().compose(sampled, ROUNDS).get_epsilon(DELTA) == pytest.approx(0.164, abs=5e-4)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize(("sigma", "times"), [(1.0, 1), (4.0, 10), (20.0, 3)])
+def test_exact_composition_is_the_librarys_pld_of_the_same_event(relation: Relation, sigma: float, times: int) -> None:
+    d = dp_accounting()
+    accountant = d.pld.pld_privacy_accountant.PLDAccountant()
+    accountant.compose(to_dp_event(gaussian(sigma), relation), times)
+    mine = known_batch({key_of(gaussian(sigma)): times}, relation, DELTA)
+    assert mine == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-3)
+
+
+def test_different_noise_composes_too() -> None:
+    d = dp_accounting()
+    accountant = d.pld.pld_privacy_accountant.PLDAccountant()
+    for sigma, times in ((3.0, 4), (8.0, 2)):
+        accountant.compose(to_dp_event(gaussian(sigma), "replace-one"), times)
+    mine = known_batch({key_of(gaussian(3.0)): 4, key_of(gaussian(8.0)): 2}, "replace-one", DELTA)
+    assert mine == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-3)
+
+
+def test_gaussian_and_binomial_noise_on_one_row_compose() -> None:
+    binomial = DpEvent("binomial", {"levels": 2.0, "trials": 4096.0, "p": 0.5, "coordinates": 16.0})
+    both = known_batch({key_of(binomial): 4, key_of(gaussian(9.0)): 2}, "replace-one", DELTA)
+    mu = math.hypot(math.sqrt(64) / 32, 2 * math.sqrt(2) / 9)  # so much binomial noise is as good as Gaussian
+    assert both == pytest.approx(gaussian_epsilon(mu, DELTA), rel=2e-3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0.5, 50.0), st.integers(1, 500), st.sampled_from(RELATIONS))
+def test_twice_as_many_rounds_never_cost_less(sigma: float, times: int, relation: Relation) -> None:
+    one, two = (known_batch({key_of(gaussian(sigma)): n}, relation, DELTA) for n in (times, 2 * times))
+    assert one <= two
+    assert known_batch({key_of(gaussian(sigma)): times}, "add-or-remove", DELTA) <= known_batch(
+        {key_of(gaussian(sigma)): times}, "replace-one", DELTA
+    )
+
+
+def test_twice_as_many_hidden_rounds_never_cost_less() -> None:
+    for cost in (hidden_rdp, hidden_pld):
+        assert cost(4.0, 1000, 100, 20, DELTA) <= cost(4.0, 1000, 100, 40, DELTA)
+
+
+UNKNOWN = [NON_PRIVATE, DpEvent("magic", {"sigma": 9.0}), gaussian(0.0), DpEvent("gaussian", {})]
+
+
+@pytest.mark.parametrize("event", UNKNOWN, ids=repr)
+def test_what_is_not_known_is_never_private(event: DpEvent) -> None:
+    assert not is_private(event)
+    assert isinstance(to_dp_event(event, "replace-one"), dp_accounting().NonPrivateDpEvent)
+    assert known_batch({key_of(event): 1}, "replace-one", DELTA) == math.inf
+    assert known_batch({key_of(event): 1, key_of(gaussian(9.0)): 1}, "replace-one", DELTA) == math.inf
+
+
+def test_label_privacy_is_never_added_to_that_of_columns() -> None:
+    drawn = DpEvent("randomized-response", {"epsilon": 1.0, "classes": 2.0})
+    assert known_batch({key_of(drawn): 1, key_of(gaussian(9.0)): 1}, "replace-one", DELTA) == math.inf
+
+
+def test_nothing_released_costs_nothing() -> None:
+    assert known_batch({}, "replace-one", DELTA) == 0.0
+    assert known_batch({key_of(NON_PRIVATE): 0}, "replace-one", DELTA) == 0.0
+
+
+def test_a_missing_library_is_told_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib
+
+    from colonnade.errors import ConfigError
+
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    dp_accounting.cache_clear()
+    monkeypatch.setattr(importlib, "import_module", absent)
+    with pytest.raises(ConfigError, match=r'pip install "colonnade\[crypto\]"'):
+        dp_accounting()
+    monkeypatch.undo()
+    assert dp_accounting().GaussianDpEvent

@@ -1,0 +1,43 @@
+"""The smallest noise for a budget: it meets it, and less would not."""
+
+from __future__ import annotations
+
+import pytest
+
+from colonnade.core import DpEvent
+from colonnade.errors import ConfigError
+from colonnade.privacy import Budget
+from colonnade.privacy.accounting import key_of, known_batch
+from colonnade.privacy.calibrate import planned, smallest_sigma
+
+
+def cost(budget: Budget, *releases: tuple[float, int]) -> float:
+    spent = {key_of(DpEvent("gaussian", {"noise_multiplier": sigma, "clip": 1.0})): n for sigma, n in releases}
+    return known_batch(spent, budget.relation, budget.delta)
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove"])
+@pytest.mark.parametrize(("epsilon", "appearances"), [(0.5, 1), (1.0, 10), (8.0, 50)])
+def test_it_meets_the_budget_within_a_percent_and_half_of_it_would_not(
+    relation: str, epsilon: float, appearances: int
+) -> None:
+    budget = Budget(epsilon=epsilon, relation=relation)
+    sigma = smallest_sigma(budget, [(appearances, 0.0), (1, 0.0)], owner="lab")
+    assert 0.99 * epsilon < cost(budget, (sigma, appearances)) <= epsilon
+    assert cost(budget, (sigma * 0.99, appearances)) > epsilon
+    assert cost(budget, (sigma / 2, appearances)) > 1.5 * epsilon
+
+
+def test_other_noise_on_the_same_rows_is_taken_off() -> None:
+    budget = Budget(epsilon=4.0)
+    sigma = smallest_sigma(budget, [(10, 3 / 7.0**2)], owner="lab")
+    assert cost(budget, (sigma, 10), (7.0, 3)) == pytest.approx(4.0, rel=1e-4)
+
+
+def test_a_budget_that_others_spend_leaves_nothing() -> None:
+    with pytest.raises(ConfigError, match=r"\[parties\.lab\.budget\] epsilon 1\.0 is spent by the rules"):
+        smallest_sigma(Budget(epsilon=1.0), [(1, 4.0)], owner="lab")
+
+
+def test_rows_are_planned_once_an_epoch_and_tested_once() -> None:
+    assert planned(7) == {"train": 7, "validation": 7, "test": 1, "predict": 1}
