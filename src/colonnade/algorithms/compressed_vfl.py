@@ -1,0 +1,232 @@
+"""Compressed VFL and Noisy C-VFL: Q local iterations of everybody per round, on the same stale, compressed messages.
+
+Castiglia, Das, Wang and Patterson, Compressed-VFL, 2022 (arXiv:2206.08330); Arif and Patterson, DP-Compressed VFL is
+secure for Model Inversion Attacks, Algorithm 1. For each batch B, with server model g = theta_0:
+
+    party m:   C_m(h_m(theta_m; x_m[B])) + Z_m to the server                           Embed   -> Embedding
+    server:    sends C_0(theta_0) + Z_0 and what the other parties sent, as it came    Improve -> Done
+    party m:   Q steps of theta_m on F_B(sent model, the others' sent embeddings, h_m(theta_m))
+    server:    Q steps of theta_0 on F_B(theta_0, all sent embeddings)
+
+Compression C and noise Z are the owners' outbox rules for "embedding" and "model"; a mechanism that adds noise with a
+mean subtracts it as well. In each local iteration a party recomputes its own embedding, unsent and uncompressed;
+everything else stays as it was sent. With Q = 1 and nothing compressed this is SplitNN.
+
+Every party computes the loss itself, so every party knows the labels, as the papers assume: those of the training
+rows leave once, at the start, as "targets". Where the label owner's rule for "labels" is randomized response, they are
+what was drawn, and the server model learns from the same.
+
+What crosses: embeddings up; the others' embeddings, the server model and, once, labels down. What a party learns:
+the labels, and of the other parties what the server learns of them. The embeddings that go down are the releases that
+came up, packed as they were; their owners' receipts stay on them, and the server's ledger counts the bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from colonnade.algorithms.splitnn import Embed, Embedding, head, predict
+from colonnade.core import Batches, Done, Peers, Released, Request, Seat, State, Step, roles, serves
+from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
+from colonnade.core.party import seed_for
+from colonnade.optim.capture import Captured
+from colonnade.optim.heads import norms
+from colonnade.optim.local import make_optimizer
+from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
+
+__all__ = ["REVEALS", "Config", "Embed", "FeatureOwner", "Improve", "Join", "LabelOwner", "predict", "train"]
+
+REVEALS = {
+    "embedding": "what the local model leaves of each row's columns; all other parties get it too",
+    "model": "the label owner's model, from which labels can be guessed",
+    "targets": "the labels of all training rows, to every party",
+    "inputs": "which inputs of the label owner's model are whose: nothing about data",
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """The papers step by plain SGD, without momentum; with "adam", 0.9 is usual."""
+
+    local_steps: int = whole(default=10)  # Q
+    optimizer: str = one_of("sgd", "adam", default="sgd")
+    learning_rate: float = positive(default=0.05)
+    momentum: float = fraction(default=0.0)
+    weight_decay: float = not_negative(default=0.0)
+    head_hidden: int = whole(default=0, least=0)  # width of one hidden layer in g; 0: g is linear
+
+
+class Join(Request[Done]):
+    """At the start. `inputs` are places among g's inputs: first those of this party, then those of the others in the
+    order in which their embeddings will come."""
+
+    batch: str
+    targets: Released  # the labels of all training rows, [rows]
+    inputs: Released  # int64, as bytes
+
+
+class Improve(Request[Done]):
+    batch: str
+    others: tuple[Released, ...]  # C_j(h_j) + Z_j, j != m, each [rows, width]
+    model: tuple[Released, ...]  # C_0(theta_0) + Z_0: weight and bias of each layer of g
+
+
+class FeatureOwner(roles.FeatureOwner):
+    """Holds columns, theta_m, and the training labels it was told."""
+
+    config: Config
+
+    def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config) -> None:
+        super().__init__(seat, features, model, config)
+        self.optimizer = make_optimizer(self.model.parameters(), config)
+        self.labels: Tensor | None = None  # from Join on
+        self.inputs: Tensor | None = None
+        self._pending: str | None = None
+        self._descend = Captured(self._local_steps)
+
+    @property
+    def stack(self) -> tuple[int, ...]:
+        """(M,) in a cohort's twin, () in a party of its own."""
+        return tuple(self.features.shape[: self.row_axis])
+
+    @serves
+    def join(self, request: Join) -> Done:
+        told, rows = request.targets.tensor, self.rows(request.batch)
+        self.labels = told.new_zeros(*self.stack, self.features.shape[self.row_axis])
+        self.labels[..., rows] = told
+        self.inputs = request.inputs.tensor.view(torch.int64).to(self.device)
+        return Done()
+
+    @serves
+    def embed(self, request: Embed) -> Embedding:
+        if self.training(request.batch):
+            self._pending = request.batch
+        with torch.no_grad():
+            h = self.model(self.x(request.batch))
+        return Embedding(self.outbox.release(h, "embedding", request.batch))
+
+    @serves
+    def improve(self, request: Improve) -> Done:
+        batch = self._pending
+        self.expect(batch == request.batch, f"a round came for batch {request.batch}, but {batch} is pending")
+        self.expect(self.labels is not None and self.inputs is not None, "a round came before this party had joined")
+        assert self.labels is not None
+        assert self.inputs is not None
+        self._pending = None
+        weight, bias, *rest = (released.tensor for released in request.model)
+        others = [sent.tensor.expand(*self.stack, *sent.tensor.shape[-2:]) for sent in request.others]
+        blocks = weight.mT[self.inputs]  # [..., inputs of g, outputs of its first layer]
+        mine = blocks.shape[-2] - sum(sent.shape[-1] for sent in others)
+        own, theirs = blocks[..., :mine, :], blocks[..., mine:, :]
+        given = torch.cat(others, dim=-1) @ theirs + bias if others else bias
+        y = self.labels[..., self.rows(request.batch)]
+        self._descend(self.x(request.batch), y, own, given, *rest)
+        return Done()
+
+    def _local_steps(self, x: Tensor, y: Tensor, own: Tensor, given: Tensor, *rest: Tensor) -> None:
+        """Q steps (lines 13 and 14): of g's first layer all but the own embedding's share is given."""
+        for _ in range(self.config.local_steps):
+            outputs = self.model(x) @ own + given
+            if rest:
+                outputs = outputs.relu() @ rest[0].mT + rest[1]
+            loss = loss_of(y, outputs)
+            self.optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss)
+            self.optimizer.step()
+
+    def state(self) -> State:
+        return super().state() | {"labels": self.labels, "inputs": self.inputs}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.labels, self.inputs = state["labels"], state["inputs"]
+        self._descend.forget()
+
+
+class LabelOwner(roles.LabelOwner):
+    """Holds labels and theta_0; drives."""
+
+    loss: Loss
+    config: Config
+
+    def meet(self, cards: Mapping[str, roles.Card]) -> None:
+        super().meet(cards)
+        seed = seed_for(self.generator.initial_seed(), "head")
+        self.model = head(sum(self.widths.values()), self.loss.outputs, self.config.head_hidden, seed).to(self.device)
+        self.optimizer = make_optimizer(self.model.parameters(), self.config)
+
+    def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
+        """g([h_1 .. h_M])."""
+        return self.model(torch.cat(list(h.values()), dim=-1))  # type: ignore[no-any-return]
+
+    def head_norms(self) -> dict[str, float]:
+        """The norm of the block of a linear g that meets h_m; none with a hidden layer, which mixes the parties."""
+        return norms(self.model.weight.T, self.widths) if isinstance(self.model, nn.Linear) else {}
+
+    def others_of(self, party: str) -> list[str]:
+        """The other parties by width, then in party order: so for parties of one width the n-th is as wide, and their
+        messages can be stacked."""
+        return sorted((name for name in self.widths if name != party), key=self.widths.__getitem__)
+
+    def first_words(self, batches: Batches) -> dict[str, Join]:
+        """What each party is told at the start; the labels are released once, to all."""
+        warnings.warn(
+            f"compressed_vfl: '{self.name}' tells every party the labels of all training rows, as the method assumes "
+            "(each computes the loss itself). Randomized response on labels makes them uncertain.",
+            stacklevel=3,
+        )
+        batch = f"train[0:{len(batches.splits['train'])}]"
+        targets = self.outbox.release(self.y(batch), "targets", batch)
+        ends = itertools.accumulate(self.widths.values())
+        places = {k: torch.arange(end - self.widths[k], end) for k, end in zip(self.widths, ends, strict=True)}
+        orders = {k: torch.cat([places[j] for j in (k, *self.others_of(k))]) for k in self.widths}
+        told = {k: self.outbox.publish(order.numpy().tobytes(), "inputs") for k, order in orders.items()}
+        return {k: Join(batch, targets, inputs) for k, inputs in told.items()}
+
+    def messages(self, sent: Mapping[str, Released], batch: str) -> dict[str, Improve]:
+        """Lines 8 and 9: the model as it stands, and what the other parties sent."""
+        model = tuple(self.outbox.release(part, "model", batch) for part in self.model.parameters())
+        return {k: Improve(batch, tuple(sent[j] for j in self.others_of(k)), model) for k in sent}
+
+    def local_steps(self, h: Mapping[str, Tensor], batch: str) -> float:
+        """Q steps of theta_0; gives the loss before them."""
+        losses = []
+        for _ in range(self.config.local_steps):
+            losses.append(self.loss(self.outputs(h), self.y(batch)))
+            self.optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(losses[-1])
+            self.optimizer.step()
+        return losses[0].item()
+
+    def state(self) -> State:
+        return super().state() | {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
+    if batches.done == 0:
+        peers.ask_each(driver.first_words(batches))
+    for batch in batches:
+        sent = {k: reply.values for k, reply in peers.ask(Embed(batch.name)).items()}
+        messages = driver.messages(sent, batch.name)
+        loss = driver.local_steps({k: released.tensor for k, released in sent.items()}, batch.name)
+        peers.ask_each(messages)
+        yield Step(batch, loss)
+
+
+def loss_of(y: Tensor, outputs: Tensor) -> Tensor:
+    """The loss that such labels and so many outputs mean: a mean over the rows, summed over the stacked parties."""
+    classes = outputs.shape[-1]
+    loss: Loss = Squared() if y.is_floating_point() else Logistic() if classes == 1 else CrossEntropy(classes)
+    parties = outputs.shape[:-2].numel()
+    return parties * loss(outputs.flatten(0, -2), y.expand(outputs.shape[:-1]).flatten())

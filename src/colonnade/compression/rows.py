@@ -1,0 +1,133 @@
+"""What all codecs share: tensors as rows, what they refuse to encode, and what they believe of a Packed from outside.
+
+A row is an entry of the first axis, with all its values; a tensor of one axis or none is one row. Bytes from outside
+are only data: each number a Packed carries is checked, and nothing is allocated before length and shape agree.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeGuard
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from colonnade.compression.bits import Bytes, Numbers, pack, row_bytes, unpack
+from colonnade.core.release import DTYPES, Packed
+from colonnade.core.wire import MAX_FRAME
+from colonnade.errors import ConfigError, WireError
+
+PIECE = 1 << 15
+"""Values that are worked on at a time, so that they stay in the processor's cache: two to four times faster."""
+
+
+def rows_of(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows, and values per row."""
+    return (1, math.prod(shape)) if len(shape) < 2 else (shape[0], math.prod(shape[1:]))
+
+
+def pieces(rows: int, values: int) -> Iterator[slice]:
+    """All rows, some at a time."""
+    step = max(PIECE // max(values, 1), 1)
+    return (slice(start, start + step) for start in range(0, rows, step))
+
+
+# Encoding
+
+
+def in_rows(tensor: Tensor, codec: str) -> Tensor:
+    """[rows, P] on the CPU; NaN, infinity and what is no floating-point number cannot be encoded."""
+    if not tensor.is_floating_point():
+        raise ConfigError(f"The codec {codec!r} encodes floating-point tensors; found {tensor.dtype}.")
+    values = tensor.detach().cpu().reshape(rows_of(tuple(tensor.shape)))
+    if values.numel() and not math.isfinite(float(values.abs().max())):  # one pass: max keeps NaN
+        bad = int((~torch.isfinite(values)).sum())
+        raise ConfigError(
+            f"The codec {codec!r} encodes finite numbers; {bad} of {values.numel()} values are NaN or infinite.\n"
+            "    Most likely training has diverged: lower the learning rate."
+        )
+    return values
+
+
+def write_numbers(values: Tensor, bits: int, numbers: Callable[[Tensor], Numbers]) -> bytes:
+    """Rows as bit-packed numbers; `numbers` gives those of some rows."""
+    return b"".join(pack(numbers(values[piece]), bits).tobytes() for piece in pieces(*values.shape))
+
+
+# Decoding
+
+
+def rows_in(packed: Packed, bytes_per_row: int) -> Bytes:
+    """The data as [rows, bytes_per_row], or WireError where length and shape do not agree."""
+    rows, values = rows_of(packed.shape)
+    size = rows * values * DTYPES[packed.dtype].itemsize
+    if len(packed.data) != rows * bytes_per_row or size > MAX_FRAME or math.prod(max(n, 1) for n in packed.shape) >> 62:
+        raise WireError(
+            f"A {packed.codec!r} tensor of shape {list(packed.shape)} does not have {len(packed.data)} bytes."
+        )
+    return np.frombuffer(packed.data, dtype=np.uint8).reshape(rows, bytes_per_row)
+
+
+def read_numbers(packed: Packed, per_row: int, bits: int, count: int, values: Callable[[Numbers], Tensor]) -> Tensor:
+    """The tensor behind bit-packed numbers below `count`, `per_row` in each row; `values` gives [rows, P] of some
+    rows. Bits can say more than there are levels: WireError."""
+    data = rows_in(packed, row_bytes(per_row, bits))
+    if not data.size:
+        return torch.zeros(packed.shape, dtype=DTYPES[packed.dtype])
+    found = []
+    for piece in pieces(len(data), per_row):
+        numbers = unpack(data[piece], per_row, bits)
+        if int(numbers.max()) >= count:
+            raise WireError(f"A {packed.codec!r} tensor has {count} levels; one of its numbers is {numbers.max()}.")
+        found.append(values(numbers))
+    return torch.cat(found).reshape(packed.shape)
+
+
+def floating(packed: Packed) -> torch.dtype:
+    """The tensor's type, which must be a floating-point one."""
+    dtype = DTYPES.get(packed.dtype)
+    if dtype is None or not dtype.is_floating_point:
+        raise WireError(f"A {packed.codec!r} tensor has a floating-point type; this one says {packed.dtype!r}.")
+    return dtype
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether it is a finite number that fits into 64 bits; True and False are not numbers."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def is_whole(value: Any, least: int, most: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def number(packed: Packed, key: str) -> float:
+    """A finite number among the settings, or WireError."""
+    value = setting(packed, key)
+    if not is_number(value):
+        raise WireError(f"A {packed.codec!r} tensor came without a proper {key}: {str(value)[:80]}.")
+    return float(value)
+
+
+def whole(packed: Packed, key: str, least: int, most: int) -> int:
+    """A whole number among the settings, from `least` to `most`, or WireError."""
+    value = setting(packed, key)
+    if not is_whole(value, least, most):
+        raise WireError(f"A {packed.codec!r} tensor came without a proper {key}: {str(value)[:80]}.")
+    return value
+
+
+def range_in(packed: Packed) -> tuple[float, float]:
+    """`low` and `high` among the settings, or WireError."""
+    low, high = number(packed, "low"), number(packed, "high")
+    if not 0 <= high - low <= sys.float_info.max:
+        raise WireError(f"A {packed.codec!r} tensor came without a proper range: {low} to {high}.")
+    return low, high
+
+
+def setting(packed: Packed, key: str) -> Any:
+    """From outside: whatever JSON can say."""
+    settings: Any = packed.settings
+    return settings.get(key) if isinstance(settings, Mapping) else None

@@ -1,0 +1,137 @@
+"""Vector quantization: two neighbouring values of a row become one point of a fixed hexagonal lattice.
+
+Compressed VFL (Castiglia et al., 2022, arXiv:2206.08330) names vector quantization beside scalar quantization. Taken
+here: blocks of two, and as codebook the finest hexagonal lattice of at most `points` points that covers [low, high]^2.
+
+    row 1:       .     .     .     .       B rows, side * sqrt(3)/2 apart, odd ones half a side to the right
+    row 0:    .     .     .     .          A points, `side` apart, the first at (low, low);   A * B <= points
+
+The codebook does not depend on data, so nothing has to be agreed on but these numbers; one that was trained on a batch
+would be a release of its own. After a ReLU, pairs of zeros, the most frequent of all, stay what they are.
+
+A [rows, P] tensor takes rows * ceil(ceil(P/2) * ceil(log2(points)) / 8) bytes. A pair in range moves by at most
+side / sqrt(3). Without a range of the owner's, the tensor's smallest and largest value are the range.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+from colonnade.compression.bits import Numbers, width_of
+from colonnade.compression.quantize import check_range, range_of
+from colonnade.compression.rows import (
+    floating,
+    in_rows,
+    is_whole,
+    range_in,
+    read_numbers,
+    rows_of,
+    whole,
+    write_numbers,
+)
+from colonnade.core.release import DTYPE_NAMES, Packed
+from colonnade.errors import ConfigError
+
+Floats = NDArray[np.float64]
+FEWEST, MOST = 4, 1 << 16
+ROW = math.sqrt(3) / 2
+"""How far rows are apart, in sides."""
+
+
+@lru_cache(maxsize=64)
+def lattice(points: int) -> tuple[int, int, float]:
+    """A, B and the side, for a square of side 1: the smallest side with A * B <= points."""
+
+    def side(across: int) -> float:
+        return max(1 / (across - 1), 1 / (ROW * (points // across - 1)))
+
+    about = math.isqrt(int(points * ROW))
+    across = min(range(max(about - 2, 2), min(about + 3, points // 2) + 1), key=side)
+    return across, points // across, side(across)
+
+
+@dataclass(frozen=True, slots=True)
+class VectorQuantize:
+    """`points` points over [low, high]^2; 256 points cost what 16 levels per value do."""
+
+    name: ClassVar[str] = "vector_quantize"
+    points: int = 256
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.points, FEWEST, MOST):
+            raise ConfigError(
+                f"vector_quantize: points must be a whole number from {FEWEST} to {MOST}; found {self.points!r}."
+            )
+        check_range(self.name, self.low, self.high)
+
+    def encode(self, tensor: Tensor, generator: Generator | None = None) -> Packed:  # noqa: ARG002
+        values = in_rows(tensor, self.name)
+        low, high = range_of(self.name, values, self.low, self.high)
+
+        def numbers(part: Tensor) -> Numbers:
+            rows, count = part.shape
+            pairs = torch.full((rows, count + count % 2), low + (high - low) / 2, dtype=torch.float64)
+            pairs[:, :count] = part  # an odd last value is paired with the middle
+            xy = pairs.numpy()
+            return _nearest(xy[:, 0::2], xy[:, 1::2], self.points, low, high)
+
+        data = write_numbers(values, width_of(self.points), numbers)
+        settings = {"points": self.points, "low": low, "high": high}
+        return Packed(self.name, data, tuple(tensor.shape), DTYPE_NAMES[tensor.dtype], settings)
+
+    def decode(self, packed: Packed) -> Tensor:
+        dtype, points = floating(packed), whole(packed, "points", FEWEST, MOST)
+        low, high = range_in(packed)
+        count = rows_of(packed.shape)[1]
+        across, down, _ = lattice(points)
+        table = torch.from_numpy(_codebook(points, low, high)).to(dtype)
+
+        def values(index: Numbers) -> Tensor:
+            return table[torch.from_numpy(index.view(np.int32))].flatten(1)[:, :count]
+
+        return read_numbers(packed, -(-count // 2), width_of(points), across * down, values)
+
+
+def _codebook(points: int, low: float, high: float) -> Floats:
+    """[A * B, 2]."""
+    across, down, side = lattice(points)
+    side *= high - low
+    b, a = np.divmod(np.arange(across * down), across)
+    return low + np.stack([(a + b % 2 / 2) * side, b * side * ROW], axis=1)
+
+
+def _nearest(x: Floats, y: Floats, points: int, low: float, high: float) -> Numbers:
+    """The number of the nearest point: it lies in the row below or in the row above."""
+    if not high > low:
+        return np.zeros(x.shape, dtype=np.uint32)
+    across, down, side = lattice(points)
+    side *= high - low
+    u, v = (x - low) / side, (y - low) / (side * ROW)
+    below = np.clip(np.floor(v), 0, down - 2)
+    v -= below
+    shift = below % 2 / 2
+    u -= shift
+    one = np.clip(np.rint(u), 0, across - 1)  # in the row below
+    shift *= 2
+    shift -= 0.5
+    u += shift  # the next row starts half a side to the right, or to the left again
+    other = np.clip(np.rint(u), 0, across - 1)  # in the row above
+    to_other = (u - other) ** 2
+    u -= shift
+    to_one = (u - one) ** 2
+    to_one += (2 * v - 1) * ROW**2  # v^2 - (1 - v)^2 rows
+    nearer = to_one > to_other
+    below += nearer
+    below *= across
+    below += np.where(nearer, other, one)
+    return below.astype(np.uint32)
