@@ -7,10 +7,12 @@ import dataclasses
 import inspect
 import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
-from tests.conformance.toy import assert_bit_equal, federation
+from tests.conformance.battery import VARIANTS
+from tests.conformance.toy import ALSO, assert_bit_equal, config_for, federation
 from torch import Tensor, nn
 
 from colonnade.algorithms import ALGORITHMS, complete, fdml, find, splitnn, vimadmm, vimadmm_joint
@@ -75,12 +77,21 @@ def test_its_requests_are_served_and_its_messages_may_cross(algorithm: ModuleTyp
         message.hints()  # raises unless each field's type may cross
 
 
-@every_algorithm
-def test_whatever_it_asks_is_one_of_its_messages(algorithm: ModuleType) -> None:
-    toy = federation(algorithm, lambda parties: Recording(InProcess(parties)))
+def asked_and_answered(algorithm: ModuleType, **settings: Any) -> set[type[Message]]:
+    toy = federation(algorithm, lambda parties: Recording(InProcess(parties)), **settings)
     toy.run(2)
     toy.predict()
-    crossed = {type(seen.message) for transcript in toy.transport.transcripts.values() for seen in transcript}
+    return {type(seen.message) for transcript in toy.transport.transcripts.values() for seen in transcript}
+
+
+@every_algorithm
+def test_whatever_it_asks_is_one_of_its_messages(algorithm: ModuleType) -> None:
+    crossed: set[type[Message]] = set()
+    for variant in [algorithm, *(other for other in VARIANTS.values() if other.__name__ == algorithm.__name__)]:
+        crossed |= asked_and_answered(variant)
+    for settings in ALSO.get(algorithm.__name__.rsplit(".", 1)[-1], []):
+        for driver in ("label owner", "ada"):
+            crossed |= asked_and_answered(algorithm, config=config_for(algorithm, **settings), driver=driver)
     assert crossed <= messages_of(algorithm)
     asked = {kind for kind in crossed if issubclass(kind, Request)}
     assert asked == set(algorithm.FeatureOwner.served())
@@ -89,7 +100,7 @@ def test_whatever_it_asks_is_one_of_its_messages(algorithm: ModuleType) -> None:
 # A party's model as the algorithm needs it
 
 WHOLE = [fdml, vimadmm_joint]
-PARTS = [algorithm for algorithm in ALGORITHMS.values() if algorithm not in WHOLE]
+PARTS = [algorithm for algorithm in ALGORITHMS.values() if not hasattr(algorithm, "local_model")]
 X = torch.rand(5, 6, generator=torch.Generator().manual_seed(0))
 
 whole_models = pytest.mark.parametrize("algorithm", WHOLE, ids=["fdml", "vimadmm_joint"])

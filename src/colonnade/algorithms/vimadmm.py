@@ -28,14 +28,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from colonnade.algorithms.splitnn import Embed, Embedding, predict
+from colonnade.algorithms import admm
+from colonnade.algorithms.splitnn import Embed, predict
 from colonnade.core import Batches, Done, Peers, Released, Request, Seat, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
-from colonnade.optim.capture import Captured
+from colonnade.optim.descent import descend
 from colonnade.optim.heads import blocks, norms, uniform_heads
-from colonnade.optim.local import make_optimizer
-from colonnade.optim.losses import Loss
-from colonnade.optim.proximal import z_update
 
 __all__ = ["REVEALS", "Adopt", "Config", "Embed", "FeatureOwner", "Improve", "LabelOwner", "predict", "train"]
 
@@ -70,26 +68,15 @@ class Improve(Request[Done]):
     head: Released  # W_k, [width, outputs]
 
 
-class FeatureOwner(roles.FeatureOwner):
+class FeatureOwner(admm.FeatureOwner):
     """Holds columns, f_k, and the head it was last told."""
 
     config: Config
+    released_as = "embedding"
 
     def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config) -> None:
         super().__init__(seat, features, model, config)
-        self.optimizer = make_optimizer(self.model.parameters(), config)
         self.head: Tensor | None = None  # W_k, from the first Adopt on
-        self._sent: tuple[str, Tensor] | None = None
-        self._descend = Captured(self._local_steps)
-
-    @serves
-    def embed(self, request: Embed) -> Embedding:
-        training = self.training(request.batch)
-        with torch.no_grad():
-            sent = self.outbox.release(self.model(self.x(request.batch)), "embedding", request.batch)
-        if training:
-            self._sent = request.batch, sent.tensor
-        return Embedding(sent)
 
     @serves
     def adopt(self, request: Adopt) -> Done:
@@ -98,23 +85,17 @@ class FeatureOwner(roles.FeatureOwner):
 
     @serves
     def improve(self, request: Improve) -> Done:
-        batch, h = self._sent or (None, None)
-        self.expect(batch == request.batch, f"variables came for batch {request.batch}, but {batch} is pending")
-        assert h is not None
+        h = self.sent(request.batch)
         assert self.head is not None
         target = request.residual.tensor + h @ self.head  # s_k - lambda/rho
-        self._sent, self.head = None, request.head.tensor
+        self.head = request.head.tensor
         self._descend(self.x(request.batch), target, self.head)
         return Done()
 
     def _local_steps(self, x: Tensor, target: Tensor, head: Tensor) -> None:
         """tau steps towards f_k(x_k) W_k = target (Eq. 10)."""
-        for _ in range(self.config.local_steps):
-            error = self.model(x) @ head - target
-            loss = self.config.rho / 2 * error.square().sum() / error.shape[-2]
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            self.optimizer.step()
+        config = self.config
+        descend(self.model, self.optimizer, config.local_steps, x, target, rho=config.rho, head=head)
 
     def state(self) -> State:
         return super().state() | {"head": self.head}
@@ -122,20 +103,16 @@ class FeatureOwner(roles.FeatureOwner):
     def load_state(self, state: State) -> None:
         super().load_state(state)
         self.head = state["head"]
-        self._descend.forget()
 
 
-class LabelOwner(roles.LabelOwner):
+class LabelOwner(admm.LabelOwner):
     """Holds labels, heads W (one block of rows per party), z and the duals lambda (one row per training row)."""
 
-    loss: Loss
     config: Config
 
     def meet(self, cards: Mapping[str, roles.Card]) -> None:
         super().meet(cards)
-        outputs = self.loss.outputs
-        self.heads = uniform_heads(self.widths.values(), outputs, self.generator).to(self.device)
-        self.z, self.duals = (torch.zeros(len(self.labels), outputs, device=self.device) for _ in range(2))
+        self.heads = uniform_heads(self.widths.values(), self.loss.outputs, self.generator).to(self.device)
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
         """sum_k h_k W_k."""
@@ -147,15 +124,12 @@ class LabelOwner(roles.LabelOwner):
 
     def update(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, Tensor]:
         """Eq. 6 to 8 for a batch; gives the loss before the update, and the parties' residual r."""
-        rows, labels, rho = self.rows(batch), self.y(batch), self.config.rho
         H = torch.cat(list(h.values()), dim=-1)
         o = H @ self.heads
-        loss = self.loss(o, labels)
-        z = z_update(self.loss, o, self.duals[rows], labels, rho)
-        duals = self.duals[rows] + rho * (o - z)
-        self.z[rows], self.duals[rows] = z, duals
+        loss = self.loss(o, self.y(batch))
+        z, duals = self.split(o, batch)
         self.heads = self._next_heads(H, o, z, duals)
-        return loss.item(), z - o - duals / rho
+        return loss.item(), z - o - duals / self.config.rho
 
     def _next_heads(self, H: Tensor, o: Tensor, z: Tensor, duals: Tensor) -> Tensor:
         """Eq. 8: every head against the others' old ones, by one step or exactly."""
@@ -183,11 +157,11 @@ class LabelOwner(roles.LabelOwner):
         return {k: Improve(batch, r, self.outbox.release(W_k, "head", batch)) for k, W_k in heads}
 
     def state(self) -> State:
-        return super().state() | {"heads": self.heads, "z": self.z, "duals": self.duals}
+        return super().state() | {"heads": self.heads}
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
-        self.heads, self.z, self.duals = state["heads"], state["z"], state["duals"]
+        self.heads = state["heads"]
 
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:

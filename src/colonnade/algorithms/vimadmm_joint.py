@@ -9,9 +9,17 @@ Xie, Chen, Zhang and Li, 2022 (arXiv:2207.10226), Algorithm 3. With o = sum_k o_
     party k:      tau steps of W_k and f_k together on
                   rho/2 ||r + o_k - f_k(x_k) W_k||^2 / |B|, with the o_k it sent          Eq. 20, 21
 
+The label owner needs the sum alone. With aggregation = "secure" it gets nothing else: the parties agree on keys, each
+masks its logits, and the masks cancel in the sum (`encryption.masks`, which says what this assumes):
+
+    party k:      a fresh public key                                                      MakeKey   -> PublicKey
+                  everybody's public keys                                                 AgreeKeys -> Done
+
+Keys are never saved: they are agreed on anew when a run starts, is resumed or loaded, and after a round that failed.
+
 As in VIMADMM, r and what a party sent stand for lambda and the printed residual s_k. The paper steps W_k first and f_k
 at the new W_k; with momentum that diverged on MNIST at its own settings (batch 28 of epoch 1), while one step of both
-from the same gradient gives the authors' accuracies. What crosses: logits up, r down.
+from the same gradient gives the authors' accuracies. What crosses: logits up, masked or not, and r down.
 What a party learns: z and lambda carry labels, so a party can read them from r.
 """
 
@@ -23,19 +31,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from colonnade.algorithms import admm
 from colonnade.algorithms.fdml import local_model
-from colonnade.algorithms.splitnn import Embed, Embedding, predict
-from colonnade.core import Batches, Done, Peers, Released, Request, Seat, State, Step, roles, serves
+from colonnade.algorithms.splitnn import Embed
+from colonnade.core import Batches, Done, Message, Peers, Released, Request, Rows, Seat, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
-from colonnade.optim.capture import Captured
-from colonnade.optim.local import make_optimizer
-from colonnade.optim.losses import Loss
-from colonnade.optim.proximal import z_update
+from colonnade.encryption.masks import Masks, one_round, open_sum
+from colonnade.errors import ConfigError
+from colonnade.optim.descent import descend
 
 __all__ = ["REVEALS", "Config", "FeatureOwner", "Improve", "LabelOwner", "local_model", "predict", "train"]
 
 REVEALS = {
-    "logits": "what each row's columns say about its label, in the local model's view",
+    "logits": "what each row's columns say about its label, in the local model's view; with secure aggregation a share "
+    "that is uniform by itself, and from all shares together only the parties' sum",
     "residual": "per row a vector that follows the label: labels can be guessed from it",
 }
 
@@ -50,6 +59,19 @@ class Config:
     learning_rate: float = positive(default=0.05)
     momentum: float = fraction(default=0.9)
     weight_decay: float = not_negative(default=0.001)  # beta
+    aggregation: str = one_of("plain", "secure", default="plain")  # what the label owner sees: all logits, or their sum
+
+
+class PublicKey(Message):
+    key: str  # X25519, as hex
+
+
+class MakeKey(Request[PublicKey]):
+    pass
+
+
+class AgreeKeys(Request[Done]):
+    keys: dict[str, str]  # everybody's, by party
 
 
 class Improve(Request[Done]):
@@ -57,83 +79,95 @@ class Improve(Request[Done]):
     residual: Released  # r, [rows, outputs]
 
 
-class FeatureOwner(roles.FeatureOwner):
+class FeatureOwner(admm.FeatureOwner):
     """Holds columns and the whole local model, f_k with its head W_k."""
 
     config: Config
+    released_as = "logits"
 
     def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config) -> None:
         super().__init__(seat, features, model, config)
-        self.optimizer = make_optimizer(self.model.parameters(), config)
-        self._sent: tuple[str, Tensor] | None = None
-        self._descend = Captured(self._local_steps)
+        if config.aggregation == "secure":  # from here on, and before any keys are agreed on, no logits leave unmasked
+            self.outbox.seal("logits", Masks(self.name))
 
     @serves
-    def embed(self, request: Embed) -> Embedding:
-        training = self.training(request.batch)
-        with torch.no_grad():
-            sent = self.outbox.release(self.model(self.x(request.batch)), "logits", request.batch)
-        if training:
-            self._sent = request.batch, sent.tensor
-        return Embedding(sent)
+    def make_key(self, request: MakeKey) -> PublicKey:  # noqa: ARG002
+        return PublicKey(self._masks().public_key())
+
+    @serves
+    def agree_keys(self, request: AgreeKeys) -> Done:
+        self._masks().agree(request.keys)
+        return Done()
+
+    def _masks(self) -> Masks:
+        masks = self.outbox.seals.get("logits")
+        self.expect(isinstance(masks, Masks), 'it has no keys to agree on, since its aggregation is "plain"')
+        assert isinstance(masks, Masks)
+        return masks
 
     @serves
     def improve(self, request: Improve) -> Done:
-        batch, o = self._sent or (None, None)
-        self.expect(batch == request.batch, f"variables came for batch {request.batch}, but {batch} is pending")
-        assert o is not None
-        self._sent = None
-        self._descend(self.x(request.batch), request.residual.tensor + o)  # s_k - lambda/rho
+        target = request.residual.tensor + self.sent(request.batch)  # s_k - lambda/rho
+        self._descend(self.x(request.batch), target)
         return Done()
 
     def _local_steps(self, x: Tensor, target: Tensor) -> None:
         """tau steps towards f_k(x_k) W_k = target (Eq. 20 and 21)."""
-        for _ in range(self.config.local_steps):
-            error = self.model(x) - target
-            loss = self.config.rho / 2 * error.square().sum() / error.shape[-2]
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            self.optimizer.step()
-
-    def load_state(self, state: State) -> None:
-        super().load_state(state)
-        self._descend.forget()
+        descend(self.model, self.optimizer, self.config.local_steps, x, target, rho=self.config.rho)
 
 
-class LabelOwner(roles.LabelOwner):
+class LabelOwner(admm.LabelOwner):
     """Holds labels, and z and the duals lambda (one row per training row)."""
 
-    loss: Loss
     config: Config
+    agreed: tuple[str, ...] = ()  # who holds keys for the next round
 
     def meet(self, cards: Mapping[str, roles.Card]) -> None:
+        others = cards.keys() - {self.name}
+        if self.config.aggregation == "secure" and len(others) < 2:
+            raise ConfigError(
+                f"A secure sum hides nothing here: besides '{self.name}', which learns the sum, it would have "
+                f'{len(others)} of the 2 parties it needs. Set aggregation = "plain", or add a party.'
+            )
         super().meet(cards)
-        shape = len(self.labels), self.loss.outputs
-        self.z, self.duals = (torch.zeros(shape, device=self.device) for _ in range(2))
 
     def outputs(self, o: Mapping[str, Tensor]) -> Tensor:
-        """sum_k o_k."""
+        """sum_k o_k, from logits or from masked shares of them."""
+        if self.config.aggregation == "secure":
+            return open_sum(o, self.agreed).to(self.duals.dtype)
         return torch.stack(list(o.values())).sum(0)
 
     def update(self, o: Tensor, batch: str) -> tuple[float, Tensor]:
         """Eq. 17 and 18 for a batch; gives the loss before the update, and the parties' residual r."""
-        rows, labels, rho = self.rows(batch), self.y(batch), self.config.rho
-        z = z_update(self.loss, o, self.duals[rows], labels, rho)
-        duals = self.duals[rows] + rho * (o - z)
-        self.z[rows], self.duals[rows] = z, duals
-        return self.loss(o, labels).item(), z - o - duals / rho
-
-    def state(self) -> State:
-        return super().state() | {"z": self.z, "duals": self.duals}
-
-    def load_state(self, state: State) -> None:
-        super().load_state(state)
-        self.z, self.duals = state["z"], state["duals"]
+        z, duals = self.split(o, batch)
+        return self.loss(o, self.y(batch)).item(), z - o - duals / self.config.rho
 
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
     for batch in batches:
-        o = {k: reply.values.tensor for k, reply in peers.ask(Embed(batch.name)).items()}
-        loss, residual = driver.update(driver.outputs(o), batch.name)
+        loss, residual = driver.update(logits(driver, peers, batch), batch.name)
         peers.ask(Improve(batch.name, driver.outbox.release(residual, "residual", batch.name)))
         yield Step(batch, loss)
+
+
+def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
+    with torch.no_grad():
+        return logits(driver, peers, rows)
+
+
+def logits(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
+    """o = sum_k o_k."""
+    if driver.config.aggregation == "plain":
+        return driver.outputs({k: reply.values.tensor for k, reply in peers.ask(Embed(rows.name)).items()})
+    agreed, driver.agreed = driver.agreed or agree(peers), ()
+    shares = one_round({k: reply.values for k, reply in peers.ask(Embed(rows.name)).items()}, agreed)
+    driver.agreed = agreed  # only now: a round that failed leaves some parties a mask ahead of the others
+    return driver.outputs(shares)
+
+
+def agree(peers: Peers) -> tuple[str, ...]:
+    """Let the parties agree on keys; one by one, since each member of a cohort has its own."""
+    keys = {k: peer.ask(MakeKey()).key for k, peer in peers.items()}
+    for peer in peers.values():
+        peer.ask(AgreeKeys(keys))
+    return tuple(keys)

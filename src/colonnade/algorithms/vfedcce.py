@@ -1,0 +1,363 @@
+"""vFedCCE: every party has a whole classifier; the joint model is the mean of their probabilities; gradients are exact.
+
+Zhu, A vertical federated learning algorithm for classification problems with gradient-based optimization; unlike Hardy
+et al. (arXiv:1711.10677), without a Taylor approximation of the loss. With m classes, log-odds u_k = f_k(x_k) against
+the first class, a_k = softmax([0, u_k]), for each batch B of N rows:
+
+    party k:      u_k = f_k(x_k[B])                                                Embed    -> Embedding
+    label owner:  p = mean_k a_k; loss = -mean_i log p_i[y_i]; c_k = N dloss/du_k
+    together:     g_k = 1/N sum_ij c_k[i, j] du_k[i, j]/dtheta_k                   by one of three exchanges
+    party k:      one optimizer step with g_k
+
+The paper's coefficients are c = y / p and its Jacobian da/dtheta. The label owner knows a, so it takes the chain rule's
+first link itself: then every coefficient is in [-1, 1] however small p is, and N (m - 1) are enough. (The paper's Eq. 1
+lacks the 1/M of the mean: as printed, it is M times the gradient.)
+
+    plaintext               k sends its Jacobian, the label owner sends g_k           as printed, and unsafe
+    encrypted-jacobian      k sends its Jacobian under its own key, the label owner weighs and adds, k decrypts
+    encrypted-coefficients  the label owner sends c_k under its own key; k multiplies by its plain Jacobian and adds a
+                            mask; the label owner decrypts the masked sum; k takes the mask off    (the default)
+
+What crosses: log-odds up in all modes, then as above. What the label owner learns: always u_k, per row. In plaintext
+also the features: at a linear first layer du/dW = delta x^T and du/db = delta, so it divides and reads x. Encrypted, it
+sees nothing else: ciphertexts under k's key, or a sum under a mask that is uniform over all that it could decrypt.
+
+What party k learns. In all modes g_k, the gradient it asked for, and through it more than the paper says: k knows its
+Jacobian, so where it has more weights than coefficients (N (m - 1)), which is nearly always, it can solve for c_k; the
+sign of c_k is the label. Encryption cannot change that: it keeps c_k from those who only listen, and from a party with
+fewer weights. (With encrypted-jacobian not even from that one: what it decrypts is a sum of its own ciphertexts.) An
+outbox rule with a mechanism for "coefficients" does protect labels; it applies before encryption.
+
+All this is so while parties follow the protocol; a ciphertext made to break it may succeed. What is decrypted goes back
+to the party that knows the ciphertext, so the default scheme is bfv, whose decrypted numbers have no noise that could
+tell about the secret key, and with which a run repeats to the bit. ckks is faster and smaller, adds noise against
+that, and repeats to its precision. A role of the label owner's own organisation needs no protection from it: encrypted
+modes give it c_k as it is. Secret keys are made anew in every process and never saved.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from colonnade.algorithms import splitnn
+from colonnade.algorithms.splitnn import Descend, Embed, predict
+from colonnade.core import (
+    NON_PRIVATE,
+    Batches,
+    Ciphertext,
+    Done,
+    Message,
+    Peers,
+    Released,
+    Request,
+    Seat,
+    Step,
+    roles,
+    serves,
+)
+from colonnade.core.checks import fraction, not_negative, one_of, positive
+from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_key
+from colonnade.errors import ConfigError
+from colonnade.optim.losses import Loss, Squared
+
+__all__ = ["REVEALS", "Config", "FeatureOwner", "LabelOwner", "local_model", "predict", "train"]
+
+REVEALS = {
+    "log_odds": "what each row's columns say about its label, in the local model's view",
+    "jacobian": "in plaintext, the columns of every row: they can be read by division; encrypted, nothing",
+    "public_key": "nothing about anybody's data",
+    "coefficients": "encrypted, nothing by themselves",
+    "masked_gradient": "nothing: it is under a mask that only its sender can take off",
+    "gradient": "the batch's gradient; a party with more weights than coefficients can solve it for the labels",
+}
+
+MOST = 1 << 28
+"""Values of a Jacobian, rows (m - 1) times weights: a gigabyte in float32."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The paper's settings are the defaults; its L2 penalty, whose size it does not give, is `weight_decay`."""
+
+    mode: str = one_of("encrypted-coefficients", "encrypted-jacobian", "plaintext", default="encrypted-coefficients")
+    scheme: str = one_of("bfv", "ckks", "plain", default="bfv")
+    optimizer: str = one_of("sgd", "adam", default="adam")
+    learning_rate: float = positive(default=0.001)
+    momentum: float = fraction(default=0.9)
+    weight_decay: float = not_negative(default=0.0)
+    coefficient_limit: float = positive(default=4.0)  # 1, and room for the noise of a mechanism
+
+
+class Key(Message):
+    public: Released
+
+
+class AskKey(Request[Key]):
+    """For a public key of the party's own."""
+
+    coefficients: int  # how many will be multiplied with a column of the Jacobian
+
+
+class UseKey(Request[Done]):
+    public: Released  # the label owner's
+
+
+class Jacobian(Message):
+    values: Released | Ciphertext  # [rows (m - 1), weights]; encrypted under the party's key
+
+
+class AskJacobian(Request[Jacobian]):
+    batch: str
+
+
+class Masked(Message):
+    gradient: Ciphertext  # [weights], under the label owner's key and the party's mask
+
+
+class Multiply(Request[Masked]):
+    batch: str
+    coefficients: Ciphertext  # [rows, m - 1], under the label owner's key
+
+
+class TakeGradient(Request[Done]):
+    batch: str
+    gradient: Released | Ciphertext  # [weights]; encrypted under the party's key, or under its mask
+
+
+class LogOdds(nn.Module):
+    """m logits as m - 1 log-odds against the first class."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z[..., 1:] - z[..., :1]
+
+
+def local_model(model: nn.Module, width: int, outputs: int) -> nn.Module:
+    """The party's model from columns to log-odds: f_k and a dense layer with a logit per class."""
+    layers = list(model) if type(model) is nn.Sequential else [model]  # a subclass may do more than its layers
+    return nn.Sequential(*layers, nn.Linear(width, max(outputs, 2)), LogOdds())
+
+
+class FeatureOwner(splitnn.FeatureOwner):
+    """Holds columns and the whole local model."""
+
+    config: Config
+    released_as = "log_odds"
+
+    def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config) -> None:
+        super().__init__(seat, features, model, config)  # type: ignore[arg-type]
+        self.stackable = config.mode == "plaintext"  # nobody else may compute with this party's keys
+        self._secret: SecretKey | None = None
+        self._key: PublicKey | None = None
+        self._mask: tuple[str, int, Any] | None = None
+
+    @serves
+    def ask_key(self, request: AskKey) -> Key:
+        self._in("encrypted-jacobian")
+        if self._secret is None:
+            limit = 2.0**13 / max(request.coefficients, 1)
+            self._secret = make_keys(self.config.scheme, use="combinations", limit=limit)
+        return Key(self.outbox.publish(self._secret.public.to_bytes(), "public_key"))
+
+    @serves
+    def use_key(self, request: UseKey) -> Done:
+        self._in("encrypted-coefficients")
+        self._key = read_public_key(request.public)
+        return Done()
+
+    @serves
+    def ask_jacobian(self, request: AskJacobian) -> Jacobian:
+        self._in("encrypted-jacobian", "plaintext")
+        jacobian = self._jacobian(request.batch)
+        if self.config.mode == "plaintext":
+            return Jacobian(self.outbox.release(jacobian, "jacobian", request.batch))
+        return Jacobian(self.outbox.encrypt(jacobian, "jacobian", request.batch, key=self._made().public))
+
+    @serves
+    def multiply(self, request: Multiply) -> Masked:
+        self._in("encrypted-coefficients")
+        jacobian, key = self._jacobian(request.batch), self._given()
+        blinded, mask = key.blind(key.product(request.coefficients.encrypted, jacobian, owner=self.name))
+        self._mask = request.batch, self._done_with(request.batch), mask
+        return Masked(self.outbox.pass_on(blinded, "masked_gradient", request.batch))
+
+    @serves
+    def take_gradient(self, request: TakeGradient) -> Done:
+        gradient = request.gradient
+        if isinstance(gradient, Released):
+            self._in("plaintext")
+            self._done_with(request.batch)
+            return self._step(gradient.tensor)
+        if self.config.mode == "encrypted-jacobian":
+            rows = self._done_with(request.batch)
+            return self._step(self._made().decrypt(gradient.encrypted) / rows)
+        self._in("encrypted-coefficients")
+        batch, rows, mask = self._mask or (None, 1, None)
+        self.expect(batch == request.batch, f"a gradient came for batch {request.batch}, but {batch} is pending")
+        self._mask = None  # a mask is used once
+        return self._step(self._given().unblind(gradient.encrypted, mask) / rows)
+
+    def _in(self, *modes: str) -> None:
+        """A party does what its own settings say, whatever it is asked: nobody else can talk it into plaintext."""
+        self.expect(self.config.mode in modes, f"its mode is {self.config.mode}, and this is part of {modes[-1]}")
+
+    def _made(self) -> SecretKey:
+        self.expect(self._secret is not None, "it was not asked for a key yet")
+        assert self._secret is not None
+        return self._secret
+
+    def _given(self) -> PublicKey:
+        self.expect(self._key is not None, "it was not given a key yet")
+        assert self._key is not None
+        return self._key
+
+    def _jacobian(self, batch: str) -> Tensor:
+        """du/dtheta, `[..., N (m - 1), weights]`, by as many backward passes at once through the very pass that gave u.
+
+        So dropout has the same masks, and rows may depend on each other, as under batch normalization.
+        """
+        pending, u = self._pending or (None, None)
+        self.expect(pending == batch, f"a Jacobian was asked for batch {batch}, but {pending} is pending")
+        assert u is not None
+        size = u.shape[-2:].numel()
+        values = size * sum(weight.numel() for weight in self._weights())
+        self.expect(
+            values <= MOST, f"its Jacobian would have {values:,} values, and {MOST:,} are allowed; lower batch_size"
+        )
+        basis = torch.eye(size, dtype=u.dtype, device=u.device).reshape(size, *[1] * (u.dim() - 2), *u.shape[-2:])
+        parts = torch.autograd.grad(
+            u, self._weights(), basis.expand(size, *u.shape), is_grads_batched=True, retain_graph=True,
+            allow_unused=True, materialize_grads=True,
+        )  # fmt: skip
+        leading = u.shape[:-2]
+        return torch.cat([part.reshape(size, *leading, -1).movedim(0, -2) for part in parts], dim=-1)
+
+    def _done_with(self, batch: str) -> int:
+        """How many rows the pending batch has; it is no longer pending."""
+        pending, u = self._pending or (None, None)
+        self.expect(pending == batch, f"a gradient came for batch {batch}, but {pending} is pending")
+        assert u is not None
+        self._pending = None
+        return u.shape[-2]
+
+    def _step(self, gradient: Tensor) -> Done:
+        """One optimizer step with a gradient for all weights."""
+        weights = self._weights()
+        leading = gradient.shape[:-1]
+        sizes = [weight.numel() // leading.numel() for weight in weights]
+        for weight, part in zip(weights, torch.split(gradient, sizes, dim=-1), strict=True):
+            weight.grad = part.to(weight).reshape(weight.shape)
+        self.optimizer.step()
+        return Done()
+
+    def _weights(self) -> list[nn.Parameter]:
+        return [weight for weight in self.model.parameters() if weight.requires_grad]
+
+
+class LabelOwner(roles.LabelOwner):
+    """Holds labels; drives."""
+
+    loss: Loss
+    config: Config
+
+    def __init__(self, seat: Seat, labels: Tensor, loss: Loss, config: Config) -> None:
+        if isinstance(loss, Squared):
+            raise ConfigError(
+                f"vfedcce averages class probabilities, and the label of '{seat.name}' is a number to be predicted. "
+                "Choose another algorithm, or give classes."
+            )
+        super().__init__(seat, labels, loss, config)
+        self._secret: SecretKey | None = None
+        self._keys: dict[str, PublicKey] = {}
+
+    def outputs(self, u: Mapping[str, Tensor]) -> Tensor:
+        """log p, the log of the mean of the parties' probabilities; its log-odds where the loss reads one output."""
+        logits = torch.nn.functional.pad(torch.stack(list(u.values())), (1, 0))
+        log_p = logits.log_softmax(-1).logsumexp(0) - math.log(len(u))
+        return log_p if self.loss.outputs > 1 else log_p[..., 1:] - log_p[..., :1]
+
+    def learn(self, u: Mapping[str, Tensor], batch: str) -> tuple[float, dict[str, Tensor]]:
+        """The loss, and c_k for every party."""
+        leaves = {k: u_k.requires_grad_() for k, u_k in u.items()}
+        loss = self.loss(self.outputs(leaves), self.y(batch))
+        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        return loss.item(), {k: len(g) * g for k, g in zip(leaves, gradients, strict=True)}
+
+
+def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
+    mode = driver.config.mode
+    others = [k for k in peers if k != driver.name or mode == "plaintext"]  # a cohort may have the own role in it
+    share_keys(driver, peers, others)
+    for batch in batches:
+        replies = peers.ask(Embed(batch.name))
+        loss, c = driver.learn({k: r.values.tensor.detach() for k, r in replies.items()}, batch.name)
+        if others:
+            EXCHANGES[mode](driver, peers, batch.name, {k: c[k] for k in others})
+        if driver.name not in others and driver.name in peers:
+            own = driver.outbox.release(c[driver.name] / batch.size, "coefficients", batch.name)
+            peers[driver.name].ask(Descend(batch.name, own))
+        yield Step(batch, loss)
+
+
+def share_keys(driver: LabelOwner, peers: Peers, others: list[str]) -> None:
+    """Before the first batch: who will decrypt makes keys and gives the public one out."""
+    config = driver.config
+    if config.mode == "plaintext":
+        warnings.warn(
+            "vfedcce in plaintext: the label owner receives per-row gradients of every party's model, from which it "
+            "can read that party's columns by division. Use an encrypted mode for data that is not your own.",
+            stacklevel=3,
+        )
+    elif config.mode == "encrypted-jacobian":
+        most = driver.seat.batches.batch_size * max(driver.widths.values())
+        replies = peers.ask_each(dict.fromkeys(others, AskKey(most)))
+        driver._keys = {k: read_public_key(r.public) for k, r in replies.items()}
+    else:
+        driver._secret = driver._secret or make_keys(config.scheme, use="products", limit=config.coefficient_limit)
+        public = driver.outbox.publish(driver._secret.public.to_bytes(), "public_key")
+        peers.ask_each(dict.fromkeys(others, UseKey(public)))
+
+
+def in_plaintext(driver: LabelOwner, peers: Peers, batch: str, c: Mapping[str, Tensor]) -> None:
+    gradients = {}
+    for k, reply in peers.ask_each({k: AskJacobian(batch) for k in c}).items():
+        assert isinstance(reply.values, Released)
+        g_k = c[k].flatten() @ reply.values.tensor / len(c[k])
+        gradients[k] = TakeGradient(batch, driver.outbox.release(g_k, "gradient", batch))
+    peers.ask_each(gradients)
+
+
+def with_encrypted_jacobian(driver: LabelOwner, peers: Peers, batch: str, c: Mapping[str, Tensor]) -> None:
+    gradients = {}
+    for k, reply in peers.ask_each({k: AskJacobian(batch) for k in c}).items():
+        assert isinstance(reply.values, Ciphertext)
+        g_k = driver._keys[k].combine(c[k].flatten(), reply.values.encrypted, owner=driver.name)
+        gradients[k] = TakeGradient(batch, driver.outbox.pass_on(g_k, "gradient", batch, event=NON_PRIVATE))
+    peers.ask_each(gradients)
+
+
+def with_encrypted_coefficients(driver: LabelOwner, peers: Peers, batch: str, c: Mapping[str, Tensor]) -> None:
+    secret = driver._secret
+    assert secret is not None
+    sent = {k: driver.outbox.encrypt(c_k, "coefficients", batch, key=secret.public) for k, c_k in c.items()}
+    masked = peers.ask_each({k: Multiply(batch, ciphertext) for k, ciphertext in sent.items()})
+    gradients = {}
+    for k, reply in masked.items():
+        spent = sent[k].receipt.event.kind not in (NON_PRIVATE.kind, sent[k].encrypted.guarantee)
+        event = None if spent else NON_PRIVATE  # what a mechanism let through was counted when it was encrypted
+        opened = secret.open_blinded(reply.gradient.encrypted)
+        gradients[k] = TakeGradient(batch, driver.outbox.pass_on(opened, "gradient", batch, event=event))
+    peers.ask_each(gradients)
+
+
+EXCHANGES = {
+    "plaintext": in_plaintext,
+    "encrypted-jacobian": with_encrypted_jacobian,
+    "encrypted-coefficients": with_encrypted_coefficients,
+}

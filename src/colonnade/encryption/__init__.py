@@ -1,0 +1,60 @@
+"""Encryption that can be computed with: sums over parties, products with plain matrices, under a key of one's own.
+
+secret = make_keys("ckks", use="sums", limit=100.0)              # stays here, with whoever may read the result
+public = read_public_key(secret.public.to_bytes())               # at the others
+
+a, b = public.encrypt(x, owner="ada"), public.encrypt(y, owner="bob")
+secret.decrypt(public.add(a, b))                                 # x + y, to within 2 * public.error
+
+Between parties, `outbox.encrypt(tensor, as_, batch, key=public)` makes what fits into a message.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from colonnade.core.checks import did_you_mean
+from colonnade.core.cipher import Encrypted
+from colonnade.core.release import Released
+from colonnade.encryption import seal
+from colonnade.encryption.bfv import BfvPublicKey, BfvSecretKey
+from colonnade.encryption.ckks import CkksPublicKey, CkksSecretKey
+from colonnade.encryption.plain import PlainPublicKey, PlainSecretKey
+from colonnade.encryption.scheme import USES, PublicKey, SecretKey
+from colonnade.errors import ColonnadeError, ConfigError, WireError
+
+__all__ = ["SCHEMES", "USES", "Encrypted", "PublicKey", "SecretKey", "make_keys", "read_public_key"]
+
+SCHEMES: dict[str, tuple[Any, Any]] = {
+    "ckks": (CkksPublicKey, CkksSecretKey),
+    "bfv": (BfvPublicKey, BfvSecretKey),
+    "plain": (PlainPublicKey, PlainSecretKey),
+}
+
+
+def make_keys(scheme: str, *, use: str = "sums", limit: float = 1024.0) -> SecretKey:
+    """A fresh secret key, and its public key as `.public`, for values from -limit to limit."""
+    for word, known, what in ((scheme, list(SCHEMES), "encryption scheme"), (use, list(USES), "use of keys")):
+        if word not in known:
+            raise ConfigError(f"There is no {what} {word!r}{did_you_mean(word, known)}; there are {', '.join(known)}.")
+    if not 0 < limit < float("inf"):
+        raise ConfigError(f"Keys are made for values up to a limit above 0; found {limit!r}.")
+    secret: SecretKey = SCHEMES[scheme][1](use, float(limit))
+    return secret
+
+
+def read_public_key(data: bytes | Released) -> PublicKey:
+    """The key that `PublicKey.to_bytes` wrote, or that `outbox.publish` sent, checked."""
+    if isinstance(data, Released):
+        data = data.tensor.cpu().numpy().tobytes()
+    try:
+        about, *parts = seal.parted(data)
+        said = json.loads(about)
+        use = USES[USES.index(said["use"])]
+        public: PublicKey = SCHEMES[said["scheme"]][0](use, float(said["limit"]), *parts)
+    except ColonnadeError:
+        raise
+    except Exception as error:  # whatever hostile bytes make of it
+        raise WireError(f"These bytes are no public key: {type(error).__name__}.") from None
+    return public

@@ -1,0 +1,320 @@
+"""CKKS: numbers with a small error, packed by thousands, fast and small.
+
+Each slot of a ciphertext is a complex number. Where values are only added and weighted ("paired"), two travel in one
+slot; where they are multiplied one by one, or with a matrix ("tiled"), one does.
+
+    use            degree  primes      scales      a value is at most        takes
+    sums            4096   54 54       2^36        2^16 in total             15 bytes
+    products        8192   60 40 60    2^52 2^34   2^12 in any result        57 bytes
+    combinations    8192   60 40 60    2^44 2^36   2^18 in any result        29 bytes
+
+A vector times a matrix is the diagonal method: slot s of the ciphertext, rotated i times, holds x[(s + i) mod n] and
+is multiplied by matrix[(s + i) mod n, s]. The n rotations are shared by all columns of the matrix.
+
+Blinding adds a mask that is uniform over all polynomials modulo q, and an encryption of zero. To the secret key's
+holder the first makes what it decrypts uniformly random, noise included; the second hides the other half (by RLWE,
+with a secret that is drawn for it alone and not told). The mask comes off exactly.
+
+What is decrypted still has noise in it, and whoever knows the ciphertext can compute the secret key from it (Li and
+Micciancio, On the security of homomorphic encryption on approximate numbers, 2021). So `open_blinded`, whose result
+goes back to the ciphertext's maker, adds fresh noise of 2^22, which costs precision: 2^-15. With 32 coefficients that
+is 14 bits above a product's own noise, and 10,000 openings of three ciphertexts tell less than one bit; with 256 it
+is 9 bits, and BFV is the better choice. What `decrypt` gives should not be sent to others at all; BFV's may be.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from colonnade.core.cipher import Encrypted
+from colonnade.encryption import seal
+from colonnade.encryption.scheme import fingerprint, fits, need_tenseal, stays, unsuited, unwrap, within, wrap
+from colonnade.errors import WireError
+
+SUMS = seal.Parameters("ckks", 4096, (54, 54))
+PRODUCTS = seal.Parameters("ckks", 8192, (60, 40, 60))
+PARAMETERS = {"sums": SUMS, "products": PRODUCTS, "combinations": PRODUCTS}
+SCALES = {"sums": (2.0**36, 1.0), "products": (2.0**52, 2.0**34), "combinations": (2.0**44, 2.0**36)}
+"""Of the values that are encrypted, and of what they are multiplied by. Noise comes with the encrypted ones, so theirs
+is the larger."""
+CAPACITIES = {"sums": 2.0**16, "products": 2.0**12, "combinations": 2.0**18}
+ERRORS = {"sums": 2.0**-19, "products": 2.0**-30, "combinations": 2.0**-26}
+"""Of a fresh encryption: its noise has a standard deviation of about 3.2 sqrt(4/3 degree) per coefficient, sqrt(degree)
+times that per slot; these are more than eight of those."""
+FLOOD = 2.0**22
+"""Standard deviation, per coefficient, of the noise that is added when something blinded is opened."""
+
+Slots = NDArray[np.complex128]
+
+
+class CkksPublicKey:
+    """See `scheme.PublicKey`."""
+
+    scheme = "ckks"
+
+    def __init__(self, use: str, limit: float, key: bytes, galois: bytes) -> None:
+        sealapi = need_tenseal()
+        self.use, self.capacity, self.error = use, CAPACITIES[use], ERRORS[use]
+        self.limit = fits(limit, self.capacity, scheme="ckks", what="A value")
+        self._parts, self._parameters, (self._scale, self._weight) = (key, galois), PARAMETERS[use], SCALES[use]
+        self._context = seal.context(self._parameters)
+        self._key = seal.from_bytes(sealapi.PublicKey(), self._context, key)
+        self._galois = seal.from_bytes(sealapi.GaloisKeys(), self._context, galois) if galois else None
+        self._encoder, self._evaluator = sealapi.CKKSEncoder(self._context), sealapi.Evaluator(self._context)
+        self._encryptor = sealapi.Encryptor(self._context, self._key)
+        self.slots = self._parameters.degree // 2
+        self.id = fingerprint(self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        about = json.dumps({"scheme": "ckks", "use": self.use, "limit": self.limit}).encode()
+        return seal.joined([about, *self._parts])
+
+    def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
+        flat = within(values, self.limit, owner=owner, scheme="ckks")
+        body = [self._encrypted(slots) for slots in self._arranged(flat)]
+        return wrap(self, tuple(values.shape), self._layout(flat), self.limit, seal.joined(body))
+
+    def add(self, *parts: Encrypted) -> Encrypted:
+        first = parts[0]
+        bound = fits(sum(part.bound for part in parts), self.capacity, scheme="ckks", what="The sum")
+        total = self._open(first)
+        for part in parts[1:]:
+            if (part.shape, part.layout) != (first.shape, first.layout):
+                raise WireError(f"Ciphertexts of shapes {list(first.shape)} and {list(part.shape)} cannot be added.")
+            for mine, other in zip(total, self._open(part), strict=True):
+                self._evaluator.add_inplace(mine, other)
+        return self._closed(total, first, bound)
+
+    def add_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted:
+        flat = within(values.expand(x.shape), self.limit, owner=owner, scheme="ckks", what="add")
+        bound = fits(x.bound + self.limit, self.capacity, scheme="ckks", what="The sum")
+        total = self._open(x, self._layout(flat))
+        for one, slots in zip(total, self._arranged(flat), strict=True):
+            self._evaluator.add_plain_inplace(one, self._encoded(slots, one.parms_id(), one.scale))
+        return self._closed(total, x, bound)
+
+    def times_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted:
+        if self.use != "products":
+            unsuited(self, "products", "Multiplying by plain values")
+        flat = within(values.expand(x.shape), self.capacity / x.bound, owner=owner, scheme="ckks", what="multiply by")
+        arranged = zip(self._fresh(x, "tiled"), self._arranged(flat), strict=True)
+        result = [self._times(one, slots) for one, slots in arranged]
+        for one in result:
+            self._evaluator.rescale_to_next_inplace(one)
+        return self._closed(result, x, self.capacity)
+
+    def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
+        if self.use != "products":
+            unsuited(self, "products", "A product with a matrix")
+        rows, columns = matrix.shape
+        if math.prod(x.shape) != rows:
+            raise WireError(f"Encrypted values of shape {list(x.shape)} do not fit a matrix with {rows} rows.")
+        weights = matrix.abs().sum(0)
+        within(weights, self.capacity / x.bound, owner=owner, scheme="ckks", what="multiply by a column that sums to")
+        groups = torch.split(matrix.detach().to("cpu", torch.float64), self.slots)
+        result: list[Any] = []
+        for one, group in zip(self._fresh(x, "tiled"), groups, strict=True):
+            self._diagonals(one, group.numpy(), result)
+        for one in result:
+            self._evaluator.rescale_to_next_inplace(one)
+        return wrap(self, (columns,), "paired", self.capacity, seal.body(result))
+
+    def product_error(self, matrix: Tensor) -> float:
+        """Most of it is the noise of opening, 2^-15. Each value's noise, with that of its rotations, reaches a result
+        through its weight; the rounding of each weight, through its value."""
+        if not matrix.numel():
+            return 0.0
+        often = max(1.0, math.sqrt(len(matrix)) / 32)
+        noise = 2.0**-28 * often * (1 + float(matrix.abs().sum(0).max()))
+        return 2.0**-15 + noise + 2.0**-30 * len(matrix) * self.limit
+
+    def combine(self, weights: Tensor, rows: Encrypted, *, owner: str) -> Encrypted:
+        if self.use != "combinations":
+            unsuited(self, "combinations", "A weighted sum of rows")
+        flat = within(weights, self.capacity, owner=owner, scheme="ckks", what="weigh by")
+        within(flat.abs().sum(), self.capacity / rows.bound, owner=owner, scheme="ckks", what="weigh by a total of")
+        count, width = rows.shape
+        if tuple(flat.shape) != (count,):
+            raise WireError(f"{flat.numel()} weights do not fit {count} encrypted rows.")
+        parts = self._fresh(rows, "rows")
+        chunks = -(-width // (2 * self.slots))
+        total: list[Any] = []
+        for row, weight in enumerate(flat.tolist()):
+            for at in range(chunks):
+                weighted = self._times(parts[row * chunks + at], np.full(self.slots, weight))
+                seal.accumulate(self._evaluator, total, at, weighted)
+        for one in total:
+            self._evaluator.rescale_to_next_inplace(one)
+        return wrap(self, (width,), "paired", self.capacity, seal.body(total))
+
+    def blind(self, x: Encrypted) -> tuple[Encrypted, list[seal.Polynomial]]:
+        parms_id, masks = self._context.last_parms_id(), []
+        result = self._open(x, "paired")
+        for one in result:
+            if one.parms_id() != parms_id:
+                raise WireError("Only the result of a product can be blinded.")
+            zero = need_tenseal().Ciphertext()
+            self._encryptor.encrypt_zero(parms_id, zero)
+            zero.scale = one.scale
+            self._evaluator.add_inplace(one, zero)
+            mask = seal.uniform(self._modulus, self._parameters.degree)
+            self._evaluator.add_plain_inplace(one, seal.plaintext(mask, self._context, parms_id, one.scale))
+            masks.append(mask)
+        return wrap(self, x.shape, "paired", x.bound, seal.body(result), "blinded"), masks
+
+    def unblind(self, opened: Encrypted, mask: list[seal.Polynomial]) -> Tensor:
+        parts = [np.frombuffer(part, dtype="<u8") for part in seal.parted(unwrap(self, opened, "opened"))]
+        if list(map(len, parts)) != list(map(len, mask)) or any((part >= self._modulus).any() for part in parts):
+            raise WireError("What came back under the mask does not have the mask's size.")
+        parms_id = self._context.last_parms_id()
+        clear = [
+            seal.plaintext(seal.minus(part, hidden, self._modulus), self._context, parms_id, self._product_scale)
+            for part, hidden in zip(parts, mask, strict=True)
+        ]
+        return _unpaired([self._encoder.decode_complex(one) for one in clear], opened.shape)
+
+    @property
+    def _product_scale(self) -> float:
+        return self._scale * self._weight / seal.primes(self._parameters)[1]
+
+    @property
+    def _modulus(self) -> int:
+        """q, once a product has been rescaled."""
+        return seal.primes(self._parameters)[0]
+
+    def _layout(self, values: Tensor) -> str:
+        rows = self.use == "combinations" and values.dim() == 2
+        return "rows" if rows else "tiled" if self.use == "products" else "paired"
+
+    def _arranged(self, flat: Tensor) -> list[Slots]:
+        """Values as slots of as many ciphertexts as it takes; each of `rows` starts a new one."""
+        if self.use == "products":
+            return [_tiled(group, self.slots) for group in _runs(flat.flatten().numpy(), self.slots)]
+        rows = flat.numpy() if self._layout(flat) == "rows" else flat.reshape(1, -1).numpy()
+        return [_paired(part, self.slots) for row in rows for part in _runs(row, 2 * self.slots)]
+
+    def _encoded(self, slots: Slots, parms_id: Any, scale: float) -> Any:
+        encoded = need_tenseal().Plaintext()
+        self._encoder.encode(slots.tolist(), parms_id, scale, encoded)
+        return encoded
+
+    def _encrypted(self, slots: Slots) -> bytes:
+        encrypted = need_tenseal().Ciphertext()
+        self._encryptor.encrypt(self._encoded(slots, self._context.first_parms_id(), self._scale), encrypted)
+        return seal.to_bytes(encrypted)
+
+    def _diagonals(self, x: Any, matrix: NDArray[np.float64], total: list[Any]) -> None:
+        """Add x times matrix to `total`, one ciphertext per run of columns; x is rotated away."""
+        period = seal.period(len(matrix))
+        padded = np.zeros((period, -(-matrix.shape[1] // (2 * self.slots)) * 2 * self.slots))
+        padded[: len(matrix), : matrix.shape[1]] = matrix
+        pairs = padded.reshape(period, -1, 2, self.slots)
+        runs = pairs[:, :, 0] + 1j * pairs[:, :, 1]
+        slot = np.arange(self.slots)
+        for i in range(period):
+            if i:
+                self._evaluator.rotate_vector_inplace(x, 1, self._galois)
+            for at in range(runs.shape[1]):
+                seal.accumulate(self._evaluator, total, at, self._times(x, runs[(slot + i) % period, at, slot]))
+
+    def _times(self, x: Any, slots: Slots) -> Any:
+        """x times plain slots; SEAL refuses a product that is zero for all to see, so that one is encrypted."""
+        result, encoded = need_tenseal().Ciphertext(), self._encoded(slots, x.parms_id(), self._weight)
+        if encoded.is_zero():
+            self._encryptor.encrypt_zero(x.parms_id(), result)
+            result.scale = x.scale * self._weight
+        else:
+            self._evaluator.multiply_plain(x, encoded, result)
+        return result
+
+    def _open(self, x: Encrypted, *layouts: str) -> list[Any]:
+        return seal.ciphertexts(unwrap(self, x, *layouts), self._context)
+
+    def _fresh(self, x: Encrypted, layout: str) -> list[Any]:
+        """The ciphertexts of something that was not multiplied before: these parameters have room for one product."""
+        found = self._open(x, layout)
+        if any(one.parms_id() != self._context.first_parms_id() for one in found):
+            raise WireError("These ckks keys have room for one product, and this ciphertext already is one.")
+        return found
+
+    def _closed(self, parts: list[Any], like: Encrypted, bound: float) -> Encrypted:
+        return wrap(self, like.shape, like.layout, bound, seal.body(parts), like.hides)
+
+
+class CkksSecretKey:
+    """See `scheme.SecretKey`."""
+
+    __slots__ = ("_decryptor", "public")
+    __reduce_ex__ = __reduce__ = __getstate__ = __copy__ = __deepcopy__ = stays
+
+    def __init__(self, use: str, limit: float) -> None:
+        self._decryptor, key, galois = seal.make_keys(PARAMETERS[use], rotations=use == "products")
+        self.public = CkksPublicKey(use, limit, key, galois)
+
+    def decrypt(self, x: Encrypted) -> Tensor:
+        public = self.public
+        slots = [public._encoder.decode_complex(one) for one in self._decrypted(x, "paired", "tiled", "rows")]
+        if x.layout == "rows":
+            runs = len(slots) // max(x.shape[0], 1)
+            rows = [_unpaired(slots[row * runs : (row + 1) * runs], x.shape[1:]) for row in range(x.shape[0])]
+            return torch.stack(rows) if rows else torch.empty(x.shape, dtype=torch.float64)
+        if x.layout == "paired":
+            return _unpaired(slots, x.shape)
+        flat = np.array(slots, dtype=np.complex128).real.reshape(-1)
+        return torch.from_numpy(flat[: math.prod(x.shape)].copy()).reshape(x.shape)
+
+    def open_blinded(self, x: Encrypted) -> Encrypted:
+        if x.hides != "blinded":
+            raise WireError("This ciphertext is under no mask; decrypt it.")
+        opened = [self._flooded(one).tobytes() for one in self._decrypted(x, "paired")]
+        return wrap(self.public, x.shape, "opened", x.bound, seal.joined(opened), "blinded")
+
+    def _flooded(self, plain: Any) -> seal.Polynomial:
+        """With fresh Gaussian noise on every coefficient: Gaussian slots are Gaussian coefficients."""
+        public, count = self.public, self.public.slots
+        first, second = (1 + seal.uniform(1 << 53, 2 * count).reshape(2, -1).astype(np.float64)) / 2**53
+        gaussian = np.sqrt(-2 * np.log(first)) * np.exp(2j * np.pi * second)  # Box and Muller
+        spread = FLOOD * math.sqrt(count) / public._product_scale
+        noise = public._encoded(spread * gaussian, plain.parms_id(), public._product_scale)
+        total = seal.values_of(plain) + seal.values_of(noise)
+        return np.where(total >= public._modulus, total - np.uint64(public._modulus), total)
+
+    def _decrypted(self, x: Encrypted, *layouts: str) -> list[Any]:
+        found = []
+        for one in self.public._open(x, *layouts):
+            plain = need_tenseal().Plaintext()
+            self._decryptor.decrypt(one, plain)
+            found.append(plain)
+        return found
+
+
+def _runs(values: NDArray[np.float64], size: int) -> list[NDArray[np.float64]]:
+    return [values[start : start + size] for start in range(0, len(values), size)]
+
+
+def _tiled(values: NDArray[np.float64], slots: int) -> Slots:
+    """The values again and again, so that rotating all slots rotates them."""
+    padded = np.zeros(seal.period(len(values)), dtype=np.complex128)
+    padded[: len(values)] = values
+    return np.resize(padded, slots)
+
+
+def _paired(values: NDArray[np.float64], slots: int) -> Slots:
+    """The first half in the real parts, the second in the imaginary ones."""
+    padded = np.zeros(2 * slots)
+    padded[: len(values)] = values
+    return padded[:slots] + 1j * padded[slots:]
+
+
+def _unpaired(parts: list[list[complex]], shape: tuple[int, ...]) -> Tensor:
+    """The values in `_paired` slots, run after run."""
+    slots = np.array(parts, dtype=np.complex128)
+    flat = np.concatenate([half for part in slots for half in (part.real, part.imag)]) if parts else np.empty(0)
+    return torch.from_numpy(flat[: math.prod(shape)].copy()).reshape(shape)

@@ -1,0 +1,209 @@
+"""Pairwise masks: parties add up numbers, and whoever collects their shares sees the sum and nothing else.
+
+Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017 (ePrint 2017/281),
+Section 4, without its recovery from drop-outs: a vertical federation cannot go on without a party's columns anyway.
+
+    party k:    s_k = round(2^32 o_k) + sum_{j > k} m_kj - sum_{j < k} m_kj      modulo 2^64, per value
+    collector:  sum_k s_k = sum_k round(2^32 o_k)                                the masks cancel
+
+m_kj is AES-256's keystream in counter mode. Its key is HMAC-SHA256 of the round and the batch under a secret that only
+k and j can derive (X25519, then HKDF-SHA256 bound to everybody's public keys). A party counts its rounds itself, one
+per share, so nobody can make it use a mask twice; and a collector that asks two parties for different rows in one round
+is left with masks that do not cancel.
+
+A value may be up to 2^20 in size and there may be 2047 parties, so that no sum wraps around: the sum of M parties is
+exact to M 2^-33. A sum of shares that do not belong together is uniform over the ring, and almost none of the ring is
+within M 2^20: it is recognised and refused.
+
+To whoever lacks the keys a share is uniform, whatever its value. A collector that has all but two of the parties on its
+side learns the sum of those two alone. Public keys travel through the collector, which is taken to be honest but
+curious: an active one could hand out keys of its own and unmask a party. Only keys that arrive over connections
+authenticated between the parties would prevent that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+from colonnade.core.party import Refused
+from colonnade.core.release import CODECS, Packed, Released, Scalar
+from colonnade.errors import BoundaryError, ConfigError
+
+SCALE = 2.0**32
+LIMIT = 2.0**20
+MOST_PARTIES = 2047
+"""MOST_PARTIES values of at most LIMIT, times SCALE, stay below 2^63."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How a collector reads shares: as elements of the ring of integers modulo 2^64."""
+
+    name: str = "masked"
+
+    def encode(self, tensor: Tensor, generator: Generator) -> Packed:  # noqa: ARG002
+        raise BoundaryError("Only a party that agreed on keys can mask; release through its own Masks.")
+
+    def decode(self, packed: Packed) -> Tensor:
+        count = math.prod(packed.shape)
+        if packed.dtype != "int64" or len(packed.data) != 8 * count:
+            raise BoundaryError(f"A share of shape {list(packed.shape)} does not have {len(packed.data)} bytes.")
+        if not count:
+            return torch.empty(packed.shape, dtype=torch.int64)
+        return torch.frombuffer(bytearray(packed.data), dtype=torch.int64).reshape(packed.shape)
+
+
+SHARES = Shares()
+CODECS[SHARES.name] = SHARES
+
+
+class Masks:
+    """One party's side: its keys, which live in memory only, and the seal on what it releases."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self._private: Any = _new_key()
+        self._keys: list[tuple[int, bytes]] = []  # +1 or -1, and the secret with one other party
+        self._agreement = ""
+        self._round = 0
+
+    def public_key(self) -> str:
+        """A fresh public key, as hex; what was agreed before is forgotten."""
+        self._private, self._keys = _new_key(), []
+        return str(self._private.public_key().public_bytes_raw().hex())
+
+    def agree(self, keys: Mapping[str, str]) -> None:
+        """Derive a key with every other party from everybody's public keys; each private key serves once."""
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+        private, self._private, self._keys = self._private, None, []
+        if private is None or keys.get(self.owner) != private.public_key().public_bytes_raw().hex():
+            raise Refused("the agreed keys do not hold the last key it made; ask it for a public key first")
+        if not 2 <= len(keys) <= MOST_PARTIES or len(set(keys.values())) != len(keys):
+            raise Refused(f"masks need 2 to {MOST_PARTIES} parties with keys of their own; found {len(keys)} parties")
+        agreement = json.dumps(dict(keys), sort_keys=True)
+        derived = []
+        for other in sorted(keys.keys() - {self.owner}):
+            try:
+                secret = private.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(keys[other])))
+            except ValueError:
+                raise Refused(f"the public key of '{other}' is not an X25519 key: {keys[other][:80]!r}") from None
+            between = json.dumps([agreement, *sorted((self.owner, other))]).encode()
+            key = HKDF(hashes.SHA256(), 32, salt=None, info=b"colonnade masks" + between).derive(secret)
+            derived.append((1 if self.owner < other else -1, key))
+        self._keys, self._round = derived, 0
+        self._agreement = hashlib.sha256(agreement.encode()).hexdigest()[:16]
+
+    def on(self, batch: str | None) -> Masking:
+        """The codec for a batch; without keys it is refused before the owner's mechanism spends anything."""
+        self._expect_keys()
+        return Masking(self, batch)
+
+    def share(self, tensor: Tensor, batch: str | None) -> Packed:
+        """This party's share of a sum: the next masks are used up, whether or not it ever arrives."""
+        self._expect_keys()
+        values = tensor.detach().cpu().double()
+        within = values.abs() <= LIMIT  # not for NaN
+        if not bool(within.all()):
+            worst = (~within).nonzero()[0].tolist()
+            raise Refused(
+                f"'{self.owner}' has the value {float(values[tuple(worst)])} at {worst}, and a secure sum takes finite "
+                f"values up to {LIMIT:.0f}. If training diverges, lower learning_rate"
+            )
+        ring = (values * SCALE).round().to(torch.int64).contiguous()
+        self._round += 1
+        share = ring.numpy().reshape(-1) + self._mask(ring.numel(), batch)
+        about: dict[str, Scalar] = {"round": self._round, "keys": self._agreement}
+        return Packed(SHARES.name, share.tobytes(), tuple(tensor.shape), "int64", about)
+
+    def _expect_keys(self) -> None:
+        if not self._keys:
+            raise Refused(f"'{self.owner}' has not agreed on keys with the others, and releases nothing unmasked")
+
+    def _mask(self, count: int, batch: str | None) -> NDArray[np.int64]:
+        """The sum of this round's masks with everybody; it wraps around."""
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        total, zeros = np.zeros(count, dtype="<i8"), bytes(8 * count)
+        here = f"{self._round}/{batch or ''}".encode()
+        for sign, secret in self._keys:
+            key = algorithms.AES(hmac.digest(secret, here, "sha256"))
+            keystream = Cipher(key, modes.CTR(bytes(16))).encryptor().update(zeros)
+            add = np.add if sign > 0 else np.subtract
+            add(total, np.frombuffer(keystream, dtype="<i8"), out=total)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Masking:
+    """The codec with which a party packs its share for one batch."""
+
+    masks: Masks
+    batch: str | None
+    name: str = SHARES.name
+
+    def encode(self, tensor: Tensor, generator: Generator) -> Packed:  # noqa: ARG002 - masks come from keys
+        return self.masks.share(tensor, self.batch)
+
+    def decode(self, packed: Packed) -> Tensor:
+        return SHARES.decode(packed)
+
+
+def one_round(shares: Mapping[str, Released], agreed: Collection[str]) -> dict[str, Tensor]:
+    """The shares of one sum, after a look at who sent them, under which keys, and as their how-many-th."""
+    _complete(shares, agreed)
+    rounds = {party: dict(share.packed.settings) if share.packed else {} for party, share in shares.items()}
+    if any(found != rounds[next(iter(shares))] for found in rounds.values()):
+        told = ", ".join(f"'{party}' {found.get('round', 'unmasked')}" for party, found in rounds.items())
+        raise BoundaryError(f"A secure sum takes shares of one round; found {told}. Agree on keys again.")
+    return {party: share.tensor for party, share in shares.items()}
+
+
+def open_sum(shares: Mapping[str, Tensor], agreed: Collection[str]) -> Tensor:
+    """The sum of what the parties that agreed on keys masked, in float64."""
+    _complete(shares, agreed)
+    for party, share in shares.items():
+        if share.dtype != torch.int64:
+            raise BoundaryError(f"A secure sum takes masked shares; '{party}' sent {share.dtype}.")
+    total = torch.stack(list(shares.values())).sum(0).double() / SCALE
+    if not bool((total.abs() <= len(agreed) * LIMIT).all()):
+        raise BoundaryError(
+            f"The shares of {_named(shares)} do not add up: masks are left over. They must be all shares of one "
+            "round, unchanged and of the same rows."
+        )
+    return total
+
+
+def _complete(shares: Mapping[str, Any], agreed: Collection[str]) -> None:
+    """Without every party's share a sum is noise."""
+    if shares.keys() != set(agreed) or not shares:
+        absent, strange = set(agreed) - shares.keys(), shares.keys() - set(agreed)
+        what = f"the share of {_named(absent)} is missing" if absent else f"{_named(strange)} did not agree on keys"
+        raise BoundaryError(f"A secure sum needs a share of exactly {_named(agreed) or 'those who agreed'}: {what}.")
+
+
+def _named(parties: Collection[str]) -> str:
+    return ", ".join(f"'{party}'" for party in sorted(parties))
+
+
+def _new_key() -> Any:
+    try:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    except ImportError:
+        raise ConfigError(
+            'Secure aggregation needs the package cryptography: pip install "colonnade[crypto]".'
+        ) from None
+    return X25519PrivateKey.generate()

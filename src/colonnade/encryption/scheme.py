@@ -1,0 +1,172 @@
+"""What an encryption scheme offers, and what all schemes share: ranges, checksums and errors.
+
+A public key computes with what it encrypted; only its secret key reads it. Keys are made for one use:
+
+    sums           add ciphertexts and plain values: totals over parties
+    products       also: times plain values, and an encrypted vector times a plain matrix
+    combinations   encrypted rows, weighted by plain numbers and added
+
+A secret key stays in the process that made it: it has no wire form, no file form, and cannot be copied or pickled.
+
+What is noticed: bytes that were damaged, a ciphertext under another key, scheme or layout, a wrong shape, and values
+that could overflow. What is not: a peer who computes something else than agreed and writes a fitting checksum. These
+schemes are malleable by design, so who relays ciphertexts must be trusted to add what it was asked to add.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from types import ModuleType
+from typing import Any, NoReturn, Protocol
+
+import torch
+from torch import Tensor
+
+from colonnade.core.cipher import Encrypted
+from colonnade.errors import BoundaryError, ConfigError, DataError, WireError
+
+USES = ("sums", "products", "combinations")
+DIGEST = 8
+
+
+class PublicKey(Protocol):
+    """Encrypts, and computes with what is encrypted. `Encrypted` values are never changed in place."""
+
+    scheme: str
+    use: str
+    limit: float  # of each value that is encrypted
+    capacity: float  # of whatever is decrypted
+    error: float  # the largest absolute error of a value that was encrypted and decrypted
+    id: str
+
+    def to_bytes(self) -> bytes: ...
+
+    def encrypt(self, values: Tensor, *, owner: str) -> Encrypted: ...
+
+    def add(self, *parts: Encrypted) -> Encrypted:
+        """Their sum; errors add up."""
+        ...
+
+    def add_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted: ...
+
+    def times_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted:
+        """Element by element; for products."""
+        ...
+
+    def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
+        """x, n values in any shape, times matrix [n, k]; for products."""
+        ...
+
+    def product_error(self, matrix: Tensor) -> float:
+        """The largest absolute error of `product`."""
+        ...
+
+    def combine(self, weights: Tensor, rows: Encrypted, *, owner: str) -> Encrypted:
+        """weights [n] times rows [n, k]; for combinations."""
+        ...
+
+    def blind(self, x: Encrypted) -> tuple[Encrypted, Any]:
+        """A product under a random mask that not even the secret key's holder can look behind, and the mask."""
+        ...
+
+    def unblind(self, opened: Encrypted, mask: Any) -> Tensor:
+        """The values in what `SecretKey.open_blinded` gave."""
+        ...
+
+
+class SecretKey(Protocol):
+    """Reads. Whoever holds it made it."""
+
+    @property
+    def public(self) -> PublicKey: ...
+
+    def decrypt(self, x: Encrypted) -> Tensor: ...
+
+    def open_blinded(self, x: Encrypted) -> Encrypted:
+        """Take the encryption off what is under a mask; only the mask's maker can read the result."""
+        ...
+
+
+def stays(self: object, *_: object) -> NoReturn:
+    """Every way to copy, pickle or save a secret key."""
+    raise BoundaryError(
+        f"A {type(self).__name__} does not leave the process that made it.\n"
+        "    Send its public key, and let its holder decrypt."
+    )
+
+
+def need_tenseal() -> ModuleType:
+    """TenSEAL's binding of Microsoft SEAL."""
+    try:
+        import tenseal.sealapi as sealapi
+    except ImportError:
+        raise ConfigError(
+            'Encryption with ckks or bfv needs TenSEAL, which is not installed: pip install "colonnade[crypto]".'
+        ) from None
+    module: ModuleType = sealapi
+    return module
+
+
+def within(values: Tensor, limit: float, *, owner: str, scheme: str, what: str = "encrypt") -> Tensor:
+    """The values as float64, or an error that names the one that does not fit: never a wrong number."""
+    flat = values.detach().to(torch.float64).cpu()
+    if flat.numel():
+        largest = float(flat.flatten()[flat.abs().nan_to_num(nan=torch.inf).argmax()])
+        if not abs(largest) <= limit:
+            raise DataError(
+                f"'{owner}' cannot {what} {largest:g}: with these {scheme} keys a value may be from {-limit:g} to "
+                f"{limit:g}, else it would come out as another number. Scale or clip it, or make keys for another "
+                "limit."
+            )
+    return flat
+
+
+def fits(bound: float, capacity: float, *, scheme: str, what: str) -> float:
+    """The bound of something about to be computed, or an error before it could overflow."""
+    if not bound <= capacity:
+        raise DataError(
+            f"{what} could reach {bound:g}, and {scheme} with these keys holds values up to {capacity:g}. "
+            "Make keys with a smaller limit per value, or add fewer."
+        )
+    return bound
+
+
+def wrap(key: PublicKey, shape: tuple[int, ...], layout: str, bound: float, body: bytes, hides: str = "") -> Encrypted:
+    """Bytes with a checksum over them and what is said about them."""
+    hides = hides or "encrypted"
+    return Encrypted(
+        key.scheme, key.id, shape, layout, bound, _digest(key.id, shape, layout, bound, hides, body) + body, hides
+    )
+
+
+def unwrap(key: PublicKey, x: Encrypted, *layouts: str) -> bytes:
+    """The bytes inside, if they are whole, made with this key, and laid out in one of these ways."""
+    if (x.scheme, x.key) != (key.scheme, key.id):
+        raise WireError(
+            f"A ciphertext of {x.scheme} key {x.key[:16]} cannot be used with {key.scheme} key {key.id}. "
+            "Whoever made it must encrypt with this public key."
+        )
+    if layouts and x.layout not in layouts:
+        raise WireError(f"A ciphertext arranged as {x.layout[:32]!r} cannot be used here; it must be {layouts[0]!r}.")
+    body = x.data[DIGEST:]
+    if x.data[:DIGEST] != _digest(x.key, x.shape, x.layout, x.bound, x.hides, body):
+        raise WireError(f"A ciphertext of {x.scheme} key {x.key} is damaged: its checksum does not fit.")
+    return body
+
+
+def _digest(key: str, shape: tuple[int, ...], layout: str, bound: float, hides: str, body: bytes) -> bytes:
+    said = json.dumps([key, list(shape), layout, bound, hides]).encode()
+    return hashlib.blake2b(said + b"\0" + body, digest_size=DIGEST).digest()
+
+
+def fingerprint(data: bytes) -> str:
+    """A key's id."""
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def unsuited(key: PublicKey, needed: str, operation: str) -> NoReturn:
+    raise ConfigError(
+        f'{operation} needs {key.scheme} keys made for "{needed}"; these were made for "{key.use}". '
+        f'Make them with make_keys("{key.scheme}", use="{needed}").'
+    )

@@ -1,0 +1,192 @@
+"""Microsoft SEAL through TenSEAL's binding: contexts, objects as bytes, raw polynomials, random numbers.
+
+SEAL reads and writes files only. On Linux they are files in memory; elsewhere temporary ones that only this user can
+read and that are gone at once. No secret key is ever written, there or anywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import struct
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.encryption.scheme import need_tenseal
+from colonnade.errors import WireError
+
+Polynomial = NDArray[np.uint64]
+ROTATE_BY_ONE = 3
+"""The Galois element of a rotation by one slot. Rotating again and again needs this one key: 0.7 MB instead of 18."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """All at 128 bits of security by SEAL's own tables; SEAL refuses weaker ones."""
+
+    scheme: str
+    degree: int
+    bits: tuple[int, ...]  # of the primes of the coefficient modulus; the last one serves key switching alone
+    plain_bits: int = 0  # of BFV's plain modulus
+
+
+@functools.cache
+def context(parameters: Parameters) -> Any:
+    """The SEAL context; equal parameters have one, and a peer cannot choose them."""
+    sealapi = need_tenseal()
+    chosen = sealapi.EncryptionParameters(getattr(sealapi.SCHEME_TYPE, parameters.scheme.upper()))
+    chosen.set_poly_modulus_degree(parameters.degree)
+    chosen.set_coeff_modulus(sealapi.CoeffModulus.Create(parameters.degree, list(parameters.bits)))
+    if parameters.plain_bits:
+        chosen.set_plain_modulus(sealapi.PlainModulus.Batching(parameters.degree, parameters.plain_bits))
+    return sealapi.SEALContext(chosen, True, sealapi.SEC_LEVEL_TYPE.TC128)
+
+
+@functools.cache
+def primes(parameters: Parameters) -> tuple[int, ...]:
+    """The primes of the coefficient modulus."""
+    return tuple(prime.value() for prime in context(parameters).key_context_data().parms().coeff_modulus())
+
+
+def make_keys(parameters: Parameters, *, rotations: bool) -> tuple[Any, bytes, bytes]:
+    """A decryptor with a fresh secret key in it, and the public keys as bytes: to encrypt, and to rotate."""
+    sealapi = need_tenseal()
+    generator, key, rotation = sealapi.KeyGenerator(context(parameters)), sealapi.PublicKey(), sealapi.GaloisKeys()
+    generator.create_public_key(key)
+    if rotations:
+        generator.create_galois_keys([ROTATE_BY_ONE], rotation)
+    decryptor = sealapi.Decryptor(context(parameters), generator.secret_key())
+    return decryptor, to_bytes(key), to_bytes(rotation) if rotations else b""
+
+
+def accumulate(evaluator: Any, total: list[Any], at: int, term: Any) -> None:
+    """Add a ciphertext to the at-th sum, in place; the first one starts it."""
+    if at == len(total):
+        total.append(term)
+    else:
+        evaluator.add_inplace(total[at], term)
+
+
+def period(count: int) -> int:
+    """The next power of two: it divides the number of slots."""
+    return 1 << max(count - 1, 0).bit_length()
+
+
+@contextmanager
+def _file() -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """A path for SEAL, and how to read what it wrote."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("seal")
+        try:
+            yield f"/proc/self/fd/{descriptor}", lambda: os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        finally:
+            os.close(descriptor)
+    else:
+        with tempfile.TemporaryDirectory() as folder:  # mode 0700
+            path = Path(folder) / "seal"
+            yield str(path), path.read_bytes
+
+
+def to_bytes(thing: Any) -> bytes:
+    """A ciphertext or public key as SEAL writes it."""
+    with _file() as (path, read):
+        thing.save(path)
+        return read()
+
+
+def from_bytes(thing: Any, where: Any, data: bytes) -> Any:
+    """Let an empty SEAL object read itself; SEAL checks it against the context."""
+    with _file() as (path, _):
+        Path(path).write_bytes(data)
+        try:
+            thing.load(where, path)
+        except (RuntimeError, ValueError) as error:
+            raise WireError(f"Bytes are not what SEAL would write with these parameters: {error}.") from None
+    return thing
+
+
+def ciphertexts(data: bytes, where: Any) -> list[Any]:
+    """The ciphertexts in a body made by `joined`."""
+    sealapi = need_tenseal()
+    found = [from_bytes(sealapi.Ciphertext(), where, part) for part in parted(data)]
+    if any(one.size() != 2 for one in found):
+        raise WireError("A ciphertext must have two polynomials.")
+    return found
+
+
+def body(parts: Sequence[Any]) -> bytes:
+    """Several ciphertexts as bytes."""
+    return joined([to_bytes(one) for one in parts])
+
+
+def joined(parts: Sequence[bytes]) -> bytes:
+    """Several byte strings as one, each after its length."""
+    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+
+
+def parted(data: bytes) -> list[bytes]:
+    """What `joined` joined."""
+    found, start = [], 0
+    while start < len(data):
+        size = int.from_bytes(data[start : start + 8], "little")
+        found.append(data[start + 8 : start + 8 + size])
+        start += 8 + size
+        if start > len(data):
+            raise WireError(f"A ciphertext of {len(data)} bytes says that a part ends at {start}.")
+    return found
+
+
+def values_of(plaintext: Any) -> Polynomial:
+    """A plaintext's coefficients, or its NTT values, as SEAL holds them."""
+    return np.fromiter(map(plaintext.__getitem__, range(plaintext.coeff_count())), np.uint64, plaintext.coeff_count())
+
+
+def plaintext(values: Polynomial, where: Any, parms_id: Sequence[int], scale: float) -> Any:
+    """A plaintext with exactly these NTT values, by SEAL's file format (uncompressed)."""
+    array = _stream(struct.pack("<Q", len(values)) + values.astype("<u8").tobytes())
+    body = struct.pack("<4QQd", *parms_id, len(values), scale) + array
+    return from_bytes(need_tenseal().Plaintext(), where, _stream(body))
+
+
+def ciphertext(polynomial: Sequence[Polynomial], where: Any, parms_id: Sequence[int]) -> Any:
+    """The ciphertext (polynomial, 0), which anybody can read, to be added to another: a row of coefficients per prime,
+    by SEAL's file format."""
+    first = np.stack(polynomial)
+    values = np.concatenate([first, np.zeros_like(first)])
+    array = _stream(struct.pack("<Q", values.size) + values.astype("<u8").tobytes())
+    about = struct.pack("<4QBQQQdQ", *parms_id, 0, 2, first.shape[1], len(first), 1.0, 1)
+    return from_bytes(need_tenseal().Ciphertext(), where, _stream(about + array))
+
+
+def uniform(modulus: int, count: int) -> Polynomial:
+    """Numbers below `modulus` (of at most 64 bits), each equally likely, from the system's random source."""
+    shift = np.uint64(64 - modulus.bit_length())
+    values = np.frombuffer(secrets.token_bytes(8 * count), dtype=np.uint64) >> shift
+    while (high := values >= np.uint64(modulus)).any():
+        values[high] = np.frombuffer(secrets.token_bytes(8 * int(high.sum())), dtype=np.uint64) >> shift
+    return values
+
+
+def minus(a: Polynomial, b: Polynomial, modulus: int) -> Polynomial:
+    """a - b, value by value."""
+    return np.where(a >= b, a - b, a + np.uint64(modulus) - b)
+
+
+def _stream(body: bytes) -> bytes:
+    major, minor = _version()
+    return struct.pack("<HBBBBHQ", 0xA15E, 16, major, minor, 0, 0, 16 + len(body)) + body
+
+
+@functools.cache
+def _version() -> tuple[int, int]:
+    """SEAL's own, from the header of something it wrote."""
+    written = to_bytes(need_tenseal().Plaintext("1"))
+    return written[3], written[4]

@@ -1,0 +1,65 @@
+"""What VIMADMM and VIMADMM-J share: a pending batch is used once, and z and lambda follow their rows."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+import torch
+from tests.algorithms.reference import z_by_lbfgs
+from tests.conformance.toy import TASKS, Task, cohorts, federation, sequential
+from torch import Generator
+
+from colonnade.algorithms import admm, vimadmm, vimadmm_joint
+from colonnade.algorithms.splitnn import Embed
+from colonnade.core.party import Refused
+
+both = pytest.mark.parametrize("algorithm", [vimadmm, vimadmm_joint], ids=["vimadmm", "vimadmm_joint"])
+
+
+@both
+def test_both_are_made_of_it(algorithm: ModuleType) -> None:
+    assert issubclass(algorithm.FeatureOwner, admm.FeatureOwner)
+    assert issubclass(algorithm.LabelOwner, admm.LabelOwner)
+
+
+@both
+def test_what_was_sent_is_what_left_and_serves_once(algorithm: ModuleType) -> None:
+    toy = federation(algorithm)
+    replies = toy.peers.ask(Embed("train/0/0"))
+    party = toy.parties["ada"]
+    with pytest.raises(Refused, match="variables came for batch train/0/1, but train/0/0 is pending"):
+        party.sent("train/0/1")
+    assert torch.equal(party.sent("train/0/0"), replies["ada"].values.tensor)
+    with pytest.raises(Refused, match="but None is pending"):
+        party.sent("train/0/0")
+
+
+@both
+@pytest.mark.parametrize("transport", [sequential, cohorts])
+def test_rows_to_be_scored_are_never_pending(algorithm: ModuleType, transport: object) -> None:
+    toy = federation(algorithm, transport)  # type: ignore[arg-type]
+    toy.peers.ask(Embed("test[0:20]"))
+    for party in [*toy.parties.values(), *(cohort.twin for cohort in toy.cohorts())]:
+        with pytest.raises(Refused, match="but None is pending"):
+            party.sent("test[0:20]")
+
+
+@both
+@pytest.mark.parametrize("task", TASKS)
+def test_z_and_lambda_are_those_of_the_rows(algorithm: ModuleType, task: Task) -> None:
+    """Twice the same rows: the second z starts from the first lambda (Eq. 6, 7 and 17, 18, by SciPy)."""
+    toy = federation(algorithm, task=task, dtype=torch.float64)
+    driver, rows, rho = toy.driver, toy.batches.rows("train/0/0"), toy.driver.config.rho
+    o = torch.randn(len(rows), driver.loss.outputs, generator=Generator().manual_seed(0), dtype=torch.float64)
+    duals = torch.zeros_like(o)
+    for _ in range(2):
+        z = z_by_lbfgs(task, o, duals, driver.labels[rows], rho)
+        duals = duals + rho * (o - z)
+        for mine, expected in zip(driver.split(o, "train/0/0"), (z, duals), strict=True):
+            assert torch.allclose(mine, expected, rtol=0, atol=1e-5)
+    assert torch.allclose(driver.z[rows], z, rtol=0, atol=1e-5)
+    assert torch.allclose(driver.duals[rows], duals, rtol=0, atol=1e-5)
+    untouched = torch.ones(len(driver.z), dtype=torch.bool).index_fill(0, rows, False)
+    assert not driver.z[untouched].any()
+    assert not driver.duals[untouched].any()

@@ -1,0 +1,163 @@
+"""What the parties of vFedCCE can and cannot read: attacks, and transcripts."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+
+import pytest
+import torch
+from tests.algorithms.test_vfedcce import ENCRYPTED, encrypted_modes, jacobian, joined_gradients, made
+from tests.conformance.battery import Gaussian
+from tests.conformance.toy import flat, sequential
+from torch import nn
+
+from colonnade.algorithms import vfedcce
+from colonnade.algorithms.splitnn import Embed
+from colonnade.core import Ciphertext, Released, Rule
+from colonnade.errors import BoundaryError, ConfigError, PartyError
+from colonnade.transport import Recording
+from colonnade.transport.cohort import CohortOutbox
+
+quiet = pytest.mark.filterwarnings("ignore:vfedcce in plaintext", 'ignore:The encryption scheme "plain"')
+
+
+@quiet
+def test_in_plaintext_the_label_owner_reads_the_features_by_division() -> None:
+    """du/dW = delta x^T and du/db = delta, at a unit that is not zero."""
+    toy = made("plaintext", transport=lambda parties: Recording(sequential(parties)), task="binary")
+    first = toy.parties["ada"].model[0]
+    assert isinstance(first, nn.Linear)
+    toy.run(1)
+    (jacobian,) = toy.transport.of("label owner").tensors("jacobian", "ada")
+    weights, biases = jacobian[:, : first.weight.numel()], jacobian[:, first.weight.numel() :][:, : len(first.bias)]
+    unit = biases.abs().argmax(1)
+    rows = torch.arange(len(jacobian))
+    read = weights.reshape(-1, *first.weight.shape)[rows, unit] / biases[rows, unit, None]
+    assert torch.allclose(read, toy.parties["ada"].features[toy.batches.rows("train/0/0")], atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ENCRYPTED)
+def test_encrypted_nothing_readable_crosses_but_log_odds_and_public_keys(mode: str) -> None:
+    toy = made(mode, "ckks", transport=lambda parties: Recording(sequential(parties)), task="binary", columns=(3, 3))
+    toy.run(1)
+    for transcript in toy.transport.transcripts.values():
+        seen = [item for message in transcript for item in message.message.crossing()]
+        readable = {item.receipt.name for item in seen if isinstance(item, Released)}
+        hidden = {item.receipt.name for item in seen if isinstance(item, Ciphertext)}
+        if transcript.party == "label owner":
+            assert readable <= {"log_odds", "public_key"}
+            assert hidden == ({"masked_gradient"} if mode == "encrypted-coefficients" else {"jacobian"})
+        else:
+            assert readable <= {"public_key"}
+            assert hidden == ({"coefficients", "gradient"} if mode == "encrypted-coefficients" else {"gradient"})
+    guarantees = {entry.name: entry.event for entry in toy.driver.ledger.entries}
+    assert guarantees["gradient"] == "non-private"  # the party can read it, and that is said
+    if mode == "encrypted-coefficients":
+        assert guarantees["coefficients"] == "encrypted (ckks)"
+        assert guarantees["masked_gradient"] == "blinded (ckks)"
+
+
+def test_the_label_owner_cannot_see_behind_the_mask_with_its_own_key() -> None:
+    """What it decrypts has nothing of the gradient in it, and another time is another number."""
+    toy = made("encrypted-coefficients", "ckks", transport=lambda p: Recording(sequential(p)), columns=(3, 3))
+    true = joined_gradients(toy)["ada"].double() * 32
+    toy.run(1)
+    (reply,) = [s.message for s in toy.transport.of("label owner") if isinstance(s.message, vfedcce.Masked)][:1]
+    seen = toy.driver._secret.decrypt(reply.gradient.encrypted)
+    assert float(seen.std()) > 1e5 * float(true.std())
+    assert abs(float(torch.corrcoef(torch.stack([seen, true]))[0, 1])) < 0.35  # 195 weights: five deviations
+
+
+@quiet
+@pytest.mark.parametrize("mode", ["plaintext", *ENCRYPTED])
+def test_a_party_with_many_weights_can_solve_its_gradient_for_the_labels(mode: str) -> None:
+    """In every mode, because it is in the gradient: this is said in REVEALS and in the module's own words."""
+    toy = made(mode, task="binary", dtype=torch.float64, columns=(4, 4))
+    party, rows = toy.parties["ada"], toy.batches.rows("train/0/0")
+    known = jacobian(copy.deepcopy(party.model), party.features[rows])
+    toy.run(1)
+    got = torch.cat([weight.grad.flatten() for weight in party.model.parameters()])
+    coefficients = torch.linalg.lstsq(known.T, got[:, None], driver="gelsd").solution[:, 0]
+    assert known.shape[1] > len(rows)
+    assert torch.equal((coefficients < 0).long(), toy.driver.labels[rows])
+    assert "labels" in vfedcce.REVEALS["gradient"]
+
+
+@quiet
+def test_noise_on_the_coefficients_protects_them_before_they_are_encrypted() -> None:
+    toy = made("encrypted-coefficients", task="binary")
+    toy.driver.outbox.rules = {"coefficients": Rule(Gaussian(1.0, 1.0))}
+    quiet_one = made("encrypted-coefficients", task="binary")
+    assert toy.run(3)[1:] != quiet_one.run(3)[1:]
+    events = {entry.name: (entry.event, dict(entry.parameters)) for entry in toy.driver.ledger.entries}
+    assert events["coefficients"] == ("gaussian", {"noise_multiplier": 1.0})
+
+
+@quiet
+def test_a_rule_that_encryption_cannot_keep_is_refused() -> None:
+    toy = made("encrypted-coefficients")
+    toy.parties["bob"].outbox.rules = {"masked_gradient": Rule(Gaussian(1.0, 1.0))}
+    with pytest.raises((ConfigError, PartyError), match=r"\[parties.bob.outbox\] masked_gradient has the mechanism"):
+        toy.run(1)
+
+
+@quiet
+@encrypted_modes
+def test_nobody_can_talk_a_party_into_plaintext(mode: str) -> None:
+    toy = made(mode)
+    toy.run(1)
+    toy.peers.ask(Embed("train/0/1"))
+    if mode == "encrypted-coefficients":
+        with pytest.raises(PartyError, match="its mode is encrypted-coefficients"):
+            toy.peers["ada"].ask(vfedcce.AskJacobian("train/0/1"))
+    else:
+        reply = toy.peers["ada"].ask(vfedcce.AskJacobian("train/0/1"))
+        assert isinstance(reply.values, Ciphertext)
+    gradient = toy.driver.outbox.release(torch.zeros(3), "gradient")
+    with pytest.raises(PartyError, match=f"its mode is {mode}"):
+        toy.peers["ada"].ask(vfedcce.TakeGradient("train/0/1", gradient))
+
+
+@quiet
+@encrypted_modes
+def test_secret_keys_are_in_no_state_and_cannot_be_copied(mode: str) -> None:
+    toy = made(mode, "ckks", columns=(2, 2), task="binary")
+    toy.run(1)
+    holder = toy.driver if mode == "encrypted-coefficients" else toy.parties["ada"]
+    assert holder._secret is not None
+    for state in toy.states().values():
+        kinds = {type(leaf) for leaf in flat(state).values()}
+        assert kinds <= {torch.Tensor, int, float, bool, str, type(None)}
+    with pytest.raises(BoundaryError, match="does not leave"):
+        pickle.dumps(holder._secret)
+
+
+def test_plaintext_warns_with_the_reason_and_the_default_does_not() -> None:
+    assert vfedcce.Config().mode == "encrypted-coefficients"
+    assert vfedcce.Config().scheme == "bfv"
+    with pytest.warns(UserWarning, match="read that party's columns by division"):
+        made("plaintext").run(1)
+    with pytest.warns(UserWarning, match="encrypts nothing"):
+        made("encrypted-coefficients", "plain").run(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made("encrypted-coefficients", "ckks", columns=(2,), task="binary").run(1)
+
+
+@quiet
+def test_a_jacobian_that_would_not_fit_is_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vfedcce, "MOST", 1000)
+    with pytest.raises(PartyError, match=r"its Jacobian would have .* values, and 1,000 are allowed; lower batch_size"):
+        made("encrypted-coefficients").run(1)
+
+
+@quiet
+def test_a_cohort_cannot_encrypt_for_its_members() -> None:
+    toy = made("encrypted-coefficients", transport=lambda parties: Recording(sequential(parties)))
+    toy.run(1)
+    sealed = toy.transport.of("ada").seen[-1].message.crossing()[0]
+    together = CohortOutbox([party.outbox for party in toy.parties.values()], "ada, bob, cyd")
+    with pytest.raises(BoundaryError, match="each must encrypt gradient for itself"):
+        together.pass_on(sealed.encrypted, "gradient")

@@ -1,0 +1,31 @@
+"""What all schemes share; the rest is in tests/conformance/test_schemes.py."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from colonnade.encryption.scheme import fits, need_tenseal, within
+from colonnade.errors import ConfigError, DataError
+
+
+def test_without_tenseal_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tenseal.sealapi", None)
+    with pytest.raises(ConfigError, match=r'pip install "colonnade\[crypto\]"'):
+        need_tenseal()
+
+
+def test_a_range_includes_its_ends() -> None:
+    values = torch.tensor([-2.0, 0.0, 2.0])
+    assert within(values, 2.0, owner="ada", scheme="x").tolist() == [-2.0, 0.0, 2.0]
+    with pytest.raises(DataError, match=r"'ada' cannot add 2: with these x keys a value may be from -1.5 to 1.5"):
+        within(values.abs(), 1.5, owner="ada", scheme="x", what="add")
+    assert within(torch.empty(0), 1.0, owner="ada", scheme="x").numel() == 0
+
+
+def test_a_bound_may_reach_the_capacity_and_no_further() -> None:
+    assert fits(4.0, 4.0, scheme="x", what="The sum") == 4.0
+    with pytest.raises(DataError, match="The sum could reach 5"):
+        fits(5.0, 4.0, scheme="x", what="The sum")

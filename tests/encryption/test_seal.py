@@ -1,0 +1,66 @@
+"""Raw polynomials in and out of SEAL, and random numbers below a modulus."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from colonnade.encryption import seal
+from colonnade.encryption.ckks import PRODUCTS, SUMS
+from colonnade.encryption.scheme import need_tenseal
+from colonnade.errors import WireError
+
+
+def test_a_plaintext_has_exactly_the_given_values() -> None:
+    where, q = seal.context(PRODUCTS), seal.primes(PRODUCTS)[0]
+    values = seal.uniform(q, 8192)
+    plain = seal.plaintext(values, where, where.last_parms_id(), 2.0**40)
+    assert plain.is_ntt_form()
+    assert plain.scale == 2.0**40
+    assert np.array_equal(seal.values_of(plain), values)
+
+
+def test_the_parameters_have_128_bits_of_security() -> None:
+    for parameters in (SUMS, PRODUCTS):
+        assert seal.context(parameters).parameters_set()
+    assert not seal.context(seal.Parameters("ckks", 4096, (60, 60))).parameters_set()
+
+
+def test_joined_parts_come_apart_and_bad_lengths_are_refused() -> None:
+    parts = [b"", b"abc", b"\0" * 9]
+    assert seal.parted(seal.joined(parts)) == parts
+    for bad in (b"\x05\0\0\0\0\0\0\0ab", b"\xff" * 8, b"\x01"):
+        with pytest.raises(WireError):
+            seal.parted(bad)
+
+
+@pytest.mark.parametrize("data", [b"", b"junk", b"\x5e\xa1\x10\x04\x03\x00\x00\x00" + b"\xff" * 8 + b"x" * 99])
+def test_what_is_no_ciphertext_is_refused(data: bytes) -> None:
+    with pytest.raises(WireError, match="not what SEAL would write"):
+        seal.from_bytes(need_tenseal().Ciphertext(), seal.context(SUMS), data)
+
+
+@pytest.mark.parametrize("modulus", [3, 1000, (1 << 60) - 93, (1 << 63) + 1])
+def test_uniform_numbers_are_below_the_modulus_and_uniform(modulus: int) -> None:
+    values = seal.uniform(modulus, 6000)
+    assert int(values.max()) < modulus
+    counts = np.bincount((values.astype(float) / modulus * 3).astype(int).clip(0, 2), minlength=3)
+    assert stats.chisquare(counts).pvalue > 1e-6
+
+
+def test_differences_are_taken_modulo() -> None:
+    q = (1 << 60) - 93
+    a, b = seal.uniform(q, 100), seal.uniform(q, 100)
+    expected = [(int(x) - int(y)) % q for x, y in zip(a, b, strict=True)]
+    assert seal.minus(a, b, q).tolist() == expected
+
+
+def test_where_there_are_no_files_in_memory_temporary_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    where = seal.context(SUMS)
+    plain = seal.plaintext(seal.uniform(1000, 4096), where, where.last_parms_id(), 2.0**20)
+    again = seal.from_bytes(need_tenseal().Plaintext(), where, seal.to_bytes(plain))
+    assert np.array_equal(seal.values_of(again), seal.values_of(plain))
