@@ -1,0 +1,128 @@
+"""Paper, ink and files of the pictures: one style, colours that colour-blind readers can tell apart, whole files."""
+
+from __future__ import annotations
+
+import math
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from colonnade.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from colonnade.explain.report import Report
+
+BLUE, SKY, GREEN, ORANGE, VERMILLION, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7"
+"""Okabe and Ito's colours."""
+
+INK, GREY, FAINT = "#222222", "#8a8a8a", "#e6e6e6"
+STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.size": 8,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": GREY,
+    "axes.titlesize": 8.5,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "svg.hashsalt": "colonnade",
+}
+
+
+def can_draw() -> None:
+    """Raise unless matplotlib is here."""
+    if find_spec("matplotlib") is None:
+        raise InputError('Pictures need matplotlib. Install it: pip install "colonnade[plots]".')
+
+
+def page(width: float, height: float) -> Figure:
+    """White paper of so many inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=200, facecolor="white")
+
+
+def panels(
+    figure: Figure, count: int, *, left: float, bottom: float, top: float, right: float = 0.15, same_rows: bool = True
+) -> list[Axes]:
+    """Panels side by side, with margins in inches; with the same rows, only the first names them."""
+    width, height = figure.get_size_inches()
+    room = {"left": left / width, "right": 1 - right / width, "bottom": bottom / height, "top": 1 - top / height}
+    gap = {"wspace": 0.16 if same_rows else 0.05}
+    return list(figure.subplots(1, count, sharey=same_rows, squeeze=False, gridspec_kw=room | gap)[0])
+
+
+def clean(axis: Axes) -> None:
+    """Light lines for the values, no frame, and a line at zero."""
+    axis.set_axisbelow(True)
+    axis.grid(axis="x", color=FAINT, linewidth=0.7)
+    for side in ("top", "right", "left"):
+        axis.spines[side].set_visible(False)
+    axis.tick_params(length=0, labelsize=7)
+    axis.locator_params(axis="x", nbins=4)
+    if axis.get_xlim()[0] <= 0:
+        axis.axvline(0, color=GREY, linewidth=0.8)
+
+
+def headline(figure: Figure, text: str, below: str = "") -> None:
+    width, height = figure.get_size_inches()
+    figure.text(0.15 / width, 1 - 0.12 / height, text, fontsize=10.5, fontweight="bold", va="top")
+    figure.text(0.15 / width, 1 - 0.34 / height, below, fontsize=8, color=GREY, va="top")
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """As PNG and SVG; each file appears whole or not at all."""
+    made = []
+    for kind, metadata in (("png", None), ("svg", {"Date": None})):
+        path = stem.with_suffix(f".{kind}")
+        fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            figure.savefig(fresh, format=kind, metadata=metadata)
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
+        made.append(path)
+    return made
+
+
+def rows_height(report: Report) -> float:
+    """Inches for a row per party: fewer for each where there are many."""
+    return max(0.8, min(0.24, 12 / len(report.parties)) * len(report.parties))
+
+
+def names_width(report: Report) -> float:
+    """Inches that the parties' names take."""
+    return 0.25 + 0.062 * max(map(len, told(report)))
+
+
+def told(report: Report) -> list[str]:
+    """The parties' names, and what they hold unless that is drawn."""
+    names = [name if len(name) <= 24 else name[:23] + "…" for name in report.parties]
+    held = report.holds.values()
+    return [n if "region" in one else f"{n}  ({one['holds']})" for n, one in zip(names, held, strict=True)]
+
+
+def name_rows(axis: Axes, report: Report) -> None:
+    """A row per party, the first on top."""
+    count = len(report.parties)
+    axis.set_yticks(range(count), told(report))
+    axis.tick_params(axis="y", labelsize=7.5 if count <= 50 else 6)
+    axis.set_ylim(count - 0.5, -0.5)
+
+
+def metric(report: Report) -> str:
+    return "R²" if report.metric == "r2" else report.metric
+
+
+def score(report: Report, value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return "not known"
+    return f"{value:.1%}" if report.metric == "accuracy" else f"{value:.3f}"
+
+
+def words(measure: str) -> str:
+    return measure.replace("_", " ")

@@ -1,0 +1,157 @@
+"""What the parties released for the rows of a split, gathered once: every measure of importance is computed from it.
+
+A party's embedding of a row depends on its own columns of that row alone. So to permute, replace or silence a party's
+columns and ask again gives what permuting, replacing or silencing its gathered embeddings gives, and nobody is asked
+twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+from colonnade.errors import ConfigError
+from colonnade.evaluate.metrics import HEADLINE, measure
+
+if TYPE_CHECKING:
+    from colonnade.algorithms.splitnn import Combining
+    from colonnade.federation import Federation
+    from colonnade.optim.losses import Loss
+
+PIECE = 8192
+"""Rows that are combined at once: bounds the memory of a concatenation."""
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """`parts` has a tensor [rows, width] per party, in party order; `rows` are their numbers in the agreed order."""
+
+    split: str
+    rows: Tensor
+    parts: Mapping[str, Tensor]
+    labels: Tensor
+    driver: Combining
+    loss: Loss
+    metric: str  # accuracy or r2
+
+    def outputs(self, changed: Mapping[str, Tensor] | None = None) -> Tensor:
+        """The joint model's outputs when some parties had released `changed` instead."""
+        parts = {**self.parts, **(changed or {})}
+        if parts.keys() != self.parts.keys():
+            raise ConfigError(f"There are embeddings of {', '.join(self.parts)}; found {', '.join(changed or {})}.")
+        starts = range(0, len(self.labels), PIECE)
+        with torch.no_grad():
+            pieces = [self.driver.outputs({k: h[at : at + PIECE] for k, h in parts.items()}) for at in starts]
+        return torch.cat(pieces)
+
+    def score(self, changed: Mapping[str, Tensor] | None = None) -> float:
+        """Its accuracy (or R squared) then."""
+        return measure(self.loss, self.outputs(changed), self.labels)[self.metric]
+
+
+def separable(federation: Federation) -> bool:
+    """Whether the label owner sees what each party releases; under secure aggregation it sees the sum alone."""
+    return getattr(federation.settings.config, "aggregation", None) != "secure"
+
+
+def gather(federation: Federation, split: str = "test", *, rows: int | None = None, seed: int = 0) -> Embeddings:
+    """Ask every party once for a split's embeddings, or for a seeded sample of its rows.
+
+    They are releases as any other: the owners' rules apply, and ledgers and budgets count them.
+    """
+    if not separable(federation):
+        raise ConfigError(
+            f"This run of {federation.settings.algorithm} adds the parties up under secure aggregation, so nobody sees "
+            "what one party released, and no party's embeddings can be permuted, silenced or drawn.\n"
+            "    Use noise_validation, or retrain without a party."
+        )
+    keeping = _Keeping(federation.driver)
+    with sampled(federation, split, rows, seed) as chosen:
+        for piece in federation.batches.chunks(split):
+            federation.algorithm.predict(keeping, federation.peers, piece)
+    if any(piece.keys() != federation.owners.keys() for piece in keeping.kept) or not keeping.kept:
+        raise ConfigError(
+            f"{federation.settings.algorithm} does not combine one tensor per party into its outputs, so no party's "
+            "part can be permuted, silenced or drawn."
+        )
+    return Embeddings(
+        split,
+        chosen,
+        {party: torch.cat([piece[party] for piece in keeping.kept]) for party in federation.owners},
+        federation.labels[chosen.to(federation.device)],
+        federation.driver,
+        federation.holdings.loss,
+        HEADLINE[federation.holdings.encoder.task],
+    )
+
+
+@contextmanager
+def sampled(federation: Federation, split: str, rows: int | None, seed: int) -> Iterator[Tensor]:
+    """While this lasts, the split is a seeded sample of its rows, in their order; all rows when there are not more."""
+    agreed = federation.batches.splits
+    if split not in agreed:
+        raise ConfigError(f"There are no rows called {split!r}; there are {', '.join(map(repr, agreed))}.")
+    if rows is not None and rows < 1:
+        raise ConfigError(f"A sample has at least one row; found {rows}.")
+    whole = agreed[split]
+    if rows is None or rows >= len(whole):
+        yield whole
+        return
+    order = torch.randperm(len(whole), generator=Generator().manual_seed(seed))
+    chosen = whole[order[:rows].sort().values]
+    federation.batches.splits = {**agreed, split: chosen}
+    try:
+        yield chosen
+    finally:
+        federation.batches.splits = agreed
+
+
+class _Keeping:
+    """The label owner, keeping what it was given to combine."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        self.kept: list[dict[str, Tensor]] = []
+
+    def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
+        self.kept.append(dict(h))
+        combined: Tensor = self._driver.outputs(h)
+        return combined
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """Embeddings of some parties laid out in the plane by t-SNE: [rows, 2] per party, and the rows' labels."""
+
+    points: Mapping[str, NDArray[np.float32]]
+    labels: NDArray[Any]
+
+
+def tsne(embeddings: Embeddings, parties: Sequence[str], *, rows: int = 1000, seed: int = 0) -> Plane:
+    """Each party's embeddings by themselves, of the same sample of rows (Figures 4 and 6)."""
+    from sklearn.manifold import TSNE
+
+    for party in parties:
+        if party not in embeddings.parts:
+            raise ConfigError(f"There are no embeddings of {party!r}; there are {', '.join(embeddings.parts)}.")
+    if len(embeddings.labels) < 3:
+        raise ConfigError(f"t-SNE lays out three rows or more; found {len(embeddings.labels)}.")
+    order = torch.randperm(len(embeddings.labels), generator=Generator().manual_seed(seed))
+    sample = order[:rows].sort().values
+    points = {}
+    for party in parties:
+        h = embeddings.parts[party][sample.to(embeddings.labels.device)].cpu().numpy()
+        spread = h.shape[1] > 1 and bool(np.linalg.matrix_rank(h - h.mean(0)) > 1)  # else there are no two main axes
+        layout = TSNE(perplexity=min(30, (len(h) - 1) / 3), init="pca" if spread else "random", random_state=seed)
+        points[party] = layout.fit_transform(h).astype(np.float32)
+    return Plane(points, embeddings.labels[sample.to(embeddings.labels.device)].cpu().numpy())

@@ -1,0 +1,190 @@
+"""Checks of importance that change what parties hold: noise at test time, and training again.
+
+All of them are simulations, in which one process holds everything. Noise at test time needs no training; leaving
+parties out for good, and noise in training, do.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torch import Generator
+
+from colonnade.core.party import seed_for
+from colonnade.errors import ConfigError
+from colonnade.evaluate.metrics import HEADLINE
+from colonnade.explain.embeddings import gather, separable
+from colonnade.explain.holdings import at_rows, noised, only, owners
+from colonnade.explain.importance import Lost, head_changes, head_norms, ranking
+from colonnade.federation import Federation
+
+if TYPE_CHECKING:
+    from colonnade.core import Step
+    from colonnade.explain.embeddings import Embeddings
+    from colonnade.federation.fit import Record
+    from colonnade.federation.holdings import Holdings
+
+Watch = Callable[[str, "Step | Record"], None]
+"""Called with a title, and every step and epoch of a training that goes on under it."""
+
+SHARES = (50, 20)
+"""Percent of the parties that Table 1 keeps."""
+
+
+def trained_copy(federation: Federation, holdings: Holdings) -> Federation:
+    """The same trained parties over other holdings; the given federation stays as it is."""
+    other = Federation(federation.settings, holdings)
+    for party in other.seats:
+        other.load_state_of(party, copy.deepcopy(federation.state_of(party)))
+    other.restack()
+    return other
+
+
+def noise_validation(
+    federation: Federation,
+    sigma: float,
+    *,
+    embeddings: Embeddings | None = None,
+    split: str = "test",
+    repeats: int = 5,
+    seed: int = 0,
+) -> dict[str, Lost]:
+    """Per party the score lost when its columns of a split are noisy and all others' are not (Figure 5, row 3).
+
+    One party's noise does not reach another's embeddings. So all parties are noised in one copy, its embeddings are
+    gathered once, and each party's are put among the others' clean ones, which `embeddings` gives or are asked for.
+    Where the label owner sees sums alone, there is a copy per party instead.
+    """
+    if repeats < 1:
+        raise ConfigError(f"There must be at least one repeat; found {repeats}.")
+    if embeddings is None and separable(federation):
+        embeddings = gather(federation, split)
+    if embeddings is not None:
+        split = embeddings.split
+    rows = federation.batches.splits[split] if embeddings is None else embeddings.rows
+    held = at_rows(federation.holdings, split, rows)
+    names = owners(held)
+
+    def one(holdings: Holdings, party: str, repeat: int) -> Holdings:
+        generator = Generator().manual_seed(seed_for(seed, party, f"noise {repeat}"))
+        return noised(holdings, party, None, sigma, generator)
+
+    lost: dict[str, list[float]] = {party: [] for party in names}
+    metric = HEADLINE[federation.holdings.encoder.task]
+    whole = federation.evaluate(split)[metric] if embeddings is None else embeddings.score()
+    for repeat in range(repeats):
+        if embeddings is None:
+            for party in names:
+                noisy = trained_copy(federation, one(held, party, repeat))
+                lost[party].append(whole - noisy.evaluate(split)[metric])
+            continue
+        everybody = held
+        for party in names:
+            everybody = one(everybody, party, repeat)
+        parts = gather(trained_copy(federation, everybody), split).parts
+        for party in names:
+            lost[party].append(whole - embeddings.score({party: parts[party]}))
+    return {party: Lost.over(values) for party, values in lost.items()}
+
+
+@dataclass(frozen=True)
+class Retrained:
+    """What came of training with these parties' columns."""
+
+    parties: tuple[str, ...]
+    score: float
+    head_norms: Mapping[str, float] = field(default_factory=dict)
+    head_changes: Mapping[str, float] = field(default_factory=dict)
+
+
+class Retraining:
+    """Trains a federation's settings again over changed holdings, from the same seed; each set of parties once.
+
+    `score` is that of the given, trained federation with all its parties, which is not trained again.
+    """
+
+    def __init__(
+        self, federation: Federation, score: float, *, split: str = "test", watch: Watch | None = None
+    ) -> None:
+        self.federation, self.split, self.watch = federation, split, watch
+        self.all = Retrained(tuple(federation.owners), score, head_norms(federation), head_changes(federation))
+        self._known = {frozenset(self.all.parties): self.all}
+
+    def with_parties(self, parties: Collection[str]) -> Retrained:
+        """Trained on their columns alone."""
+        wanted = frozenset(parties)
+        if wanted not in self._known:
+            title = f"without {_words(set(self.all.parties) - wanted)}"
+            self._known[wanted] = self._train(only(self.federation.holdings, wanted), title)
+        return self._known[wanted]
+
+    def with_noise(self, party: str, sigma: float, *, seed: int = 0) -> Retrained:
+        """Trained, and tested, with one party's columns noisy in all rows (Figure 5, row 4)."""
+        generator = Generator().manual_seed(seed_for(seed, party, "training noise"))
+        return self._train(noised(self.federation.holdings, party, None, sigma, generator), f"with noise at {party}")
+
+    def _train(self, holdings: Holdings, title: str) -> Retrained:
+        settings = self.federation.settings
+        if not separable(self.federation):  # the same sum in the clear, which one party can be part of too
+            settings = dataclasses.replace(settings, config=dataclasses.replace(settings.config, aggregation="plain"))
+        parties = {name: party for name, party in settings.parties.items() if name in holdings.parties}
+        other = Federation(dataclasses.replace(settings, parties=parties), holdings)
+        watch = self.watch
+        outcome = other.fit(watch=None if watch is None else lambda event: watch(title, event))
+        metric = HEADLINE[holdings.encoder.task]
+        score = outcome.summary["metrics"].get(self.split, {}).get(metric, math.nan)  # a budget may end a training
+        return Retrained(tuple(other.owners), score, head_norms(other), head_changes(other))
+
+
+def left_out(retraining: Retraining) -> dict[str, float]:
+    """Per party the score lost when the others train without it; nothing where there is one party only."""
+    names = retraining.all.parties
+    return {
+        party: retraining.all.score - retraining.with_parties(others).score
+        for party in names
+        if (others := [name for name in names if name != party])
+    }
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A share of the parties, the most or the least important ones, and how they do alone (Table 1)."""
+
+    share: int
+    which: str
+    parties: tuple[str, ...]
+    score: float
+
+
+def chosen(importance: Mapping[str, float], share: int, which: str) -> tuple[str, ...]:
+    """The most or least important `share` percent, rounded up to whole parties; in party order."""
+    if not 0 < share <= 100 or which not in ("most", "least"):
+        raise ConfigError(f"Choose 1 to 100 percent of the most or least important parties; found {share} {which!r}.")
+    count = -(-share * len(importance) // 100)
+    ranked = ranking(importance)
+    some = set(ranked[:count] if which == "most" else ranked[-count:])
+    return tuple(party for party in importance if party in some)
+
+
+def summarize(retraining: Retraining, importance: Mapping[str, float], shares: Sequence[int] = SHARES) -> list[Summary]:
+    """Train with the most and with the least important parties alone."""
+    found = [(share, which, chosen(importance, share, which)) for share in shares for which in ("most", "least")]
+    return [Summary(share, which, some, retraining.with_parties(some).score) for share, which, some in found]
+
+
+def trainings(importance: Mapping[str, float], shares: Sequence[int] = SHARES) -> int:
+    """How often `left_out`, `summarize` and one `with_noise` train, all together."""
+    names = list(importance)
+    sets = {frozenset(name for name in names if name != party) for party in names}
+    sets |= {frozenset(chosen(importance, share, which)) for share in shares for which in ("most", "least")}
+    return len(sets - {frozenset(), frozenset(names)}) + 1
+
+
+def _words(parties: Collection[str]) -> str:
+    names = sorted(parties)
+    return ", ".join(names) if len(names) <= 3 else f"{len(names)} parties"

@@ -1,0 +1,78 @@
+"""What-if holdings: the same organisations with one of them noisy, with fewer of them, or with fewer rows.
+
+Each function gives new holdings and leaves the given ones as they are. They exist where one process holds everything,
+in simulations; between organisations, each would have to change its own columns itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import torch
+from torch import Generator, Tensor
+
+from colonnade.core.checks import did_you_mean
+from colonnade.errors import ConfigError
+from colonnade.federation.holdings import Holdings
+
+
+def noised(holdings: Holdings, party: str, rows: Tensor | None, sigma: float, generator: Generator) -> Holdings:
+    """N(0, sigma^2) added to one party's columns, in these rows (None: all). Sigma is in the units that the model
+    reads, which for scaled columns is their own deviation."""
+    if not sigma >= 0 or sigma == float("inf"):
+        raise ConfigError(f"The noise's sigma must be a number that is not negative; found {sigma}.")
+    held = holdings.parties[_with_columns(holdings, party)]
+    assert held.features is not None
+    features = held.features.clone()
+    chosen = torch.arange(len(features)) if rows is None else rows
+    noise = torch.randn(len(chosen), *features.shape[1:], generator=generator).to(features)
+    features[chosen.to(features.device)] += sigma * noise
+    return replace(holdings, parties={**holdings.parties, party: replace(held, features=features)})
+
+
+def only(holdings: Holdings, parties: Collection[str]) -> Holdings:
+    """Nobody's columns but theirs, in the order they had. The label owner stays, for its labels."""
+    wanted = {_with_columns(holdings, party) for party in parties}
+    if not wanted:
+        raise ConfigError("At least one party must keep its columns, or there is nothing to learn from.")
+    kept = {}
+    for name, held in holdings.parties.items():
+        if name in wanted:
+            kept[name] = held
+        elif name == holdings.label_owner:
+            kept[name] = replace(held, features=None, preprocessor=None)
+    return replace(holdings, parties=kept)
+
+
+def without(holdings: Holdings, party: str) -> Holdings:
+    """Everybody's columns but those of one party."""
+    _with_columns(holdings, party)
+    return only(holdings, [name for name in owners(holdings) if name != party])
+
+
+def at_rows(holdings: Holdings, split: str, rows: Tensor) -> Holdings:
+    """These rows alone, as the one split there is: to evaluate a trained model on, not to train."""
+    parties = {
+        name: replace(
+            held,
+            features=None if held.features is None else held.features[rows],
+            labels=None if held.labels is None else held.labels[rows],
+        )
+        for name, held in holdings.parties.items()
+    }
+    return replace(holdings, parties=parties, ids=holdings.ids[rows.numpy()], splits={split: torch.arange(len(rows))})
+
+
+def owners(holdings: Holdings) -> list[str]:
+    """Those who hold columns."""
+    return [name for name, held in holdings.parties.items() if held.features is not None]
+
+
+def _with_columns(holdings: Holdings, party: str) -> str:
+    there = owners(holdings)
+    if party not in there:
+        raise ConfigError(
+            f"{party!r} holds no columns here{did_you_mean(party, there)}; those who do are {', '.join(there)}."
+        )
+    return party

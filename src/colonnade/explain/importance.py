@@ -1,0 +1,123 @@
+"""How much each party matters, from the trained model alone: head norms, permutation, silence, and how they agree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Generator, Tensor, nn
+
+from colonnade.errors import ConfigError
+from colonnade.explain.holdings import at_rows
+from colonnade.optim.heads import norms
+
+if TYPE_CHECKING:
+    from colonnade.explain.embeddings import Embeddings
+    from colonnade.federation import Federation
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The score lost, over seeded repeats; negative where the model does better without."""
+
+    mean: float
+    deviation: float = 0.0
+
+    @classmethod
+    def over(cls, repeats: Sequence[float]) -> Lost:
+        return cls(fmean(repeats), pstdev(repeats))
+
+
+def head_norms(federation: Federation) -> dict[str, float]:
+    """||W_k|| per party (Section 5.2). Empty where no head at the label owner belongs to one party."""
+    ask = getattr(federation.driver, "head_norms", None)
+    found = {} if ask is None else ask()
+    return {party: found[party] for party in federation.owners} if found else {}
+
+
+def head_changes(federation: Federation) -> dict[str, float]:
+    """||W_k - W_k at the start||: how far training moved each party's head, where heads are linear.
+
+    Heads start at random, alike for all parties; after little training a head's norm is mostly that of its start.
+    The start follows from the seed, so it is drawn again.
+    """
+    if (trained := _heads(federation)) is None:
+        return {}
+    holdings = federation.holdings
+    split, rows = next(iter(holdings.splits.items()))
+    begun = _heads(type(federation)(federation.settings, at_rows(holdings, split, rows[:1])))
+    assert begun is not None
+    return norms(trained - begun, federation.driver.widths)
+
+
+def _heads(federation: Federation) -> Tensor | None:
+    """All heads as one matrix, a block of rows per party."""
+    driver = federation.driver
+    if isinstance(heads := getattr(driver, "heads", None), Tensor):
+        return heads
+    model = getattr(driver, "model", None)
+    return model.weight.detach().T if isinstance(model, nn.Linear) else None
+
+
+def permutation(embeddings: Embeddings, *, repeats: int = 5, seed: int = 0) -> dict[str, Lost]:
+    """Per party the score lost when its rows are permuted: its columns keep their values and lose their meaning.
+
+    Each repeat permutes every party in the same way, so that parties are compared under the same draw.
+    """
+    generator = Generator().manual_seed(seed)
+    rows = len(embeddings.labels)
+    orders = [torch.randperm(rows, generator=generator) for _ in range(_at_least_one(repeats))]
+    return permuted_by(embeddings, orders)
+
+
+def permuted_by(embeddings: Embeddings, orders: Sequence[Tensor]) -> dict[str, Lost]:
+    """The same, with given permutations."""
+    whole = embeddings.score()
+    return {
+        party: Lost.over([whole - embeddings.score({party: h[order.to(h.device)]}) for order in orders])
+        for party, h in embeddings.parts.items()
+    }
+
+
+def silenced(embeddings: Embeddings) -> dict[str, float]:
+    """Per party the score lost when it says the same for every row: its mean embedding."""
+    whole = embeddings.score()
+    return {
+        party: whole - embeddings.score({party: h.mean(0, keepdim=True).expand_as(h)})
+        for party, h in embeddings.parts.items()
+    }
+
+
+def ranking(importance: Mapping[str, float]) -> list[str]:
+    """The most important first; equals stay in party order."""
+    return sorted(importance, key=lambda party: -importance[party])
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How alike two measures rank the parties; NaN where one of them ranks nobody, or there is one party."""
+
+    spearman: float
+    kendall: float
+
+
+def correlation(a: Mapping[str, float], b: Mapping[str, float]) -> Agreement:
+    """Spearman's rho and Kendall's tau-b over the parties."""
+    from scipy.stats import kendalltau, spearmanr
+
+    if a.keys() != b.keys():
+        raise ConfigError(f"Two measures of the same parties are compared; found {', '.join(a)} and {', '.join(b)}.")
+    x, y = list(a.values()), [b[party] for party in a]
+    if len(set(x)) < 2 or len(set(y)) < 2:
+        return Agreement(math.nan, math.nan)
+    return Agreement(float(spearmanr(x, y).statistic), float(kendalltau(x, y).statistic))
+
+
+def _at_least_one(repeats: int) -> int:
+    if repeats < 1:
+        raise ConfigError(f"There must be at least one repeat; found {repeats}.")
+    return repeats

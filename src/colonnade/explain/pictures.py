@@ -1,0 +1,179 @@
+"""Pictures of a report: every party in the same order and each measure in the same colour everywhere.
+
+They are drawn from the report alone, so no party's values can get into one: what a party holds is shown as a region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from colonnade.explain import canvas
+from colonnade.explain.canvas import BLUE, FAINT, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILLION
+from colonnade.explain.plane import tsne
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from colonnade.explain.report import Report
+
+COLOURS = {
+    "head_norm": BLUE,
+    "head_change": SKY,
+    "permutation": VERMILLION,
+    "silenced": ORANGE,
+    "noise": GREEN,
+    "left_out": PURPLE,
+}
+TITLES = {
+    "head_norm": "Head norm\n‖Wₖ‖",
+    "head_change": "Head change\n‖Wₖ − start‖",
+    "permutation": "lost when\npermuted",
+    "silenced": "lost when\nsilenced",
+    "noise": "lost under\nnoise",
+    "left_out": "lost when\nleft out",
+}
+HEADS = ("head_norm", "head_change")
+
+
+def draw(report: Report, folder: Path) -> list[Path]:
+    """All pictures that a report has something for, as PNG and SVG."""
+    canvas.can_draw()
+    from matplotlib import rc_context
+
+    pictures: dict[str, Callable[[Report], Figure]] = {"importance": importance}
+    if report.tsne and "points" in report.tsne:
+        pictures["tsne"] = tsne
+    if report.summarization:
+        pictures["summarization"] = summarization
+    if report.denoising and report.denoising["clean"]["head_norm"]:
+        pictures["denoising"] = denoising
+    with rc_context(canvas.STYLE):
+        return [path for name, picture in pictures.items() for path in canvas.save(picture(report), folder / name)]
+
+
+def importance(report: Report) -> Figure:
+    """A panel per measure, beside what each party holds (Figure 5)."""
+    names, ranks = [name for name in TITLES if name in report.measures], report.ranked_by
+    mapped = all("region" in held for held in report.holds.values())
+    small = min(0.86 * canvas.rows_height(report) / len(report.parties), 0.5) if mapped else 0.0
+    left = canvas.names_width(report) + (small + 0.12 if mapped else 0)
+    figure = canvas.page(left + 1.4 * len(names) + 0.15, canvas.rows_height(report) + 1.5)
+    axes = canvas.panels(figure, len(names), left=left, bottom=0.5, top=1.0)
+    compared = report.correlations if len(report.parties) > 2 else []  # two parties always agree or disagree
+    pairs = {frozenset(pair["between"]): pair["spearman"] for pair in compared}
+    for axis, name in zip(axes, names, strict=True):
+        _bars(axis, report, name)
+        axis.set_title(_title(report, name), loc="left", pad=6)
+        agreed = pairs.get(frozenset((name, ranks)))
+        told = "" if agreed is None else f"rank correlation {agreed:+.2f}"
+        axis.set_xlabel("ranks the parties" if name == ranks else told, color=GREY, fontsize=7)
+    canvas.name_rows(axes[0], report)
+    if mapped:
+        axes[0].tick_params(axis="y", pad=72 * (small + 0.14))
+        _map(figure, axes[0], report, small)
+    how_good = f"{canvas.metric(report)} {canvas.score(report, report.score)}"
+    below = f"{report.algorithm}, {how_good} on {report.rows:,} {report.split} rows"
+    below += f"; Spearman's rank correlations with {canvas.words(ranks)}" if compared else ""
+    canvas.headline(figure, "How much each party matters", below)
+    return figure
+
+
+def denoising(report: Report) -> Figure:
+    """Heads when one party's columns are noise in training, beside those without (Figure 5, rows 2 and 4)."""
+    given = report.denoising
+    assert given is not None
+    names = [name for name in HEADS if given["clean"][name]]
+    left, rows = canvas.names_width(report), range(len(report.parties))
+    figure = canvas.page(left + 2.3 * len(names) + 0.15, canvas.rows_height(report) + 1.75)
+    axes = canvas.panels(figure, len(names), left=left, bottom=0.3, top=1.4)
+    told = {"clean": "as it was", "noisy": f"with noise at {given['party']}, σ = {given['sigma']:g}"}
+    for axis, name in zip(axes, names, strict=True):
+        before, after = ([given[kind][name][party] for party in report.parties] for kind in told)
+        axis.hlines(rows, before, after, color=GREY, linewidth=1.2)
+        for values, kind, colour in ((before, "clean", SKY), (after, "noisy", VERMILLION)):
+            how_good = canvas.score(report, given[kind]["score"])
+            label = f"{told[kind]}: {report.split} {canvas.metric(report)} {how_good}"
+            axis.plot(values, rows, "o", color=colour, markersize=5, label=label)
+        canvas.clean(axis)
+        axis.grid(axis="y", color=FAINT, linewidth=0.7)
+        axis.set_title(TITLES[name], loc="left", pad=6)
+    canvas.name_rows(axes[0], report)
+    axes[0].get_yticklabels()[report.parties.index(given["party"])].set_fontweight("bold")
+    corner = 0.1 / figure.get_figwidth(), 1 - 0.55 / figure.get_figheight()
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="upper left", frameon=False, bbox_to_anchor=corner, borderaxespad=0)
+    canvas.headline(figure, "Noise at one party, and its head", "trained again with its columns noised in all rows")
+    return figure
+
+
+def summarization(report: Report) -> Figure:
+    """The score with all parties, and with a share of the most or the least important (Table 1)."""
+    assert report.summarization is not None
+    found = [one for one in report.summarization if one["score"] is not None]
+    figure = canvas.page(5.2, 0.3 * len(found) + 1.25)
+    (axis,) = canvas.panels(figure, 1, left=2.0, bottom=0.5, top=0.7, right=0.6)
+    colours = {"all": GREY, "most": BLUE, "least": ORANGE}
+    scale = 100 if report.metric == "accuracy" else 1
+    told = []
+    for row, one in enumerate(found):
+        value, count = one["score"] * scale, len(one["parties"])
+        axis.barh(row, value, height=0.72, color=colours[one["which"]])
+        end = (max(value, 0), row)
+        axis.annotate(canvas.score(report, one["score"]), end, (3, 0), textcoords="offset points", va="center")
+        share = "all" if one["which"] == "all" else f"{one['which']} important {one['share']} %"
+        told.append(f"{share} ({count} part{'y' if count == 1 else 'ies'})")
+    canvas.clean(axis)
+    axis.set_yticks(range(len(found)), told)
+    axis.set_ylim(len(found) - 0.5, -0.5)
+    axis.tick_params(axis="y", labelsize=7.5)
+    axis.set_xlabel(f"{report.split} {canvas.metric(report)}{', %' * (scale == 100)}")
+    below = f"trained again with these parties alone; ranked by {canvas.words(report.ranked_by)}"
+    canvas.headline(figure, "A few parties instead of all", below)
+    return figure
+
+
+def _bars(axis: Axes, report: Report, name: str) -> None:
+    """Bars from zero; head norms that differ by little, as they do after a random start, as dots on an axis of their
+    own range."""
+    scale = 100 if name not in HEADS and report.metric == "accuracy" else 1
+    values = [(report.measures[name].get(party) or 0.0) * scale for party in report.parties]
+    rows = range(len(values))
+    if name == "head_norm" and len(values) > 1 and min(values) > 0.7 * max(values):
+        axis.plot(values, rows, "o", color=COLOURS[name], markersize=4.5)
+        axis.grid(axis="y", color=FAINT, linewidth=0.7)
+        margin = 0.12 * (max(values) - min(values)) or 0.1
+        axis.set_xlim(min(values) - margin, max(values) + margin)
+    else:
+        axis.barh(rows, values, height=0.72, color=COLOURS[name])
+    if name in report.deviations:
+        spread = [(report.deviations[name].get(party) or 0.0) * scale for party in report.parties]
+        axis.errorbar(values, rows, xerr=spread, fmt="none", ecolor=INK, elinewidth=0.7)
+    canvas.clean(axis)
+
+
+def _map(figure: Figure, axis: Axes, report: Report, small: float) -> None:
+    """A small picture per party, with the region that it holds filled in."""
+    from matplotlib.patches import Rectangle
+
+    box, (page_width, page_height) = axis.get_position(), figure.get_size_inches()
+    row = box.height / len(report.parties)
+    for number, held in enumerate(report.holds.values()):
+        (height, width), (top, left, tall, wide) = held["picture"], held["region"]
+        across, down = (small * side / max(height, width) for side in (width, height))
+        middle = box.y1 - (number + 0.5) * row
+        corner = (box.x0 - (0.08 + small / 2 + across / 2) / page_width, middle - down / 2 / page_height)
+        one = figure.add_axes((*corner, across / page_width, down / page_height))
+        one.set(xlim=(0, width), ylim=(height, 0))
+        one.add_patch(Rectangle((0, 0), width, height, facecolor=FAINT, linewidth=0))
+        one.add_patch(Rectangle((left, top), wide, tall, facecolor=INK, linewidth=0))
+        one.axis("off")
+
+
+def _title(report: Report, name: str) -> str:
+    if name in HEADS:
+        return TITLES[name]
+    noise = f", σ = {report.noise_sigma:g}" if name == "noise" else ""
+    return f"{'Points' if report.metric == 'accuracy' else 'R²'} {TITLES[name]}{noise}"

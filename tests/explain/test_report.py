@@ -1,0 +1,160 @@
+"""The whole report: what is in it, and that it comes back from JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.explain.trained import ALGORITHMS, WITHOUT_HEADS, frames, fresh, settings, trained
+
+from colonnade.errors import BudgetExhausted, ConfigError, InputError
+from colonnade.explain import Report, correlation, explain, gather, permutation, retrain, silenced, write
+from colonnade.federation import Federation
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "task"), [(name, "classes") for name in ALGORITHMS] + [("vimadmm", "binary"), ("fdml", "regression")]
+)
+def test_a_report_has_every_party_and_comes_back(algorithm: str, task: str) -> None:
+    report = explain(trained(algorithm, task), repeats=2, tsne_rows=30)
+    assert report.parties == ["strong", "weak", "noise"]
+    assert all(list(values) == report.parties for values in report.measures.values())
+    assert Report.from_json(report.to_json()) == report
+    wanted = {"permutation", "silenced", "noise"}
+    if algorithm in WITHOUT_HEADS:
+        assert report.measures.keys() == wanted
+        assert report.ranked_by == "permutation"
+        assert "heads stay at the parties" in report.notes[0]
+    else:
+        assert report.measures.keys() - {"head_change"} == {"head_norm", *wanted}
+        assert report.notes == []
+    assert report.ranking[0] == "strong"
+    assert report.metric == ("r2" if task == "regression" else "accuracy")
+
+
+def test_its_numbers_are_the_measures_own() -> None:
+    federation = trained()
+    report = explain(federation, repeats=3, seed=2, noise=1.5, by="head_norm")
+    embeddings = gather(federation)
+    lost = permutation(embeddings, repeats=3, seed=2)
+    assert report.measures["permutation"] == {party: one.mean for party, one in lost.items()}
+    assert report.deviations["permutation"] == {party: one.deviation for party, one in lost.items()}
+    assert report.measures["silenced"] == silenced(embeddings)
+    assert report.score == embeddings.score()
+    pair = next(one for one in report.correlations if one["between"] == ["head_norm", "permutation"])
+    found = correlation(report.measures["head_norm"], report.measures["permutation"])
+    assert (pair["spearman"], pair["kendall"]) == (found.spearman, found.kendall)
+    firsts = [one["between"] for one in report.correlations]
+    assert ["head_norm", "noise"] in firsts
+    assert ["head_change", "noise"] in firsts
+
+
+def test_no_column_or_id_is_in_it() -> None:
+    report = explain(trained(), repeats=1, tsne_rows=30)
+    text = report.to_json()
+    assert "P00" not in text
+    features = trained().holdings.parties["strong"].features
+    assert features is not None
+    for value in features[trained().batches.splits["test"]].flatten().tolist():
+        assert str(round(value, 5)) not in text
+
+
+def test_a_sample_and_a_chosen_measure() -> None:
+    report = explain(trained(), rows=40, by="silenced", repeats=1)
+    assert report.rows == 40
+    assert report.ranked_by == "silenced"
+    assert report.ranking[0] == "strong"
+    with pytest.raises(ConfigError, match=r"can be ranked by head_change, head_norm, .*; found 'norm'"):
+        explain(trained(), by="norm", repeats=1, tsne_rows=10)
+
+
+def test_validation_rows_stand_in_for_test_rows() -> None:
+    federation = fresh(train={"epochs": 1}, data={"test": 0.0})
+    assert explain(federation, repeats=1, tsne_rows=10).split == "validation"
+    neither = fresh(train={"epochs": 1}, data={"test": 0.0, "validation": 0.0})
+    with pytest.raises(ConfigError, match="neither test nor validation rows"):
+        explain(neither)
+
+
+def test_a_secure_sum_leaves_out_what_needs_single_releases() -> None:
+    pytest.importorskip("cryptography")
+    federation = fresh("vimadmm_joint", algorithm={"aggregation": "secure"}, train={"epochs": 1})
+    report = explain(federation, repeats=1, rows=20)
+    assert report.measures.keys() == {"noise"}
+    assert report.tsne is None
+    assert any("secure aggregation" in note for note in report.notes)
+    assert report.ranked_by == "noise"
+
+
+def test_a_spent_budget_leaves_out_the_noise_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BudgetExhausted("'lab' will not release again.")
+
+    monkeypatch.setattr("colonnade.explain.experiments.noise_validation", refuse)
+    report = explain(trained(), repeats=1, tsne_rows=10)
+    assert report.measures.keys() == {"head_norm", "head_change", "permutation", "silenced"}
+    assert report.notes == ["Noise is left out: 'lab' will not release again."]
+    monkeypatch.setattr("colonnade.explain.report.separable", lambda federation: False)
+    with pytest.raises(BudgetExhausted):
+        explain(trained("fdml"), repeats=1)
+
+
+def test_retraining_adds_to_a_copy() -> None:
+    federation = fresh(train={"epochs": 1})
+    report = explain(federation, repeats=1, rows=30, tsne_rows=10)
+    told: list[int] = []
+
+    def begin(count: int) -> None:
+        told.append(count)
+
+    fuller = retrain(federation, report, noise=2.0, begin=begin)
+    assert "left_out" not in report.measures
+    assert fuller.measures["left_out"].keys() == {"strong", "weak", "noise"}
+    assert fuller.denoising is not None
+    assert fuller.denoising["party"] == report.ranking[0]
+    assert fuller.denoising["clean"]["score"] == federation.evaluate("test")["accuracy"]
+    assert fuller.summarization is not None
+    shares = [(one["share"], one["which"]) for one in fuller.summarization]
+    assert shares == [(100, "all"), (50, "most"), (50, "least"), (20, "most"), (20, "least")]
+    assert ["head_norm", "left_out"] in [pair["between"] for pair in fuller.correlations]
+    assert told == [6]
+    assert Report.from_json(fuller.to_json()) == fuller
+
+
+def test_one_party_alone_can_be_explained() -> None:
+    only = {"strong": frames()["strong"].assign(y=frames()["weak"]["y"])}
+    federation = Federation.from_frames(only, id="id", label="y", settings=settings(train={"epochs": 1}))
+    for _ in federation.train():
+        pass
+    report = retrain(federation, explain(federation, repeats=1, tsne_rows=10))
+    assert "left_out" not in report.measures
+    assert report.ranking == ["strong"]
+    assert all(pair["spearman"] is None for pair in report.correlations)
+
+
+def test_files_are_written_whole(tmp_path: Path) -> None:
+    report = explain(trained(), repeats=1, tsne_rows=20)
+    made = write(report, tmp_path / "a" / "b", pictures=False)
+    assert [path.name for path in made] == ["explain.json", "tsne.json"]
+    short: dict[str, Any] = json.loads(made[0].read_text())
+    assert short["tsne"] == {"rows": 20, "parties": [report.ranking[0], report.ranking[-1]], "file": "tsne.json"}
+    plane = json.loads(made[1].read_text())
+    assert len(plane["labels"]) == 20
+    assert torch.tensor(plane["points"][report.ranking[0]]).shape == (20, 2)
+    assert sorted(path.name for path in made[0].parent.iterdir()) == ["explain.json", "tsne.json"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        write(report, tmp_path / "file", pictures=False)
+
+
+def test_numbers_that_are_none_become_null() -> None:
+    report = explain(trained(), repeats=1, tsne_rows=10)
+    report.summarization = [{"share": 50, "which": "most", "parties": ["strong"], "score": math.nan}]
+    again = json.loads(report.to_json())
+    assert again["summarization"][0]["score"] is None
+    with pytest.raises(ConfigError, match="no report of `colonnade explain`"):
+        Report.from_json("{}")
