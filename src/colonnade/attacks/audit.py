@@ -1,0 +1,138 @@
+"""Every attack that applies to a run, scored: what could each party have learned from what it received?
+
+An attack is given one party's transcript and what that party holds anyway, and for inversion the victim's weights,
+which is said. Truth is used afterwards, by the scorer alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from colonnade.attacks.finding import Finding
+from colonnade.attacks.inversion_audit import EMBEDDINGS, Rebuilt, inversion_findings, joined, rebuild
+from colonnade.attacks.jacobian_audit import jacobian_findings
+from colonnade.attacks.label_audit import label_findings
+from colonnade.attacks.rehearsal import Rehearsal, first_rounds, last_rounds, predictions, reopen
+from colonnade.core.checks import did_you_mean
+from colonnade.errors import AuditFailed, ConfigError
+from colonnade.federation import Federation
+from colonnade.transport.computing import one_torch_thread
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Audit:
+    """What was found, and the reconstructions behind it, which stay in memory."""
+
+    run: str
+    algorithm: str
+    dataset: str | None  # a public data set by name: its pictures may be shown
+    thresholds: dict[str, float | None]
+    findings: list[Finding] = field(default_factory=list)
+    rebuilt: list[Rebuilt] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def crossed(self) -> list[Finding]:
+        return [one for one in self.findings if one.crossed]
+
+    def to_json(self) -> dict[str, Any]:
+        """Scores and names, no values of anybody's rows."""
+        return {
+            "run": self.run,
+            "algorithm": self.algorithm,
+            "thresholds": {name: value for name, value in self.thresholds.items() if value is not None},
+            "passed": not self.crossed,
+            "findings": [one.to_json() for one in self.findings],
+            "notes": self.notes,
+        }
+
+    def check(self) -> None:
+        """Raise when a threshold was crossed."""
+        if not self.crossed:
+            return
+        lines = [
+            f"    {one.attacker} on {one.victim}, {one.attack} ({one.moment}): {one.metric} {one.score:.3f} is above "
+            f"{one.limit} = {one.threshold}"
+            for one in self.crossed
+        ]
+        raise AuditFailed(
+            f"{len(lines)} of {len(self.findings)} findings are above their threshold in [audit]:\n"
+            + "\n".join(lines)
+            + "\n    Protect what is released, in the owner's outbox rules, or raise the threshold."
+        )
+
+
+def audit_run(folder: Path, *, rows: int = 64, party: str | None = None, say: Say | None = None) -> Audit:
+    """Attack a finished run, which stays as it is. Inversion looks at `rows` rows, label attacks at as many or more."""
+    with reopen(folder) as federation:
+        if party is not None and party not in federation.seats:
+            hint = did_you_mean(party, list(federation.seats))
+            raise ConfigError(
+                f"--party is {party!r}, which is no party of this run{hint}; there are {', '.join(federation.seats)}."
+            )
+        return audit_federation(federation, folder.name, rows=rows, party=party, say=say)
+
+
+def audit_federation(
+    federation: Federation, run: str = "", *, rows: int = 64, party: str | None = None, say: Say | None = None
+) -> Audit:
+    """As `audit_run`, for a recorded federation in memory. It is trained a little further on the way."""
+    if federation.recording is None:
+        raise ConfigError("An audit needs a federation that records: Federation(..., record=True).")
+    settings = federation.settings
+    found = Audit(run, settings.algorithm, settings.data.dataset, dataclasses.asdict(settings.audit))
+    with one_torch_thread():  # the tensors are small, and threads would only wait for each other
+        _attack(found, federation, rows, party, say or (lambda _: None))
+    return found
+
+
+def _attack(found: Audit, federation: Federation, rows: int, party: str | None, say: Say) -> None:
+    say("repeating the first rounds")
+    first = first_rounds(federation, max(rows, LABEL_ROWS))
+    asked = predictions(federation, rows)
+    say("training a few batches further")
+    trained = last_rounds(federation, max(rows, LABEL_ROWS))
+    for rehearsal in (first, asked, trained):
+        if rehearsal.refused:
+            found.notes.append(f"{rehearsal.moment}: {rehearsal.refused}")
+    findings: list[Finding] = []
+    for rehearsal in (first, trained):
+        say(f"guessing labels: {rehearsal.moment}")
+        findings += label_findings(federation, rehearsal, party)
+        findings += jacobian_findings(federation, rehearsal, rows, party)
+    moments = [asked, trained] if _differs(federation, trained, asked) else [asked]
+    for rehearsal in moments:
+        say(f"inverting models: {rehearsal.moment}")
+        rebuilt = list(rebuild(federation, rehearsal, rows, party))
+        whole = joined(federation, rebuilt)
+        found.rebuilt += rebuilt if whole is None else [*rebuilt, whole]
+    say("looking at what was rebuilt")
+    findings += inversion_findings(federation, found.rebuilt)
+    found.findings = [one.under(found.thresholds) for one in findings]
+    if not findings:
+        found.notes.append(f"No attack here applies to what {found.algorithm} sends between these parties.")
+
+
+LABEL_ROWS = 512
+"""Label attacks look at this many training rows, or all there are: they cost little and a share needs rows."""
+
+
+def _differs(federation: Federation, one: Rehearsal, other: Rehearsal) -> bool:
+    """Whether a feature owner's rules treat training otherwise than questions, or questions were refused."""
+
+    def rules(rehearsal: Rehearsal) -> set[tuple[object, ...]]:
+        found: set[tuple[object, ...]] = set()
+        for seen in rehearsal.transcripts.get(federation.holdings.label_owner, ()):
+            for receipt in (released.receipt for released in seen.message.released()):
+                event = receipt.event
+                if receipt.name in EMBEDDINGS and receipt.owner != federation.holdings.label_owner:
+                    found.add((receipt.owner, receipt.codec, event.kind, *sorted(event.parameters.items())))
+        return found
+
+    return rules(one) != rules(other)

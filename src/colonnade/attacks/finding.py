@@ -1,0 +1,76 @@
+"""What an attack found, in words for whoever decides about a release."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+LIMITS = ("label_inference", "inversion_ssim", "inversion_r2", "recognition")
+"""The settings in [audit], each a bound on one kind of score."""
+
+LABELS = ((0.9, "can tell nearly every label"), (0.3, "can tell many labels"))
+CLASSES = ((0.9, "nearly every class is still seen"), (0.3, "many classes are still seen"))
+COLUMNS = (
+    (0.9, "can rebuild rows almost exactly"),
+    (0.5, "can rebuild much of the rows"),
+    (0.1, "can rebuild traces of the rows"),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One attack by one party on another's secret. `score` is at most 1; `baseline` is what needs no attack."""
+
+    attack: str
+    attacker: str
+    victim: str
+    moment: str
+    assumes: str
+    metric: str
+    score: float
+    baseline: float
+    verdict: str
+    limit: str = ""  # the setting in [audit] that bounds the score
+    low: float | None = None  # the score's 95 % interval
+    high: float | None = None
+    threshold: float | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def crossed(self) -> bool:
+        return self.threshold is not None and self.score > self.threshold
+
+    def under(self, thresholds: Mapping[str, float | None]) -> Finding:
+        """With the threshold that is set for it."""
+        return dataclasses.replace(self, threshold=thresholds.get(self.limit))
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "crossed": self.crossed}
+
+
+def label_verdict(low: float, score: float, baseline: float) -> str:
+    """By how much of what a guess leaves open the attack closes, when that is more than chance would give."""
+    if low <= baseline:
+        return "no better than guessing"
+    return _words(LABELS, advantage(score, baseline), "learns something about labels")
+
+
+def recognition_verdict(low: float, score: float, baseline: float) -> str:
+    if low <= baseline:
+        return "classes are no longer seen"
+    return _words(CLASSES, advantage(score, baseline), "some classes are still seen")
+
+
+def column_verdict(score: float, baseline: float) -> str:
+    return _words(COLUMNS, advantage(score, baseline), "hardly better than guessing the mean")
+
+
+def advantage(score: float, baseline: float) -> float:
+    """1: perfect, 0: no better than the baseline."""
+    return (score - baseline) / max(1 - baseline, 1e-9)
+
+
+def _words(scale: tuple[tuple[float, str], ...], value: float, otherwise: str) -> str:
+    return next((words for least, words in scale if value >= least), otherwise)

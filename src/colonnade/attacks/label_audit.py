@@ -1,0 +1,135 @@
+"""Which label attacks apply to a run, and how well they do: every feature owner against the label owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from colonnade.attacks.finding import Finding, label_verdict
+from colonnade.attacks.label_clustering import by_direction, by_norm
+from colonnade.attacks.label_reading import from_logit_gradients, from_residuals, from_targets
+from colonnade.attacks.label_solving import from_batch_gradient
+from colonnade.attacks.received import Guess, Holdings
+from colonnade.attacks.rehearsal import Rehearsal
+from colonnade.attacks.scores import score_labels
+from colonnade.core import Transcript
+from colonnade.federation import Federation
+
+FEWEST = 8  # rows, below which a share says nothing
+
+
+NOT_PER_ROW = frozenset({"logits", "coefficients"})
+"""Where these are released, a gradient is of logits, or of a whole batch."""
+
+
+@dataclass(frozen=True)
+class LabelAttack:
+    """`needs` are release names that the algorithm must have; `without` those that it must not."""
+
+    name: str
+    assumes: str
+    guess: Callable[[Transcript, Holdings], Guess]
+    needs: frozenset[str]
+    without: frozenset[str] = frozenset()
+    binary: bool = False
+
+
+ATTACKS = (
+    LabelAttack("labels as they were sent", "only looks at what it receives", from_targets, frozenset({"targets"})),
+    LabelAttack(
+        "labels from logit gradients",
+        "only looks at what it receives",
+        from_logit_gradients,
+        frozenset({"gradient", "logits"}),
+    ),
+    LabelAttack(
+        "labels from residuals", "looks at what it receives and knows rho", from_residuals, frozenset({"residual"})
+    ),
+    LabelAttack(
+        "labels solved from a batch's gradient",
+        "has more weights than a batch has coefficients",
+        from_batch_gradient,
+        frozenset({"gradient", "coefficients"}),
+    ),
+    LabelAttack(
+        "labels by gradient direction",
+        "knows the number of classes, and one row of each to name them",
+        by_direction,
+        frozenset({"gradient"}),
+        without=NOT_PER_ROW,
+    ),
+    LabelAttack(
+        "labels by gradient length",
+        "knows that there are two classes, and one row to name them",
+        by_norm,
+        frozenset({"gradient"}),
+        without=NOT_PER_ROW,
+        binary=True,
+    ),
+)
+
+
+def label_findings(federation: Federation, rehearsal: Rehearsal, party: str | None) -> Iterator[Finding]:
+    """One per attack and feature owner that does not hold the labels itself. `party` narrows to one attacker."""
+    holdings = federation.holdings
+    owner, classes = holdings.label_owner, len(holdings.encoder.classes)
+    truth = holdings.parties[owner].labels
+    assert truth is not None
+    releases = set(federation.algorithm.REVEALS)
+    for attack in ATTACKS:
+        if not attack.needs <= releases or attack.without & releases or (attack.binary and classes != 2):
+            continue
+        for name in federation.owners:
+            if name == owner or party not in (None, name, owner):
+                continue
+            transcript = rehearsal.transcripts.get(name, Transcript(name))
+            own = _holdings(federation, rehearsal, name)
+            guess = attack.guess(transcript, own)
+            if len(guess.rows) >= FEWEST:
+                yield _finding(attack, guess, truth, rehearsal, name, owner, classes, federation.settings.engine.seed)
+
+
+def _holdings(federation: Federation, rehearsal: Rehearsal, party: str) -> Holdings:
+    """What an attacking party has itself."""
+    return Holdings(
+        party,
+        rehearsal.batches,
+        federation.settings.config,
+        len(federation.holdings.encoder.classes),
+        rehearsal.models[party],
+        federation.owners[party].features.cpu(),
+        rehearsal.stepped.get(party),
+    )
+
+
+def _finding(
+    attack: LabelAttack,
+    guess: Guess,
+    labels: Tensor,
+    rehearsal: Rehearsal,
+    attacker: str,
+    victim: str,
+    classes: int,
+    seed: int,
+) -> Finding:
+    truth = labels.cpu()[guess.rows]
+    usable = torch.nan_to_num(guess.labels) if guess.labels.is_floating_point() else guess.labels
+    found = score_labels(usable, truth, classes, named=guess.named, seed=seed)
+    return Finding(
+        attack=attack.name,
+        attacker=attacker,
+        victim=victim,
+        moment=rehearsal.moment,
+        assumes=attack.assumes,
+        metric="accuracy" if classes else "squared correlation",
+        score=found.score,
+        baseline=found.baseline,
+        verdict=label_verdict(found.low, found.score, found.baseline),
+        limit="label_inference",
+        low=found.low,
+        high=found.high,
+        details={"rows": found.rows, "chance": found.chance, "majority": found.majority, "named": guess.named},
+    )

@@ -1,0 +1,71 @@
+"""What an attacker works with: the transcript of one party, and what that party holds anyway. No truth is in here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from colonnade.core import Batches, DpEvent, Transcript
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What a party knows without listening: the agreed rows and settings, what kind of label is learned, and its own
+    part: its model when listening began, its columns, and the gradient it first stepped with."""
+
+    party: str
+    batches: Batches
+    config: Any
+    classes: int  # 0: the label is a number
+    model: nn.Module | None = None
+    columns: Tensor | None = None
+    stepped: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Guess:
+    """Per row (a number in the agreed order) a label. Where `named` is false these are groups of rows that should
+    share a label, and the attacker would need one known row of each to name them."""
+
+    rows: Tensor
+    labels: Tensor
+    named: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Received:
+    """One tensor with a row per row of its batch, and what its receipt says about it."""
+
+    rows: Tensor
+    values: Tensor
+    batch: str
+    event: DpEvent
+    codec: str
+
+
+def received(
+    transcript: Transcript, batches: Batches, names: str | tuple[str, ...], owner: str | None = None
+) -> Iterator[Received]:
+    """The tensors that others released under a name and that reached this party, in order, with the rows they are
+    about. One may come by way of a third party; its owner's receipt stays on it."""
+    wanted = (names,) if isinstance(names, str) else names
+    for seen in transcript:
+        for released in seen.message.released():
+            receipt = released.receipt
+            if receipt.owner == transcript.party or owner not in (None, receipt.owner):
+                continue
+            batch = receipt.batch or seen.batch
+            if receipt.name in wanted and batch is not None:
+                yield Received(batches.rows(batch), released.tensor.cpu(), batch, receipt.event, receipt.codec)
+
+
+def stacked(found: Iterator[Received]) -> tuple[Tensor, Tensor]:
+    """Rows and values of all that have a line per row, one after the other."""
+    every = [one for one in found if one.values.dim() and len(one.values) == len(one.rows)]
+    if not every:
+        return torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
+    return torch.cat([one.rows for one in every]), torch.cat([one.values for one in every])

@@ -1,0 +1,117 @@
+"""What each party of a finished run receives, made again in memory: nothing is written into the run.
+
+A run keeps no transcript. Training is deterministic, so a fresh federation with the run's settings repeats its first
+rounds (but for secret noise, which is drawn anew); and the loaded one goes on from its last checkpoint for a few
+batches, as if training had not ended.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from colonnade.core import Batches, Transcript
+from colonnade.errors import BudgetExhausted, CheckpointError
+from colonnade.federation import Federation, load
+from colonnade.federation.run_directory import MARK, SETTINGS, RunDirectory
+
+
+@dataclass(frozen=True, eq=False)
+class Rehearsal:
+    """The transcripts of a few exchanges, and the local models as they were when these began."""
+
+    moment: str
+    batches: Batches
+    transcripts: Mapping[str, Transcript]
+    models: Mapping[str, nn.Module]
+    stepped: Mapping[str, Tensor] = field(default_factory=dict)  # the gradient each party first stepped with
+    refused: str = ""  # why it ended early: a party would not release any more
+
+
+@contextmanager
+def reopen(folder: Path) -> Iterator[Federation]:
+    """A run's federation, recorded. It is loaded from a copy that lives as long: loading may cut a ledger back to its
+    checkpoint, and an account notes on disk what is released, though here nothing leaves this process."""
+    run = RunDirectory(folder)
+    run.settings()
+    run.mark()
+    with tempfile.TemporaryDirectory(prefix="colonnade-audit-") as place:
+        twin = Path(place) / "run"
+        shutil.copytree(folder / "parties", twin / "parties")
+        for name in (SETTINGS, MARK):
+            shutil.copy2(folder / name, twin / name)
+        try:
+            federation = load(twin, record=True)
+        except CheckpointError as error:
+            raise CheckpointError(str(error).replace(str(twin), str(folder))) from None
+        yield federation
+
+
+def first_rounds(federation: Federation, rows: int) -> Rehearsal:
+    """The run's own first batches, until so many rows were seen, or all of them once."""
+    return _rehearse(Federation(federation.settings, federation.holdings, record=True), rows, "first rounds")
+
+
+def last_rounds(federation: Federation, rows: int) -> Rehearsal:
+    """A few batches more than the run had."""
+    return _rehearse(federation, rows, "trained model")
+
+
+def predictions(federation: Federation, rows: int) -> Rehearsal:
+    """The joint model is asked about test rows (validation or training rows where there are none)."""
+    batches = federation.batches
+    split = next(name for name in ("test", "validation", "train") if name in batches.splits)
+    chunk = batches.chunks(split, min(rows, len(batches.splits[split])))[0]
+    models = _models(federation)
+    refused = ""
+    try:
+        federation.algorithm.predict(federation.driver, federation.peers, chunk)
+    except BudgetExhausted as error:
+        refused = str(error)
+    return Rehearsal("prediction", batches, _taken(federation), models, refused=refused)
+
+
+def _rehearse(federation: Federation, rows: int, moment: str) -> Rehearsal:
+    batches = federation.batches
+    count = min(-(-rows // batches.batch_size), batches.per_epoch)
+    batches.epochs = max(batches.epochs, (batches.done + count) // batches.per_epoch + 1)
+    models = _models(federation)
+    refused = ""
+    stepped: dict[str, Tensor] = {}
+    try:
+        for _ in islice(federation.train(), count):
+            stepped = stepped or _gradients(federation)
+    except BudgetExhausted as error:
+        refused = str(error)
+    return Rehearsal(moment, batches, _taken(federation), models, stepped, refused)
+
+
+def _gradients(federation: Federation) -> dict[str, Tensor]:
+    """What is left in each party's own weights after a step; parties that are computed together keep it elsewhere."""
+    found = {}
+    for name, owner in federation.owners.items():
+        parts = [weight.grad for weight in owner.model.parameters() if weight.requires_grad]
+        if parts and all(part is not None for part in parts):
+            found[name] = torch.cat([part.detach().cpu().flatten() for part in parts if part is not None])
+    return found
+
+
+def _models(federation: Federation) -> dict[str, nn.Module]:
+    federation.settle()
+    return {name: copy.deepcopy(owner.model) for name, owner in federation.owners.items()}
+
+
+def _taken(federation: Federation) -> dict[str, Transcript]:
+    """What was recorded since the last time."""
+    assert federation.recording is not None
+    found, federation.recording.transcripts = federation.recording.transcripts, {}
+    return found

@@ -1,0 +1,46 @@
+"""A toy federation that is recorded, and what one of its parties heard."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+from tests.conformance.toy import LOSSES, Task, Toy, federation, sequential
+
+from colonnade.attacks.received import Guess, Holdings
+from colonnade.attacks.scores import score_labels
+from colonnade.core import Rule, Transcript
+from colonnade.optim.losses import CrossEntropy, Logistic
+from colonnade.privacy.gaussian import Gaussian
+from colonnade.transport import Recording
+
+EPOCH = 5  # batches
+NOISE = Rule(Gaussian(clip=1.0, sigma=1e4))
+
+
+def heard(
+    algorithm: ModuleType, steps: int = EPOCH, task: Task = "classes", *, noise: str = "", **settings: Any
+) -> tuple[Toy, Transcript, Holdings]:
+    """After so many steps: the federation, what 'ada' received, and what she holds. `noise` names a release of the
+    label owner's that is drowned in noise."""
+    toy = federation(algorithm, lambda parties: Recording(sequential(parties)), task=task, **settings)
+    if noise:
+        toy.driver.outbox.rules = {noise: NOISE}
+    toy.run(steps)
+    loss = LOSSES[task]
+    classes = {CrossEntropy: loss.outputs, Logistic: 2}.get(type(loss), 0)
+    return toy, toy.transport.of("ada"), Holdings("ada", toy.batches, toy.driver.config, classes)
+
+
+def accuracy(toy: Toy, guess: Guess, classes: int = 3) -> float:
+    return score_labels(guess.labels, toy.driver.labels[guess.rows], classes, named=guess.named).score
+
+
+def late(transcript: Transcript, seen: int) -> Transcript:
+    """The same party, had it begun to listen after so many messages."""
+    return Transcript(transcript.party, transcript.seen[seen:])
+
+
+def squared(guess: torch.Tensor, truth: torch.Tensor) -> float:
+    return float(torch.corrcoef(torch.stack([guess.double(), truth.double()]))[0, 1] ** 2)

@@ -1,0 +1,58 @@
+"""Verdicts follow from scores, and a threshold is crossed only above it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from colonnade.attacks.finding import (
+    LIMITS,
+    Finding,
+    advantage,
+    column_verdict,
+    label_verdict,
+    recognition_verdict,
+)
+from colonnade.federation.settings import AuditSettings, Settings
+
+ONE = Finding("labels", "lab", "clinic", "prediction", "looks", "accuracy", 0.6, 0.5, "…", limit="label_inference")
+
+
+def test_an_advantage_is_what_a_guess_left_open() -> None:
+    assert advantage(1.0, 0.9) == 1.0
+    assert advantage(0.9, 0.9) == 0.0
+    assert advantage(0.95, 0.9) == pytest.approx(0.5)
+
+
+def test_a_threshold_may_be_reached_but_not_crossed() -> None:
+    assert not ONE.crossed
+    assert not ONE.under({"label_inference": 0.6}).crossed
+    assert ONE.under({"label_inference": 0.59}).crossed
+    assert not ONE.under({"inversion_r2": 0.1}).crossed
+    assert ONE.under({"label_inference": 0.59}).to_json()["crossed"] is True
+
+
+def test_every_limit_is_a_setting() -> None:
+    assert tuple(field.name for field in dataclasses.fields(AuditSettings)) == LIMITS
+
+
+def test_verdicts_in_words() -> None:
+    assert label_verdict(0.99, 1.0, 0.5) == "can tell nearly every label"
+    assert label_verdict(0.6, 0.7, 0.5) == "can tell many labels"
+    assert label_verdict(0.51, 0.55, 0.5) == "learns something about labels"
+    assert label_verdict(0.49, 0.8, 0.5) == "no better than guessing"  # on so few rows it may be luck
+    assert recognition_verdict(0.9, 0.99, 0.1) == "nearly every class is still seen"
+    assert recognition_verdict(0.1, 0.2, 0.1) == "classes are no longer seen"
+    assert column_verdict(0.95, 0.0) == "can rebuild rows almost exactly"
+    assert column_verdict(0.5, 0.5) == "hardly better than guessing the mean"
+
+
+def test_thresholds_are_kept_with_a_run_and_may_change_after_it() -> None:
+    strict = Settings.from_mapping({"audit": {"label_inference": 0.6}})
+    assert strict.to_mapping()["audit"] == {"label_inference": 0.6}
+    assert Settings.from_mapping(strict.to_mapping()) == strict
+    loose = Settings.from_mapping({})
+    assert "audit" not in loose.to_mapping()
+    strict.check_continues(loose)
+    loose.check_continues(strict)

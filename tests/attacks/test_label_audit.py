@@ -1,0 +1,81 @@
+"""Every label attack that applies is made, by every party that does not hold the labels."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from tests.attacks.runs import three, trained
+from tests.federation.small import frames
+
+from colonnade.attacks.finding import Finding
+from colonnade.attacks.label_audit import label_findings
+from colonnade.attacks.rehearsal import first_rounds
+from colonnade.attacks.scores import wilson
+from colonnade.federation import Federation
+
+pytestmark = pytest.mark.filterwarnings("ignore:compressed_vfl")
+DIRECT = {
+    "fdml": "labels from logit gradients",
+    "vimadmm": "labels from residuals",
+    "vimadmm_joint": "labels from residuals",
+    "compressed_vfl": "labels as they were sent",
+}
+SPLIT = ("splitnn", "vafl", "vimsgd")
+
+
+def found(one: Federation, party: str | None = None) -> list[Finding]:
+    return list(label_findings(one, first_rounds(one, 512), party))
+
+
+@pytest.mark.parametrize("algorithm", DIRECT)
+def test_what_can_be_read_is_read_by_everybody(algorithm: str) -> None:
+    findings = found(trained(algorithm))
+    assert [(one.attack, one.attacker, one.victim) for one in findings] == [
+        (DIRECT[algorithm], name, "registry") for name in ("clinic", "lab")
+    ]
+    for one in findings:
+        assert one.score == 1.0
+        assert one.details["rows"] == 140
+        assert one.verdict == "can tell nearly every label"
+        assert one.baseline == one.details["majority"] < 0.5
+
+
+@pytest.mark.parametrize("algorithm", SPLIT)
+def test_split_learning_is_attacked_by_direction_and_for_two_classes_by_length(algorithm: str) -> None:
+    assert {one.attack for one in found(trained(algorithm))} == {"labels by gradient direction"}
+    binary = found(trained(algorithm, frames(120)))
+    assert [one.attack for one in binary] == ["labels by gradient direction", "labels by gradient length"]
+    assert binary[0].attacker == "lab"  # the clinic holds the labels itself
+    assert binary[0].score == 1.0
+
+
+def test_one_party_can_be_looked_at() -> None:
+    one = trained("fdml")
+    assert [f.attacker for f in found(one, "lab")] == ["lab"]
+    assert [f.attacker for f in found(one, "registry")] == ["clinic", "lab"]
+
+
+def test_numbers_are_judged_by_correlation() -> None:
+    (one,) = found(trained("vimsgd", frames(120, "regression")))
+    assert one.metric == "squared correlation"
+    assert one.score > 0.5
+
+
+@pytest.mark.parametrize("algorithm", ["fdml", "vimadmm"])
+def test_randomized_response_bounds_what_can_be_read(algorithm: str) -> None:
+    """The attack reads the drawn labels exactly; these are the true ones as often as the mechanism says."""
+    epsilon, classes = 0.5, 3
+    rule = {"labels": {"mechanism": {"name": "randomized_response", "epsilon": epsilon}}}
+    one = trained(algorithm, three(600), parties={"registry": {"outbox": rule}})
+    first = found(one)[0]
+    keep = math.exp(epsilon) / (math.exp(epsilon) + classes - 1)
+    rows = first.details["rows"]
+    low, high = wilson(round(first.score * rows), rows, z=3.3)
+    assert low < keep < high
+
+
+def test_noise_on_what_the_label_owner_sends_makes_it_a_guess() -> None:
+    rule = {"residual": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 200.0}}}
+    one = trained("vimadmm", parties={"registry": {"outbox": rule}}, config={"learning_rate": 1e-6})
+    assert {f.verdict for f in found(one)} == {"no better than guessing"}
