@@ -19,6 +19,7 @@ from colonnade.datasets.split import (
     image_patches,
     image_strips,
     party_names,
+    picture_views,
     train_validation_test,
     views,
 )
@@ -122,6 +123,51 @@ def test_a_part_carries_nothing_of_the_others_in_its_storage() -> None:
     parts = [*image_strips(whole, 3).values(), *image_patches(whole, (2, 2)).values(), *image_strips(whole, 1).values()]
     assert all(part.untyped_storage().nbytes() == part.numel() * 4 for part in parts)
     assert all(part.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr() for part in parts)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
+def test_blocks_of_given_widths_have_them_and_put_together_give_the_matrix(widths: list[int]) -> None:
+    whole = torch.arange(3.0 * sum(widths)).reshape(3, -1)
+    blocks = column_blocks(whole, widths)
+    assert list(blocks) == party_names(len(widths))
+    assert [block.shape[1] for block in blocks.values()] == widths
+    assert torch.equal(torch.cat(list(blocks.values()), dim=1), whole)
+
+
+@pytest.mark.parametrize(
+    ("widths", "found"),
+    [
+        ([3, 4], r"\[3, 4\], which are 7\."),
+        ([3, 6], r"\[3, 6\], which are 9\."),
+        ([8, 0], r"\[8, 0\]\."),
+        ([9, -1], r"\[9, -1\]\."),
+        ([4.0, 4.0], r"\[4\.0, 4\.0\]\."),
+        ([7, True], r"\[7, True\]\."),
+        ([], r"\[\], which are 0\."),
+    ],
+)
+def test_widths_must_be_whole_numbers_that_add_up_to_all_columns(widths: list[int], found: str) -> None:
+    with pytest.raises(ConfigError, match=rf"whole numbers, 1 or more, that add up to all 8 columns; found {found}"):
+        column_blocks(torch.zeros(2, 8), widths)
+
+
+@pytest.mark.parametrize(("parts", "taken"), [(1, [0]), (4, [0, 3, 6, 9]), (8, [0, 1, 3, 4, 6, 7, 9, 10])])
+def test_picture_views_are_spread_evenly_over_the_sides(parts: int, taken: list[int]) -> None:
+    whole = images(2, 12, 5, 5)
+    seen = picture_views(whole, parts)
+    assert list(seen) == party_names(parts)
+    for side, view in zip(taken, seen.values(), strict=True):
+        assert torch.equal(view, whole[:, side])
+        assert view.untyped_storage().nbytes() == view.numel() * view.element_size()
+
+
+def test_more_parties_than_sides_are_refused() -> None:
+    for parts in (0, 13):
+        with pytest.raises(ConfigError, match=f"12 views cannot be given to {parts} parties: ask for 1 to 12"):
+            picture_views(images(2, 12, 5, 5), parts)
+    with pytest.raises(ConfigError, match=r"This split needs views \[N, V, \.\.\.\], and was given shape \[2, 12\]"):
+        picture_views(torch.zeros(2, 12), 2)
 
 
 def test_views_are_the_maxima_along_each_axis() -> None:

@@ -3,20 +3,26 @@
 They are looked for in `<folder>/<name>/`, where folder is the argument, else the environment variable
 COLONNADE_DATA, and then in the cache folder; `layouts` says which files are understood. What is not there is
 downloaded from its public home, unless offline. On every path the values are compared with a checksum of the
-content recorded here, so that the same name is the same data everywhere. The one exception is modelnet10, whose
-voxels differ between the compact file and the public meshes; `modelnet` says how these are checked.
+content recorded here, so that the same name is the same data everywhere. One exception is modelnet10, whose voxels
+differ between the compact file and the public meshes; `modelnet` says how these are checked.
+
+The others are modelnet40 and nus_wide, which cannot be downloaded freely. Users supply their files, and no checksum is
+recorded to compare them with: sizes and shapes are checked, and whether they are the published values is the user's
+to know. What was read is kept in the cache folder, and read again when the supplied files have changed since.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from colonnade.datasets.columns import suggestion
 from colonnade.datasets.dataset import Dataset, Parts, content_checksum
-from colonnade.datasets.download import cache_folder, fetch
+from colonnade.datasets.download import cache_folder, fetch, written_whole
 from colonnade.datasets.entries import CATALOGUE, Entry
 from colonnade.datasets.formats import BROKEN, save_array
 from colonnade.datasets.layouts import DECODED, Layout
@@ -25,6 +31,7 @@ from colonnade.errors import ConfigError, DataError
 __all__ = ["CATALOGUE", "FOLDER_VARIABLE", "Entry", "load"]
 
 FOLDER_VARIABLE = "COLONNADE_DATA"
+MADE_OF = "made_of.txt"
 
 
 def load(
@@ -46,6 +53,8 @@ def load(
     folders = [*([Path(named).expanduser()] if named else []), cache_folder()]
     parts = _read(name, entry, folders)
     if parts is None:
+        if entry.supply:
+            _supplied(name, entry, folders)
         parts = _download(name, entry, folders, offline)
     return _dataset(name, entry, parts)
 
@@ -66,7 +75,7 @@ def _read(name: str, entry: Entry, folders: list[Path]) -> Parts | None:
     for layout in entry.layouts:
         for folder in folders:
             paths = layout.found(folder / name)
-            if paths is not None:
+            if paths is not None and (layout.slow or not entry.supply or _current(name, entry, folders, paths)):
                 return _checked(name, entry, layout, paths)
     return None
 
@@ -90,7 +99,42 @@ def _checked(name: str, entry: Entry, layout: Layout, paths: list[Path]) -> Part
             arrays = [values for rows in parts if rows is not None for values in (rows.array(), rows.y)]
             for file, values in zip(DECODED, arrays, strict=True):
                 save_array(cache_folder() / name / file, values)
+            if entry.supply:
+                with written_whole(cache_folder() / name / MADE_OF) as stream:
+                    stream.write(_made_of(paths).encode())
     return parts
+
+
+def _current(name: str, entry: Entry, folders: list[Path], kept: list[Path]) -> bool:
+    """Whether kept arrays were made of what the user supplies now, or there is nothing else: no checksum would tell."""
+    found = (layout.found(folder / name) for layout in entry.layouts if layout.slow for folder in folders)
+    supplied = next((paths for paths in found if paths is not None), None)
+    note = kept[0].parent / MADE_OF
+    return supplied is None or (note.is_file() and note.read_text() == _made_of(supplied))
+
+
+def _made_of(paths: list[Path]) -> str:
+    """A digest of places, sizes and times; of a folder, those of the two levels of folders in it, whose times change
+    when a file comes or goes."""
+    inside = [inner for path in paths if path.is_dir() for depth in ("*", "*/*") for inner in sorted(path.glob(depth))]
+    stats = [(str(path.resolve()), path.stat()) for path in (*paths, *inside)]
+    lines = [f"{place} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}" for place, stat in stats]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _supplied(name: str, entry: Entry, folders: list[Path]) -> NoReturn:
+    """Nothing was found: say what the user has to supply, and what of it is missing where a part is there."""
+    layout = next(layout for layout in entry.layouts if layout.slow)
+    partly = [(folder / name, absent) for folder in folders if (absent := layout.missing(folder / name))]
+    missing = [
+        f" In {folder} is missing: {', '.join(absent)}." for folder, absent in partly if len(absent) < len(layout.files)
+    ]
+    raise DataError(
+        f"Data set '{name}' cannot be downloaded freely: its owner gives it out at {entry.home}; put {entry.supply} "
+        f"into {FOLDER_VARIABLE}/{name}/ ({FOLDER_VARIABLE} is the environment variable that names your data folder). "
+        f"Looked in {' and '.join(str(folder / name) for folder in folders)}.{''.join(missing)} What you supply is "
+        f"compared with no checksum, since none is recorded."
+    )
 
 
 def _download(name: str, entry: Entry, folders: list[Path], offline: bool) -> Parts:

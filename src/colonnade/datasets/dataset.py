@@ -1,7 +1,8 @@
 """A named data set in memory, the same whichever files it came from.
 
-Images, voxels and points are one array with a row per person or object. Tables are a dict of columns, since their
-columns have different types. Labels are class numbers from 0; `Dataset.classes` gives their names.
+Images, voxels, points, features (nameless numbers, used as published) and views (pictures of one object from several
+sides) are one array with a row per person or object. Tables are a dict of columns, since these have different types.
+Labels are class numbers from 0; `Dataset.classes` gives their names.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Dataset", "Kind", "Parts", "Rows", "content_checksum"]
 
-Kind = Literal["image", "tabular", "voxels", "points"]
+Kind = Literal["image", "tabular", "voxels", "points", "features", "views"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

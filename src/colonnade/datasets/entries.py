@@ -12,13 +12,17 @@ from colonnade.datasets.layouts import (
     CIFAR_LAYOUTS,
     IDX_FILES,
     LETTER_LAYOUTS,
+    NUS_WIDE_LAYOUTS,
     SOUTH_GERMAN_LAYOUTS,
+    VIEW_LAYOUTS,
     Layout,
     idx_layouts,
     point_layouts,
     voxel_layouts,
 )
 from colonnade.datasets.modelnet import FURNITURE
+from colonnade.datasets.multi_view import SHAPES, SIDE, VIEWS, VIEWS_SUPPLY
+from colonnade.datasets.nus_wide import CONCEPTS, NUS_WIDE_SUPPLY, WIDTH
 
 __all__ = ["CATALOGUE", "Download", "Entry"]
 
@@ -34,7 +38,11 @@ class Download:
 
 @dataclass(frozen=True)
 class Entry:
-    """One data set. `rows` counts training rows, `columns` the features of a row, `home` is its public page."""
+    """One data set. `rows` counts training rows, `columns` the features of a row, `home` is its public page.
+
+    With `supply` it cannot be downloaded freely, and these are the files that a user has to put into the data folder;
+    their checksum is not known.
+    """
 
     description: str
     kind: Kind
@@ -48,6 +56,7 @@ class Entry:
     layouts: tuple[Layout, ...] = ()
     downloads: tuple[Download, ...] = ()
     built_in: Callable[[], Parts] | None = None
+    supply: str = ""
 
 
 TEN_DIGITS = tuple("0123456789")
@@ -209,6 +218,30 @@ CATALOGUE: dict[str, Entry] = {
         checksum="18b6985b53670e1e6194b0f98dd27ffba2622e5ca11c07b30a967b6d34c70139",
         layouts=voxel_layouts("modelnet10_voxel30.npz"),
         downloads=(Download("ModelNet10.zip", f"{PRINCETON}/ModelNet10.zip"),),
+    ),
+    "modelnet40": Entry(
+        "Things as shaded pictures from 12 sides, made 56 x 56 pixels",
+        kind="views",
+        rows=9843,
+        test_rows=2468,
+        columns=VIEWS * SIDE * SIDE,
+        classes=SHAPES,
+        licence="academic research only",
+        home="https://people.cs.umass.edu/~jcsu/papers/shape_recog",
+        layouts=VIEW_LAYOUTS,
+        supply=VIEWS_SUPPLY,
+    ),
+    "nus_wide": Entry(
+        "Photographs as 634 image features and 1000 tags; those with exactly one of five concepts",
+        kind="features",
+        rows=60000,
+        test_rows=10000,
+        columns=WIDTH,
+        classes=CONCEPTS,
+        licence="for research; see the owner's page",
+        home="https://lms.comp.nus.edu.sg/wp-content/uploads/2019/research/nuswide/NUS-WIDE.html",
+        layouts=NUS_WIDE_LAYOUTS,
+        supply=NUS_WIDE_SUPPLY,
     ),
     "birch1": _points(
         "birch1",

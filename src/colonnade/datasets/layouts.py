@@ -3,7 +3,8 @@
 Two families are understood, each in a folder of the data set's name:
 
 - the public distribution's own files: MNIST's IDX files, CIFAR-10's binary archive, UCI's zip, .asc, .data or .csv
-  files, the text files of the clustering suite and of the benchmark it took its points from, ModelNet10's meshes;
+  files, the text files of the clustering suite and of the benchmark it took its points from, ModelNet10's meshes,
+  and of those that users supply themselves NUS-WIDE's text files and ModelNet40's pictures;
 - the compact layout: arrays as one npz file (mnist.npz, birch1.npz, modelnet10_voxel30.npz, with x_train, y_train,
   x_test, y_test, or x and y), tables as .csv.gz with English column names, and CIFAR-10 as lossless WebP pictures of
   100 x 100 tiles, one for each batch, beside labels.npz.
@@ -35,6 +36,8 @@ from colonnade.datasets.formats import (
     zip_member,
 )
 from colonnade.datasets.modelnet import COUNTS, Counts, read_kept_voxels, read_modelnet
+from colonnade.datasets.multi_view import VIEWS_FOLDER, read_kept_views, read_views
+from colonnade.datasets.nus_wide import NUS_WIDE_FILES, read_kept_features, read_nus_wide
 from colonnade.errors import DataError
 
 __all__ = [
@@ -45,7 +48,9 @@ __all__ = [
     "IDX_FILES",
     "LETTER_COLUMNS",
     "LETTER_LAYOUTS",
+    "NUS_WIDE_LAYOUTS",
     "SOUTH_GERMAN_LAYOUTS",
+    "VIEW_LAYOUTS",
     "Layout",
     "idx_layouts",
     "point_layouts",
@@ -83,13 +88,16 @@ class Layout:
 
     def found(self, folder: Path) -> list[Path] | None:
         """The files in this folder, each as named or with .gz added; None unless all are there."""
-        paths = []
-        for name in self.files:
-            present = [path for path in (folder / name, folder / f"{name}.gz") if path.exists()]
-            if not present:
-                return None
-            paths.append(present[0])
-        return paths
+        paths = [_present(folder, name) for name in self.files]
+        return None if None in paths else [path for path in paths if path is not None]
+
+    def missing(self, folder: Path) -> list[str]:
+        """Which of the files are not in this folder."""
+        return [name for name in self.files if _present(folder, name) is None]
+
+
+def _present(folder: Path, name: str) -> Path | None:
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.exists()), None)
 
 
 def _rows(x: NDArray[Any], y: NDArray[Any]) -> Rows:
@@ -239,3 +247,13 @@ def voxel_layouts(file: str, counts: Counts = COUNTS) -> tuple[Layout, ...]:
             for name in ("ModelNet10", "ModelNet10.zip")
         ),
     )
+
+
+NUS_WIDE_LAYOUTS = (
+    Layout(DECODED, read_kept_features, exact=False),
+    Layout(NUS_WIDE_FILES, read_nus_wide, slow=True, exact=False),
+)
+VIEW_LAYOUTS = (
+    Layout(DECODED, read_kept_views, exact=False),
+    Layout((VIEWS_FOLDER,), lambda paths: read_views(paths[0]), slow=True, exact=False),
+)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,10 +26,12 @@ __all__ = [
     "Split",
     "by_names",
     "column_blocks",
+    "column_runs",
     "even_columns",
     "image_patches",
     "image_strips",
     "party_names",
+    "picture_views",
     "train_validation_test",
     "views",
 ]
@@ -72,10 +74,24 @@ def even_columns(width: int, parts: int) -> list[range]:
     return [range(start, end) for start, end in pairwise(starts)]
 
 
-def column_blocks(x: Tensor | NDArray[Any], parts: int) -> dict[str, Tensor]:
-    """A matrix [N, width] in even runs of neighbouring columns."""
+def column_runs(width: int, parts: int | Sequence[int]) -> list[range]:
+    """So many even runs of neighbouring columns, or runs of the widths listed, which must add up to all columns."""
+    if isinstance(parts, int):
+        return even_columns(width, parts)
+    fit = all(isinstance(part, int) and not isinstance(part, bool) and part >= 1 for part in parts)
+    if not fit or sum(parts) != width:
+        raise ConfigError(
+            f"Widths of parts are whole numbers, 1 or more, that add up to all {width} columns; found {list(parts)}"
+            f"{f', which are {sum(parts)}' if fit else ''}."
+        )
+    starts = [0, *accumulate(parts)]
+    return [range(start, end) for start, end in pairwise(starts)]
+
+
+def column_blocks(x: Tensor | NDArray[Any], parts: int | Sequence[int]) -> dict[str, Tensor]:
+    """A matrix [N, width] in even runs of neighbouring columns, or in runs of the widths listed."""
     whole = _tensor(x, (2,), "a matrix [N, columns]")
-    runs = even_columns(whole.shape[1], parts)
+    runs = column_runs(whole.shape[1], parts)
     return _named([whole[:, run.start : run.stop] for run in runs])
 
 
@@ -124,6 +140,18 @@ def views(x: Tensor | NDArray[Any]) -> dict[str, Tensor]:
     """Voxels [N, D, H, W] as three parties see them: the maximum along depth, along height, and along width."""
     whole = _tensor(x, (4,), "voxels [N, D, H, W]")
     return _named([whole.amax(dim=axis) for axis in (1, 2, 3)])
+
+
+def picture_views(x: Tensor | NDArray[Any], parts: int) -> dict[str, Tensor]:
+    """Pictures of objects from V sides [N, V, ...], a view to each party, spread evenly over the sides from the first:
+    four of twelve are the 1st, 4th, 7th and 10th."""
+    whole = torch.as_tensor(x)
+    if whole.ndim < 3:
+        raise ConfigError(f"This split needs views [N, V, ...], and was given shape {list(whole.shape)}.")
+    sides = whole.shape[1]
+    if not 1 <= parts <= sides:
+        raise ConfigError(f"{sides} views cannot be given to {parts} parties: ask for 1 to {sides}.")
+    return _named([whole[:, at * sides // parts] for at in range(parts)])
 
 
 def train_validation_test(rows: int, *, validation: float, test: float, seed: int) -> Split:
