@@ -1,36 +1,54 @@
-"""One VIMADMM epoch at the paper's MNIST sizes: the federation against a plain loop of the same maths.
+"""VIMADMM at the paper's MNIST sizes: the federation against plain loops that hold everything in one place.
 
-14 parties, 56-120-60 local models, batches of 1024, 20 local steps. The plain loop holds everything in one place:
-no parties, messages, outboxes or ledgers; modules, autograd and optimizers per party. Without MNIST at hand,
-random pictures of the same shape are used and the line says so; only the time is of interest here.
+14 parties, 56-120-60 local models, batches of 1024, 20 local steps. A plain loop has no parties, messages, outboxes or
+ledgers. Three are raced against: the same maths as one would write it in a notebook; the authors' published update
+rules, with SciPy for every row's z; and, for the local steps alone, gradients written out for this very model. What
+runs on one thread is measured in CPU seconds, so that other programs count as little as possible. Without MNIST at
+hand, random pictures of the same shape are used and the line says so; only the time is of interest here.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from torch import Tensor, nn
 
 from colonnade import datasets, models
+from colonnade.algorithms.vimadmm import Config
 from colonnade.benchmark import Result, race
 from colonnade.core.party import seed_for
 from colonnade.datasets.labels import Labels
 from colonnade.errors import DataError
 from colonnade.federation import Federation, Settings
 from colonnade.federation.holdings import Holding, Holdings
+from colonnade.optim.descent import descend
+from colonnade.optim.local import make_optimizer
 from colonnade.optim.losses import CrossEntropy
 from colonnade.optim.proximal import z_update
+from colonnade.transport.computing import one_torch_thread
 
-PARTIES, ROUNDS = 14, 53
+PARTIES, ROUNDS, BATCH = 14, 53, 1024
+MNIST = Config()
+"""Table 2's settings: rho 2, 20 local steps, rate 0.05, momentum 0.9, weight decay 0.001."""
 
 
 def run(quick: bool) -> list[Result]:
     holdings, source = _holdings()
-    results = [*_against_plain(holdings, source, 2 if quick else 3), _cohorts(quick)]
+    turns = 3 if quick else 8
+    results = [
+        _against_authors(holdings, source, turns),
+        _against_floor(holdings, source, turns),
+        _two_cores(holdings, source, turns),
+    ]
+    results += [_against_plain(holdings, source, 2 if quick else 3), _cohorts(quick)]
     return results + (_gpu(holdings, source) if torch.cuda.is_available() else [])
 
 
@@ -65,30 +83,92 @@ def _federation(holdings: Holdings, **engine: Any) -> Federation:
     return Federation(_settings(**engine), dataclasses.replace(holdings, parties=copies))
 
 
-def _against_plain(holdings: Holdings, source: str, turns: int) -> list[Result]:
+def _against_authors(holdings: Holdings, source: str, turns: int) -> Result:
+    with one_torch_thread():
+        theirs = _steps(_authors_loop(holdings), 1)
+        ours = _steps(_federation(holdings, device="cpu", threads="never").train(), 1)
+        best = race({"authors": theirs, "ours": ours}, turns=turns, clock=time.process_time)
+    ratio = best["authors"] / best["ours"]
+    return Result(
+        f"VIMADMM round, one thread, {source}",
+        f"{best['ours']:.2f} CPU s = {ratio:.1f} x less",
+        f"the authors' update rules, plainly written: {best['authors']:.2f} CPU s",
+        "≥ 3 x less",
+        ratio >= 3,
+        best | {"ratio": ratio},
+    )
+
+
+def _against_floor(holdings: Holdings, source: str, turns: int) -> Result:
+    """The local steps of one round, party after party, towards the labels."""
+    parts = [held.features[:BATCH] for held in holdings.parties.values() if held.features is not None]
+    x = [part.flatten(1) for part in parts]
+    labels = holdings.parties["server"].labels
+    assert labels is not None
+    target = nn.functional.one_hot(labels[:BATCH], 10).float() / PARTIES
+    generator = torch.Generator().manual_seed(0)
+    heads = (torch.rand(PARTIES, 60, 10, generator=generator) * 2 - 1) / 60**0.5
+    nets = [models.build({"name": "mlp"}, (56,), seed=seed_for(0, str(k)), owner=str(k)) for k in range(PARTIES)]
+    floors = [Floor(net, x_k, target, W_k) for net, x_k, W_k in zip(nets, x, heads, strict=True)]
+    optimizers = [make_optimizer(net.parameters(), MNIST) for net in nets]
+
+    def ours() -> None:
+        for net, optimizer, x_k, W_k in zip(nets, optimizers, x, heads, strict=True):
+            descend(net, optimizer, MNIST.local_steps, x_k, target, rho=MNIST.rho, head=W_k)
+
+    def floor() -> None:
+        for one in floors:
+            one.steps(MNIST.local_steps)
+
+    with one_torch_thread():
+        best = race({"floor": floor, "ours": ours}, turns=2 * turns, clock=time.process_time)
+    for net, one in zip(nets, floors, strict=True):  # both went the same way, or the times mean nothing
+        assert all(torch.allclose(p, q, rtol=1e-3, atol=1e-4) for p, q in zip(net.parameters(), one.p, strict=True))
+    ratio = best["ours"] / best["floor"]
+    return Result(
+        f"its local steps, one thread, {source}",
+        f"{best['ours']:.3f} CPU s = {ratio:.2f} x",
+        f"gradients and steps written out for this model: {best['floor']:.3f} CPU s",
+        "≤ 1.2 x",
+        ratio <= 1.2,
+        best | {"ratio": ratio},
+    )
+
+
+def _two_cores(holdings: Holdings, source: str, turns: int) -> Result:
+    """Wall time: of interest only on a machine that has nothing else to do."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    alone = _steps(_federation(holdings, device="cpu", threads="never").train(), 1)
+    together = _steps(_federation(holdings, device="cpu", threads="always").train(), 1)
+    with one_torch_thread():
+        best = race({"one": alone, "all": together}, turns=2 * turns)
+    ratio = best["one"] / best["all"]
+    return Result(
+        f"VIMADMM round, {cores} cores, {source}",
+        f"{best['all']:.2f} s = {ratio:.2f} x faster",
+        f"one thread: {best['one']:.2f} s",
+        "≥ 1.7 x faster on 2 cores",
+        ratio >= 1.7 if cores > 1 else None,
+        best | {"ratio": ratio, "cores": cores},
+    )
+
+
+def _against_plain(holdings: Holdings, source: str, turns: int) -> Result:
     rounds = 3
     plain = _steps(_plain_loop(holdings, torch.device("cpu")), rounds)
     ours = _steps(_federation(holdings, device="cpu").train(), rounds)
-    threads = _steps(_federation(holdings, device="cpu", cohort="off").train(), rounds)
-    alone = _steps(_federation(holdings, device="cpu", cohort="off", threads="never").train(), rounds)
-    best = race({"plain": plain, "ours": ours, "threads": threads, "alone": alone}, turns=turns)
+    cohort = _steps(_federation(holdings, device="cpu", cohort="on").train(), rounds)
+    best = race({"plain": plain, "ours": ours, "cohort": cohort}, turns=turns)
     seconds = {name: value * ROUNDS / rounds for name, value in best.items()}
     ratio = seconds["ours"] / seconds["plain"]
-    return [
-        Result(
-            f"VIMADMM epoch, CPU, {source}",
-            f"{seconds['ours']:.1f} s = {ratio:.2f} x",
-            f"a plain loop of the same maths: {seconds['plain']:.1f} s",
-            "≤ 1.15 x",
-            ratio <= 1.15,
-            seconds | {"ratio": ratio},
-        ),
-        Result(
-            "the same, party by party",
-            f"{seconds['threads']:.1f} s in threads, {seconds['alone']:.1f} s in turn",
-            f"as a cohort (chosen here by itself): {seconds['ours']:.1f} s",
-        ),
-    ]
+    return Result(
+        f"VIMADMM epoch, CPU, {source}",
+        f"{seconds['ours']:.1f} s = {ratio:.2f} x",
+        f"a plain loop of the same maths: {seconds['plain']:.1f} s; as a cohort: {seconds['cohort']:.1f} s",
+        "≤ 1.15 x",
+        ratio <= 1.15,
+        seconds | {"ratio": ratio},
+    )
 
 
 def _cohorts(quick: bool) -> Result:
@@ -116,16 +196,35 @@ def _gpu(holdings: Holdings, source: str) -> list[Result]:
     alone = _steps(_federation(holdings, device="cuda", cohort="off").train(), ROUNDS)
     plain = _steps(_plain_loop(holdings, torch.device("cuda")), ROUNDS)
     best = race({"stacked": stacked, "alone": alone, "plain": plain}, turns=3)
+    machine = torch.cuda.get_device_name()
     return [
         Result(
-            f"VIMADMM epoch, {torch.cuda.get_device_name()}, {source}",
+            f"VIMADMM epoch, {machine}, {source}",
             f"{best['stacked']:.3f} s stacked",
             f"party by party: {best['alone']:.2f} s; a plain loop: {best['plain']:.2f} s",
-            "≤ 0.6 s",
-            best["stacked"] <= 0.6,
+            "≤ 0.30 s",
+            best["stacked"] <= 0.30,
             best,
-        )
+        ),
+        _growth(machine),
     ]
+
+
+def _growth(machine: str) -> Result:
+    """Ever more parties of MNIST's size, with random columns; the last batch of an epoch is left out."""
+    generator = torch.Generator().manual_seed(0)
+    labels, ids = torch.randint(10, (54_000,), generator=generator), np.arange(54_000).astype(np.str_)
+    encoder = Labels("server", "classification", tuple(range(10)))
+    seconds: dict[str, float] = {}
+    for count in (2, 4, 8, 16, 32, 64):
+        names = datasets.party_names(count)
+        parties = {name: Holding(torch.randn(54_000, 2, 28, generator=generator)) for name in names}
+        parties["server"] = Holding(labels=labels)
+        held = Holdings(parties, ids, {"train": torch.arange(53_248)}, "server", encoder)
+        epoch = _steps(_federation(held, device="cuda").train(), ROUNDS - 1)
+        seconds[str(count)] = race({"epoch": epoch}, turns=2)["epoch"]
+    told = ", ".join(f"{count}: {value:.2f}" for count, value in seconds.items())
+    return Result(f"an epoch by the number of parties, {machine}", f"{told} s", numbers=seconds)
 
 
 def _steps(training: Iterator[Any], count: int) -> Callable[[], None]:
@@ -171,3 +270,88 @@ def _plain_loop(holdings: Holdings, device: torch.device) -> Iterator[float]:
                     local.backward()
                     optimizer.step()
             yield float(loss_of(o, y[rows]))
+
+
+def _authors_loop(holdings: Holdings) -> Iterator[float]:
+    """Algorithm 1 by the authors' published rules, each client and each row on its own: a module, autograd and an SGD
+    per client for theta_k and for W_k; SciPy per row for z; lambda and s_k to every client."""
+    rho, beta = MNIST.rho, MNIST.weight_decay
+    x = [held.features for held in holdings.parties.values() if held.features is not None]
+    y = holdings.parties["server"].labels
+    assert y is not None
+    nets = [models.build({"name": "mlp"}, (2, 28), seed=seed_for(0, str(k)), owner=str(k)) for k in range(len(x))]
+    heads = [nn.Linear(60, 10, bias=False) for _ in nets]
+    local = [torch.optim.SGD(n.parameters(), MNIST.learning_rate, MNIST.momentum, weight_decay=beta) for n in nets]
+    server = [torch.optim.SGD(head.parameters(), MNIST.head_learning_rate, weight_decay=beta) for head in heads]
+    zs, duals = torch.zeros(len(y), 10), torch.zeros(len(y), 10)
+    while True:
+        for rows in torch.randperm(len(y)).split(BATCH):  # type: ignore[no-untyped-call]
+            batch, lambda_ = [features[rows] for features in x], duals[rows]
+            h = [net(part).detach() for net, part in zip(nets, batch, strict=True)]
+            own = [head(h_k).detach() for head, h_k in zip(heads, h, strict=True)]
+            o = torch.stack(own).sum(0)
+            z = torch.stack([_z(*row, rho) for row in zip(zs[rows], o, lambda_, y[rows], strict=True)])
+            lambda_ = lambda_ + rho * (o - z)
+            zs[rows], duals[rows] = z, lambda_
+            s = [z - (o - own_k) for own_k in own]
+            for head, optimizer, h_k, s_k in zip(heads, server, h, s, strict=True):
+                _step(optimizer, head(h_k), s_k, lambda_, rho)
+            for net, head, optimizer, part, s_k in zip(nets, heads, local, batch, s, strict=True):
+                for _ in range(MNIST.local_steps):
+                    _step(optimizer, head(net(part)), s_k, lambda_, rho)
+            yield float(nn.functional.cross_entropy(o, y[rows]))
+
+
+def _step(optimizer: torch.optim.Optimizer, o_k: Tensor, s_k: Tensor, lambda_: Tensor, rho: float) -> None:
+    """Eq. 8 and 10: lambda^T o_k + rho/2 ||s_k - o_k||^2, a mean over the batch."""
+    objective = ((lambda_ * o_k).sum() + rho / 2 * (s_k - o_k).square().sum()) / len(o_k)
+    optimizer.zero_grad()
+    torch.autograd.backward(objective)
+    optimizer.step()
+
+
+def _z(last: Tensor, o: Tensor, lambda_: Tensor, label: Tensor, rho: float) -> Tensor:
+    """Eq. 6 for one row, from its last z, with the solver and the settings that the authors use."""
+    logits, dual, y = o.double().numpy(), lambda_.double().numpy(), np.eye(10)[int(label)]
+
+    def objective(z: NDArray[np.float64]) -> float:
+        value: float = np.log(np.exp(z).sum()) - (y + dual) @ z + rho / 2 * ((logits - z) ** 2).sum()
+        return value
+
+    def gradient(z: NDArray[np.float64]) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = np.exp(z) / np.exp(z).sum() - y - dual + rho * (z - logits)
+        return found
+
+    start = last.double().numpy()
+    solved = minimize(objective, start, jac=gradient, method="L-BFGS-B", tol=1e-8, options={"maxiter": 50})
+    return torch.from_numpy(solved.x).float()
+
+
+class Floor:
+    """One client's local steps for 56-120-60 alone: no module, no autograd, no optimizer; every buffer is kept."""
+
+    def __init__(self, net: nn.Module, x: Tensor, target: Tensor, W: Tensor) -> None:
+        self.x, self.target, self.W = x, target, W
+        self.p = [parameter.detach().clone() for parameter in net.parameters()]
+        self.g, self.v = ([torch.zeros_like(p) for p in self.p] for _ in range(2))
+        self.h1, self.h2, self.e, self.g2, self.g1 = (torch.empty(len(x), n) for n in (120, 60, 10, 60, 120))
+
+    def steps(self, count: int) -> None:
+        x, (A, a, B, b), (gA, ga, gB, gb) = self.x, self.p, self.g
+        h1, h2, e, g2, g1 = self.h1, self.h2, self.e, self.g2, self.g1
+        scale, drop = MNIST.rho / len(x), torch.ops.aten.threshold_backward.grad_input
+        for _ in range(count):
+            torch.addmm(a, x, A.T, out=h1).relu_()
+            torch.addmm(b, h1, B.T, out=h2).relu_()
+            torch.addmm(self.target, h2, self.W, beta=-scale, alpha=scale, out=e)
+            torch.mm(e, self.W.T, out=g2)
+            drop(g2, h2, 0, grad_input=g2)
+            torch.mm(g2.T, h1, out=gB)
+            torch.sum(g2, 0, out=gb)
+            torch.mm(g2, B, out=g1)
+            drop(g1, h1, 0, grad_input=g1)
+            torch.mm(g1.T, x, out=gA)
+            torch.sum(g1, 0, out=ga)
+            for p, g, v in zip(self.p, self.g, self.v, strict=True):
+                v.mul_(MNIST.momentum).add_(g).add_(p, alpha=MNIST.weight_decay)
+                p.sub_(v, alpha=MNIST.learning_rate)

@@ -55,3 +55,13 @@ def test_training_captured_is_training(device: str, forget: bool) -> None:
         return weight.detach().cpu()
 
     assert torch.allclose(train(True), train(False), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_a_function_gives_is_given(device: str) -> None:
+    captured = Captured(lambda x, y: (x + y, (x * y).sum()))
+    for number in range(5):
+        x = torch.arange(6.0, device=device) + number
+        total, product = captured(x, 2 * x)
+        assert torch.equal(total, 3 * x)
+        assert float(product) == float((2 * x * x).sum())

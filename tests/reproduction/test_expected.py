@@ -112,6 +112,7 @@ def expected_names(one: Plan) -> set[str]:
 def test_quick_is_a_part_of_the_whole(tiny: None) -> None:
     quick = plan("tiny").shortened()
     assert (quick.seeds, quick.epochs, list(quick.runs), quick.reach) == ((0,), (2,), ["SplitNN"], None)
+    assert (quick.short, plan("tiny").short) == (True, False)
     assert plan("answer").shortened().seeds == (5,)
     assert plan("answer").shortened().epochs == (1,)
 

@@ -89,3 +89,12 @@ def test_a_study_can_run_over_other_holdings() -> None:
     assert federation.batches.per_epoch == 2
     assert federation.settings.engine.seed == 1
     assert list(study.measured) == ["fewer rows, epoch 2"]
+
+
+def test_a_run_that_diverges_scores_nothing_and_the_others_go_on() -> None:
+    study = Study(plan("tiny").shortened())
+    study.train("mad", study.settings({"algorithm": {"learning_rate": 1e30}}), 0)
+    study.train("sane", study.settings(), 0)
+    assert math.isnan(study.measured["mad, epoch 2"].mean)
+    assert study.measured["mad, epoch 2"].to_json()["by_seed"] == [None]
+    assert study.measured["sane, epoch 2"].mean > 0.5

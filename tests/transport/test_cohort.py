@@ -124,12 +124,12 @@ def test_stacking_is_worth_it_while_a_party_has_little_to_do(rows: int, worth: b
     assert parties["a"].model.training is mode
 
 
-def test_the_more_parties_the_sooner_stacking_is_worth_it() -> None:
-    parties = {name: owner(name) for name in "abcdefgh"}
-    flops = 2 * (4 * 5 + 5 * 3)
-    rows = 4 * STACKING_PAYS // flops
-    assert worth_stacking(parties, rows)
-    assert not worth_stacking({name: parties[name] for name in "abc"}, rows)
+def test_it_depends_on_the_work_of_one_party_not_on_how_many_there_are() -> None:
+    rows = STACKING_PAYS // (2 * (4 * 5 + 5 * 3))  # operations per row of 4-5-3
+    for names in ("ab", "abcdefgh"):
+        parties = {name: owner(name) for name in names}
+        assert worth_stacking(parties, rows)
+        assert not worth_stacking(parties, rows + 1)
 
 
 # How requests are joined and replies taken apart

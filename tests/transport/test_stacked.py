@@ -15,6 +15,17 @@ from colonnade.transport.stacked import Stacked, alike, slice_, stack, unstack, 
 ROWS, M = 5, 3
 
 
+class Doubled(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+class Skipping(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = x[..., :4] + nn.Sequential(*self)(x)
+        return result
+
+
 class Gated(nn.Module):
     """A module of somebody's own: a product, a bare parameter, a norm, an activation as a function."""
 
@@ -47,6 +58,9 @@ def model(kind: str, seed: int) -> nn.Module:
         return build(specs[kind], shape_of(kind), seed=seed, owner="ada")
     made: dict[str, Callable[[], nn.Module]] = {
         "own module": Gated,
+        "own layer": lambda: nn.Sequential(Doubled(6, 4), nn.ReLU()),
+        "own forward": lambda: Skipping(nn.Linear(6, 4), nn.Tanh()),
+        "hook": watched,
         "no bias": lambda: nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 4, bias=False)),
         "softmax": lambda: nn.Sequential(nn.Linear(6, 4), nn.Softmax(dim=1)),
         "nested": lambda: nn.Sequential(nn.Sequential(nn.Linear(6, 5), nn.ReLU()), nn.Linear(5, 4)),
@@ -58,6 +72,12 @@ def model(kind: str, seed: int) -> nn.Module:
         return made[kind]()
 
 
+def watched() -> nn.Module:
+    module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4))
+    module[0].register_forward_hook(lambda part, args, output: 2 * output)
+    return module
+
+
 def freeze(module: nn.Sequential) -> nn.Sequential:
     module[0].requires_grad_(False)
     return module
@@ -65,7 +85,7 @@ def freeze(module: nn.Sequential) -> nn.Sequential:
 
 KINDS = (
     "mlp", "mlp of pictures", "linear", "cnn", "cnn with channels", "own module", "no bias", "softmax", "nested",
-    "sequence", "partly frozen",
+    "sequence", "partly frozen", "own layer", "own forward", "hook",
 )  # fmt: skip
 every_kind = pytest.mark.parametrize("kind", KINDS)
 

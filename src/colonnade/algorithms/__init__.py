@@ -12,12 +12,24 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-from colonnade.algorithms import fdml, splitnn, vafl, vimadmm, vimadmm_joint, vimsgd
+from colonnade.algorithms import compressed_vfl, fdml, splitnn, vafl, vfedcce, vimadmm, vimadmm_joint, vimsgd
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
 from colonnade.models import initialised
 
-__all__ = ["ALGORITHMS", "complete", "fdml", "find", "splitnn", "vafl", "vimadmm", "vimadmm_joint", "vimsgd"]
+__all__ = [
+    "ALGORITHMS",
+    "complete",
+    "compressed_vfl",
+    "fdml",
+    "find",
+    "splitnn",
+    "vafl",
+    "vfedcce",
+    "vimadmm",
+    "vimadmm_joint",
+    "vimsgd",
+]
 
 ALGORITHMS: dict[str, ModuleType] = {
     "splitnn": splitnn,
@@ -26,6 +38,8 @@ ALGORITHMS: dict[str, ModuleType] = {
     "vimsgd": vimsgd,
     "vimadmm": vimadmm,
     "vimadmm_joint": vimadmm_joint,
+    "compressed_vfl": compressed_vfl,
+    "vfedcce": vfedcce,
 }
 
 

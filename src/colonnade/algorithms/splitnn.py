@@ -24,6 +24,7 @@ from colonnade.core import Batches, Done, Message, Peers, Released, Request, Row
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.party import seed_for
 from colonnade.models import initialised
+from colonnade.optim.heads import norms
 from colonnade.optim.local import make_optimizer
 from colonnade.optim.losses import Loss
 
@@ -109,6 +110,10 @@ class LabelOwner(roles.LabelOwner):
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
         """g([h_1 .. h_M])."""
         return self.model(torch.cat(list(h.values()), dim=-1))  # type: ignore[no-any-return]
+
+    def head_norms(self) -> dict[str, float]:
+        """The norm of the block of a linear g that meets h_k; none where a hidden layer mixes the parties."""
+        return norms(self.model.weight.detach().T, self.widths) if isinstance(self.model, nn.Linear) else {}
 
     def learn(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, dict[str, Tensor]]:
         """One step of g, and dloss/dh_k for every party."""

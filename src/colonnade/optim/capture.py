@@ -1,4 +1,4 @@
-"""Loops of local steps with fixed shapes, as one CUDA graph: the GPU replays them without waiting for Python.
+"""Computations with fixed shapes as one CUDA graph: the GPU replays them without waiting for Python.
 
 On a CPU the function simply runs.
 """
@@ -15,42 +15,42 @@ from torch import Tensor
 
 
 class Captured:
-    """Wraps `steps(*tensors)`, a function that changes parameters in place and returns nothing.
+    """Wraps `steps(*tensors)`, which changes parameters in place, or gives new tensors, or both.
 
     Per set of shapes, the first call runs as it is, which also warms up what a capture needs (optimizer state,
     library handles); the second is captured and replayed; later ones copy their inputs in and replay. The
     optimizer's settings are part of a graph, so `steps` must not depend on values that change from call to call
-    other than its arguments.
+    other than its arguments. What a replay gives is overwritten by the next.
     """
 
-    def __init__(self, steps: Callable[..., None]) -> None:
+    def __init__(self, steps: Callable[..., Any]) -> None:
         self.steps = steps
-        self._graphs: dict[tuple[Any, ...], tuple[Any, tuple[Tensor, ...]] | None] = {}
+        self._graphs: dict[tuple[Any, ...], tuple[Any, tuple[Tensor, ...], Any] | None] = {}
 
-    def __call__(self, *tensors: Tensor) -> None:
+    def __call__(self, *tensors: Tensor) -> Any:
         if tensors[0].device.type != "cuda":
-            self.steps(*tensors)
-            return
+            return self.steps(*tensors)
         key = tuple((tuple(t.shape), t.dtype) for t in tensors)
         if key not in self._graphs:
             self._graphs[key] = None
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
-                self.steps(*tensors)
+                outputs = self.steps(*tensors)
             torch.cuda.current_stream().wait_stream(side)
-            return
+            return outputs
         found = self._graphs[key]
         if found is None:
             inputs = tuple(t.clone() for t in tensors)
             graph = torch.cuda.CUDAGraph()
             with _no_collection(), torch.cuda.graph(graph):
-                self.steps(*inputs)
-            found = self._graphs[key] = graph, inputs
-        graph, inputs = found
+                outputs = self.steps(*inputs)
+            found = self._graphs[key] = graph, inputs, outputs
+        graph, inputs, outputs = found
         for mine, theirs in zip(inputs, tensors, strict=True):
             mine.copy_(theirs)
         graph.replay()
+        return outputs
 
     def forget(self) -> None:
         """Drop the graphs: parameters or optimizer state were replaced by other tensors."""

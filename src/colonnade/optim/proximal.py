@@ -14,56 +14,75 @@ Newton step. The work is in float64: at logits of 100, float32 cannot even expre
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from colonnade.optim.capture import Captured
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
 
 TOLERANCE = 1e-6
 MAX_STEPS = 200
+PER_LOOK = {"cpu": 1, "cuda": 8}
+"""Newton steps between two looks at the gradient: a look makes Python wait for the GPU, so there it is a rare one."""
+
+
+class ZUpdate:
+    """The z-update for one loss and rho. On a GPU its steps are captured once and replayed."""
+
+    def __init__(self, loss: Loss, rho: float) -> None:
+        self.loss, self.rho = loss, rho
+        self._steps = Captured(self._newton_steps)
+
+    def __call__(self, logits: Tensor, duals: Tensor, labels: Tensor) -> Tensor:
+        """Solve it for every row, to a largest gradient entry of at most 1e-6."""
+        o, dual = logits.double(), duals.double()
+        match self.loss:
+            case CrossEntropy():
+                z = self._newton(o, dual + torch.nn.functional.one_hot(labels, self.loss.outputs))
+            case Logistic():
+                z = self._newton(o, dual + labels.double()[:, None])
+            case Squared():
+                z = (labels.double()[:, None] + dual + self.rho * o) / (1 + self.rho)
+            case loss:
+                raise TypeError(
+                    f"{type(loss).__name__} has no z-update; there is one for softmax, logistic and squared."
+                )
+        return z.to(logits.dtype)
+
+    def _newton(self, o: Tensor, pull: Tensor) -> Tensor:
+        """Damped Newton on z -> l(z) - pull^T z + rho/2 ||z - o||^2, all rows together."""
+        z: Tensor = o
+        for _ in range(0, MAX_STEPS, PER_LOOK[o.device.type]):
+            z, gradient = self._steps(z, o, pull)
+            if (worst := float(gradient)) <= TOLERANCE:
+                return z.clone() if z.device.type == "cuda" else z
+        warnings.warn(
+            f"A z-update stopped after {MAX_STEPS} steps at a gradient of {worst:.1e}; rho={self.rho}.", stacklevel=4
+        )
+        return z.clone()
+
+    def _newton_steps(self, z: Tensor, o: Tensor, pull: Tensor) -> tuple[Tensor, ...]:
+        """Some steps, and the largest entry of the gradient before the last of them."""
+        for _ in range(PER_LOOK[z.device.type]):
+            p = _probabilities(z)
+            gradient = p - pull + self.rho * (z - o)
+            d = _softmax_step(p, gradient, self.rho) if z.shape[-1] > 1 else _logistic_step(p, gradient, self.rho)
+            spread = d.amax(-1, keepdim=True).clamp_min(0) - d.amin(-1, keepdim=True).clamp_max(0)
+            z = z - d * torch.where(spread > 1e-12, torch.log1p(spread) / spread.clamp_min(1e-12), 1.0)
+        return z, gradient.abs().max()
 
 
 def z_update(loss: Loss, logits: Tensor, duals: Tensor, labels: Tensor, rho: float) -> Tensor:
-    """Solve the z-update for every row, to a largest gradient entry of at most 1e-6."""
-    o, dual = logits.double(), duals.double()
-    match loss:
-        case CrossEntropy():
-            target = torch.nn.functional.one_hot(labels, loss.outputs).double()
-            z = _newton(o, dual + target, rho, _softmax_step)
-        case Logistic():
-            z = _newton(o, dual + labels.double()[:, None], rho, _logistic_step)
-        case Squared():
-            z = (labels.double()[:, None] + dual + rho * o) / (1 + rho)
-        case _:
-            raise TypeError(f"{type(loss).__name__} has no z-update; there is one for softmax, logistic and squared.")
-    return z.to(logits.dtype)
-
-
-def _newton(o: Tensor, pull: Tensor, rho: float, step: Callable[[Tensor, Tensor, Tensor, float], Tensor]) -> Tensor:
-    """Damped Newton on z -> l(z) - pull^T z + rho/2 ||z - o||^2, all rows together."""
-    z = o.clone()
-    check = 1 if z.device.type == "cpu" else 4  # on a GPU a look at the gradient costs as much as several steps
-    for count in range(MAX_STEPS):
-        p = _probabilities(z)
-        gradient = p - pull + rho * (z - o)
-        if count % check == 0 and float(gradient.abs().max()) <= TOLERANCE:
-            break
-        d = step(p, gradient, z, rho)
-        spread = d.amax(-1, keepdim=True).clamp_min(0) - d.amin(-1, keepdim=True).clamp_max(0)
-        z = z - d * torch.where(spread > 1e-12, torch.log1p(spread) / spread.clamp_min(1e-12), 1.0)
-    else:
-        found = f"at a gradient of {float(gradient.abs().max()):.1e}; rho={rho}."
-        warnings.warn(f"A z-update stopped after {MAX_STEPS} steps {found}", stacklevel=3)
-    return z
+    """One z-update, not to be repeated."""
+    return ZUpdate(loss, rho)(logits, duals, labels)
 
 
 def _probabilities(z: Tensor) -> Tensor:
     return z.softmax(-1) if z.shape[-1] > 1 else z.sigmoid()
 
 
-def _softmax_step(p: Tensor, gradient: Tensor, z: Tensor, rho: float) -> Tensor:  # noqa: ARG001
+def _softmax_step(p: Tensor, gradient: Tensor, rho: float) -> Tensor:
     """(diag(p + rho) - p p^T)^-1 gradient; 1 - p^T D^-1 p is written as rho sum p/(p + rho), which never cancels."""
     d = 1 / (p + rho)
     pd = p * d
@@ -71,5 +90,5 @@ def _softmax_step(p: Tensor, gradient: Tensor, z: Tensor, rho: float) -> Tensor:
     return d * gradient + pd * share
 
 
-def _logistic_step(p: Tensor, gradient: Tensor, z: Tensor, rho: float) -> Tensor:  # noqa: ARG001
+def _logistic_step(p: Tensor, gradient: Tensor, rho: float) -> Tensor:
     return gradient / (p * (1 - p) + rho)

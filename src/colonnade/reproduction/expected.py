@@ -52,6 +52,7 @@ class Plan:
     script: Path | None
     reach: tuple[float, int] | None
     quick: Mapping[str, Any]
+    short: bool = False  # whether this is the quick version
 
     def shortened(self) -> Plan:
         """Fewer seeds, epochs or runs, as `quick` says; nothing is measured on the way to a score."""
@@ -63,6 +64,7 @@ class Plan:
             runs={name: self.runs[name] for name in quick.get("runs", self.runs)},
             config=self.folder / quick["config"] if "config" in quick else self.config,
             reach=None,
+            short=True,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.core import Step
+from colonnade.errors import Diverged
 from colonnade.evaluate.metrics import HEADLINE
 from colonnade.federation import Federation, Settings
 from colonnade.federation.holdings import Holdings
@@ -43,8 +45,8 @@ class Measured:
 
     def to_json(self) -> dict[str, Any]:
         told = {key: value for key, value in vars(self.figure).items() if value is not None}
-        mean = self.mean if self.by_seed else None
-        return {"what": self.what, "unit": self.unit, "mean": mean, "by_seed": self.by_seed, "holds": self.holds} | told
+        mean, *by_seed = (None if math.isnan(value) else value for value in (self.mean, *self.by_seed))
+        return {"what": self.what, "unit": self.unit, "mean": mean, "by_seed": by_seed, "holds": self.holds} | told
 
 
 class Study:
@@ -76,23 +78,27 @@ class Study:
         return Settings.from_mapping(tables, where=self.plan.name)
 
     def train(self, title: str, settings: Settings, seed: int, holdings: Holdings | None = None) -> Federation:
-        """One run to its end; its test scores at the plan's epochs become its curve and are recorded."""
+        """One run to its end; its test scores at the plan's epochs become its curve and are recorded. A run that
+        diverges scores NaN from there on."""
         federation = self.federation(settings, seed, holdings)
         score = HEADLINE[federation.holdings.encoder.task]
         curve: list[tuple[int, float]] = []
         reached = self.plan.reach is None
-        for step in federation.train():
-            if self.watch is not None:
-                self.watch(f"{title}, seed {seed}", step)
-            done, last = step.batch.step + 1, step.batch.number + 1 == federation.batches.per_epoch
-            if last:
-                curve.append((step.batch.epoch + 1, federation.evaluate("test")[score]))
-                if step.batch.epoch + 1 in self.plan.epochs:
-                    self.record(f"{title}, epoch {step.batch.epoch + 1}", curve[-1][1])
-            if not reached and self.plan.reach is not None and done % self.plan.reach[1] == 0:
-                reached = federation.evaluate("test")[score] >= self.plan.reach[0]
-                if reached:
-                    self._reached(title, federation, done)
+        try:
+            for step in federation.train():
+                if self.watch is not None:
+                    self.watch(f"{title}, seed {seed}", step)
+                if step.batch.number + 1 == federation.batches.per_epoch:
+                    curve.append((step.batch.epoch + 1, federation.evaluate("test")[score]))
+                done = step.batch.step + 1
+                if not reached and self.plan.reach is not None and done % self.plan.reach[1] == 0:
+                    reached = federation.evaluate("test")[score] >= self.plan.reach[0]
+                    if reached:
+                        self._reached(title, federation, done)
+        except Diverged:
+            curve += [(epoch, math.nan) for epoch in range(len(curve) + 1, settings.train.epochs + 1)]
+        for epoch in self.plan.epochs:
+            self.record(f"{title}, epoch {epoch}", curve[epoch - 1][1])
         self.curves.setdefault(title, []).append(curve)
         return federation
 

@@ -35,9 +35,14 @@ class Stacked(nn.Module):
         self._base = [copy.deepcopy(modules[0]).to("meta")]  # in a list: not a submodule
         self._chain = _chain(modules[0])
 
+    @property
+    def stacked_chain(self) -> nn.Sequential | None:
+        """The layers, with stacked parameters, where running them one after the other is all there is to do."""
+        return self.one if self._chain and isinstance(self.one, nn.Sequential) else None
+
     def forward(self, x: Tensor) -> Tensor:
-        if self._chain and isinstance(self.one, nn.Sequential):
-            for layer in self.one:
+        if self.stacked_chain is not None:
+            for layer in self.stacked_chain:
                 x = _stacked_linear(layer, x) if isinstance(layer, nn.Linear) else layer(x)
             return x
         base = self._base[0].train(self.training)
@@ -109,11 +114,14 @@ def unstack(state: State, count: int) -> list[State]:
 
 
 def _chain(module: nn.Module) -> bool:
-    layers = list(module) if isinstance(module, nn.Sequential) else []
-    return bool(layers) and all(
-        isinstance(layer, (nn.Linear, *ELEMENTWISE)) or (isinstance(layer, nn.Flatten) and layer.start_dim < 0)
+    """Whether the layers can be run here, one after the other: none of their own making, and none watched by hooks."""
+    layers = list(module) if type(module) is nn.Sequential else []
+    hooked = any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+    known = (
+        type(layer) in (nn.Linear, *ELEMENTWISE) or (type(layer) is nn.Flatten and layer.start_dim < 0)
         for layer in layers
     )
+    return bool(layers) and not hooked and all(known)
 
 
 def _stacked_linear(layer: nn.Linear, x: Tensor) -> Tensor:
