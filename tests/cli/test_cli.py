@@ -18,12 +18,13 @@ OPTIONS = {
     "demo": ["--out", "--quiet"],
     "run": ["--out", "--resume", "--seed", "--json", "--quiet", "FEDERATION.toml"],
     "predict": ["--rows", "--out", "--table", "--json", "DIR"],
+    "explain": ["--retrain", "--noise", "--rows", "--by", "--out", "--json", "--quiet", "DIR"],
+    "audit": ["--rows", "--party", "--out", "--json", "--quiet", "DIR"],
+    "privacy": ["--json", "DIR|FEDERATION.toml"],
     "algorithms": ["--json"],
     "datasets": ["--json"],
-    "reproduce": ["--quick", "--json"],
+    "reproduce": ["--quick", "--out", "--json"],
     "bench": ["--quick", "--json"],
-    "privacy": ["--json", "DIR|FEDERATION.toml"],
-    "audit": ["--rows", "--party", "--out", "--json", "--quiet", "DIR"],
 }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from colonnade.datasets.labels import Labels, Task
@@ -23,6 +23,7 @@ CLASSES = st.one_of(
 
 @settings(deadline=None, max_examples=50)
 @given(CLASSES)
+@example(["", "\0"])
 def test_decode_undoes_encode_and_classes_are_sorted(values: list[Any]) -> None:
     series = pd.Series(values, name="y")
     labels = Labels.fit(series, owner="bank")

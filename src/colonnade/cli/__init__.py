@@ -34,7 +34,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done · 2 bad input · 3 a party failed · 4 a privacy budget is spent · "
     "5 an audit threshold was crossed · 6 a figure was missed",
 )
-for command in (demo, run, predict, explain, algorithms, datasets, reproduce, bench, audit, privacy):
+for command in (demo, run, predict, explain, audit, privacy, algorithms, datasets, reproduce, bench):
     app.command()(command)
 
 

@@ -90,7 +90,8 @@ class Labels:
                 f"'{self.owner}' was given {given.dtype} values to decode, and they must be whole class numbers from 0 "
                 f"to {len(self.classes) - 1}. Take the argmax of the scores first."
             )
-        return np.asarray(np.array(self.classes)[given.numpy()])
+        words = isinstance(self.classes[0], str)  # as objects: NumPy's own strings lose trailing zero characters
+        return np.asarray(np.array(self.classes, dtype=object if words else None)[given.numpy()])
 
     def state(self) -> dict[str, Any]:
         """All that was learned, as JSON-able values."""

@@ -9,6 +9,7 @@ a graph has half as many kernels to run. Every other model or optimizer goes thr
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,6 +40,7 @@ def descend(
 
     For one party's `[rows, features]` or, where the model is a stack, a cohort's `[M, rows, features]`."""
     layers = chain(model)
+    SCRATCH.begin()
     if layers is not None and type(optimizer) is torch.optim.SGD:
         flat = Flat(optimizer)
         links = linked(layers, x, flat)
@@ -106,6 +108,36 @@ class Flat:
         return (part.view_as(parameter) for part, parameter in zip(parts, self.parameters, strict=True))
 
 
+class Scratch(threading.local):
+    """Buffers that a thread uses again in its next call: on a CPU, fresh pages cost as much as the arithmetic, and
+    giving pages back makes every core wait."""
+
+    KEPT = 1 << 24  # bytes of a buffer, at most
+
+    def __init__(self) -> None:
+        self.buffers: list[Tensor] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """From here on, whatever was taken before may be overwritten."""
+        self.taken = 0
+
+    def take(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """A buffer that nobody else has taken since `begin`."""
+        if like.device.type != "cpu":
+            return like.new_empty(shape)
+        at, self.taken = self.taken, self.taken + 1
+        if at < len(self.buffers) and self.buffers[at].shape == shape and self.buffers[at].dtype == like.dtype:
+            return self.buffers[at]
+        fresh = like.new_empty(shape)
+        if fresh.nbytes <= self.KEPT:
+            self.buffers[at : at + 1] = [fresh]
+        return fresh
+
+
+SCRATCH = Scratch()
+
+
 class Link:
     """y = activation(x A^T + b), one of a chain or a stack of them, with the buffers it and its gradients need."""
 
@@ -117,9 +149,16 @@ class Link:
         self.gb: Tensor | None = None
         if bias is not None:
             self.b, self.gb = (part.unsqueeze(-2) for part in flat.views[bias])
-        self.y = x.new_empty(*x.shape[:-1], self.A.shape[-2])
-        self.gy = torch.empty_like(self.y)
+        shape = (*x.shape[:-1], self.A.shape[-2])
+        self.y, self.gy = SCRATCH.take(shape, x), SCRATCH.take(shape, x)
         self.activation: Activation | None = None
+        self._error: Tensor | None = None
+
+    def error(self, target: Tensor) -> Tensor:
+        """A buffer of the target's shape."""
+        if self._error is None:
+            self._error = SCRATCH.take(tuple(target.shape), target)
+        return self._error
 
     def forward(self) -> None:
         if self.b is None:
@@ -168,7 +207,7 @@ def form_gradients(links: list[Link], target: Tensor, rho: float, head: Tensor |
     if head is None:
         torch.sub(y, target, out=g).mul_(scale)
     else:
-        error = _plus_product(target, y, head, -scale, scale, torch.empty_like(target))
+        error = _plus_product(target, y, head, -scale, scale, links[-1].error(target))
         _product(error, head.mT, g)
     for number in reversed(range(len(links))):
         links[number].backward(links[number - 1].gy if number else None)
