@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from colonnade.models import linear, mlp
 from colonnade.optim.capture import Captured
-from colonnade.optim.descent import ACTIVATIONS, Flat, Link, chain, descend, form_gradients, linked
+from colonnade.optim.descent import ACTIVATIONS, Flat, Link, Scratch, chain, descend, form_gradients, linked
 from colonnade.transport.stacked import Stacked
 
 ROWS, OUTPUTS, RHO = 37, 3, 1.7
@@ -249,3 +250,38 @@ def test_on_a_gpu_it_is_captured_and_the_same() -> None:
             plain.step()
     for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
         assert torch.allclose(p, q, rtol=1e-4, atol=1e-6)
+
+
+def test_a_thread_uses_its_buffers_again_and_shares_them_with_nobody() -> None:
+    like, scratch = torch.zeros(1), Scratch()
+    first, second = scratch.take((3, 2), like), scratch.take((3, 2), like)
+    assert first.data_ptr() != second.data_ptr()
+    scratch.begin()
+    assert scratch.take((3, 2), like).data_ptr() == first.data_ptr()
+    assert scratch.take((5,), like).shape == (5,)  # another shape in its place
+    scratch.begin()
+    assert [tuple(scratch.take(shape, like).shape) for shape in ((3, 2), (5,))] == [(3, 2), (5,)]
+    assert scratch.take((1,), like.double()).dtype == torch.float64
+    seen: list[int] = []
+    thread = threading.Thread(target=lambda: seen.append(scratch.take((3, 2), like).data_ptr()))
+    thread.start()
+    thread.join()
+    assert seen != [first.data_ptr()]
+
+
+def test_large_buffers_are_not_kept() -> None:
+    scratch = Scratch()
+    scratch.take((Scratch.KEPT // 4 + 1,), torch.zeros(1))
+    assert scratch.buffers == []
+
+
+def test_problems_of_other_sizes_in_between_change_nothing() -> None:
+    problem, other = Problem("mlp"), Problem("linear twice")
+    mine, theirs = problem.model, copy.deepcopy(problem.model)
+    ours, plain = (torch.optim.SGD(model.parameters(), 0.02, momentum=0.9) for model in (mine, theirs))
+    for _ in range(3):
+        problem.descend(mine, ours, 2)
+        other.descend(other.model, torch.optim.SGD(other.model.parameters(), 0.02), 2)
+    problem.step(theirs, plain, 6)
+    for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
+        assert torch.allclose(p, q, rtol=1e-5, atol=1e-7)

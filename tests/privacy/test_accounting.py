@@ -121,7 +121,7 @@ def test_a_missing_library_is_told_with_its_cure(monkeypatch: pytest.MonkeyPatch
 
     dp_accounting.cache_clear()
     monkeypatch.setattr(importlib, "import_module", absent)
-    with pytest.raises(ConfigError, match=r'pip install "colonnade\[crypto\]"'):
+    with pytest.raises(ConfigError, match=r'pip install "colonnade\[privacy\]"'):
         dp_accounting()
     monkeypatch.undo()
     assert dp_accounting().GaussianDpEvent

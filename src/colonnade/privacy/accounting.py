@@ -41,7 +41,7 @@ def dp_accounting() -> Any:
             importlib.import_module(f"dp_accounting.{part}")
     except ImportError:
         raise ConfigError(
-            'Privacy accounting needs dp-accounting, which is not installed: pip install "colonnade[crypto]".'
+            'Privacy accounting needs dp-accounting, which is not installed: pip install "colonnade[privacy]".'
         ) from None
     return library
 
