@@ -1,0 +1,280 @@
+"""A party that aligns: it blinds its own ids, multiplies the points of others by its secret, and forgets the secret.
+
+Secret multipliers and shuffles come from the operating system, not from the party's generator, whose seed others know.
+Both are new for every alignment, forgotten at its end and never saved.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+from colonnade.alignment import curve
+from colonnade.alignment.ids import Ids
+from colonnade.alignment.settings import AlignmentSettings
+from colonnade.core.message import Done, Message, Request
+from colonnade.core.party import Party, Refused, Seat, serves
+from colonnade.core.release import DpEvent, Released, Rule
+
+BLINDED, RAISED, POSITIONS = "blinded_ids", "raised_points", "positions"
+REVEALS = {
+    BLINDED: "how many ids the owner has; which they are takes its secret (decisional Diffie-Hellman)",
+    RAISED: "nothing more: another's points under one more secret, in a new order",
+    POSITIONS: "which entries of a shuffled list of blinded points are common; its owner learns which of its rows are",
+}
+HIDDEN = DpEvent("blinded (secp256k1)")
+
+
+class Card(Message):
+    """How many distinct ids a party has, and of how many columns they are made."""
+
+    ids: int
+    columns: int
+
+
+class Agree(Request[Card]):
+    """Asked first: who takes part in which order, and what will be learned by whom. It makes a new secret."""
+
+    parties: tuple[str, ...]
+    ids: str
+    reveal: str
+    learners: tuple[str, ...]
+
+
+class Points(Message):
+    points: Released
+
+
+class Blind(Request[Points]):
+    """Some of the party's own ids, blinded, in its secret order."""
+
+    start: int
+    count: int
+
+
+class Raise(Request[Done]):
+    """Multiply these points of `owner`'s, which `giver` handed out; `total` will come, in order."""
+
+    owner: str
+    giver: str
+    start: int
+    total: int
+    points: Released
+
+
+class Fetch(Request[Points]):
+    """Some of the points that were raised, in a new secret order."""
+
+    owner: str
+    start: int
+    count: int
+
+
+class Positions(Message):
+    positions: Released
+
+
+class Trace(Request[Positions]):
+    """Positions in what this party handed out, as positions in what it was given: of common points only."""
+
+    owner: str
+    positions: Released
+
+
+class Learn(Request[Done]):
+    """The party's own common ids, as positions in what it blinded, in the agreed order."""
+
+    positions: Released
+
+
+class Tell(Request[Done]):
+    """How many ids are common."""
+
+    common: int
+
+
+class End(Request[Done]):
+    """Forget the secret and the shuffles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blinding:
+    """An outbox's mechanism: digests of ids go in, blinded points come out, and nothing else can leave."""
+
+    secret: bytes = field(repr=False)
+    threads: int | None = None
+
+    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:  # noqa: ARG002
+        return torch.from_numpy(curve.blind(tensor.numpy(), self.secret, self.threads)), HIDDEN
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """Points that were multiplied when they came: their owner's blinding hides them still."""
+
+    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:  # noqa: ARG002
+        return tensor, HIDDEN
+
+
+@dataclass
+class Raising:
+    """Another party's points on their way through this one."""
+
+    total: int
+    chunks: list[NDArray[np.uint8]] = field(default_factory=list)
+    received: int = 0
+    points: NDArray[np.uint8] | None = None
+    order: NDArray[np.int64] | None = None
+    traced: bool = False
+
+
+class IdOwner(Party):
+    """Holds ids. After `align`, a learner knows how many are common and, where agreed, which of its rows they are."""
+
+    _parties: tuple[str, ...]
+    _secret: bytes
+    _order: NDArray[np.int64]
+    _raising: dict[str, Raising]
+
+    def __init__(self, seat: Seat, ids: Ids, settings: AlignmentSettings, *, threads: int | None = None) -> None:
+        super().__init__(seat)
+        curve.public_key()  # a missing library is told now, not at the first request
+        self.ids, self.settings, self.threads = ids, settings, threads
+        self.common: int | None = None
+        self.common_rows: NDArray[np.int64] | None = None  # in the agreed order
+        self._forget()
+
+    @serves
+    def agree(self, request: Agree) -> Card:
+        mine = {
+            "ids": self.settings.ids,
+            "reveal": self.settings.reveal,
+            "learners": self.settings.told(request.parties),
+        }
+        for key, value in mine.items():
+            asked = getattr(request, key)
+            self.expect(asked == value, f"its settings say {key} = {value!r}, and it was asked for {asked!r}")
+        self.expect(self.name in request.parties, f"it is not among the parties {list(request.parties)}")
+        self._parties, self._secret = request.parties, curve.fresh_secret()
+        self._order = shuffled(len(self.ids))
+        self._raising = {}
+        self.common, self.common_rows = None, None
+        self.outbox.rules |= {BLINDED: Rule(Blinding(self._secret, self.threads)), RAISED: Rule(Raised())}
+        return Card(len(self.ids), self.ids.columns)
+
+    @serves
+    def blind(self, request: Blind) -> Points:
+        self._expect_secret()
+        chosen = self._order[self._part(request.start, request.count, len(self.ids))]
+        return Points(self.outbox.release(torch.from_numpy(self.ids.digests[chosen]), BLINDED))
+
+    @serves
+    def raise_(self, request: Raise) -> Done:
+        self._expect_secret()
+        owner, known = request.owner, self._raising.get(request.owner)
+        self.expect(owner in self._parties and owner != self.name, f"it was given points of {owner!r}, no other party")
+        if request.start == 0 and known is None:
+            known = self._raising[owner] = Raising(request.total)
+        fits = known is not None and (request.start, request.total) == (known.received, known.total)
+        self.expect(fits, f"the points of '{owner}' came out of turn, at {request.start} of {request.total}")
+        assert known is not None
+        points = as_points(request.points, f"what '{request.giver}' handed out of '{owner}'")
+        received = known.received + len(points)
+        fits = len(points) > 0 and received <= known.total
+        self.expect(fits, f"'{owner}' has more points than it announced, or none")
+        try:
+            known.chunks.append(curve.multiply(points, self._secret, self.threads))
+        except curve.NotAPoint as error:
+            at = request.start + error.at
+            raise Refused(
+                f"point {at} of what '{request.giver}' handed out of '{owner}' is not on the curve secp256k1"
+            ) from None
+        known.received = received
+        if received == known.total:
+            known.order = shuffled(known.total)
+            known.points, known.chunks = np.concatenate(known.chunks), []
+            known.points = known.points[known.order]
+        return Done()
+
+    @serves
+    def fetch(self, request: Fetch) -> Points:
+        known = self._raising.get(request.owner)
+        if known is None or known.points is None:
+            raise Refused(f"it holds no raised points of '{request.owner}' any more, or not all yet")
+        part = known.points[self._part(request.start, request.count, known.total)]
+        if request.start + request.count == known.total:
+            known.points = None
+        return Points(self.outbox.release(torch.from_numpy(part), RAISED))
+
+    @serves
+    def trace(self, request: Trace) -> Positions:
+        self._expect_learner(request.owner)
+        known = self._raising.get(request.owner)
+        if known is None or known.order is None or known.points is not None or known.traced:
+            raise Refused(f"positions in the points of '{request.owner}' are traced once, after all were fetched")
+        found = known.order[self._positions(request.positions, known.total)]
+        known.traced = True
+        return Positions(self.outbox.release(torch.from_numpy(found.astype(np.int32)), POSITIONS))
+
+    @serves
+    def learn(self, request: Learn) -> Done:
+        self._expect_learner(self.name)
+        found = self._order[self._positions(request.positions, len(self.ids))]
+        self.common_rows, self.common = self.ids.rows[found], len(found)
+        return Done()
+
+    @serves
+    def tell(self, request: Tell) -> Done:
+        self.expect(self.settings.reveal == "count", "its settings say that rows are revealed, and it was told a count")
+        self.common = request.common
+        return Done()
+
+    @serves
+    def end(self, request: End) -> Done:  # noqa: ARG002
+        self._forget()
+        return Done()
+
+    def _forget(self) -> None:
+        self._parties, self._secret, self._order, self._raising = (), b"", np.empty(0, dtype=np.int64), {}
+        self.outbox.rules.pop(BLINDED, None)
+
+    def _expect_secret(self) -> None:
+        self.expect(bool(self._secret), "it has no secret for this; an alignment starts with agree")
+
+    def _expect_learner(self, owner: str) -> None:
+        allowed = self._parties and self.settings.reveal == "rows" and owner in self.settings.told(self._parties)
+        self.expect(bool(allowed), f"its settings do not let '{owner}' learn which rows are common")
+
+    def _part(self, start: int, count: int, total: int) -> slice:
+        self.expect(start >= 0 and count > 0 and start + count <= total, f"there is no part {start}+{count} of {total}")
+        return slice(start, start + count)
+
+    def _positions(self, released: Released, total: int) -> NDArray[np.int32]:
+        tensor = released.tensor
+        self.expect(tensor.dtype == torch.int32 and tensor.dim() == 1, "positions must be a list of int32")
+        found: NDArray[np.int32] = tensor.cpu().numpy()
+        inside = not len(found) or (found.min() >= 0 and found.max() < total)
+        self.expect(
+            bool(inside) and len(np.unique(found)) == len(found), f"positions must be distinct and below {total}"
+        )
+        return found
+
+
+def as_points(released: Released, whose: str) -> NDArray[np.uint8]:
+    """The bytes of points; what cannot be points is refused."""
+    tensor = released.tensor
+    if tensor.dtype != torch.uint8 or tensor.dim() != 2 or tensor.shape[1] != curve.POINT:
+        found = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+        raise Refused(f"{whose} must be points of {curve.POINT} bytes, uint8 [n, {curve.POINT}]; found {found}")
+    points: NDArray[np.uint8] = tensor.cpu().numpy()
+    return points
+
+
+def shuffled(count: int) -> NDArray[np.int64]:
+    """A secret order: ranks of 64 random bits each, from the operating system."""
+    return np.argsort(np.frombuffer(secrets.token_bytes(8 * count), dtype=np.uint64), kind="stable")

@@ -1,0 +1,118 @@
+"""Ids, made comparable: text by a stated rule, then one digest per row. No id is kept as text from here on.
+
+    exact         text as it is; whole numbers as their decimal digits, so 1 and "1" are one id and "01" is another
+    normalised    Unicode NFKC, case folded, white space stripped at the ends and made one space inside
+
+Composite ids are encoded with the number of parts and the length of each, so ("ab", "c") is not ("a", "bc"). Floats
+(1.0), dates, True and bytes are refused: they have no single spelling, and a float may have lost digits of a long id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.alignment.settings import AlignmentSettings
+from colonnade.errors import DataError
+
+DIGEST = 32
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ids:
+    """One party's ids: the digest of each distinct one, and the row of its table that it names."""
+
+    owner: str
+    digests: NDArray[np.uint8]
+    rows: NDArray[np.int64]
+    total: int  # rows in the table
+    columns: int  # that an id is made of
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"Ids({self.owner!r}, {len(self)} of {self.total} rows, {self.columns} columns)"
+
+    @property
+    def repeated(self) -> int:
+        """Rows left out because an earlier one has their id."""
+        return self.total - len(self)
+
+    @classmethod
+    def of(cls, owner: str, columns: Sequence[Iterable[Any]], settings: AlignmentSettings | None = None) -> Ids:
+        """From the columns that make up the id, each as long as the table."""
+        settings = settings or AlignmentSettings()
+        write = normalised if settings.ids == "normalised" else _as_is
+        parts = [_texts(owner, column, write) for column in columns]
+        joined = bytearray()  # not b"".join, which would hold every digest twice
+        for digest in _digests(owner, parts):
+            joined += digest
+        digests = np.frombuffer(joined, dtype=np.uint8).reshape(-1, DIGEST)
+        if not len(digests):
+            raise DataError(f"'{owner}' has a table without rows, and there is nothing to align. Check its export.")
+        _, first = np.unique(digests.view(f"S{DIGEST}").reshape(-1), return_index=True)
+        rows = np.sort(first).astype(np.int64)
+        repeated = len(digests) - len(rows)
+        if repeated and settings.duplicates == "refuse":
+            at = int(np.setdiff1d(np.arange(len(digests)), rows, assume_unique=True)[0])
+            raise DataError(
+                f"'{owner}' has {repeated} rows with an id that an earlier row has too, comparing {settings.ids} ids; "
+                f"the first is row {at}, counted from 0. An id must name one row: keep one row per id, or set "
+                '[alignment] duplicates = "first".'
+            )
+        return cls(owner, digests if not repeated else digests[rows], rows, len(digests), len(parts))
+
+
+def normalised(text: str) -> str:
+    """The same for all forms of a name that differ in Unicode form, case or white space."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return " ".join(folded.split())
+
+
+def _as_is(text: str) -> str:
+    return text
+
+
+def _texts(owner: str, column: Iterable[Any], write: Callable[[str], str]) -> Iterator[bytes]:
+    for row, value in enumerate(column):
+        yield _text(owner, row, value, write)
+
+
+def _text(owner: str, row: int, value: Any, write: Callable[[str], str]) -> bytes:
+    if isinstance(value, str):
+        text = write(value)
+        if text.strip():
+            try:
+                return text.encode()
+            except UnicodeEncodeError:
+                raise DataError(f"'{owner}' has an id in row {row} that is no valid Unicode. Correct it.") from None
+    elif not isinstance(value, bool | np.bool_):
+        try:
+            return str(operator.index(value)).encode()
+        except TypeError:
+            pass
+    if value is None or isinstance(value, str) or type(value).__name__ == "NAType" or value != value:
+        raise DataError(f"'{owner}' has no id in row {row}, and every row needs one. Remove such rows, or name them.")
+    raise DataError(
+        f"'{owner}' has an id of type {type(value).__name__} in row {row}, and ids must be text or whole numbers, to "
+        "be compared exactly. Convert the column to text, or to whole numbers."
+    )
+
+
+def _digests(owner: str, parts: Sequence[Iterator[bytes]]) -> Iterator[bytes]:
+    if not parts:
+        raise DataError(f"'{owner}' names no id column. Name at least one.")
+    head = len(parts).to_bytes(4, "big")
+    try:
+        for texts in zip(*parts, strict=True):
+            yield hashlib.sha256(head + b"".join(len(text).to_bytes(8, "big") + text for text in texts)).digest()
+    except ValueError:
+        raise DataError(f"'{owner}' has id columns of different lengths. Take them from one table.") from None

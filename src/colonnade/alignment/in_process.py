@@ -1,0 +1,102 @@
+"""An alignment whose parties all live in this process: for simulations, the command line, and tables to train on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.alignment.id_owner import IdOwner
+from colonnade.alignment.ids import Ids
+from colonnade.alignment.intersection import Alignment, Watch, align
+from colonnade.alignment.settings import AlignmentSettings
+from colonnade.core import Batches, Ledger, Peers, Seat
+from colonnade.errors import ConfigError, InputError
+from colonnade.transport import InProcess
+
+SUMMARY, ROWS = "alignment.json", "rows.npy"
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """The outcome, and what each organisation holds of it."""
+
+    found: Alignment
+    rows: dict[str, NDArray[np.int64]]  # of each party that learned them: row numbers of its table, in the agreed order
+    tables: dict[str, int]  # rows in each party's table
+    ledgers: dict[str, Ledger]
+
+    def to_json(self) -> dict[str, Any]:
+        """Sizes and settings; no row number and no id."""
+        found = self.found
+        return {
+            "driver": found.driver,
+            "ids": found.ids,
+            "reveal": found.reveal,
+            "learners": list(found.learners),
+            "common": found.common,
+            "parties": {
+                name: {
+                    "rows": self.tables[name],
+                    "ids": size,
+                    "learned": found.learned()[name],
+                    "bytes": {"out": self.ledgers[name].total("out"), "in": self.ledgers[name].total("in")},
+                }
+                for name, size in found.sizes.items()
+            },
+        }
+
+    def write(self, folder: Path) -> None:
+        """alignment.json, and each learner's parties/NAME/rows.npy: in a folder that appears whole or not at all."""
+        check_free(folder)
+        fresh = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+        try:
+            for name in self.found.sizes:
+                (fresh / "parties" / name).mkdir(parents=True)
+                if name in self.rows:
+                    np.save(fresh / "parties" / name / ROWS, self.rows[name], allow_pickle=False)
+            (fresh / SUMMARY).write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
+            shutil.rmtree(folder, ignore_errors=True)
+            fresh.rename(folder)
+        except OSError as error:
+            raise InputError(f"The alignment cannot be written to {folder}: {error.strerror or error}.") from None
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+
+def check_free(folder: Path) -> None:
+    """Refuse a folder that holds something else than an alignment."""
+    if folder.exists() and not ((folder / SUMMARY).exists() or (folder.is_dir() and not any(folder.iterdir()))):
+        raise ConfigError(f"{folder} exists and holds no alignment; it is left alone. Name another folder.")
+
+
+def align_here(
+    ids: Mapping[str, Ids],
+    settings: AlignmentSettings | None = None,
+    *,
+    driver: str | None = None,
+    through_bytes: bool = False,
+    threads: int | None = None,
+    watch: Watch | None = None,
+) -> Aligned:
+    """Align parties by their ids; the first drives, unless another is named."""
+    settings = settings or AlignmentSettings()
+    nothing = Batches({}, batch_size=1, epochs=1, seed=0)  # rows are agreed on here, not before
+    parties = {name: IdOwner(Seat.at(name, nothing), held, settings, threads=threads) for name, held in ids.items()}
+    first = parties[driver or next(iter(parties))]
+    others = {name: party for name, party in parties.items() if party is not first}
+    peers = Peers(first.name, others, InProcess(others, through_bytes=through_bytes), first.ledger)
+    found = align(first, peers, watch=watch)
+    return Aligned(
+        found,
+        {name: party.common_rows for name, party in parties.items() if party.common_rows is not None},
+        {name: held.total for name, held in ids.items()},
+        {name: party.ledger for name, party in parties.items()},
+    )

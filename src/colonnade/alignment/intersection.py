@@ -1,0 +1,251 @@
+"""Private set intersection by Diffie-Hellman, for two parties and for many, among parties that follow the protocol.
+
+Meadows, IEEE S&P 1986; Huberman, Franklin and Hogg, EC 1999. H hashes an id to a point of secp256k1, party k has a
+secret multiplier a_k, and multiplications commute:
+
+    1  every party k hands out { a_k H(id) }, shuffled
+    2  each list passes through every other party j in turn: multiplied by a_j, and shuffled anew
+    3  the driver compares the M lists { a_1 ... a_M H(id) }; what all hold is common, and sorted it is the order
+    4  unless only the count is wanted, the positions of the common points go back the way each list came, every party
+       undoing its shuffle, to the list's owner: it then knows its common rows, in the order that all share
+
+In a ring everybody works on one list at a time: M rounds, M multiplications per id. The driver carries the lists.
+
+Who learns what, when all follow the protocol and do not pool what they saw:
+
+    every party         how many distinct ids each other one has
+    a learner           its own common rows and their agreed order, which says nothing about any party's own order;
+                        with reveal = "count" only how many there are
+    the driver          the count; and with three or more parties how many ids any group of them shares, but not which:
+                        its own list comes back shuffled, so it cannot tell its ids apart in it
+    who is no learner   with reveal = "rows": the count, from the positions that pass through it
+
+A count can say much: a party that brings a single id learns whether all others have it. Nothing here stops a party that
+lies, that brings ids it does not have, or hands out points it did not compute; a driver could hand a party other points
+than it says. Ids are safe although they are easy to guess, since no guess can be tried without the owner's secret.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from colonnade.alignment import curve
+from colonnade.alignment.id_owner import (
+    POSITIONS,
+    Agree,
+    Blind,
+    End,
+    Fetch,
+    IdOwner,
+    Learn,
+    Points,
+    Raise,
+    Tell,
+    Trace,
+    as_points,
+)
+from colonnade.core.message import Message, Request
+from colonnade.core.party import Refused
+from colonnade.core.peers import Peers
+from colonnade.core.release import Released
+from colonnade.errors import ConfigError, PartyError
+
+CHUNK = 8192
+"""Points in a message: 270 kB, and about a second of work."""
+
+R = TypeVar("R", bound=Message)
+Watch = Callable[[int, int], None]
+"""Told how many multiplications are done, of how many."""
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """What the driver knows in the end. Which rows are common, each learner keeps to itself: `IdOwner.common_rows`."""
+
+    driver: str
+    sizes: dict[str, int]  # distinct ids of each party
+    common: int
+    ids: str
+    reveal: str
+    learners: tuple[str, ...]
+
+    def learned(self) -> dict[str, str]:
+        """In words, for each party, what it knows now and did not before."""
+        rows = "which of its rows are common, and their order" if self.reveal == "rows" else "how many rows are common"
+        groups = "; how many ids any group of parties shares, not which" if len(self.sizes) > 2 else ""
+        found = {}
+        for name in self.sizes:
+            told = rows if name in self.learners else "how many rows are common"
+            if name not in self.learners and name != self.driver and self.reveal == "count":
+                told = "not how many rows are common"
+            found[name] = f"the others' numbers of ids; {told}" + (groups if name == self.driver else "")
+        return found
+
+
+def align(driver: IdOwner, peers: Peers, *, watch: Watch | None = None, chunk: int = CHUNK) -> Alignment:
+    """Find the common rows of the driver and its peers. Each learner's are then its own `common_rows`."""
+    names = (driver.name, *peers)
+    if len(names) < 2 or len(set(names)) != len(names):
+        raise ConfigError(f"An alignment takes two or more parties with names of their own; found {list(names)}.")
+    return _Run(driver, peers, names, watch or (lambda _done, _total: None), chunk)()
+
+
+class _Run:
+    """One alignment, as its driver conducts it; it asks itself like the others, but nothing crosses then."""
+
+    def __init__(self, driver: IdOwner, peers: Peers, names: tuple[str, ...], watch: Watch, chunk: int) -> None:
+        self.driver, self.peers, self.names, self.watch, self.chunk = driver, peers, names, watch, chunk
+        self.learners = driver.settings.told(names)
+        self.sizes: dict[str, int] = {}
+        self.lists: dict[str, list[Released]] = {}  # of each party, as far as it got
+        self.done, self.failed, self.lock = 0, threading.Event(), threading.Lock()
+
+    def __call__(self) -> Alignment:
+        self._agree()
+        self._together(self._blind)
+        for turn in range(1, len(self.names)):
+            self._together(partial(self._raise, turn))
+        positions = common_positions({name: self._final(name) for name in self.names})
+        common = len(positions[self.driver.name])
+        for name in self.learners:
+            if self.driver.settings.reveal == "rows":
+                self._reveal(name, positions[name])
+            else:
+                self._ask(name, Tell(common))
+        for name in self.names:
+            self._ask(name, End())
+        settings = self.driver.settings
+        return Alignment(self.driver.name, self.sizes, common, settings.ids, settings.reveal, self.learners)
+
+    def _ask(self, name: str, request: Request[R]) -> R:
+        return self.driver.answer(request) if name == self.driver.name else self.peers.ask_one(name, request)
+
+    def _at(self, owner: str, turn: int) -> str:
+        """The party that a list reaches at this turn."""
+        return self.names[(self.names.index(owner) + turn) % len(self.names)]
+
+    def _agree(self) -> None:
+        settings = self.driver.settings
+        request = Agree(self.names, settings.ids, settings.reveal, self.learners)
+        cards = {name: self._ask(name, request) for name in self.names}
+        for name, card in cards.items():
+            mine = cards[self.driver.name].columns
+            if card.columns != mine:
+                raise ConfigError(
+                    f"'{name}' makes its ids of {card.columns} columns and '{self.driver.name}' of {mine}. "
+                    "Make them of the same columns, in the same order."
+                )
+            if card.ids < 1:
+                raise PartyError(name, request.kind, None, f"it says that it has {card.ids} ids")
+        self.sizes = {name: card.ids for name, card in cards.items()}
+
+    def _together(self, work: Callable[[str], None]) -> None:
+        """All lists at once, each at another party; the first failure stops the others at their next part."""
+
+        def one(owner: str) -> None:
+            try:
+                work(owner)
+            except BaseException:
+                self.failed.set()
+                raise
+
+        with ThreadPoolExecutor(len(self.names), thread_name_prefix="align") as pool:
+            try:
+                list(pool.map(one, self.names))
+            except BaseException:  # also an interruption from the keyboard
+                self.failed.set()
+                raise
+
+    def _parts(self, owner: str) -> Iterator[tuple[int, int]]:
+        for start in range(0, self.sizes[owner], self.chunk):
+            if self.failed.is_set():
+                return
+            yield start, min(self.chunk, self.sizes[owner] - start)
+
+    def _blind(self, owner: str) -> None:
+        made = self.lists[owner] = []
+        for start, count in self._parts(owner):
+            request = Blind(start, count)
+            made.append(self._checked(owner, request, self._ask(owner, request), count))
+            self._tick(count)
+
+    def _raise(self, turn: int, owner: str) -> None:
+        giver, taker = self._at(owner, turn - 1), self._at(owner, turn)
+        waiting = deque(self.lists.pop(owner))  # what is sent need not be kept
+        for start, count in self._parts(owner):
+            self._ask(taker, Raise(owner, giver, start, self.sizes[owner], waiting.popleft()))
+            self._tick(count)
+        made = []
+        for start, count in self._parts(owner):
+            request = Fetch(owner, start, count)
+            made.append(self._checked(taker, request, self._ask(taker, request), count))
+        self.lists[owner] = made
+
+    def _checked(self, giver: str, request: Request[Points], answer: Points, count: int) -> Released:
+        try:
+            found = len(as_points(answer.points, "the answer"))
+        except Refused as refused:
+            raise PartyError(giver, request.kind, None, str(refused)) from None
+        if found != count:
+            raise PartyError(giver, request.kind, None, f"it was asked for {count} points and gave {found}")
+        return answer.points
+
+    def _tick(self, count: int) -> None:
+        with self.lock:
+            self.done += count
+            self.watch(self.done, sum(self.sizes.values()) * len(self.names))
+
+    def _final(self, owner: str) -> NDArray[np.uint8]:
+        """A list that came through everybody. No party will multiply it, so whether it is points is checked here."""
+        giver = self._at(owner, len(self.names) - 1)
+        points = np.concatenate([released.tensor.cpu().numpy() for released in self.lists.pop(owner)])
+        if giver != self.driver.name:
+            try:
+                curve.check(points, self.driver.threads)
+            except curve.NotAPoint as error:
+                raise PartyError(giver, Fetch.kind, None, f"{error}, of what it handed out of '{owner}'") from None
+        ordered = np.sort(_comparable(points))
+        if bool((ordered[1:] == ordered[:-1]).any()):
+            raise PartyError(giver, Fetch.kind, None, f"it handed out points of '{owner}' more than once")
+        return points
+
+    def _reveal(self, owner: str, positions: NDArray[np.int64]) -> None:
+        """Back the way the list came, every party undoing its shuffle."""
+        released = self.driver.outbox.release(torch.from_numpy(positions.astype(np.int32)), POSITIONS)
+        for turn in range(len(self.names) - 1, 0, -1):
+            released = self._ask(self._at(owner, turn), Trace(owner, released)).positions
+        self._ask(owner, Learn(released))
+
+
+def common_positions(lists: Mapping[str, NDArray[np.uint8]]) -> dict[str, NDArray[np.int64]]:
+    """Where in each list, which has no point twice, the points are that all have, in the points' own order."""
+    words = {name: _comparable(points) for name, points in lists.items()}
+    orders = {name: np.argsort(points) for name, points in words.items()}
+    first, *others = words
+    common = words[first][orders[first]]
+    for name in others:
+        common = common[_found(common, words[name], orders[name])[1]]
+    return {name: _found(common, words[name], orders[name])[0] for name in words}
+
+
+def _found(
+    wanted: NDArray[np.bytes_], points: NDArray[np.bytes_], order: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Where in the points each of the wanted would be, and whether it is there."""
+    places = order[np.searchsorted(points, wanted, sorter=order).clip(max=len(points) - 1)]
+    return places, points[places] == wanted
+
+
+def _comparable(points: NDArray[np.uint8]) -> NDArray[np.bytes_]:
+    """Rows as strings of equal length, which numpy sorts like bytes."""
+    return np.ascontiguousarray(points).view(f"S{points.shape[1]}").reshape(-1)

@@ -1,0 +1,34 @@
+"""What parties must agree on before they align: the [alignment] table of a federation file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from colonnade.core.checks import one_of
+from colonnade.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class AlignmentSettings:
+    """A party refuses a driver that asks for other `ids`, `reveal` or `learners` than its own settings say."""
+
+    id: tuple[str, ...] = ()  # the columns that together name a row; none: the column [data] id
+    ids: str = one_of("exact", "normalised", default="exact")  # see `ids.normalised`
+    duplicates: str = one_of("refuse", "first", default="refuse")  # of an id's rows: none, or the first of them
+    reveal: str = one_of("rows", "count", default="rows")  # which rows are common, or only how many
+    learners: tuple[str, ...] = ()  # the parties that are told; none named: all
+
+    def __post_init__(self) -> None:
+        for key, what in (("id", "column"), ("learners", "party")):
+            names = getattr(self, key)
+            named = isinstance(names, tuple) and all(isinstance(name, str) and name for name in names)
+            if not named or len(set(names)) != len(names):
+                raise ConfigError(f"[alignment] {key} must be a list of {what} names, each once; found {names!r}.")
+
+    def told(self, parties: tuple[str, ...]) -> tuple[str, ...]:
+        """The learners among these parties, in their order."""
+        for name in self.learners:
+            if name not in parties:
+                there = ", ".join(map(repr, parties))
+                raise ConfigError(f"[alignment] learners names {name!r}, which is no party here; there are {there}.")
+        return tuple(name for name in parties if name in self.learners or not self.learners)

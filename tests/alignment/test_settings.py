@@ -1,0 +1,56 @@
+"""The [alignment] table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from colonnade.alignment import AlignmentSettings
+from colonnade.errors import ConfigError
+from colonnade.federation import Settings
+
+
+def test_all_learn_unless_some_are_named() -> None:
+    parties = ("clinic", "lab", "bank")
+    assert AlignmentSettings().told(parties) == parties
+    assert AlignmentSettings(learners=("bank", "clinic")).told(parties) == ("clinic", "bank")
+
+
+def test_a_learner_must_take_part() -> None:
+    with pytest.raises(ConfigError, match="learners names 'labb', which is no party here; there are 'clinic', 'lab'"):
+        AlignmentSettings(learners=("labb",)).told(("clinic", "lab"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"ids": "fuzzy"}, 'AlignmentSettings.ids must be one of "exact", "normalised"; found \'fuzzy\''),
+        ({"duplicates": "last"}, 'duplicates must be one of "refuse", "first"'),
+        ({"reveal": "all"}, 'reveal must be one of "rows", "count"'),
+        ({"learners": "clinic"}, r"\[alignment\] learners must be a list of party names, each once; found 'clinic'"),
+        ({"id": ("name", "name")}, r"\[alignment\] id must be a list of column names, each once"),
+        ({"id": ("name", 3)}, r"\[alignment\] id must be a list of column names"),
+        ({"match": "exact"}, r"\[alignment\] has no setting 'match'"),
+    ],
+)
+def test_a_bad_setting_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Settings.from_mapping({"alignment": wrong})
+
+
+def test_a_federation_file_holds_them() -> None:
+    given = {"id": ["name", "born"], "ids": "normalised", "duplicates": "first", "learners": ["clinic"]}
+    settings = Settings.from_mapping({"alignment": given})
+    assert settings.alignment == AlignmentSettings(("name", "born"), "normalised", "first", "rows", ("clinic",))
+    assert settings.to_mapping()["alignment"] == given | {"reveal": "rows"}
+    assert Settings.from_mapping(settings.to_mapping()) == settings
+    assert "alignment" not in Settings.from_mapping({}).to_mapping()
+
+
+def test_a_run_continues_whatever_an_alignment_may_do() -> None:
+    changed = Settings.from_mapping({"alignment": {"ids": "normalised"}})
+    changed.check_continues(Settings.from_mapping({}))
+    Settings.from_mapping({}).check_continues(changed)
+    with pytest.raises(ConfigError, match=r"\[data\] align is 'private' now and was 'exact'"):
+        Settings.from_mapping({"data": {"align": "private"}}).check_continues(changed)

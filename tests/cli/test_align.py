@@ -1,0 +1,93 @@
+"""`colonnade align` on files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.cli.called import Caller
+from tests.federation.small import frames, write
+
+NAMED = {"alignment": {"id": ["first", "last"], "ids": "normalised", "duplicates": "first", "learners": ["lab"]}}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    both = frames()
+    return write(tmp_path, {"clinic": both["clinic"].iloc[:60], "lab": both["lab"].iloc[20:]})
+
+
+def test_it_says_sizes_and_what_each_learned(path: Path, call: Caller) -> None:
+    both = frames()
+    common = len(set(both["clinic"].patient[:60]) & set(both["lab"].patient[20:]))
+    shown = call("align", path)
+    assert shown.code == 0
+    for part in (
+        f"{common} rows are common to all 2 parties",
+        "clinic (drives)",
+        "which of its rows are common",
+        "--out",
+    ):
+        assert part in shown.out
+    assert call("align", path, "--quiet").out == ""
+
+
+def test_the_rows_written_have_the_same_ids_in_the_same_order(path: Path, call: Caller, tmp_path: Path) -> None:
+    done = call("align", path, "--json", "--out", tmp_path / "aligned")
+    assert (done.code, done.err) == (0, "")
+    said = json.loads(done.out)
+    ids = {}
+    for name in ("clinic", "lab"):
+        rows = np.load(tmp_path / "aligned" / "parties" / name / "rows.npy")
+        ids[name] = pd.read_csv(path.parent / f"{name}.csv").patient.iloc[rows].tolist()
+    assert ids["clinic"] == ids["lab"]
+    assert len(ids["lab"]) == said["common"] > 20
+    assert {key: value for key, value in said.items() if key != "seconds"} == json.loads(
+        (tmp_path / "aligned" / "alignment.json").read_text()
+    )
+
+
+def test_a_count_says_no_more(path: Path, call: Caller, tmp_path: Path) -> None:
+    done = call("align", path, "--count", "--json", "--out", tmp_path / "count")
+    said = json.loads(done.out)
+    assert (said["reveal"], list((tmp_path / "count").rglob("*.npy"))) == ("count", [])
+    assert said["parties"]["lab"]["learned"] == "the others' numbers of ids; how many rows are common"
+    assert said["common"] == json.loads(call("align", path, "--json").out)["common"]
+
+
+def test_names_in_two_columns_match_whatever_their_form(tmp_path: Path, call: Caller) -> None:
+    clinic = pd.DataFrame({"first": ["Zoë", "Max", "Max"], "last": ["Groß", "Li", "Ma"], "diagnosis": [1, 0, 1]})
+    lab = pd.DataFrame({"first": ["max", "ZOË", "max "], "last": ["li", "gross", "LI"]})
+    path = write(tmp_path, {"clinic": clinic, "lab": lab}, NAMED)
+    assert call("align", path, "--quiet", "--out", tmp_path / "aligned").code == 0
+    assert sorted(np.load(tmp_path / "aligned/parties/lab/rows.npy").tolist()) == [0, 1]
+    assert not (tmp_path / "aligned/parties/clinic/rows.npy").exists()
+    said = json.loads((tmp_path / "aligned" / "alignment.json").read_text())
+    assert (said["parties"]["lab"]["rows"], said["parties"]["lab"]["ids"]) == (3, 2)
+
+
+def test_errors_are_messages(path: Path, call: Caller, tmp_path: Path) -> None:
+    assert "there is no such file" in call.fails(2, "align", _edited(path, 'lab.csv"', 'labs.csv"'))
+    assert "has no column 'person'" in call.fails(2, "align", _edited(path, '"patient"', '"person"'))
+    assert "cut into parties" in call.fails(2, "align", _edited(path, "[data]", '[data]\ndataset = "digits"'))
+    assert "which is no party here" in call.fails(
+        2, "align", _edited(path, "[data]", '[alignment]\nlearners=["x"]\n[data]')
+    )
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("mine")
+    assert "holds no alignment" in call.fails(2, "align", path, "--quiet", "--out", tmp_path / "notes")
+    (path.parent / "lab.csv").write_text("patient,iron\nP001,1\nP001,2\n")
+    assert "'lab' has 1 rows with an id that an earlier row has too" in call.fails(2, "align", path)
+    alone = tmp_path / "alone.toml"
+    alone.write_text('[parties.clinic]\ntable = "clinic.csv"\n')
+    assert "two or more parties; found 1" in call.fails(2, "align", alone)
+
+
+def _edited(path: Path, old: str, new: str) -> Path:
+    other = path.with_name("edited.toml")
+    assert old in path.read_text()
+    other.write_text(path.read_text().replace(old, new))
+    return other
