@@ -2,6 +2,7 @@
 
 Two clients, 10 columns each, two dense layers of 128 and one of 2: 18,178 weights; batches of 32; 2 classes. Client 2
 has the labels, so what crosses is between it and client 1. Columns are random: only time and traffic are of interest.
+Then what encrypted coefficients would cost in other algorithms, from the same product at two sizes.
 """
 
 from __future__ import annotations
@@ -17,10 +18,17 @@ import torch
 
 from colonnade.benchmark import Result, race
 from colonnade.datasets.labels import Labels
+from colonnade.encryption import make_keys
 from colonnade.federation import Federation, Settings
 from colonnade.federation.holdings import Holding, Holdings
 
 ROWS, BATCH, CLASSES = 1024, 32, 2
+ELSEWHERE = {  # per batch and party: coefficients, and the weights that they are multiplied into
+    "FDML at these sizes, 32 rows x 1 logit": (32, 18_048),
+    "SplitNN at these sizes, 32 rows x 128": (32 * 128, 17_920),
+    "FDML on MNIST (VIM), 1024 rows x 10": (1024 * 10, 14_700),
+    "SplitNN on MNIST (VIM), 1024 rows x 60": (1024 * 60, 14_100),
+}
 PAILLIER_BITS = 3072  # as strong as the 128 bits of the others
 
 
@@ -58,7 +66,7 @@ def run(quick: bool) -> list[Result]:
                 {"bytes": float(sent[ours]), "jacobian bytes": float(sent[theirs])},
             ),
         ]
-    return [*results, _paillier(weights, best["ours"])]
+    return [*results, _paillier(weights, best["ours"]), *_elsewhere()]
 
 
 def _federation(mode: str, **algorithm: Any) -> Federation:
@@ -97,6 +105,32 @@ def _bytes(federation: Federation) -> int:
     entries = federation.ledgers["client_1"].entries
     last = entries[-1].batch
     return sum(entry.bytes for entry in entries if entry.batch == last and entry.name != "log_odds")
+
+
+def _elsewhere() -> list[Result]:
+    """A coefficient costs one rotation, and a product per ciphertext of weights (8,192 of them, BFV)."""
+    rows, slots, random = 32, 8192, torch.Generator().manual_seed(0)
+    secret = make_keys("bfv", use="products", limit=4.0)
+    seconds = {1: float("inf"), 3: float("inf")}
+    for chunks in (1, 3) * 3:
+        jacobian, coefficients = torch.rand(rows, chunks * slots, generator=random), torch.rand(rows, generator=random)
+        start = time.process_time()
+        secret.public.product(secret.encrypt(coefficients, owner="client_2"), jacobian, owner="client_1")
+        seconds[chunks] = min(seconds[chunks], (time.process_time() - start) / rows)
+    product = (seconds[3] - seconds[1]) / 2
+    rotation = seconds[1] - product
+    results = []
+    for what, (count, weights) in ELSEWHERE.items():
+        chunks = -(-weights // slots)
+        results.append(
+            Result(
+                f"encrypted coefficients in {what}, computed",
+                f"{count * (rotation + chunks * product):,.1f} s of one core a step",
+                f"{count:,} coefficients x ({rotation * 1e3:.1f} + {chunks} x {product * 1e3:.1f}) ms, measured",
+                numbers={"seconds": count * (rotation + chunks * product), "weights per coefficient": weights / count},
+            )
+        )
+    return results
 
 
 def _paillier(weights: int, ours: float) -> Result:

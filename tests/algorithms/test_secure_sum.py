@@ -240,11 +240,12 @@ class Says(nn.Module):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e9])
 @pytest.mark.parametrize("transport", [sequential, cohorts])
-def test_a_value_that_cannot_be_summed_is_an_error_that_names_party_and_value(transport: Any, value: float) -> None:
+def test_a_value_that_cannot_be_summed_is_an_error_that_names_its_party_alone(transport: Any, value: float) -> None:
     columns = (4, 4, 3) if transport is cohorts else (4, 4, 4)
     toy = federation(SECURE, transport, columns=columns, wrap_model={"bob": lambda model: Says(model, value)})
-    with pytest.raises(PartyError, match=rf"'bob' has the value {value:.0f}.* at \[0, 1\].*up to 1048576") as caught:
+    with pytest.raises(PartyError, match=r"'bob' has a value that does not fit.* to 1048576") as caught:
         toy.run(1)
+    assert str(value) not in str(caught.value)
     assert caught.value.batch == "train/0/0"
 
 

@@ -161,3 +161,15 @@ def test_a_cohort_cannot_encrypt_for_its_members() -> None:
     together = CohortOutbox([party.outbox for party in toy.parties.values()], "ada, bob, cyd")
     with pytest.raises(BoundaryError, match="each must encrypt gradient for itself"):
         together.pass_on(sealed.encrypted, "gradient")
+
+
+@quiet
+@pytest.mark.parametrize("mode", ["plaintext", *ENCRYPTED])
+@pytest.mark.parametrize("scheme", ["plain", "ckks", "bfv"])
+def test_what_is_said_to_cross_is_what_ledgers_hold(mode: str, scheme: str) -> None:
+    toy = made(mode, scheme, columns=(3, 3), task="binary")
+    toy.run(1)
+    told = vfedcce.crossing(toy.driver.config)
+    for number, own in enumerate((toy.parties["ada"], toy.driver)):
+        sent = {(entry.name, entry.event) for entry in own.seat.ledger.entries if entry.direction == "out"}
+        assert sent == {(name, event.kind) for name, event in told[number].items()}

@@ -48,6 +48,14 @@ def test_a_run_is_attacked_and_stays_bit_identical(run: Path) -> None:
     assert scores(audit_run(run, rows=16)) == scores(found)
 
 
+def test_shares_of_a_sum_are_no_columns_to_attack_and_it_is_said() -> None:
+    pytest.importorskip("cryptography")
+    found = audit_federation(trained("vimadmm_joint", config={"aggregation": "secure"}, train={"epochs": 1}), rows=8)
+    assert {one.limit for one in found.findings} == {"label_inference"}
+    (note,) = found.notes
+    assert note.startswith("What clinic, lab sent for each row arrived masked: registry can read their sum alone")
+
+
 def test_a_crossed_threshold_is_an_error_that_names_it(run: Path) -> None:
     found = audit_run(run, rows=8)
     assert [one.limit for one in found.crossed][:1] == ["label_inference"]

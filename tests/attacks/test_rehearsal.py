@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,9 @@ def test_what_is_no_run_is_refused_under_its_own_name(tmp_path: Path) -> None:
     text = (tmp_path / "lab.csv").read_text().replace("0.", "1.")
     (tmp_path / "lab.csv").write_text(text)
     with pytest.raises(CheckpointError, match=str(run)), reopen(run):
+        pass
+    shutil.rmtree(run / "parties")
+    with pytest.raises(CheckpointError, match="a run has a folder per party under"), reopen(run):
         pass
 
 

@@ -76,11 +76,12 @@ def test_pictures_of_rows_are_for_public_data_sets_alone(tmp_path: Path) -> None
 
 def test_a_second_audit_replaces_the_first_and_leaves_other_files(table: Audit, tmp_path: Path) -> None:
     write(picture("mnist"), tmp_path)
-    (tmp_path / "notes.txt").write_text("mine")
+    for mine in ("notes.txt", "holiday.png"):
+        (tmp_path / mine).write_text("mine")
     write(table, tmp_path)
     first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert "inversion-client_01.png" not in first
-    assert first["notes.txt"] == b"mine"
+    assert first["notes.txt"] == first["holiday.png"] == b"mine"
     write(table, tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
 

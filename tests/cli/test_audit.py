@@ -7,8 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.attacks.runs import fingerprints, finished
+from tests.attacks.runs import fingerprints, finished, settings
 from tests.cli.called import Caller
+from tests.federation.small import frames, write
+
+from colonnade.attacks.audit import audit_run
+from colonnade.cli.audit import tables_of
+from colonnade.federation import Federation
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +56,14 @@ def test_a_crossed_threshold_is_code_5_and_the_report_is_there(call: Caller, run
     assert "above label_inference = 0.6" in shown.out
     lenient = with_thresholds(run, tmp_path / "lenient", "label_inference = 1.0\ninversion_ssim = 0.0")
     assert call("audit", lenient, "--rows", 8, "--quiet").code == 0  # there is no picture to look at
+
+
+def test_each_attack_has_one_table(tmp_path: Path) -> None:
+    Federation.from_toml(write(tmp_path, frames(120, "binary"), settings("splitnn"))).fit(tmp_path / "run")
+    found = audit_run(tmp_path / "run", rows=8)
+    titles = [str(table.title).split(",")[0] for table in tables_of(found)]
+    assert len(titles) == len({one.attack for one in found.findings}) > 3
+    assert sum(table.row_count for table in tables_of(found)) == len(found.findings)
 
 
 def test_json_is_the_report(call: Caller, run: Path, tmp_path: Path) -> None:

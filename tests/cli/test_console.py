@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.table import Table
 from tests.federation.small import federation, frames
 
 from colonnade.cli import console
+from colonnade.errors import CheckpointError
 
 
 def shown(table: Table) -> str:
@@ -49,13 +51,22 @@ def test_a_quiet_bar_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert out.file.getvalue() == ""
 
 
+def test_a_folder_without_a_run_says_where_one_is(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"is not a run directory.*colonnade run FEDERATION.toml"):
+        console.a_run(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoint.json").write_text("{}")
+    assert console.a_run(tmp_path / "run") == tmp_path / "run"
+    with pytest.raises(CheckpointError, match=rf"Did you mean {tmp_path}/run\?"):
+        console.a_run(tmp_path)
+
+
 def test_tables_hold_every_split_and_every_party() -> None:
     metrics = shown(
         console.metrics_table({"train": {"loss": 0.5, "accuracy": 0.91}, "test": {"loss": 0.6, "accuracy": 0.87}})
     )
     for part in ("train", "test", "0.9100", "0.8700", "accuracy"):
         assert part in metrics
-    assert "How good" in shown(console.metrics_table({}))  # a spent budget may allow no measurement
     summary = {"bytes": {"clinic": {"out": 2000, "in": 3000}}, "parties": {"clinic": ["features", "labels"]}}
     traffic = shown(console.traffic_table(summary))
     for part in ("clinic", "features and labels", "2.0 kB", "3.0 kB"):

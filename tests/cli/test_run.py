@@ -117,6 +117,10 @@ def test_a_spent_budget_is_code_4_and_leaves_a_model(
     assert told.code == 4
     assert json.loads(told.out)["rounds"] == 5
     assert call("run", path, "--out", tmp_path / "shown").code == 4  # with tables, whatever could be measured
+    never = {"outbox": {"embedding": {"mechanism": {"name": "spent", "after": 0}}}}
+    nothing = call("run", write(tmp_path, settings=quick(parties={"lab": never})), "--out", tmp_path / "nothing")
+    assert nothing.code == 4
+    assert "No rows could be measured." in nothing.out
 
 
 def ids_file(folder: Path, ids: list[str]) -> Path:

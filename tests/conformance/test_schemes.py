@@ -176,11 +176,12 @@ def test_damage_is_noticed(scheme: str, damage: Callable[[Encrypted], Encrypted]
 
 @every_scheme
 @pytest.mark.parametrize("value", [LIMIT * 1.001, -1e30, math.nan, math.inf])
-def test_a_value_out_of_range_is_named_and_never_a_wrong_number(scheme: str, value: float) -> None:
+def test_a_value_out_of_range_is_refused_not_told_and_never_a_wrong_number(scheme: str, value: float) -> None:
     x = random(5)
     x[3] = value
-    with pytest.raises(DataError, match=rf"'ada' cannot encrypt {value:g}: .* from -50 to 50".replace("+", r"\+")):
+    with pytest.raises(DataError, match=r"'ada' has a value that it cannot encrypt: .* from -50 to 50") as refused:
         remote(scheme).encrypt(x, owner="ada")
+    assert f"{value:g}" not in str(refused.value)
 
 
 @every_scheme
@@ -198,7 +199,7 @@ def test_what_could_overflow_is_refused_before_it_does(scheme: str) -> None:
     with pytest.raises(DataError, match="The sum could reach"):
         sums.public.add_plain(sums.public.add(one, one), full, owner="bob")
     public = remote(scheme, "products")
-    with pytest.raises(DataError, match="'bob' cannot multiply by a column that sums to"):
+    with pytest.raises(DataError, match="'bob' has a value that it cannot multiply by in a column"):
         public.product(public.encrypt(random(2), owner="ada"), torch.full((2, 2), public.capacity), owner="bob")
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from colonnade.core import Batches, DpEvent, Ledger, Message, Released, Rule, Seat, wire
+from colonnade.core import Batches, DpEvent, Encrypted, Ledger, Message, Released, Rule, Seat, wire
 from colonnade.core.release import Meter
 from colonnade.errors import BudgetExhausted
 
@@ -63,6 +63,37 @@ def test_it_is_charged_what_leaves_once_with_its_rows_and_event() -> None:
     with box.answering("bob"):
         box.release(torch.tensor(1.0), "x")
     assert meter.charged[2:] == [("x", None, 1, "drawn")]
+
+
+class Toy:
+    """Encrypts as a toy; with `decrypt`, as the secret key does."""
+
+    def __init__(self, scheme: str) -> None:
+        self.scheme = scheme
+
+    def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
+        return Encrypted(self.scheme, owner, tuple(values.shape), "values", 1.0, values.numpy().tobytes())
+
+
+class Secret(Toy):
+    def decrypt(self, x: Encrypted) -> Tensor:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "charged"),
+    [
+        (Secret("toy"), "y", []),  # nobody but its owner can read it
+        (Toy("toy"), "y", ["non-private"]),  # somebody else can
+        (Secret("plain"), "y", ["non-private"]),  # everybody can
+        (Secret("toy"), "x", ["drawn"]),  # a mechanism let it through, so it is meant for somebody
+        (Toy("toy"), "x", ["drawn"]),
+    ],
+)
+def test_what_only_its_owner_can_read_costs_nothing(key: Toy, name: str, charged: list[str]) -> None:
+    meter = Counts(1)
+    seat(meter).outbox.encrypt(torch.zeros(4, 2), name, "train/0/0", key=key)
+    assert [kind for *_, kind in meter.charged] == charged
 
 
 def test_what_it_refuses_is_not_released() -> None:

@@ -197,13 +197,14 @@ def test_numbers_that_nobody_masked_are_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1.0001 * LIMIT, -1e30])
-def test_a_value_that_no_sum_could_hold_is_refused_with_its_owner_value_and_place(value: float) -> None:
+def test_a_value_that_no_sum_could_hold_is_refused_and_not_told(value: float) -> None:
     masks, values = agreed(2)["p1"], torch.zeros(3, 2)
     values[2, 1] = value
     with pytest.raises(Refused) as caught:
         masks.share(values, "b")
-    assert str(caught.value).startswith(f"'p1' has the value {float(values[2, 1])} at [2, 1]")
-    assert "1048576" in str(caught.value)
+    assert "'p1' has a value that does not fit" in str(caught.value)
+    assert "from -1048576 to 1048576" in str(caught.value)
+    assert str(float(values[2, 1])) not in str(caught.value)  # the text travels
     assert masks.share(torch.zeros(1), "b").settings["round"] == 1
 
 

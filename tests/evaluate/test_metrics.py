@@ -11,7 +11,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from colonnade.evaluate.metrics import HEADLINE, auc, measure
+from colonnade.evaluate.metrics import HEADLINE, auc, hits, measure
 from colonnade.optim.losses import CrossEntropy, Logistic, Squared
 
 ROWS = st.lists(st.tuples(st.sampled_from([-2.0, -0.5, 0.0, 0.25, 3.0]), st.booleans()), min_size=2, max_size=40)
@@ -37,10 +37,21 @@ def test_two_classes(seed: int) -> None:
     outputs, labels = torch.randn(50, 1, generator=generator), torch.randint(2, (50,), generator=generator)
     found = measure(Logistic(), outputs, labels)
     probability = outputs[:, 0].double().sigmoid()
-    assert list(found) == ["loss", "accuracy", "auc"]
+    assert list(found) == ["loss", "accuracy", "auc", "precision", "recall", "f1"]
     assert found["loss"] == pytest.approx(sklearn.metrics.log_loss(labels, probability), rel=1e-5)
     assert found["accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(labels, probability > 0.5))
     assert found["auc"] == pytest.approx(sklearn.metrics.roc_auc_score(labels, probability))
+
+
+@given(rows=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30))
+@settings(deadline=None, max_examples=200)
+def test_hits_are_scikit_learns_with_the_second_class_as_the_positive_one(rows: list[tuple[bool, bool]]) -> None:
+    decided, labels = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
+    theirs = sklearn.metrics.precision_recall_fscore_support(labels, decided, average="binary", zero_division=0)
+    ours = hits(torch.tensor(decided), torch.tensor(labels))
+    assert list(ours.values()) == pytest.approx(theirs[:3], abs=1e-12)
+    found = measure(Logistic(), torch.tensor(decided)[:, None] - 0.5, torch.tensor(labels))
+    assert {name: found[name] for name in ours} == ours
 
 
 def test_several_classes() -> None:

@@ -7,11 +7,12 @@ import math
 import pytest
 import torch
 from scipy.stats import kendalltau, spearmanr
-from tests.explain.trained import ALGORITHMS, WITHOUT_HEADS, fresh, trained
+from tests.explain.trained import ALGORITHMS, WITHOUT_HEADS, frames, fresh, settings, trained
 
 from colonnade.errors import ConfigError
 from colonnade.explain import correlation, gather, head_changes, head_norms, permutation, ranking, silenced
 from colonnade.explain.importance import Lost, permuted_by
+from colonnade.federation import Federation
 from colonnade.optim.heads import blocks
 
 
@@ -46,8 +47,6 @@ def test_a_hidden_layer_mixes_the_parties() -> None:
 
 @pytest.mark.parametrize("algorithm", ["vimadmm", "vimsgd", "splitnn"])
 def test_head_changes_are_measured_from_the_start(algorithm: str) -> None:
-    from colonnade.federation import Federation
-
     federation = trained(algorithm)
     untrained = Federation(federation.settings, federation.holdings)
     assert set(head_changes(untrained).values()) == {0.0}
@@ -58,6 +57,14 @@ def test_head_changes_are_measured_from_the_start(algorithm: str) -> None:
 
     moved = blocks(heads(federation) - heads(untrained), federation.driver.widths.values())
     assert list(head_changes(federation).values()) == pytest.approx([float(part.norm()) for part in moved])
+
+
+def test_heads_start_where_they_did_when_labels_were_drawn_from_the_same_seed() -> None:
+    labels = {"mechanism": {"name": "randomized_response", "epsilon": 2.0}}
+    owner, engine = {"outbox": {"labels": labels}}, {"device": "cpu", "noise": "seeded"}
+    given = settings(parties={"weak": owner}, federation=engine)
+    untrained = Federation.from_frames(frames(), id="id", label="y", settings=given)
+    assert set(head_changes(untrained).values()) == {0.0}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -12,7 +12,7 @@ import torch
 from tests.explain.trained import ALGORITHMS, WITHOUT_HEADS, frames, fresh, settings, trained
 
 from colonnade.errors import BudgetExhausted, ConfigError, InputError
-from colonnade.explain import Report, correlation, explain, gather, permutation, retrain, silenced, write
+from colonnade.explain import Report, correlation, explain, gather, permutation, retrain, silenced, tsne, write
 from colonnade.federation import Federation
 
 
@@ -103,6 +103,46 @@ def test_a_spent_budget_leaves_out_the_noise_alone(monkeypatch: pytest.MonkeyPat
         explain(trained("fdml"), repeats=1)
 
 
+def test_a_wrong_measure_is_refused_before_anybody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(*_: object, **__: object) -> None:
+        raise AssertionError("a release was asked for")
+
+    monkeypatch.setattr("colonnade.explain.report.gather", ask)
+    with pytest.raises(ConfigError, match=r"can be ranked by permutation, silenced, noise; found 'head_norm'"):
+        explain(trained("fdml"), by="head_norm")
+
+
+def test_who_paid_is_said_and_what_nobody_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    gaussian = {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 5.0}}
+    rules: dict[str, Any] = {"parties": {"strong": {"outbox": {"embedding": gaussian}}}, "train": {"epochs": 1}}
+    federation = fresh(**rules)
+    item = next(iter(federation.accounts["strong"].counts))
+    before = federation.accounts["strong"].released(item)[1]
+    report = explain(federation, repeats=2, tsne_rows=10)
+    assert federation.accounts["strong"].released(item)[1] - before == report.rows  # each test row once
+    assert "strong paid for it" in report.notes[-1]
+    assert "charged to nobody" in report.notes[-1]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BudgetExhausted("'strong' will not release again.")
+
+    monkeypatch.setattr("colonnade.explain.experiments.noise_validation", refuse)
+    with pytest.raises(BudgetExhausted):
+        explain(federation, by="noise", repeats=1)
+
+
+def test_the_plane_is_in_no_order_that_says_whose_label_is_whose() -> None:
+    federation = trained()
+    report = explain(federation, repeats=1)
+    assert report.tsne is not None
+    agreed = federation.labels[federation.batches.splits["test"]].tolist()
+    assert report.tsne["labels"] == sorted(agreed) != agreed
+    plane = tsne(gather(federation), [report.ranking[0], report.ranking[-1]])
+    for party, points in plane.points.items():
+        rows = {(*(round(float(at), 3) for at in xy), label) for xy, label in zip(points, agreed, strict=True)}
+        assert {(*xy, y) for xy, y in zip(report.tsne["points"][party], report.tsne["labels"], strict=True)} == rows
+
+
 def test_retraining_adds_to_a_copy() -> None:
     federation = fresh(train={"epochs": 1})
     report = explain(federation, repeats=1, rows=30, tsne_rows=10)
@@ -146,8 +186,14 @@ def test_files_are_written_whole(tmp_path: Path) -> None:
     assert len(plane["labels"]) == 20
     assert torch.tensor(plane["points"][report.ranking[0]]).shape == (20, 2)
     assert sorted(path.name for path in made[0].parent.iterdir()) == ["explain.json", "tsne.json"]
+    mine, stale = made[0].with_name("mine.png"), made[0].with_name("summarization.png")
+    for path in (mine, stale):
+        path.write_text("")
+    write(report, mine.parent, pictures=False)
+    assert mine.exists()
+    assert not stale.exists()
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written"):
+    with pytest.raises(InputError, match=r"cannot be written.*Choose another --out"):
         write(report, tmp_path / "file", pictures=False)
 
 

@@ -29,7 +29,7 @@ def test_the_history_has_one_record_per_epoch_and_the_watch_sees_all() -> None:
     for number, record in enumerate(outcome.history):
         sums = [step.loss * step.batch.size for step in steps[number * 4 : number * 4 + 4]]
         assert record["loss"] == pytest.approx(sum(sums) / 56)  # per row: the last batch is half as long
-        assert set(record["validation"]) == {"loss", "accuracy", "auc"}
+        assert set(record["validation"]) == {"loss", "accuracy", "auc", "precision", "recall", "f1"}
         assert record["seconds"] >= 0
     assert outcome.history[-1]["validation"] == one.evaluate("validation")
     travelled = [record["bytes"] for record in outcome.history]

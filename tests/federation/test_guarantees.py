@@ -77,3 +77,46 @@ def test_a_training_row_moves_the_releases_of_other_rows() -> None:
         seen.append(each.owners["lab"].model(each.owners["lab"].x("train/0/2")).detach())
     assert first[0] not in one.holdings.ids[one.batches.rows("train/0/2").numpy()]
     assert not torch.allclose(*seen)
+
+
+KEY = {"public_key": "public"}
+LOG_ODDS = {"lab": {"outbox": {"log_odds": GAUSSIAN}, "budget": {"epsilon": 20.0}}}
+
+
+def vfedcce(**algorithm: str) -> dict[str, Any]:
+    changes = {"algorithm": {"name": "vfedcce", **algorithm}, "train": {"epochs": 1, "early_stop": False}}
+    return {**quick(), **changes, "parties": LOG_ODDS}
+
+
+@pytest.mark.parametrize(
+    ("mode", "columns", "labels"),
+    [
+        ("encrypted-coefficients", {"masked_gradient": "blinded"}, KEY | {"coefficients": "encrypted"}),
+        ("encrypted-jacobian", KEY | {"jacobian": "encrypted"}, {}),
+    ],
+)
+def test_what_crosses_encrypted_costs_nothing_and_is_told(
+    mode: str, columns: dict[str, str], labels: dict[str, str], tmp_path: Path
+) -> None:
+    one = federation(settings=vfedcce(mode=mode))
+    expected = [g.to_json() for g in plan(one)]
+    outcome = one.fit(tmp_path / "run")
+    assert outcome.summary["privacy"] == expected == [g.to_json() for g in of_run(RunDirectory(tmp_path / "run"))]
+    told = {(g["party"], g["protects"]): {r["release"]: r["mechanism"] for r in g["releases"]} for g in expected}
+    for found, words in ((told["lab", "columns"], columns), (told["clinic", "labels"], labels)):
+        assert {name: how.partition(" ")[0].rstrip(":") for name, how in found.items() if name in words} == words
+    assert told["clinic", "labels"]["gradient"] == "plain"
+    (lab,) = [g for g in expected if g["party"] == "lab"]
+    assert lab["budget"]["spent"] > 0  # of the log-odds alone
+
+
+@pytest.mark.parametrize("settings", [{"mode": "plaintext"}, {"mode": "encrypted-jacobian", "scheme": "plain"}])
+@pytest.mark.filterwarnings("ignore:vfedcce in plaintext", 'ignore:The encryption scheme "plain"')
+def test_what_can_be_read_after_all_has_no_guarantee(settings: dict[str, str]) -> None:
+    one = federation(settings=vfedcce(**settings))
+    (lab,) = [g for g in plan(one) if g.party == "lab"]
+    assert lab.budget is not None
+    assert lab.budget["spent"] is None
+    outcome = one.fit()
+    assert outcome.exhausted
+    assert 'will not release "jacobian" again: epsilon would be infinite' in outcome.stopped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -58,6 +59,32 @@ def test_an_mlp_has_a_relu_after_every_layer_the_last_one_too() -> None:
     kinds = [type(part) for part in model.children()]
     assert kinds == [nn.Linear, nn.ReLU] * 3
     assert bool((model(torch.randn(50, 3)) >= 0).all())
+
+
+@pytest.mark.parametrize(("name", "kind"), [("relu", nn.ReLU), ("elu", nn.ELU), ("tanh", nn.Tanh)])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_an_mlp_has_the_activation_and_dropout_it_was_given_after_every_layer(
+    name: str, kind: type[nn.Module], dropout: float
+) -> None:
+    model = mlp((3,), hidden=[4], width=6, activation=name, dropout=dropout)
+    assert [type(part) for part in model.children()] == [nn.Linear, kind, *[nn.Dropout] * bool(dropout)] * 2
+    assert {part.p for part in model.modules() if isinstance(part, nn.Dropout)} <= {dropout}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"activation": "sine"}, "has the activations relu, elu, tanh; found 'sine'"),
+        ({"dropout": 1.0}, "dropout from 0 up to, but not including, 1; found 1.0"),
+        ({"dropout": -0.1}, "found -0.1"),
+        ({"dropout": "half"}, "found 'half'"),
+        ({"dropout": math.nan}, "found nan"),
+        ({"dropout": True}, "found True"),
+    ],
+)
+def test_an_mlp_refuses_other_words_and_numbers(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        mlp((3,), **settings)
 
 
 def test_a_linear_model_is_linear() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colonnade.core import NON_PRIVATE, DpEvent
+from colonnade.core.release import PUBLIC
 from colonnade.privacy.accounting import (
     Relation,
     dp_accounting,
@@ -90,7 +91,21 @@ def test_twice_as_many_hidden_rounds_never_cost_less() -> None:
         assert cost(4.0, 1000, 100, 20, DELTA) <= cost(4.0, 1000, 100, 40, DELTA)
 
 
-UNKNOWN = [NON_PRIVATE, DpEvent("magic", {"sigma": 9.0}), gaussian(0.0), DpEvent("gaussian", {})]
+HIDDEN = [PUBLIC, DpEvent("encrypted (bfv)"), DpEvent("encrypted (ckks)"), DpEvent("blinded (bfv)")]
+
+
+@pytest.mark.parametrize("event", HIDDEN, ids=repr)
+def test_what_cannot_be_read_costs_nothing(event: DpEvent) -> None:
+    assert is_private(event)
+    assert isinstance(to_dp_event(event, "replace-one"), dp_accounting().NoOpDpEvent)
+    noise = {key_of(gaussian(9.0)): 2}
+    assert known_batch({key_of(event): 5}, "replace-one", DELTA) == 0.0
+    assert known_batch({key_of(event): 5} | noise, "replace-one", DELTA) == known_batch(noise, "replace-one", DELTA)
+    assert known_batch({key_of(event): 5, key_of(NON_PRIVATE): 1}, "replace-one", DELTA) == math.inf
+
+
+UNENCRYPTED = [DpEvent("encrypted (plain)"), DpEvent("blinded (plain)"), DpEvent("encrypted")]
+UNKNOWN = [*UNENCRYPTED, NON_PRIVATE, DpEvent("magic", {"sigma": 9.0}), gaussian(0.0), DpEvent("gaussian", {})]
 
 
 @pytest.mark.parametrize("event", UNKNOWN, ids=repr)

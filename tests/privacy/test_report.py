@@ -9,9 +9,11 @@ import pytest
 from tests.privacy.test_budget import NOISE, OTHER, account, epoch
 
 from colonnade.core import NON_PRIVATE, DpEvent
+from colonnade.core.release import PUBLIC
 from colonnade.privacy.accounting import binomial_cpsgd, gaussian_epsilon, hidden_pld, hidden_rdp, key_of, known_batch
 from colonnade.privacy.report import HIDDEN, KNOWN, THROUGH, Guarantee, describe, for_columns, for_labels, nothing
 
+ENCRYPTED = DpEvent("encrypted (bfv)")
 BINOMIAL = DpEvent("binomial", {"levels": 4.0, "trials": 65536.0, "p": 0.5, "coordinates": 4.0})
 
 
@@ -93,9 +95,9 @@ def test_labels_have_a_statement_of_their_own() -> None:
 
 
 def test_nothing_is_none() -> None:
-    found = nothing("lab", "columns", ["embedding"])
+    found = nothing("lab", "columns", {"embedding": NON_PRIVATE, "jacobian": ENCRYPTED})
     assert [s.epsilon for s in found.statements] == [None]
-    assert [r.mechanism for r in found.releases] == ["plain"]
+    assert [r.mechanism for r in found.releases] == ["plain", describe(ENCRYPTED)]
 
 
 def test_it_is_json() -> None:
@@ -106,3 +108,22 @@ def test_it_is_json() -> None:
 def test_mechanisms_in_words() -> None:
     assert describe(BINOMIAL) == "binomial, 4 levels, Bin(65536, 0.5), 4 values a row"
     assert describe(NON_PRIVATE) == describe(DpEvent("gaussian", {"noise_multiplier": 0.0})) == "plain"
+
+
+@pytest.mark.parametrize("event", [NOISE, BINOMIAL], ids=["gaussian", "binomial"])
+def test_what_was_encrypted_too_is_listed_and_changes_no_epsilon(event: DpEvent) -> None:
+    mine = account(None)
+    epoch(mine, 0, event)
+    before = for_columns("lab", mine)
+    mine.charge("jacobian", "train/0/0", 8, ENCRYPTED)
+    mine.charge("jacobian", None, 3, ENCRYPTED)  # not a row per row
+    after = for_columns("lab", mine)
+    assert after.statements == before.statements
+    told = [r.mechanism for r in after.releases]
+    assert told == [describe(event), "encrypted (bfv): readable by the key holder only"]
+
+
+def test_what_cannot_be_read_is_told_as_that_and_plain_encryption_as_plain() -> None:
+    assert describe(DpEvent("blinded (ckks)")) == "blinded (ckks): readable by the mask's maker only"
+    assert describe(PUBLIC) == "public: nothing about data"
+    assert describe(DpEvent("encrypted (plain)")) == describe(NON_PRIVATE) == "plain"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -23,3 +24,15 @@ def test_curves_are_drawn_and_nothing_else_is_left(tmp_path: Path, monkeypatch: 
     for colour in ((0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)):
         assert (picture == colour).all(-1).sum() > 100
     assert svg.read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_losses_have_a_panel_of_their_own_where_the_plan_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("colonnade.reproduction.expected.folder", lambda: plan_folder(tmp_path / "plans"))
+    study = Study(dataclasses.replace(plan("tiny"), panels=("loss", "score")))
+    study.curves, study.losses = {"SplitNN": [[(1, 0.5), (2, 0.7)]]}, {"SplitNN": [[(1, 0.9), (2, 0.4)]]}
+    wide, _ = curves(study, tmp_path / "out")
+    study.plan = plan("tiny")
+    narrow, _ = curves(study, tmp_path / "alone")
+    assert Image.open(wide).width > Image.open(narrow).width

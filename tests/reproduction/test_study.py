@@ -66,6 +66,7 @@ def test_a_figure_that_is_missed_does_not_hold() -> None:
     assert one.holds is False
     assert not study.holds
     assert one.to_json()["holds"] is False
+    assert one.to_json()["deviation"] is None  # of one seed
 
 
 def test_the_mean_over_seeds_is_what_must_hold() -> None:
@@ -74,6 +75,7 @@ def test_the_mean_over_seeds_is_what_must_hold() -> None:
     assert not Measured("x", within, by_seed=[0.86, 0.93]).holds
     assert not Measured("x", within, by_seed=[0.99, 0.93]).holds
     assert Measured("x", within, by_seed=[0.88, 0.93]).mean == pytest.approx(0.905)
+    assert Measured("x", within, by_seed=[0.88, 0.92]).deviation == pytest.approx(0.04 / math.sqrt(2))
     assert Measured("x", by_seed=[0.5]).holds is None
     never = Measured("x", within)
     assert never.holds is False
@@ -89,6 +91,11 @@ def test_a_study_can_run_over_other_holdings() -> None:
     assert federation.batches.per_epoch == 2
     assert federation.settings.engine.seed == 1
     assert list(study.measured) == ["fewer rows, epoch 2"]
+    losses = {step.batch.name: step.loss * step.batch.size for step in study.federation(settings, 1, held).train()}
+    first = sum(loss for name, loss in losses.items() if name.startswith("train/0/")) / 64
+    (((epoch, loss), _),) = study.losses["fewer rows"]
+    assert epoch == 1
+    assert loss == pytest.approx(first)
 
 
 def test_a_run_that_diverges_scores_nothing_and_the_others_go_on() -> None:

@@ -2,7 +2,8 @@
 
 An algorithm is a module with `Config`, its messages, `FeatureOwner`, `LabelOwner`, `train`, `predict`, and `REVEALS`:
 for each name that it releases under, in words, what the receiver learns. Where parties hold whole models instead of
-parts of one, it also has `local_model`, which puts a head on a party's model.
+parts of one, it also has `local_model`, which puts a head on a party's model; where its settings decide what crosses
+and whether it can be read, `crossing(config)`.
 """
 
 from __future__ import annotations

@@ -33,6 +33,10 @@ to the party that knows the ciphertext, so the default scheme is bfv, whose decr
 tell about the secret key, and with which a run repeats to the bit. ckks is faster and smaller, adds noise against
 that, and repeats to its precision. A role of the label owner's own organisation needs no protection from it: encrypted
 modes give it c_k as it is. Secret keys are made anew in every process and never saved.
+
+Other algorithms have no such modes. FDML's and SplitNN's coefficients are g and dl/dh, N m and N width of them, at some
+10 ms each: where so few can be afforded, the party has the weights to solve for them, and where it has not, a step
+takes minutes (reproductions/vfedcce/README.md has the figures).
 """
 
 from __future__ import annotations
@@ -53,6 +57,7 @@ from colonnade.core import (
     Batches,
     Ciphertext,
     Done,
+    DpEvent,
     Message,
     Peers,
     Released,
@@ -63,11 +68,13 @@ from colonnade.core import (
     serves,
 )
 from colonnade.core.checks import fraction, not_negative, one_of, positive
+from colonnade.core.cipher import NOT_ENCRYPTED
+from colonnade.core.release import PUBLIC
 from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_key
 from colonnade.errors import ConfigError
 from colonnade.optim.losses import Loss, Squared
 
-__all__ = ["REVEALS", "Config", "FeatureOwner", "LabelOwner", "local_model", "predict", "train"]
+__all__ = ["REVEALS", "Config", "FeatureOwner", "LabelOwner", "crossing", "local_model", "predict", "train"]
 
 REVEALS = {
     "log_odds": "what each row's columns say about its label, in the local model's view",
@@ -78,6 +85,7 @@ REVEALS = {
     "gradient": "the batch's gradient; a party with more weights than coefficients can solve it for the labels",
 }
 
+HIDDEN = ("encrypted", "blinded")
 MOST = 1 << 28
 """Values of a Jacobian, rows (m - 1) times weights: a gigabyte in float32."""
 
@@ -144,6 +152,19 @@ def local_model(model: nn.Module, width: int, outputs: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(width, max(outputs, 2)), LogOdds())
 
 
+def crossing(config: Config) -> tuple[dict[str, DpEvent], dict[str, DpEvent]]:
+    """What crosses from columns and from labels in this mode, and whether it can be read."""
+    is_hidden = config.scheme != NOT_ENCRYPTED
+    encrypted, blinded = (DpEvent(f"{how} ({config.scheme})") if is_hidden else NON_PRIVATE for how in HIDDEN)
+    columns, labels = {"log_odds": NON_PRIVATE}, {"gradient": NON_PRIVATE}
+    match config.mode:
+        case "plaintext":
+            return columns | {"jacobian": NON_PRIVATE}, labels
+        case "encrypted-jacobian":
+            return columns | {"public_key": PUBLIC, "jacobian": encrypted}, labels
+    return columns | {"masked_gradient": blinded}, {"public_key": PUBLIC, "coefficients": encrypted} | labels
+
+
 class FeatureOwner(splitnn.FeatureOwner):
     """Holds columns and the whole local model."""
 
@@ -177,7 +198,7 @@ class FeatureOwner(splitnn.FeatureOwner):
         jacobian = self._jacobian(request.batch)
         if self.config.mode == "plaintext":
             return Jacobian(self.outbox.release(jacobian, "jacobian", request.batch))
-        return Jacobian(self.outbox.encrypt(jacobian, "jacobian", request.batch, key=self._made().public))
+        return Jacobian(self.outbox.encrypt(jacobian, "jacobian", request.batch, key=self._made()))
 
     @serves
     def multiply(self, request: Multiply) -> Masked:
@@ -345,7 +366,7 @@ def with_encrypted_jacobian(driver: LabelOwner, peers: Peers, batch: str, c: Map
 def with_encrypted_coefficients(driver: LabelOwner, peers: Peers, batch: str, c: Mapping[str, Tensor]) -> None:
     secret = driver._secret
     assert secret is not None
-    sent = {k: driver.outbox.encrypt(c_k, "coefficients", batch, key=secret.public) for k, c_k in c.items()}
+    sent = {k: driver.outbox.encrypt(c_k, "coefficients", batch, key=secret) for k, c_k in c.items()}
     masked = peers.ask_each({k: Multiply(batch, ciphertext) for k, ciphertext in sent.items()})
     gradients = {}
     for k, reply in masked.items():

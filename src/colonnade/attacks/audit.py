@@ -17,7 +17,9 @@ from colonnade.attacks.inversion_audit import EMBEDDINGS, Rebuilt, inversion_fin
 from colonnade.attacks.jacobian_audit import jacobian_findings
 from colonnade.attacks.label_audit import label_findings
 from colonnade.attacks.rehearsal import Rehearsal, first_rounds, last_rounds, predictions, reopen
+from colonnade.core import Transcript
 from colonnade.core.checks import did_you_mean
+from colonnade.encryption.masks import SHARES
 from colonnade.errors import AuditFailed, ConfigError
 from colonnade.federation import Federation
 from colonnade.transport.computing import one_torch_thread
@@ -76,7 +78,7 @@ def audit_run(folder: Path, *, rows: int = 64, party: str | None = None, say: Sa
             raise ConfigError(
                 f"--party is {party!r}, which is no party of this run{hint}; there are {', '.join(federation.seats)}."
             )
-        return audit_federation(federation, folder.name, rows=rows, party=party, say=say)
+        return audit_federation(federation, folder.resolve().name, rows=rows, party=party, say=say)
 
 
 def audit_federation(
@@ -101,6 +103,11 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
     for rehearsal in (first, asked, trained):
         if rehearsal.refused:
             found.notes.append(f"{rehearsal.moment}: {rehearsal.refused}")
+    if masked := _masked(federation, first):
+        found.notes.append(
+            f"What {', '.join(masked)} sent for each row arrived masked: {federation.holdings.label_owner} can read "
+            "their sum alone, so no attack on the columns of one of them applies."
+        )
     findings: list[Finding] = []
     for rehearsal in (first, trained):
         say(f"guessing labels: {rehearsal.moment}")
@@ -121,6 +128,15 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
 
 LABEL_ROWS = 512
 """Label attacks look at this many training rows, or all there are: they cost little and a share needs rows."""
+
+
+def _masked(federation: Federation, rehearsal: Rehearsal) -> list[str]:
+    """Whose releases reached the label owner as shares of a sum."""
+    labels = federation.holdings.label_owner
+    seen = rehearsal.transcripts.get(labels, Transcript(labels))
+    receipts = [released.receipt for one in seen for released in one.message.released()]
+    owners = {receipt.owner for receipt in receipts if receipt.codec == SHARES.name} - {labels}
+    return [name for name in federation.owners if name in owners]
 
 
 def _differs(federation: Federation, one: Rehearsal, other: Rehearsal) -> bool:

@@ -46,9 +46,15 @@ def reopen(folder: Path) -> Iterator[Federation]:
     run.mark()
     with tempfile.TemporaryDirectory(prefix="colonnade-audit-") as place:
         twin = Path(place) / "run"
-        shutil.copytree(folder / "parties", twin / "parties")
-        for name in (SETTINGS, MARK):
-            shutil.copy2(folder / name, twin / name)
+        try:
+            shutil.copytree(folder / "parties", twin / "parties")
+            for name in (SETTINGS, MARK):
+                shutil.copy2(folder / name, twin / name)
+        except (OSError, shutil.Error) as error:
+            raise CheckpointError(
+                f"{folder} cannot be read as a whole ({type(error).__name__}): a run has a folder per party under "
+                f"{folder / 'parties'}. Restore it from where it was trained."
+            ) from None
         try:
             federation = load(twin, record=True)
         except CheckpointError as error:

@@ -18,6 +18,9 @@ from colonnade.errors import InputError
 from colonnade.federation.run_directory import to_json, write_text
 
 SHOWN = 8
+MADE = ("audit.json", "labels.png", "labels.svg", "inversion-*.png", "inversion-*.svg")
+"""What an audit writes; whatever else lies in the folder is somebody's own."""
+
 INK, ATTACK, GUESS, LIMIT = "#333333", "#c44e52", "#b0b7c3", "#1f4e79"
 
 
@@ -25,9 +28,8 @@ def write(audit: Audit, folder: Path) -> list[Path]:
     """All files, each whole or not at all; what an earlier audit left there is replaced."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob("*"):
-            if old.name == "audit.json" or old.suffix in (".png", ".svg"):
-                old.unlink()
+        for old in (path for pattern in MADE for path in folder.glob(pattern)):
+            old.unlink()
         pictures = _pictures(audit, folder)
         write_text(folder / "audit.json", to_json(audit.to_json(), indent=2) + "\n")
     except OSError as error:
@@ -105,12 +107,13 @@ def _columns(figure: Any, one: Rebuilt, threshold: float | None) -> Any:
     figure.set_size_inches(6.4, 1.1 + 0.24 * len(names))
     axes = figure.subplots()
     at = list(range(len(names)))[::-1]
-    axes.barh(at, [max(one.columns[name], 0.0) for name in names], height=0.66, color=ATTACK)
+    bars = axes.barh(at, [max(one.columns[name], 0.0) for name in names], height=0.66, color=ATTACK)
+    axes.bar_label(bars, [f"{one.columns[name]:.2f}" for name in names], padding=3, color=INK, fontsize=8)
     if threshold is not None:
         axes.axvline(threshold, color=LIMIT, linestyle="--", linewidth=1.2)
         axes.text(threshold, len(names) - 0.4, " threshold", color=LIMIT, va="bottom")
     axes.set_yticks(at, names)
-    axes.set_xlim(0, 1.02)
+    axes.set_xlim(0, 1.08)
     axes.set_xlabel("R²: 0 is guessing the mean, 1 is every value exactly")
     axes.set_title(f"What {one.attacker} can rebuild of {one.victim}'s columns ({one.defence})", loc="left", fontsize=9)
     return figure

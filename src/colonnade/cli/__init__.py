@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import typer
 
+from colonnade.cli.align import align
 from colonnade.cli.audit import audit
 from colonnade.cli.console import error_console
 from colonnade.cli.demo import demo
@@ -34,7 +35,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done · 2 bad input · 3 a party failed · 4 a privacy budget is spent · "
     "5 an audit threshold was crossed · 6 a figure was missed",
 )
-for command in (demo, run, predict, explain, audit, privacy, algorithms, datasets, reproduce, bench):
+for command in (demo, align, run, predict, explain, audit, privacy, algorithms, datasets, reproduce, bench):
     app.command()(command)
 
 

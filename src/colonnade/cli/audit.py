@@ -13,8 +13,8 @@ from rich.table import Table
 from colonnade.attacks.audit import Audit, audit_run
 from colonnade.attacks.finding import LIMITS
 from colonnade.attacks.report import write
-from colonnade.cli.console import console, error_console
-from colonnade.federation.run_directory import to_json
+from colonnade.cli.console import a_run, console, error_console
+from colonnade.federation.run_directory import SETTINGS, to_json
 
 
 def audit(
@@ -31,7 +31,7 @@ def audit(
     with error_console.status("…") as status:
         if silent:
             status.stop()
-        found = audit_run(folder, rows=rows, party=party, say=status.update)
+        found = audit_run(a_run(folder), rows=rows, party=party, say=status.update)
         place = out or folder / "audit"
         files = write(found, place)
     if json_:
@@ -44,13 +44,18 @@ def audit(
             console.print(f"Note: {note}", markup=False)
         console.print(f"{len(files)} files are in [bold]{place}[/bold].")
         if not any(value is not None for value in found.thresholds.values()):
-            console.print("No threshold is set. With an \\[audit] table in the run's federation.toml, this can gate.")
+            console.print(
+                f"No threshold is set. For exit code 5 above one, add to {folder / SETTINGS}, as an example:\n"
+                "    \\[audit]\n    label_inference = 0.6",
+                highlight=False,
+            )
     found.check()
 
 
 def tables_of(found: Audit) -> Iterator[Table]:
     """One table per attack, under what it assumes; one line per attacker, victim and moment."""
-    order = sorted(found.findings, key=lambda one: LIMITS.index(one.limit))
+    attacks = list(dict.fromkeys(one.attack for one in found.findings))
+    order = sorted(found.findings, key=lambda one: (LIMITS.index(one.limit), attacks.index(one.attack)))
     for attack, lines in groupby(order, key=lambda one: one.attack):
         findings = list(lines)
         title = f"\n[bold]{attack}[/bold], assuming an attacker that {findings[0].assumes}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -11,12 +12,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from colonnade.core import Step
+from colonnade.errors import CheckpointError
 from colonnade.evaluate.metrics import HEADLINE
 from colonnade.federation import Federation
 from colonnade.federation.fit import Watch
+from colonnade.federation.run_directory import MARK
 
 console = Console()
 error_console = Console(stderr=True)
+
+
+def a_run(folder: Path) -> Path:
+    """The folder, if a run is in it; else an error that says where one is."""
+    if (folder / MARK).exists():
+        return folder
+    there = sorted(str(mark.parent) for mark in folder.glob(f"*/{MARK}"))
+    cure = f"Did you mean {' or '.join(there[:5])}?" if there else "Make one: colonnade run FEDERATION.toml --out DIR."
+    raise CheckpointError(f"{folder} is not a run directory: {MARK} is missing. {cure}")
 
 
 @contextmanager
@@ -60,7 +72,7 @@ def score(value: float) -> str:
 
 def metrics_table(metrics: Mapping[str, Mapping[str, float]]) -> Table:
     """One row per split, one column per score."""
-    names = list(next(iter(metrics.values()), ()))  # none when a spent budget allowed no measurement
+    names = list(next(iter(metrics.values())))
     table = Table(title="How good the joint model is", title_justify="left")
     table.add_column("rows")
     for name in names:

@@ -84,6 +84,8 @@ def demo(
     console.print(
         f"\nEvery tensor that left a party is in its ledger: [bold]{out}/run/parties/clinic/ledger.jsonl[/bold]\n"
         f"Predict patients:  [bold]colonnade predict {out}/run --rows {out}/lab_north.csv[/bold]\n"
+        f"Look closer:       [bold]colonnade explain {out}/run[/bold] (who matters), [bold]audit {out}/run[/bold] (who "
+        f"could learn what), [bold]privacy {out}/run[/bold] (what is promised)\n"
         f"Train your own:    edit {out}/federation.toml, then [bold]colonnade run {out}/federation.toml[/bold]"
     )
 

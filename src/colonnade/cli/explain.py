@@ -13,7 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from colonnade.cli.console import console, error_console
+from colonnade.cli.console import a_run, console, error_console
 from colonnade.core import Step
 from colonnade.errors import ConfigError
 from colonnade.explain import canvas, report
@@ -56,12 +56,12 @@ def explain(
         canvas.can_draw()
     _check(noise, "--noise")
     _check(train_noise, "--train-noise")
-    federation = load(folder)
+    federation = load(a_run(folder))
     if noisy is not None and noisy not in federation.owners:
         raise ConfigError(f"--noisy names one of {', '.join(federation.owners)}; found {noisy!r}.")
-    silent = quiet or json_
+    silent, place = quiet or json_, out or folder / "explain"
+    report.prepare(place)
     found = report.explain(federation, noise=noise, rows=rows, seed=seed, by=by)
-    place = out or folder / "explain"
     made = report.write(found, place, pictures=draw)
     if retrain:  # what is known already is kept, whatever comes of training
         with _training(federation, folder, silent) as begin:
@@ -128,19 +128,22 @@ def _show(found: report.Report, place: Path, made: list[Path]) -> None:
     names = [name for name in HEADINGS if name in found.measures]
     points = found.metric == "accuracy"
     console.print(
-        f"{found.algorithm}: {found.metric} {_score(found, found.score)} on {found.rows} {found.split} rows. "
-        f"From 'permuted' on, {'points' if points else found.metric} lost; noise has σ = {found.noise_sigma:g}.",
+        f"{found.algorithm}: {found.metric} {_score(found, found.score)} on {found.rows} {found.split} rows.\n"
+        f"By {HEADINGS[found.ranked_by]}, from most to least important: {_few(found.ranking)}.",
         highlight=False,
-        soft_wrap=True,
     )
-    table = Table(title="How much each party matters", title_justify="left")
+    table = Table(title="How much each party matters", title_justify="left", min_width=30)
     table.add_column("party")
     for name in names:
         table.add_column(HEADINGS[name], justify="right")
     for party in found.parties:
         table.add_row(party, *(_value(found, name, party) for name in names))
     console.print(table)
-    if len(found.parties) > 2:  # two always agree or disagree
+    lost = [HEADINGS[name] for name in names if name not in report.MEASURES[:2]]
+    unit = "points of accuracy" if points else found.metric
+    sigma = f"; noise has σ = {found.noise_sigma:g}" if "noise" in names else ""
+    console.print(f"{', '.join(lost)}: {unit} lost{sigma}.", highlight=False)
+    if len(found.parties) > 2 and found.correlations:  # two always agree or disagree
         console.print(_agreement(found))
     if found.summarization:
         told = [f"{one['which']} {one['share']} %: {_score(found, one['score'])}" for one in found.summarization[1:]]
@@ -151,6 +154,11 @@ def _show(found: report.Report, place: Path, made: list[Path]) -> None:
         console.print(note, highlight=False)
     names_made = ", ".join(path.name for path in made if path.suffix != ".svg")
     console.print(f"In [bold]{place}[/bold]: {names_made}", highlight=False, soft_wrap=True)
+
+
+def _few(parties: list[str]) -> str:
+    shown = parties if len(parties) <= 8 else [*parties[:4], "…", *parties[-2:]]
+    return ", ".join(shown)
 
 
 def _show_denoising(found: report.Report) -> None:
@@ -181,7 +189,7 @@ def _value(found: report.Report, name: str, party: str) -> str:
 def _agreement(found: report.Report) -> Table:
     """Rank correlations: a row per measure, a column per measure it is compared with."""
     firsts = [name for name in HEADINGS if name in (*report.MEASURES[:2], found.ranked_by) and name in found.measures]
-    table = Table(title="Rank correlation: Spearman, Kendall", title_justify="left")
+    table = Table(title="Rank correlation: Spearman, Kendall", title_justify="left", min_width=36)
     table.add_column("")
     for first in firsts:
         table.add_column(HEADINGS[first], justify="right")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from colonnade.cli.console import console
+from colonnade.cli.console import a_run, console
 from colonnade.errors import ConfigError
 from colonnade.federation import Federation
 from colonnade.federation.guarantees import of_run, plan
@@ -25,7 +25,7 @@ def privacy(
     """Show what a run has cost each party's privacy, or what a federation file will cost; nothing is sent."""
     if not what.exists():
         raise ConfigError(f"{what} is neither a run directory nor a federation file.")
-    found = of_run(RunDirectory(what)) if what.is_dir() else plan(Federation.from_toml(what))
+    found = of_run(RunDirectory(a_run(what))) if what.is_dir() else plan(Federation.from_toml(what))
     told = [guarantee.to_json() for guarantee in found]
     if json_:
         typer.echo(to_json({"privacy": told}, indent=2))
@@ -38,7 +38,7 @@ def privacy(
 def show_privacy(told: Sequence[Mapping[str, Any]], *, everything: bool = False, planned: bool = False) -> None:
     """One table for parties with the same promises; without `everything`, nothing promised is one line."""
     if not everything and all(one["epsilon"] is None for each in told for one in each["statements"]):
-        console.print("Privacy: every release is plain, so nobody's columns or labels have a guarantee.")
+        console.print(_unpromised(told))
         return
     alike: dict[str, list[Mapping[str, Any]]] = {}
     for each in told:
@@ -56,6 +56,17 @@ def show_privacy(told: Sequence[Mapping[str, Any]], *, everything: bool = False,
             console.print(f"  {note}")
     for number, note in enumerate(notes, 1):
         console.print(f"  ({number}) {note}")
+
+
+def _unpromised(told: Sequence[Mapping[str, Any]]) -> str:
+    released = {one["release"]: one["mechanism"] for each in told for one in each["releases"]}
+    hidden = [name for name, how in released.items() if how.startswith(("encrypted", "blinded"))]
+    if not hidden:
+        return "Privacy: every release is plain, so nobody's columns or labels have a guarantee."
+    return (
+        f"Privacy: {' and '.join(hidden)} crossed encrypted. No release has noise, so nobody's columns or labels have "
+        "a guarantee against what is read from the rest."
+    )
 
 
 def _table(parties: str, each: Mapping[str, Any], notes: list[str]) -> Table:

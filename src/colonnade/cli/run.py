@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from colonnade.cli.console import console, metrics_table, progress_of, traffic_table
+from colonnade.cli.console import a_run, console, metrics_table, progress_of, traffic_table
 from colonnade.cli.privacy import show_privacy
 from colonnade.errors import BudgetExhausted, ConfigError, DataError, InputError
 from colonnade.federation import Federation, load
@@ -50,7 +50,10 @@ def run(
 
 def show(summary: dict[str, Any]) -> None:
     """A run's summary as tables."""
-    console.print(metrics_table(summary["metrics"]))
+    if summary["metrics"]:
+        console.print(metrics_table(summary["metrics"]))
+    else:
+        console.print("No rows could be measured.")
     console.print(traffic_table(summary))
     for split, why in summary["not_measured"].items():
         console.print(f"The {split} rows were not measured: {why}.")
@@ -73,7 +76,7 @@ def predict(
     """Predict rows by id with a trained federation. Every party must hold the rows; they may be new since training."""
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise ConfigError(f"--out must end in .csv or .parquet; found {out}.")
-    settings = RunDirectory(folder).settings()
+    settings = RunDirectory(a_run(folder)).settings()
     ids = _ids(rows, settings.data.id)
     if not ids:
         raise DataError(f"{rows} has no rows to predict.")

@@ -9,7 +9,7 @@ it went through an outbox. Only the latter fits into a message. A secret key has
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -40,9 +40,16 @@ class Encrypted:
 
 
 class Encrypting(Protocol):
-    """What an outbox needs of a public key."""
+    """What an outbox needs of a key."""
 
     def encrypt(self, values: Tensor, *, owner: str) -> Encrypted: ...
+
+
+@runtime_checkable
+class Reading(Encrypting, Protocol):
+    """A secret key: who encrypts with it can read what comes of it, and nobody else."""
+
+    def decrypt(self, x: Encrypted) -> Tensor: ...
 
 
 class Ciphertext:

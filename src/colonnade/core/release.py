@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Generator, Tensor
 
-from colonnade.core.cipher import NOT_ENCRYPTED, Ciphertext, Encrypted, Encrypting
+from colonnade.core.cipher import NOT_ENCRYPTED, Ciphertext, Encrypted, Encrypting, Reading
 from colonnade.errors import BoundaryError, ConfigError
 
 Scalar = str | int | float | bool | None
@@ -263,12 +263,15 @@ class Outbox:
 
     def encrypt(self, tensor: Tensor, as_: str, batch: str | None = None, *, key: Encrypting) -> Ciphertext:
         """As `release`, with encryption in the codec's place: the key's holder can read what the mechanism let through,
-        and nobody else anything."""
+        and nobody else anything. Under a secret key of the owner's own it costs nothing, unless a mechanism let it
+        through: that was meant for somebody, and is counted here, once."""
         rule = INSIDE if self._recipient == self.owner else self.rule(as_, batch)
         _sealable(self.owner, as_, rule)
         safe, event = rule.mechanism.apply(tensor.detach(), self.noise)
         encrypted = key.encrypt(safe.detach(), owner=self.owner)  # refuses what is out of range
-        self._charge(as_, batch, tensor, event)
+        own = isinstance(key, Reading) and encrypted.scheme != NOT_ENCRYPTED
+        if not (own and event == NON_PRIVATE):
+            self._charge(as_, batch, tensor, event)
         return self._sealed(encrypted, as_, batch, None if event == NON_PRIVATE else event)
 
     def pass_on(

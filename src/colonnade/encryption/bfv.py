@@ -104,7 +104,7 @@ class BfvPublicKey:
         rows, columns = matrix.shape
         if math.prod(x.shape) != rows:
             raise WireError(f"Encrypted values of shape {list(x.shape)} do not fit a matrix with {rows} rows.")
-        what = "multiply by a column that sums to"
+        what = "multiply by in a column"
         within(matrix.abs().sum(0), self.capacity / x.bound, owner=owner, scheme="bfv", what=what)
         result: list[Any] = []
         groups = torch.split(matrix.detach().to("cpu", torch.float64), ROW)
@@ -125,7 +125,13 @@ class BfvPublicKey:
         count, width = rows.shape
         if tuple(flat.shape) != (count,):
             raise WireError(f"{flat.numel()} weights do not fit {count} encrypted rows.")
-        within(flat.abs().sum(), self.capacity / rows.bound, owner=owner, scheme="bfv", what="weigh by a total of")
+        within(
+            flat.abs().sum(),
+            self.capacity / rows.bound,
+            owner=owner,
+            scheme="bfv",
+            what="weigh by in all",
+        )
         parts, chunks = self._open(rows, "rows"), -(-width // SLOTS)
         total: list[Any] = []
         for row, weight in enumerate(_whole(flat, self.fraction)):
@@ -230,6 +236,9 @@ class BfvSecretKey:
     def __init__(self, use: str, limit: float) -> None:
         self._decryptor, key, galois = seal.make_keys(PARAMETERS, rotations=use == "products")
         self.public = BfvPublicKey(use, limit, key, galois)
+
+    def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
+        return self.public.encrypt(values, owner=owner)
 
     def decrypt(self, x: Encrypted) -> Tensor:
         public = self.public

@@ -117,7 +117,7 @@ class CkksPublicKey:
         if math.prod(x.shape) != rows:
             raise WireError(f"Encrypted values of shape {list(x.shape)} do not fit a matrix with {rows} rows.")
         weights = matrix.abs().sum(0)
-        within(weights, self.capacity / x.bound, owner=owner, scheme="ckks", what="multiply by a column that sums to")
+        within(weights, self.capacity / x.bound, owner=owner, scheme="ckks", what="multiply by in a column")
         groups = torch.split(matrix.detach().to("cpu", torch.float64), self.slots)
         result: list[Any] = []
         for one, group in zip(self._fresh(x, "tiled"), groups, strict=True):
@@ -139,7 +139,13 @@ class CkksPublicKey:
         if self.use != "combinations":
             unsuited(self, "combinations", "A weighted sum of rows")
         flat = within(weights, self.capacity, owner=owner, scheme="ckks", what="weigh by")
-        within(flat.abs().sum(), self.capacity / rows.bound, owner=owner, scheme="ckks", what="weigh by a total of")
+        within(
+            flat.abs().sum(),
+            self.capacity / rows.bound,
+            owner=owner,
+            scheme="ckks",
+            what="weigh by in all",
+        )
         count, width = rows.shape
         if tuple(flat.shape) != (count,):
             raise WireError(f"{flat.numel()} weights do not fit {count} encrypted rows.")
@@ -257,6 +263,9 @@ class CkksSecretKey:
     def __init__(self, use: str, limit: float) -> None:
         self._decryptor, key, galois = seal.make_keys(PARAMETERS[use], rotations=use == "products")
         self.public = CkksPublicKey(use, limit, key, galois)
+
+    def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
+        return self.public.encrypt(values, owner=owner)
 
     def decrypt(self, x: Encrypted) -> Tensor:
         public = self.public

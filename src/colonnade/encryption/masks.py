@@ -116,12 +116,10 @@ class Masks:
         """This party's share of a sum: the next masks are used up, whether or not it ever arrives."""
         self._expect_keys()
         values = tensor.detach().cpu().double()
-        within = values.abs() <= LIMIT  # not for NaN
-        if not bool(within.all()):
-            worst = (~within).nonzero()[0].tolist()
+        if not bool((values.abs() <= LIMIT).all()):  # not for NaN
             raise Refused(
-                f"'{self.owner}' has the value {float(values[tuple(worst)])} at {worst}, and a secure sum takes finite "
-                f"values up to {LIMIT:.0f}. If training diverges, lower learning_rate"
+                f"'{self.owner}' has a value that does not fit: a secure sum takes finite values from {-LIMIT:.0f} to "
+                f"{LIMIT:.0f}. If training diverges, lower learning_rate"
             )
         ring = (values * SCALE).round().to(torch.int64).contiguous()
         self._round += 1

@@ -60,7 +60,7 @@ class PlainPublicKey:
     def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
         if math.prod(x.shape) != len(matrix):
             raise WireError(f"Encrypted values of shape {list(x.shape)} do not fit a matrix with {len(matrix)} rows.")
-        what = "multiply by a column that sums to"
+        what = "multiply by in a column"
         within(matrix.abs().sum(0), CAPACITY / x.bound, owner=owner, scheme="plain", what=what)
         return self._wrapped(self._values(x).flatten() @ matrix.detach().to("cpu", torch.float64), CAPACITY)
 
@@ -72,7 +72,7 @@ class PlainPublicKey:
         flat = within(weights, CAPACITY, owner=owner, scheme="plain", what="weigh by")
         if tuple(flat.shape) != rows.shape[:1]:
             raise WireError(f"{flat.numel()} weights do not fit {rows.shape[0]} encrypted rows.")
-        within(flat.abs().sum(), CAPACITY / rows.bound, owner=owner, scheme="plain", what="weigh by a total of")
+        within(flat.abs().sum(), CAPACITY / rows.bound, owner=owner, scheme="plain", what="weigh by in all")
         return self._wrapped(flat @ self._values(rows), CAPACITY)
 
     def blind(self, x: Encrypted) -> tuple[Encrypted, Any]:
@@ -103,6 +103,9 @@ class PlainSecretKey:
             stacklevel=3,
         )
         self.public = PlainPublicKey(use, limit, secrets.token_bytes(8))
+
+    def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
+        return self.public.encrypt(values, owner=owner)
 
     def decrypt(self, x: Encrypted) -> Tensor:
         return self.public._values(x)

@@ -81,6 +81,10 @@ class SecretKey(Protocol):
     @property
     def public(self) -> PublicKey: ...
 
+    def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
+        """As the public key does, by somebody who can also read it."""
+        ...
+
     def decrypt(self, x: Encrypted) -> Tensor: ...
 
     def open_blinded(self, x: Encrypted) -> Encrypted:
@@ -109,16 +113,14 @@ def need_tenseal() -> ModuleType:
 
 
 def within(values: Tensor, limit: float, *, owner: str, scheme: str, what: str = "encrypt") -> Tensor:
-    """The values as float64, or an error that names the one that does not fit: never a wrong number."""
+    """The values as float64, or an error: never a wrong number. The error may travel, so it tells none of them."""
     flat = values.detach().to(torch.float64).cpu()
-    if flat.numel():
-        largest = float(flat.flatten()[flat.abs().nan_to_num(nan=torch.inf).argmax()])
-        if not abs(largest) <= limit:
-            raise DataError(
-                f"'{owner}' cannot {what} {largest:g}: with these {scheme} keys a value may be from {-limit:g} to "
-                f"{limit:g}, else it would come out as another number. Scale or clip it, or make keys for another "
-                "limit."
-            )
+    if not bool((flat.abs() <= limit).all()):
+        raise DataError(
+            f"'{owner}' has a value that it cannot {what}: with these {scheme} keys it must be a number from "
+            f"{-limit:g} to {limit:g}, else it would come out as another one. Scale or clip it, or make keys for "
+            "another limit."
+        )
     return flat
 
 

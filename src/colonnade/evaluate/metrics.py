@@ -11,7 +11,8 @@ HEADLINE = {"classification": "accuracy", "regression": "r2"}
 
 
 def measure(loss: Loss, outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """The loss and the usual scores: accuracy, and AUC for two classes; or RMSE, MAE and R squared."""
+    """The loss and the usual scores: accuracy; for two classes also AUC, precision, recall and F1, of which the second
+    class is the positive one; or RMSE, MAE and R squared."""
     found = {"loss": float(loss(outputs, labels))}
     decided = loss.decide(outputs)
     if isinstance(loss, Squared):
@@ -24,6 +25,7 @@ def measure(loss: Loss, outputs: Tensor, labels: Tensor) -> dict[str, float]:
     scores = loss.scores(outputs)
     if scores.shape[-1] == 2:
         found["auc"] = auc(scores[:, 1], labels)
+        found |= hits(decided, labels)
     return found
 
 
@@ -38,3 +40,15 @@ def auc(scores: Tensor, labels: Tensor) -> float:
     mean_rank = ends - (counts.double() - 1) / 2
     p = int(positive.sum())
     return float((mean_rank[inverse][positive].sum() - p * (p + 1) / 2) / pairs)
+
+
+def hits(decided: Tensor, labels: Tensor) -> dict[str, float]:
+    """Precision: the share of positives among rows called positive; recall: of positives that were called so; and
+    their harmonic mean. Class 1 is the positive one; where there is nothing to divide by, 0, as in scikit-learn."""
+    called, positive = int((decided == 1).sum()), int((labels == 1).sum())
+    both = int(((decided == 1) & (labels == 1)).sum())
+    return {
+        "precision": both / max(called, 1),
+        "recall": both / max(positive, 1),
+        "f1": 2 * both / max(called + positive, 1),
+    }

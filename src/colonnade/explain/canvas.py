@@ -52,7 +52,7 @@ def panels(
     """Panels side by side, with margins in inches; with the same rows, only the first names them."""
     width, height = figure.get_size_inches()
     room = {"left": left / width, "right": 1 - right / width, "bottom": bottom / height, "top": 1 - top / height}
-    gap = {"wspace": 0.16 if same_rows else 0.05}
+    gap = {"wspace": 0.22 if same_rows else 0.05}
     return list(figure.subplots(1, count, sharey=same_rows, squeeze=False, gridspec_kw=room | gap)[0])
 
 

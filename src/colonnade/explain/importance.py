@@ -43,13 +43,14 @@ def head_changes(federation: Federation) -> dict[str, float]:
     """||W_k - W_k at the start||: how far training moved each party's head, where heads are linear.
 
     Heads start at random, alike for all parties; after little training a head's norm is mostly that of its start.
-    The start follows from the seed, so it is drawn again.
+    The start follows from the seed, so it is drawn again; with one row where no labels were drawn before it.
     """
     if (trained := _heads(federation)) is None:
         return {}
     holdings = federation.holdings
     split, rows = next(iter(holdings.splits.items()))
-    begun = _heads(type(federation)(federation.settings, at_rows(holdings, split, rows[:1])))
+    few = at_rows(holdings, split, rows[:1]) if federation.drawn is None else holdings
+    begun = _heads(type(federation)(federation.settings, few))
     assert begun is not None
     return norms(trained - begun, federation.driver.widths)
 

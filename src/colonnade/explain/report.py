@@ -1,7 +1,8 @@
 """All measures of one trained federation, as plain values: what explain.json holds, and what pictures are drawn from.
 
 Nothing in it is a party's column: it has numbers per party, and for t-SNE the plane that the label owner made from
-what was released to it, with its own labels and without row ids.
+what was released to it, with its own labels, in no order that says whose they are. A party can still find its own rows
+in it by laying out its own embeddings, so tsne.json and its picture are the label owner's, to show where labels may be.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,11 @@ RANKING = ("head_change", "head_norm", "permutation", "silenced", "noise")
 """The first that a run has ranks the parties, unless another is asked for. The paper ranks by head norm; a head that
 starts at random keeps much of its start. On MNIST in 14 strips, Spearman's correlation with the loss by permutation is
 0.52 for norms and 0.95 for changes after 2 epochs, 0.93 and 0.97 after 10."""
+
+
+PICTURES = ("importance", "tsne", "summarization", "denoising")
+MADE = ("tsne.json", *(f"{name}.{kind}" for name in PICTURES for kind in ("png", "svg")))
+"""What `write` may make beside explain.json."""
 
 
 @dataclass
@@ -79,10 +85,7 @@ class Report:
 
     def rank(self, by: str | None = None) -> None:
         """Order the parties by one of the measures; compare it, and the heads, with all other measures."""
-        there = [name for name in RANKING if name in self.measures]
-        if by is not None and by not in there:
-            raise ConfigError(f"The parties of this run can be ranked by {', '.join(there)}; found {by!r}.")
-        self.ranked_by = by or there[0]
+        self.ranked_by = ranks(self.measures, by)
         self.ranking = importance.ranking(self.measures[self.ranked_by])
         shown = [name for name in MEASURES if name in self.measures]
         firsts = [name for name in shown if name in (*MEASURES[:2], self.ranked_by)]
@@ -104,6 +107,14 @@ class Report:
         }
 
 
+def ranks(measures: Collection[str], by: str | None = None) -> str:
+    """What ranks the parties where there are these measures."""
+    there = [name for name in RANKING if name in measures]
+    if by is not None and by not in there:
+        raise ConfigError(f"The parties of this run can be ranked by {', '.join(there)}; found {by!r}.")
+    return by or there[0]
+
+
 def explain(
     federation: Federation,
     *,
@@ -121,6 +132,9 @@ def explain(
     """
     split = split or default_split(federation)
     holdings, algorithm = federation.holdings, federation.settings.algorithm
+    heads = {"head_norm": importance.head_norms(federation), "head_change": importance.head_changes(federation)}
+    asked = ("permutation", "silenced", "noise") if separable(federation) else ("noise",)
+    ranks([name for name, values in heads.items() if values] + [*asked], by)  # before anybody is asked: it may cost
     embeddings = gather(federation, split, rows=rows, seed=seed) if separable(federation) else None
     task = holdings.encoder.task
     score = federation.evaluate(split)[HEADLINE[task]] if embeddings is None else embeddings.score()
@@ -137,8 +151,8 @@ def explain(
         seed=seed,
         holds=regions(federation),
     )
-    report.add("head_norm", importance.head_norms(federation))
-    report.add("head_change", importance.head_changes(federation))
+    for name, values in heads.items():
+        report.add(name, values)
     if "head_norm" not in report.measures:
         report.notes.append(_without_heads(federation))
     if embeddings is None:
@@ -156,9 +170,14 @@ def explain(
         )
         report.add("noise", noisy)
     except BudgetExhausted as error:  # what was measured up to here was paid for
-        if not report.measures:
+        if not report.measures or by == "noise":
             raise
         report.notes.append(f"Noise is left out: {error}")
+    if federation.accounts:
+        report.notes.append(
+            f"The {split} rows were released once more, and {', '.join(federation.accounts)} paid for it. Noise and "
+            "training again are simulated in this process and charged to nobody, so their scores have no guarantee."
+        )
     report.rank(by)
     if embeddings is not None and len(embeddings.labels) >= 3:
         report.tsne = _plane(federation, embeddings, report.ranking, tsne_rows, seed)
@@ -207,16 +226,32 @@ def write(report: Report, folder: Path, *, pictures: bool = True) -> list[Path]:
     """explain.json and, unless told not to, the pictures. The plane of t-SNE has a file of its own, tsne.json."""
     if pictures:
         can_draw()
+    prepare(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         made = [folder / "explain.json"]
         write_text(made[0], summary_of(report).to_json())
         if report.tsne:
             made.append(folder / "tsne.json")
             write_text(made[1], json.dumps(report.tsne) + "\n")
-        return made + (draw(report, folder) if pictures else [])
+        made += draw(report, folder) if pictures else []
+        for old in (folder / name for name in MADE):
+            if old not in made:  # of an earlier report, and no longer true
+                old.unlink(missing_ok=True)
+        return made
     except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error.strerror}.") from None
+        raise _unwritable(folder, error) from None
+
+
+def prepare(folder: Path) -> None:
+    """Make the folder, before anything is measured that a party pays for."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    return InputError(f"{folder} cannot be written: {error.strerror}. Choose another --out.")
 
 
 def summary_of(report: Report) -> Report:
@@ -243,6 +278,7 @@ def _without_heads(federation: Federation) -> str:
 
 
 def _plane(federation: Federation, embeddings: Embeddings, ranking: list[str], rows: int, seed: int) -> dict[str, Any]:
+    """The plane as plain values, sorted by label and place: the agreed order would say whose label each one is."""
     parties = list(dict.fromkeys([ranking[0], ranking[-1]]))
     plane = tsne(embeddings, parties, rows=rows, seed=seed)
     encoder = federation.holdings.encoder
@@ -250,6 +286,8 @@ def _plane(federation: Federation, embeddings: Embeddings, ranking: list[str], r
     if encoder.task == "regression":
         labels = [value * encoder.scale + encoder.mean for value in labels]
     points = {party: [[round(float(at), 3) for at in point] for point in xy] for party, xy in plane.points.items()}
+    order = sorted(range(len(labels)), key=lambda row: (labels[row], points[parties[0]][row]))
+    labels, points = [labels[row] for row in order], {party: [xy[row] for row in order] for party, xy in points.items()}
     return {"rows": len(labels), "points": points, "labels": labels, "classes": [str(one) for one in encoder.classes]}
 
 

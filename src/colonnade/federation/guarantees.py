@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from colonnade.algorithms import find
-from colonnade.core import Batches, DpEvent, checkpoint
+from colonnade.core import NON_PRIVATE, Batches, DpEvent, Plain, checkpoint
 from colonnade.federation.rules import LABELS, from_columns
 from colonnade.privacy import Account
+from colonnade.privacy.accounting import costs_nothing
 from colonnade.privacy.calibrate import planned
-from colonnade.privacy.report import Guarantee, for_columns, for_labels, nothing
+from colonnade.privacy.report import Guarantee, Release, describe, for_columns, for_labels, nothing
 
 if TYPE_CHECKING:
     from colonnade.federation.federation import Federation
@@ -32,22 +35,41 @@ def guarantees(federation: Federation) -> list[Guarantee]:
 def plan(federation: Federation) -> list[Guarantee]:
     """What a whole run will have spent: every epoch, its validation, and the test at the end."""
     accounts = {}
+    columns, _ = crossing(federation.algorithm, federation.settings.config)
+    always = from_columns(federation.algorithm.REVEALS)
     for name, held in federation.accounts.items():
         account = Account(name, federation.batches, federation.holdings.ids.tolist(), held.budget)
         outbox, width = federation.seats[name].outbox, federation.driver.widths[name]
         for split, times in planned(federation.settings.train.epochs).items():
-            for release in from_columns(federation.algorithm.REVEALS) if split in federation.batches.splits else ():
+            for release, event in columns.items() if split in federation.batches.splits else ():
                 mechanism = outbox.rule(release, split).mechanism
-                _, event = mechanism.apply(torch.zeros(1, width), torch.Generator())
-                account.expect(release, split, times, event)
+                if release in always:
+                    account.expect(release, split, times, mechanism.apply(torch.zeros(1, width), torch.Generator())[1])
+                elif split == "train" and not (isinstance(mechanism, Plain) and costs_nothing(event)):
+                    account.expect(release, split, times, NON_PRIVATE)
         accounts[name] = account
     return _all(federation, accounts)
+
+
+Crossing = dict[str, DpEvent]
+"""What is released, by name, and what it is without a mechanism: plain, encrypted, under a mask, or public."""
+
+
+def crossing(algorithm: ModuleType, config: Any) -> tuple[Crossing, Crossing]:
+    """What crosses from columns, and from labels; an algorithm whose settings decide about that says so itself."""
+    if hasattr(algorithm, "crossing"):
+        found: tuple[Crossing, Crossing] = algorithm.crossing(config)
+        return found
+    columns = from_columns(algorithm.REVEALS)
+    driven = [name for name in algorithm.REVEALS if name not in columns]
+    return dict.fromkeys(columns, NON_PRIVATE), dict.fromkeys(driven, NON_PRIVATE)
 
 
 def _all(federation: Federation, accounts: dict[str, Account]) -> list[Guarantee]:
     parties = [(name, set(held.roles())) for name, held in federation.holdings.parties.items()]
     seeded = federation.settings.engine.noise == "seeded"
-    return _told(parties, accounts, federation.drawn, federation.algorithm.REVEALS, seeded)
+    told = crossing(federation.algorithm, federation.settings.config)
+    return _told(parties, accounts, federation.drawn, told, seeded)
 
 
 def of_run(run: RunDirectory) -> list[Guarantee]:
@@ -67,7 +89,8 @@ def of_run(run: RunDirectory) -> list[Guarantee]:
             accounts[name] = Account(name, nobody, (), own.limit(name) if own is not None else None)
             accounts[name].load_state(state["seat"]["meter"])
             accounts[name].replay(folder / "spent.journal")
-    return _told(parties, accounts, drawn, find(settings.algorithm).REVEALS, settings.engine.noise == "seeded")
+    told = crossing(find(settings.algorithm), settings.config)
+    return _told(parties, accounts, drawn, told, settings.engine.noise == "seeded")
 
 
 def _classes(folder: Path) -> float:
@@ -79,11 +102,11 @@ def _told(
     parties: Iterable[tuple[str, Collection[str]]],
     accounts: dict[str, Account],
     drawn: DpEvent | None,
-    reveals: Collection[str],
+    crossing: tuple[Crossing, Crossing],
     seeded: bool,
 ) -> list[Guarantee]:
-    columns = from_columns(reveals)
-    driven = [name for name in reveals if name not in columns]
+    columns, driven = crossing
+    hidden = [Release(name, describe(event), None) for name, event in columns.items() if costs_nothing(event)]
     found = []
     for party, roles in parties:
         if "labels" in roles:
@@ -93,7 +116,10 @@ def _told(
             if "features" in roles:
                 found.append(nothing(party, "columns", driven, LEAKS))
         elif party in accounts:
-            found.append(for_columns(party, accounts[party], seeded=seeded))
+            told = for_columns(party, accounts[party], seeded=seeded)
+            counted = {one.release for one in told.releases}
+            rest = [one for one in hidden if one.release not in counted]
+            found.append(dataclasses.replace(told, releases=(*told.releases, *rest)))
         else:
             found.append(nothing(party, "columns", columns))
     return found

@@ -79,6 +79,8 @@ def from_tables(
     from colonnade.datasets.preprocess import Preprocessor
 
     owner = _label_owner({name: table.label is not None for name, table in tables.items()})
+    if settings.data.align == "private":
+        tables = in_common(settings, tables, owner)
     order = datasets.align(tables)
     rows = {name: table.in_order(order) for name, table in tables.items()}
     split = _divide(len(order), settings.data, settings.engine.seed)
@@ -101,6 +103,22 @@ def from_tables(
         for name, table in rows.items()
     }
     return Holdings(parties, order, _named(split), owner, encoder)
+
+
+def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> dict[str, Table]:
+    """Only the rows whose ids all parties hold, which they find out without showing each other the rest."""
+    from colonnade.alignment import AlignmentSettings, Ids, align_here
+
+    if settings.alignment != AlignmentSettings():
+        raise ConfigError(
+            '[data] align = "private" compares ids exactly and lets all parties learn their common rows; found other '
+            "settings in [alignment]. Remove them, or run `colonnade align` first and train on the rows it found."
+        )
+    ids = {name: Ids.of(name, [table.ids.tolist()]) for name, table in tables.items()}
+    aligned = align_here(ids, driver=driver, through_bytes=settings.engine.through_bytes)
+    if not aligned.found.common:
+        raise DataError("No id is held by all parties, so there is no row to train on. Compare how ids are written.")
+    return {name: table.in_order(table.ids[aligned.rows[name]]) for name, table in tables.items()}
 
 
 def to_predict(tables: Mapping[str, Table], fitted: Mapping[str, State], ids: Sequence[str]) -> Holdings:

@@ -6,6 +6,7 @@
     [train]                     epochs, batch size, stopping, checkpoints
     [federation]                seed, device, engine
     [audit]                     what an audit may find at most            label_inference = 0.6
+    [alignment]                 whose ids are common, found in private    ids = "normalised", reveal = "count"
     [parties.clinic]            one table per organisation                table = "clinic.csv", label = "diagnosis"
     [parties.clinic.outbox]     its owner's rules by release name         embedding = { mechanism = "plain" }
     [parties.clinic.budget]     what its owner's rows may pay in all      epsilon = 8.0, delta = 1e-5
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.algorithms import find
+from colonnade.alignment import AlignmentSettings
 from colonnade.core.checks import did_you_mean, fraction, from_mapping, one_of, share, whole
 from colonnade.errors import ConfigError
 from colonnade.privacy import Budget
@@ -30,7 +32,7 @@ from colonnade.privacy import Budget
 MAY_CHANGE = {("train", key) for key in ("epochs", "early_stop", "patience_drop", "checkpoint_every")} | {
     ("federation", key) for key in ("device", "engine", "through_bytes", "threads", "cohort")
 }
-SECTIONS = ("algorithm", "data", "model", "train", "federation", "audit", "parties")
+SECTIONS = ("algorithm", "data", "model", "train", "federation", "audit", "alignment", "parties")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class DataSettings:
     """Where rows come from and how they are divided."""
 
     id: str = "id"
+    align: str = one_of("exact", "private", default="exact")  # all hold the same ids; or find the common ones first
     validation: float = share(default=0.1)  # of the rows: a fraction, or from 1 upwards their number
     test: float = share(default=0.2)
     task: str = one_of("auto", "classification", "regression", default="auto")
@@ -117,6 +120,7 @@ class Settings:
     engine: EngineSettings
     parties: Mapping[str, PartySettings]
     audit: AuditSettings = AuditSettings()
+    alignment: AlignmentSettings = field(default_factory=AlignmentSettings)
 
     @classmethod
     def from_mapping(cls, tables: Mapping[str, Any], *, where: str = "The settings") -> Settings:
@@ -143,6 +147,7 @@ class Settings:
             engine=from_mapping(EngineSettings, tables.get("federation", {}), where="[federation]"),
             parties=parties,
             audit=from_mapping(AuditSettings, tables.get("audit", {}), where="[audit]"),
+            alignment=from_mapping(AlignmentSettings, tables.get("alignment", {}), where="[alignment]"),
         )
 
     @classmethod
@@ -171,6 +176,7 @@ class Settings:
             "train": _table(self.train),
             "federation": _table(self.engine),
             **({"audit": thresholds} if (thresholds := _table(self.audit)) else {}),
+            **({"alignment": _table(self.alignment)} if self.alignment != AlignmentSettings() else {}),
             "parties": parties,
         }
 
@@ -183,7 +189,7 @@ class Settings:
         and what computes, not what is trained."""
         before, now = saved.to_mapping(), self.to_mapping()
         for section, table in before.items():
-            if section == "audit":
+            if section in ("audit", "alignment"):  # training compares ids exactly, whatever an alignment may do
                 continue
             for key in [*table, *(key for key in now[section] if key not in table)]:
                 old, new = table.get(key), now[section].get(key)

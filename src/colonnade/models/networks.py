@@ -10,15 +10,29 @@ from torch import nn
 
 from colonnade.errors import ConfigError
 
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": nn.Tanh}
 POOLS: dict[str, Callable[[int], nn.Module]] = {"average": nn.AvgPool2d, "max": nn.MaxPool2d}
 
 
-def mlp(shape: tuple[int, ...], *, hidden: Sequence[int] = (120,), width: int = 60) -> nn.Module:
-    """Linear layers with a ReLU after each, the last one too; VIM's local model for MNIST is 56-120-60."""
+def mlp(
+    shape: tuple[int, ...],
+    *,
+    hidden: Sequence[int] = (120,),
+    width: int = 60,
+    activation: str = "relu",
+    dropout: float = 0.0,
+) -> nn.Module:
+    """Linear layers, each, the last one too, with an activation ("relu", "elu" or "tanh") and then dropout with that
+    probability, if any; VIM's local model for MNIST is 56-120-60."""
+    if activation not in ACTIVATIONS:
+        raise ConfigError(f"The model 'mlp' has the activations {', '.join(ACTIVATIONS)}; found {activation!r}.")
+    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
+        raise ConfigError(f"The model 'mlp' has a dropout from 0 up to, but not including, 1; found {dropout!r}.")
     sizes = [math.prod(shape), *hidden, width]
     layers: list[nn.Module] = [] if len(shape) == 1 else [nn.Flatten(-len(shape))]
     for inputs, outputs in itertools.pairwise(sizes):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        layers += [nn.Linear(inputs, outputs), ACTIVATIONS[activation]()]
+        layers += [nn.Dropout(dropout)] if dropout else []
     return nn.Sequential(*layers)
 
 

@@ -4,7 +4,8 @@
     add-or-remove    one row is there or not (as if clipped to nothing); a clipped row moves by up to C. Binomial noise
                      has no row that is nothing, so it is charged as under replace-one.
 
-An event that is not known here, and a non-private one, costs infinity.
+An event that is not known here, and a non-private one, costs infinity. What is encrypted or under a mask costs nothing,
+nor does a public key: whoever can read it says what it tells when it reads it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
-from colonnade.core.release import DpEvent
+from colonnade.core.cipher import NOT_ENCRYPTED
+from colonnade.core.release import PUBLIC, DpEvent
 from colonnade.errors import ConfigError
 from colonnade.privacy import binomial, binomial_loss, gaussian, randomized_response
 
@@ -60,6 +62,8 @@ def to_dp_event(event: DpEvent, relation: Relation) -> Any:
         keep = randomized_response.RandomizedResponse(event.parameters["epsilon"], int(event.parameters["classes"]))
         k = keep.classes
         return d.RandomizedResponseDpEvent((1 - keep.keep) * k / (k - 1), k)
+    if costs_nothing(event):
+        return d.NoOpDpEvent()
     return d.NonPrivateDpEvent()
 
 
@@ -67,7 +71,13 @@ def is_private(event: DpEvent) -> bool:
     """Whether some finite epsilon could come of it."""
     if event.kind == gaussian.KIND:
         return event.parameters.get("noise_multiplier", 0.0) > 0
-    return event.kind in (binomial.KIND, randomized_response.KIND)
+    return event.kind in (binomial.KIND, randomized_response.KIND) or costs_nothing(event)
+
+
+def costs_nothing(event: DpEvent) -> bool:
+    """A public key, and what nobody but a key's holder or a mask's maker can read; "plain" encryption is none."""
+    hidden = event.kind.startswith(("encrypted (", "blinded (")) and not event.kind.endswith(f"({NOT_ENCRYPTED})")
+    return event == PUBLIC or hidden
 
 
 def known_batch(spent: Mapping[Key, int], relation: str, delta: float) -> float:
@@ -75,7 +85,8 @@ def known_batch(spent: Mapping[Key, int], relation: str, delta: float) -> float:
 
     Gaussians compose to one Gaussian (Balle and Wang's curve); binomials by their loss distributions.
     """
-    return _known_batch(tuple(sorted((key, n) for key, n in spent.items() if n)), moves(relation), delta)
+    paid = tuple(sorted((key, n) for key, n in spent.items() if n and not costs_nothing(event_of(key))))
+    return _known_batch(paid, moves(relation), delta)
 
 
 @lru_cache(maxsize=4096)

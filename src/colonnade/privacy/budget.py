@@ -23,7 +23,7 @@ from colonnade.core.batches import Batches
 from colonnade.core.checks import Checked, one_of, positive
 from colonnade.core.release import NON_PRIVATE, DpEvent, purpose
 from colonnade.errors import BudgetExhausted, WireError
-from colonnade.privacy.accounting import Key, key_of, known_batch
+from colonnade.privacy.accounting import Key, costs_nothing, key_of, known_batch
 from colonnade.privacy.journal import Journal, Record
 
 DELTA = 1e-5
@@ -71,7 +71,7 @@ class Account:
         with self._lock:
             rows = self._rows(batch, size)
             if rows is None:  # not one row per row of data: no row's share of it is known
-                rows, event = np.arange(len(self.keys)), NON_PRIVATE
+                rows, event = np.arange(len(self.keys)), event if costs_nothing(event) else NON_PRIVATE
             item = name, key_of(event)
             touched, times = np.unique(self.at[rows], return_counts=True)
             epsilon = self._epsilon(touched, item, times)

@@ -6,15 +6,17 @@ Statements about columns and about labels are never added up. An epsilon of None
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from colonnade.core.release import NON_PRIVATE, DpEvent
+from colonnade.core.release import PUBLIC, DpEvent
 from colonnade.privacy import binomial, gaussian, randomized_response
 from colonnade.privacy.accounting import (
     Key,
     binomial_cpsgd,
     binomial_pld,
+    costs_nothing,
     event_of,
     gaussian_epsilon,
     hidden_pld,
@@ -74,13 +76,13 @@ class Guarantee:
         }
 
 
-def nothing(party: str, protects: str, releases: list[str], why: str = "") -> Guarantee:
-    """No guarantee at all."""
-    plain = tuple(Release(name, describe(NON_PRIVATE), None) for name in releases)
-    return Guarantee(party, protects, plain, (Statement("anybody", "any", "-", None, 0.0, why),))
+def nothing(party: str, protects: str, releases: Mapping[str, DpEvent], why: str = "") -> Guarantee:
+    """No guarantee at all; of what crosses encrypted or is public, it is said."""
+    told = tuple(Release(name, describe(event), None) for name, event in releases.items())
+    return Guarantee(party, protects, told, (Statement("anybody", "any", "-", None, 0.0, why),))
 
 
-def for_labels(party: str, event: DpEvent, releases: list[str]) -> Guarantee:
+def for_labels(party: str, event: DpEvent, releases: Iterable[str]) -> Guarantee:
     """Label-DP of labels that were drawn once; what is sent afterwards follows from the draw."""
     epsilon = event.parameters["epsilon"]
     note = "label-DP of the training rows, pure; says nothing about columns"
@@ -91,8 +93,10 @@ def for_labels(party: str, event: DpEvent, releases: list[str]) -> Guarantee:
 
 def for_columns(party: str, account: Account, *, seeded: bool = False) -> Guarantee:
     """All that an account says."""
-    limit, items = account.limit, list(account.counts)
-    releases = tuple(Release(item[0], describe(event_of(item[1])), account.released(item)[0]) for item in items)
+    limit, items = account.limit, [item for item in account.counts if not costs_nothing(event_of(item[1]))]
+    releases = tuple(
+        Release(item[0], describe(event_of(item[1])), account.released(item)[0]) for item in account.counts
+    )
     delta = limit.delta
     paid = [_by_event(spent) for spent in account.spent()]
     statements: list[Statement] = []
@@ -128,7 +132,7 @@ def _known(paid: list[dict[Key, int]], relation: str, delta: float) -> list[Stat
     """Over a row's own appearances: what a budget is enforced on."""
     worst = max(paid, key=lambda spent: known_batch(spent, relation, delta), default={})
     epsilon = known_batch(worst, relation, delta)
-    used = [(key, n) for key, n in worst.items() if n]
+    used = [(key, n) for key, n in worst.items() if n and not costs_nothing(event_of(key))]
     if any(key[0] == binomial.KIND for key, _ in used) and all(is_private(event_of(key)) for key, _ in used):
         if relation != "replace-one":
             return []
@@ -153,10 +157,10 @@ def _through_the_model(account: Account, delta: float) -> Statement:
     """A training row also moves the local model, and so every later release of every row, each by up to 2C."""
     note = "a training row moves the local model, and with it all rows released later; no proof in the papers covers it"
     relation = "replace-one"
-    keys = [item[1] for item in account.counts]
-    if not all(map(_is_gaussian, keys)):
+    items = [item for item in account.counts if not costs_nothing(event_of(item[1]))]
+    if not all(_is_gaussian(item[1]) for item in items):
         return Statement(THROUGH, relation, "-", None, delta, note)
-    total = sum(account.released(item)[1] / dict(item[1][1])["noise_multiplier"] ** 2 for item in account.counts)
+    total = sum(account.released(item)[1] / dict(item[1][1])["noise_multiplier"] ** 2 for item in items)
     epsilon = gaussian_epsilon(moves(relation) * math.sqrt(total), delta)
     return Statement(THROUGH, relation, "Gaussian composition over all rows", _finite(epsilon), delta, note)
 
@@ -189,4 +193,9 @@ def describe(event: DpEvent) -> str:
             )
         case randomized_response.KIND:
             return f"randomized response over {about['classes']} classes"
+    if event == PUBLIC:
+        return "public: nothing about data"
+    if costs_nothing(event):
+        reader = "the key holder" if event.kind.startswith("encrypted") else "the mask's maker"
+        return f"{event.kind}: readable by {reader} only"
     return "plain"

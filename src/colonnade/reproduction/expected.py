@@ -8,6 +8,7 @@
     "seeds":   [0, 1, 2]
     "epochs":  [2, 5, 10]                                            when the test rows are scored
     "reach":   [0.96, 10]                                            rounds and bytes to that score, a look every 10
+    "panels":  ["loss", "score"]                                     what is drawn; without it, scores alone
     "figures": {"VIMSGD, epoch 10": {"paper": ..., "authors_code": ..., "at_least": ..., "at_most": ...}}
     "quick":   {"seeds": [0], "epochs": [2]}                         what fits into five minutes on two cores
     "measured": what came out, and on what hardware
@@ -52,6 +53,7 @@ class Plan:
     script: Path | None
     reach: tuple[float, int] | None
     quick: Mapping[str, Any]
+    panels: tuple[str, ...] = ("score",)
     short: bool = False  # whether this is the quick version
 
     def shortened(self) -> Plan:
@@ -106,4 +108,5 @@ def _plan(name: str, entry: Mapping[str, Any], beside: Path) -> Plan:
         script=beside / entry["script"] if "script" in entry else None,
         reach=None if reach is None else (float(reach[0]), int(reach[1])),
         quick=entry["quick"],
+        panels=tuple(entry.get("panels", ("score",))),
     )

@@ -3,41 +3,43 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from colonnade.errors import ConfigError
 
 if TYPE_CHECKING:
-    from colonnade.reproduction.study import Study
+    from colonnade.reproduction.study import Curves, Study
 
 MARKS = "osD^vP*X"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 
 
 def curves(study: Study, out: Path) -> list[Path]:
-    """Test score by epoch, one line per run: the mean over seeds, and a band from the lowest to the highest seed."""
+    """By epoch, one line per run: the mean over seeds, and a band from the lowest to the highest seed. A panel each for
+    what the plan says is drawn: test scores, training losses."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
     except ModuleNotFoundError:
         raise ConfigError('Pictures need matplotlib. Install it with: pip install "colonnade[plots]".') from None
 
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.subplots()
-    for number, (title, seeds) in enumerate(study.curves.items()):
-        epochs = [epoch for epoch, _ in seeds[0]]
-        scores = [[100 * score for _, score in curve] for curve in seeds]
-        middle = [sum(at) / len(at) for at in zip(*scores, strict=True)]
-        colour = COLOURS[number % len(COLOURS)]
-        axes.plot(epochs, middle, color=colour, marker=MARKS[number % len(MARKS)], markersize=4, label=title)
-        if len(seeds) > 1:
-            low, high = [min(at) for at in zip(*scores, strict=True)], [max(at) for at in zip(*scores, strict=True)]
-            axes.fill_between(epochs, low, high, color=colour, alpha=0.15, linewidth=0)
-    axes.set(xlabel="epoch", ylabel="test accuracy, %", title=study.plan.name)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    panels: dict[str, tuple[dict[str, Curves], float, str]] = {
+        "loss": (study.losses, 1.0, "training loss"),
+        "score": (study.curves, 100.0, "test accuracy, %"),
+    }
+    chosen = study.plan.panels
+    figure = Figure(figsize=(7 if len(chosen) == 1 else 5 * len(chosen), 4.2), layout="constrained")
+    for at, name in enumerate(chosen):
+        runs, times, label = panels[name]
+        axes = figure.add_subplot(1, len(chosen), at + 1)
+        for number, (title, seeds) in enumerate(runs.items()):
+            _line(axes, number, title, [[(epoch, times * value) for epoch, value in curve] for curve in seeds])
+        axes.set(xlabel="epoch", ylabel=label)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+    figure.suptitle(study.plan.name, fontsize="medium")
     out.mkdir(parents=True, exist_ok=True)
     paths = [out / f"{study.plan.name}.{ending}" for ending in ("png", "svg")]
     for path in paths:
@@ -45,3 +47,15 @@ def curves(study: Study, out: Path) -> list[Path]:
         figure.savefig(fresh, format=path.suffix[1:], dpi=150)
         fresh.replace(path)
     return paths
+
+
+def _line(axes: Any, number: int, title: str, seeds: Curves) -> None:
+    epochs = [epoch for epoch, _ in seeds[0]]
+    at_epochs = list(zip(*([value for _, value in curve] for curve in seeds), strict=True))
+    colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
+    every = max(1, len(epochs) // 10)
+    middle = [sum(at) / len(at) for at in at_epochs]
+    axes.plot(epochs, middle, color=colour, marker=mark, markevery=every, markersize=4, label=title)
+    if len(seeds) > 1:
+        low, high = [min(at) for at in at_epochs], [max(at) for at in at_epochs]
+        axes.fill_between(epochs, low, high, color=colour, alpha=0.15, linewidth=0)

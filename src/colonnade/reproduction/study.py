@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import math
+import statistics
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ from colonnade.reproduction.expected import Figure, Plan, plan
 Watch = Callable[[str, Step], None]
 """Called with a line that says which run it is, and its steps: for progress bars."""
 
+Curves = list[list[tuple[int, float]]]
+"""Per seed, (epoch, value)."""
+
 
 @dataclass
 class Measured:
@@ -36,6 +40,11 @@ class Measured:
         return sum(self.by_seed) / len(self.by_seed) if self.by_seed else float("nan")
 
     @property
+    def deviation(self) -> float:
+        """Between seeds; of one seed it is not known."""
+        return statistics.stdev(self.by_seed) if len(self.by_seed) > 1 else float("nan")
+
+    @property
     def holds(self) -> bool | None:
         """Whether the mean is within its bounds; None where there are none."""
         least, most = self.figure.at_least, self.figure.at_most
@@ -45,8 +54,10 @@ class Measured:
 
     def to_json(self) -> dict[str, Any]:
         told = {key: value for key, value in vars(self.figure).items() if value is not None}
-        mean, *by_seed = (None if math.isnan(value) else value for value in (self.mean, *self.by_seed))
-        return {"what": self.what, "unit": self.unit, "mean": mean, "by_seed": by_seed, "holds": self.holds} | told
+        values = (self.mean, self.deviation, *self.by_seed)
+        mean, deviation, *by_seed = (None if math.isnan(value) else value for value in values)
+        about = {"what": self.what, "unit": self.unit, "mean": mean, "deviation": deviation}
+        return about | {"by_seed": by_seed, "holds": self.holds} | told
 
 
 class Study:
@@ -55,7 +66,8 @@ class Study:
     def __init__(self, plan: Plan, watch: Watch | None = None) -> None:
         self.plan, self.watch = plan, watch
         self.measured: dict[str, Measured] = {}
-        self.curves: dict[str, list[list[tuple[int, float]]]] = {}  # run -> per seed, (epoch, score)
+        self.curves: dict[str, Curves] = {}  # run -> its test scores
+        self.losses: dict[str, Curves] = {}  # run -> its mean losses while it trained
 
     @property
     def holds(self) -> bool:
@@ -83,13 +95,16 @@ class Study:
         federation = self.federation(settings, seed, holdings)
         score = HEADLINE[federation.holdings.encoder.task]
         curve: list[tuple[int, float]] = []
+        sums: dict[int, float] = {}
         reached = self.plan.reach is None
         try:
             for step in federation.train():
                 if self.watch is not None:
                     self.watch(f"{title}, seed {seed}", step)
+                epoch = step.batch.epoch + 1
+                sums[epoch] = sums.get(epoch, 0.0) + step.loss * step.batch.size
                 if step.batch.number + 1 == federation.batches.per_epoch:
-                    curve.append((step.batch.epoch + 1, federation.evaluate("test")[score]))
+                    curve.append((epoch, federation.evaluate("test")[score]))
                 done = step.batch.step + 1
                 if not reached and self.plan.reach is not None and done % self.plan.reach[1] == 0:
                     reached = federation.evaluate("test")[score] >= self.plan.reach[0]
@@ -100,6 +115,8 @@ class Study:
         for epoch in self.plan.epochs:
             self.record(f"{title}, epoch {epoch}", curve[epoch - 1][1])
         self.curves.setdefault(title, []).append(curve)
+        rows = len(federation.batches.splits["train"])
+        self.losses.setdefault(title, []).append([(epoch, sums.get(epoch, math.nan) / rows) for epoch, _ in curve])
         return federation
 
     def federation(self, settings: Settings, seed: int, holdings: Holdings | None = None) -> Federation:
