@@ -46,10 +46,12 @@ def test_a_run_stops_when_the_next_epoch_is_too_dear_and_keeps_its_model(make: A
     one = federation(settings=settings(2, make))
     outcome = one.fit(tmp_path / "run")
     assert outcome.exhausted
-    assert outcome.stopped == (
+    refused, cure = outcome.stopped.splitlines()
+    assert refused == (
         f"'lab' will not release \"embedding\" again: epsilon would be {cost(3):.2f} and its budget is "
         f"{cost(2) + 0.01} at delta=1e-5."
     )
+    assert "fewer epochs" in cure
     assert (outcome.summary["epochs"], outcome.summary["rounds"]) == (2, 8)
     assert set(outcome.summary["metrics"]) == {"validation", "test"}  # the test rows had not paid anything
     again = load(tmp_path / "run", frames=frames())

@@ -70,6 +70,7 @@ class Defence:
     clip: float | None = None
     variance: float = 0.0  # of the noise in one entry
     mean: float = 0.0  # of the noise, already subtracted
+    within: float = 0.0  # half a level: h may be so far from f(x) and say nothing; from somebody who knows the levels
 
 
 def defence_of(received: Received) -> Defence:
@@ -95,11 +96,11 @@ def _kept(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def invert(h: Tensor, model: nn.Module, shape: tuple[int, ...], attack: Attack, known: Defence | None = None) -> Tensor:
-    """x [rows, *shape] whose embedding is h [rows, width]."""
+    """x [rows, *shape] whose embedding is h [rows, width]; sought where h lies."""
     known = known or Defence()
-    f = white_box(model)
+    f = white_box(model).to(h.device)
     h = h.to(next(f.parameters()).dtype).detach()
-    x = torch.zeros(len(h), *shape, dtype=h.dtype, requires_grad=True)
+    x = torch.zeros(len(h), *shape, dtype=h.dtype, device=h.device, requires_grad=True)
     spread = (h - h.mean(0)).square().sum(1).mean().clamp_min(1e-12)
     weight = attack.weight
     if known.variance:
@@ -111,7 +112,7 @@ def invert(h: Tensor, model: nn.Module, shape: tuple[int, ...], attack: Attack, 
         out = f(x)
         if known.clip is not None:
             out = out * (known.clip / out.norm(dim=-1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
-        miss = out - h
+        miss = torch.nn.functional.softshrink(out - h, known.within)
         if known.sent is not None and known.least is not None:
             miss = torch.where(known.sent, miss, (out.abs() - known.least).relu())
         energy = miss.square().sum(1) / spread + weight * attack.prior(x)

@@ -8,6 +8,7 @@ labels = { mechanism = { name = "randomized_response", epsilon = 2.0 } }        
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -57,7 +58,8 @@ def rules_from(
         if name == LABELS and classes is not None:
             continue
         if release not in releases or (purpose and purpose not in PURPOSES):
-            hint = did_you_mean(name, [*releases, *(f"{p}.{r}" for p in PURPOSES for r in releases)])
+            own = [LABELS] if classes is not None else []
+            hint = did_you_mean(name, [*own, *releases, *(f"{p}.{r}" for p in PURPOSES for r in releases)])
             raise ConfigError(
                 f"[parties.{owner}.outbox] has a rule for {name!r}, which is never released{hint}. This algorithm "
                 f"releases {', '.join(releases)}; a purpose may come before, as in test.{next(iter(releases))}."
@@ -163,6 +165,11 @@ def _made(known: Mapping[str, Callable[..., Any]], spec: Any, where: str) -> Any
     if not isinstance(name, str) or name not in known:
         hint = did_you_mean(str(name), list(known))
         raise ConfigError(f"{where} {name!r} is not known{hint}; there are {', '.join(known)}.")
+    takes = [key for key in inspect.signature(known[name]).parameters if key != "name"]
+    for key in settings:
+        if key not in takes:
+            has = ", ".join(takes) or "none"
+            raise ConfigError(f"{where} {name!r} has no setting {key!r}{did_you_mean(key, takes)}; it has {has}.")
     try:
         return known[name](**settings)
     except TypeError as error:

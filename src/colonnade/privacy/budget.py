@@ -216,5 +216,7 @@ def refusal(owner: str, name: str, epsilon: float, budget: Budget) -> str:
     delta = f"{budget.delta:g}".replace("e-0", "e-")
     return (
         f"'{owner}' will not release \"{name}\" again: epsilon would be {would} and its budget is "
-        f"{budget.epsilon} at delta={delta}."
+        f"{budget.epsilon} at delta={delta}.\n"
+        '    More noise or fewer epochs would cost less (sigma = "auto" finds the noise), or raise the budget; rows '
+        "that were not released before can still be."
     )
