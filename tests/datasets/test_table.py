@@ -74,7 +74,7 @@ def test_an_id_that_one_party_lacks_stops_the_alignment() -> None:
         align({"bank": table([1, 2, 3]), "shop": table([1], "shop")})
     assert str(caught.value) == (
         "All parties must hold the same ids. 'shop' lacks 2 of the ids asked for, such as '2'. "
-        "Remove them from the other parties, or align the tables first."
+        'Remove them from the other parties, or set align = "private" under [data].'
     )
 
 

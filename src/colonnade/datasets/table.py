@@ -123,7 +123,7 @@ def align(tables: Mapping[str, Table]) -> NDArray[np.str_]:
 def _absent(party: str, ids: NDArray[np.str_]) -> str:
     return (
         f"'{party}' lacks {len(ids)} of the ids asked for, such as {str(ids[0])!r}. "
-        f"Remove them from the other parties, or align the tables first."
+        f'Remove them from the other parties, or set align = "private" under [data].'
     )
 
 
