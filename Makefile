@@ -1,5 +1,5 @@
 # make demo    three organisations train a model over columns they never share
-# make test    all tests, with line coverage
+# make test    all tests on all cores, with line coverage
 # make check   ruff and mypy --strict
 # make bench   ratios, measured side by side in one run
 # make format  rewrite the sources in the house format
@@ -16,7 +16,7 @@ demo: $(READY)
 	$(BIN)/colonnade demo
 
 test: $(READY)
-	$(BIN)/python -m pytest --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=term
 
 check: $(READY)
 	$(BIN)/ruff check .
