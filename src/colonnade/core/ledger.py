@@ -63,7 +63,8 @@ class Ledger:
 
     def total(self, direction: Direction, peer: str | None = None) -> int:
         """Bytes sent ("out"), received ("in") or kept inside ("own"), with one peer or with all."""
-        return sum(n for (way, who), n in self._bytes.items() if way == direction and peer in (None, who))
+        known = list(self._bytes.items())  # a thread that takes answers as they arrive may be writing
+        return sum(n for (way, who), n in known if way == direction and peer in (None, who))
 
     @property
     def position(self) -> int:
