@@ -99,7 +99,9 @@ def test_what_is_no_point_is_named(wrong: bytes, monkeypatch: pytest.MonkeyPatch
 
 
 def test_points_pass_the_check() -> None:
-    curve.check(curve.blind(DIGESTS, curve.fresh_secret()))
+    blinded = curve.blind(DIGESTS, curve.fresh_secret())
+    assert blinded.shape == (len(DIGESTS), 33)
+    curve.check(blinded)
     curve.check(np.empty((0, 33), np.uint8))
 
 
