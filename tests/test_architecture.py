@@ -22,7 +22,7 @@ LAYERS = (
     {"reproduction", "benchmark"},
     {"cli"},
 )
-NOT_MIRRORED = {"conformance"}
+NOT_MIRRORED = {"conformance", "security"}
 
 
 def layer(part: str) -> int:

@@ -73,12 +73,16 @@ class CheckpointError(ColonnadeError):
 
 
 class PartyError(ColonnadeError):
-    """A party failed while answering; says which party, which request, at which batch."""
+    """A party failed while answering; says which party, which request, at which batch.
+
+    `private`: the cause is another exception's own text, which may quote data; `core.failure` takes it out before it
+    crosses.
+    """
 
     exit_code = 3
 
-    def __init__(self, party: str, request: str, batch: str | None, cause: str) -> None:
-        self.party, self.request, self.batch, self.cause = party, request, batch, cause
+    def __init__(self, party: str, request: str, batch: str | None, cause: str, *, private: bool = False) -> None:
+        self.party, self.request, self.batch, self.cause, self.private = party, request, batch, cause, private
         at = f" at batch {batch}" if batch else ""
         super().__init__(f"'{party}' failed while answering {request}{at}: {cause}")
 

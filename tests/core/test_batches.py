@@ -9,7 +9,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from colonnade.core import Batch, Batches
+from colonnade.core import Agreed, Batch, Batches
 from colonnade.errors import ConfigError, WireError
 
 SIZES = st.integers(1, 40)
@@ -250,3 +250,56 @@ def test_without_reshuffling_every_epoch_has_the_first_one_s_batches() -> None:
         assert torch.equal(fixed.rows(f"train/0/{number}"), moving.rows(f"train/0/{number}"))
         assert torch.equal(fixed.rows(f"train/2/{number}"), fixed.rows(f"train/0/{number}"))
     assert fixed.fingerprint() != moving.fingerprint()
+
+
+def of(owner: str, rows: int = 6, seed: int = 0) -> Batches:
+    splits = {"train": torch.arange(rows), "test": torch.arange(rows, rows + 3)}
+    return Batches(splits, batch_size=4, epochs=2, seed=seed, owner=owner)
+
+
+def test_names_say_whose_a_batch_is() -> None:
+    mine, nobody = of("clinic"), of("")
+    assert [batch.name for batch in mine] == [f"clinic:{batch.name}" for batch in nobody]
+    assert [chunk.name for chunk in mine.chunks("test", 2)] == ["clinic:test[0:2]", "clinic:test[2:3]"]
+    assert torch.equal(mine.rows("clinic:train/1/0"), nobody.rows("train/1/0"))
+    assert torch.equal(mine.rows("clinic:test[0:2]"), nobody.rows("test[0:2]"))
+    for batches, name in (
+        (mine, "train/0/0"),
+        (mine, "lab:train/0/0"),
+        (nobody, "clinic:train/0/0"),
+        (mine, "clinic:"),
+    ):
+        with pytest.raises(WireError, match="No agreed batch"):
+            batches.rows(name)
+    assert len({mine.fingerprint(), nobody.fingerprint(), of("lab").fingerprint()}) == 3
+
+
+def test_an_epoch_is_its_batches_one_after_the_other() -> None:
+    batches = of("clinic", rows=10)
+    listed = batches.of_epoch(1)
+    assert listed == [batch for batch in batches if batch.epoch == 1]
+    assert torch.equal(batches.epoch_rows(1), torch.cat([batches.rows(batch.name) for batch in listed]))
+
+
+def test_a_data_owner_looks_up_the_rows_of_each_label_owner_in_its_own_table() -> None:
+    a, b = of("a"), of("b", rows=5, seed=1)
+    orders = {"a": torch.tensor([9, 8, 7, 6, 5, 4, 3, 2, 1]), "b": torch.tensor([9, 20, 21, 22, 23, 24, 25, 26])}
+    agreed = Agreed({"a": (a, orders["a"]), "b": (b, orders["b"])})
+    assert (list(agreed), len(agreed), agreed["b"] is b) == (["a", "b"], 2, True)
+    for owner, batches in (("a", a), ("b", b)):
+        for name in (f"{owner}:train/0/1", f"{owner}:test[1:3]"):
+            assert torch.equal(agreed.rows(name), orders[owner][batches.rows(name)])
+        assert torch.equal(agreed.epoch_rows(owner, 1), orders[owner][batches.epoch_rows(1)])
+    assert agreed.splits["train"].tolist() == [4, 5, 6, 7, 8, 9, 20, 21, 22, 23]
+    assert agreed.splits["test"].tolist() == [1, 2, 3, 24, 25, 26]
+    assert (agreed.batch_size, agreed.per_epoch) == (4, 4)
+    for name in ("c:train/0/0", "train/0/0", "a:train/0/9", "test[0:2]"):
+        with pytest.raises(WireError, match="No agreed batch"):
+            agreed.rows(name)
+    moved = Agreed({"a": (a, orders["a"].flip(0)), "b": (b, orders["b"])})
+    assert moved.fingerprint() != agreed.fingerprint()
+
+
+def test_agreed_batches_are_those_of_the_label_owner() -> None:
+    with pytest.raises(ConfigError, match="agreed on with 'b' are those of 'a'"):
+        Agreed({"b": (of("a"), torch.arange(9))})

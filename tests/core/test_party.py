@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +15,7 @@ from torch import Generator, Tensor
 
 from colonnade.core import Batches, Done, DpEvent, Envelope, Message, Party, Released, Request, Rule, Seat, serves
 from colonnade.core.party import seed_for
+from colonnade.core.peers import NUMBERS
 from colonnade.errors import BoundaryError, BudgetExhausted, PartyError
 
 
@@ -45,6 +48,14 @@ class Look(Request[Number]):
     batch: str
 
 
+class Name(Message):
+    value: str
+
+
+class Whose(Request[Name]):
+    pass
+
+
 class Counter(Party):
     calls = 0
 
@@ -69,6 +80,12 @@ class Counter(Party):
 
     def unserved(self, request: Unserved) -> Done:
         return Done()
+
+
+class Host(Party):
+    @serves
+    def whoever(self, request: Whose) -> Name:
+        return Name(str(self.asker))
 
 
 class Child(Counter):
@@ -251,3 +268,55 @@ def test_parties_of_a_new_class_may_be_asked_at_once_in_threads() -> None:
         with ThreadPoolExecutor(8) as pool:
             served = [pool.submit(kind.served) for _ in range(8)]
         assert all(found.result() == dict(Counter.served()) for found in served)
+
+
+def test_an_older_call_is_refused_and_noted_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    counter = party()
+    for number in (5, 6, 7):
+        counter.handle(Envelope("shop", number, Count()))
+    for number in (5, 6):
+        with pytest.raises(BoundaryError, match=f"older than what it has answered: number {number}, and the newest"):
+            counter.handle(Envelope("shop", number, Count()))
+    assert counter.calls == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "bank: refused a replayed test_party.Count of 'shop'"
+    ] * 2
+    assert counter.handle(Envelope("shop", 8, Count())) == Number(4)
+
+
+def test_calls_that_overtook_each_other_are_both_answered() -> None:
+    counter = party()
+    assert [counter.handle(Envelope("shop", number, Count())).value for number in (5, 7, 6)] == [1, 2, 3]
+
+
+def test_a_restarted_driver_is_above_what_it_sent() -> None:
+    code = "from colonnade.core.peers import NUMBERS; print(next(NUMBERS))"
+    before = next(NUMBERS)
+    assert int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout) > before
+
+
+def test_only_those_agreed_on_are_answered(caplog: pytest.LogCaptureFixture) -> None:
+    counter = party()
+    counter.serves_for = {"shop"}
+    assert counter.handle(Envelope("shop", 1, Count())) == Number(1)
+    for stranger in ("clinic", "Shop", "bank", ""):
+        with pytest.raises(BoundaryError, match=f"does not answer test_party.Count of '{stranger}': this is for shop"):
+            counter.handle(Envelope(stranger, 2, Count()))
+    assert counter.calls == 1
+    assert set(counter._answered) == {"shop"}
+    assert "bank: refused test_party.Count of 'clinic': this is for shop to ask" in caplog.text
+
+
+def test_a_request_may_be_reserved_for_some() -> None:
+    counter = party()
+    counter.serves_for, counter.reserved = {"shop", "clinic"}, {Look: {"clinic"}}
+    assert counter.handle(Envelope("clinic", 1, Look("train/0/0"))) == Number(4)
+    assert counter.handle(Envelope("shop", 1, Count())) == Number(1)
+    with pytest.raises(BoundaryError, match="this is for clinic to ask"):
+        counter.handle(Envelope("shop", 2, Look("train/0/0")))
+
+
+def test_it_knows_who_asks_while_it_answers() -> None:
+    bank = Host(Seat.at("bank", batches()))
+    assert [bank.handle(Envelope(name, 1, Whose())).value for name in ("shop", "zoo")] == ["shop", "zoo"]
+    assert bank.asker is None

@@ -259,3 +259,46 @@ def test_between_two_roles_of_one_organisation_an_entry_is_written_once() -> Non
     peers.ask(Say(seat.outbox.release(torch.ones(2), "values")))
     assert [(entry.direction, entry.name) for entry in seat.ledger.entries] == [("own", "values"), ("own", "echo")]
     assert seat.ledger.total("own") == 3 * 2 * 4
+
+
+@pytest.mark.parametrize("own_way", [False, True], ids=["in threads", "the transport's own way"])
+def test_an_attempt_gives_failures_beside_answers(own_way: bool) -> None:
+    table = Table()
+    asked: list[str] = []
+
+    class InTurn(Noting):
+        def attempt_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]:
+            found: dict[str, R | PartyError] = {}
+            for to, envelope in envelopes.items():
+                asked.append(to)
+                try:
+                    found[to] = self.exchange(to, envelope)
+                except PartyError as error:
+                    found[to] = error
+            return found
+
+    if own_way:
+        table.peers.transport = InTurn(table.transport.inner)
+    requests = {name: table.say(break_=name == "bank") for name in NAMES}
+    replies, failures = table.peers.attempt(requests)
+    assert [(name, reply.who) for name, reply in replies.items()] == [("zoo", "zoo"), ("shop", "shop")]
+    assert list(failures) == ["bank"]
+    assert "it broke" in str(failures["bank"])
+    assert asked == (NAMES if own_way else [])
+    directions = Counter((entry.direction, entry.peer) for entry in table.seat.ledger.entries)
+    assert directions == {("out", name): 1 for name in NAMES} | {("in", "zoo"): 1, ("in", "shop"): 1}
+    assert table.peers.attempt({}) == ({}, {})
+
+
+def test_an_attempt_raises_what_is_no_failure_of_a_party_when_all_are_done() -> None:
+    table = Table()
+
+    def exchange(to: str, envelope: Envelope[Request[R]]) -> R:
+        if to == "zoo":
+            raise ZeroDivisionError
+        return table.transport.inner.exchange(to, envelope)
+
+    table.transport.exchange = exchange  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        table.peers.attempt({name: table.say(wait=0.05) for name in NAMES})
+    assert table.speakers["shop"].heard == 1

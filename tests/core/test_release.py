@@ -151,7 +151,15 @@ def test_the_owner_s_rules_are_copied() -> None:
 
 @pytest.mark.parametrize(
     ("batch", "expected"),
-    [("train/3/17", "train"), ("test[0:512]", "test"), ("train[0:2]", "train"), ("", ""), (None, None)],
+    [
+        ("train/3/17", "train"),
+        ("test[0:512]", "test"),
+        ("train[0:2]", "train"),
+        ("", ""),
+        (None, None),
+        ("clinic:train/3/17", "train"),
+        ("clinic:test[0:512]", "test"),
+    ],
 )
 def test_the_purpose_of_a_batch_is_in_its_name(batch: str | None, expected: str | None) -> None:
     assert purpose(batch) == expected

@@ -73,14 +73,14 @@ def test_an_id_that_one_party_lacks_stops_the_alignment() -> None:
     with pytest.raises(DataError) as caught:
         align({"bank": table([1, 2, 3]), "shop": table([1], "shop")})
     assert str(caught.value) == (
-        "All parties must hold the same ids. 'shop' lacks 2 of the ids asked for, such as '2'. "
+        "All parties must hold the same ids. 'shop' lacks 2 of the ids asked for. "
         'Remove them from the other parties, or set align = "private" under [data].'
     )
 
 
 @pytest.mark.parametrize("asked", ["0", "9", "15"])
 def test_in_order_refuses_an_id_it_does_not_hold(asked: str) -> None:
-    with pytest.raises(DataError, match=f"'bank' lacks 1 of the ids asked for, such as '{asked}'"):
+    with pytest.raises(DataError, match=r"'bank' lacks 1 of the ids asked for\. Remove"):
         table([1, 2]).in_order(np.array(["1", asked]))
 
 

@@ -209,6 +209,6 @@ def test_through_bytes_nothing_is_shared_not_even_what_was_released() -> None:
         sent = outbox.release(torch.zeros(6, 4), "value")
         transport.exchange("ada", Envelope("asker", 1, Remember(sent)))
         reply = transport.exchange("ada", Envelope("asker", 2, Sleep(0.0)))
-        kept = transport.parties["ada"]._answered["asker"][1]
+        kept = transport.parties["ada"]._answered["asker"].reply
         assert (reply is kept) is not through_bytes
         assert reply.released()[0].receipt == kept.released()[0].receipt

@@ -75,6 +75,7 @@ class FeatureOwner(splitnn.FeatureOwner):
 
     @serves
     def turn(self, request: Turn) -> Embedding:
+        self.rows(request.batch)  # a batch that nobody agreed on is refused before the gradient is spent
         if request.gradient is not None:
             self.descend(Descend(request.before or "", request.gradient))
         return self.embed(Embed(request.batch))

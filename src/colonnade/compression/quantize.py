@@ -24,6 +24,7 @@ from colonnade.compression.rows import (
     range_in,
     read_numbers,
     rows_of,
+    tabulated,
     whole,
     write_numbers,
 )
@@ -75,11 +76,12 @@ class Quantize:
     def decode(self, packed: Packed) -> Tensor:
         dtype, levels = floating(packed), whole(packed, "levels", 2, MOST)
         low, high = range_in(packed)
-        share = np.arange(levels, dtype=np.float64) / (levels - 1)
-        table = torch.from_numpy(low * (1 - share) + high * share).to(dtype)
 
-        def values(index: Numbers) -> Tensor:
-            return table[torch.from_numpy(index.view(np.int32))]
+        def level(index: Numbers) -> Tensor:
+            share = index.astype(np.float64) / (levels - 1)
+            return torch.from_numpy(low * (1 - share) + high * share).to(dtype)
+
+        values = tabulated(level, levels, packed)
 
         return read_numbers(packed, rows_of(packed.shape)[1], width_of(levels), levels, values)
 

@@ -86,6 +86,15 @@ def read_numbers(packed: Packed, per_row: int, bits: int, count: int, values: Ca
     return torch.cat(found).reshape(packed.shape)
 
 
+def tabulated(values: Callable[[Numbers], Tensor], count: int, packed: Packed) -> Callable[[Numbers], Tensor]:
+    """The same function by looking up all `count` values, where the tensor may have more numbers than that: who sends
+    a handful cannot make a receiver compute thousands."""
+    if len(packed.data) < count:
+        return values
+    table = values(np.arange(count, dtype=np.uint32))
+    return lambda index: table[torch.from_numpy(index.view(np.int32))]
+
+
 def floating(packed: Packed) -> torch.dtype:
     """The tensor's type, which must be a floating-point one."""
     dtype = DTYPES.get(packed.dtype)

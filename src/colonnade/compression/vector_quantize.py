@@ -34,6 +34,7 @@ from colonnade.compression.rows import (
     range_in,
     read_numbers,
     rows_of,
+    tabulated,
     whole,
     write_numbers,
 )
@@ -94,20 +95,23 @@ class VectorQuantize:
         low, high = range_in(packed)
         count = rows_of(packed.shape)[1]
         across, down, _ = lattice(points)
-        table = torch.from_numpy(_codebook(points, low, high)).to(dtype)
 
-        def values(index: Numbers) -> Tensor:
-            return table[torch.from_numpy(index.view(np.int32))].flatten(1)[:, :count]
+        def point(index: Numbers) -> Tensor:
+            return torch.from_numpy(_codebook(points, low, high, index)).to(dtype)
 
-        return read_numbers(packed, -(-count // 2), width_of(points), across * down, values)
+        pairs = tabulated(point, across * down, packed)
+        return read_numbers(
+            packed, -(-count // 2), width_of(points), across * down, lambda index: pairs(index).flatten(1)[:, :count]
+        )
 
 
-def _codebook(points: int, low: float, high: float) -> Floats:
-    """[A * B, 2]."""
+def _codebook(points: int, low: float, high: float, index: Numbers | None = None) -> Floats:
+    """The points of these numbers, or of all: [..., 2]."""
     across, down, side = lattice(points)
+    index = np.arange(across * down, dtype=np.uint32) if index is None else index
     side *= high - low
-    b, a = np.divmod(np.arange(across * down), across)
-    return low + np.stack([(a + b % 2 / 2) * side, b * side * ROW], axis=1)
+    b, a = np.divmod(index.astype(np.int64), across)
+    return low + np.stack([(a + b % 2 / 2) * side, b * side * ROW], axis=-1)
 
 
 def _nearest(x: Floats, y: Floats, points: int, low: float, high: float) -> Numbers:

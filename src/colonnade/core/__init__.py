@@ -1,7 +1,7 @@
 """The core: messages, outboxes, parties, peers, batches, ledgers, the wire. Needs torch and numpy alone."""
 
 from colonnade.core import roles
-from colonnade.core.batches import Batch, Batches, Rows, Step
+from colonnade.core.batches import Agreed, Batch, Batches, Rows, Step
 from colonnade.core.cipher import Ciphertext, Encrypted
 from colonnade.core.ledger import Entry, Ledger
 from colonnade.core.message import Done, Message, Request
@@ -25,6 +25,7 @@ from colonnade.core.wire import Envelope
 
 __all__ = [
     "NON_PRIVATE",
+    "Agreed",
     "Batch",
     "Batches",
     "Ciphertext",

@@ -3,7 +3,8 @@
     train/3/17        the 17th batch of epoch 3, shuffled by the agreed seed, anew every epoch unless `reshuffle` is off
     test[0:512]       rows 0 to 511 of the test rows, in order
 
-A party looks the name up in its own copy. Whoever knows the seed knows the batches; they are no secret.
+A party looks the name up in its own copy. Whoever knows the seed knows the batches; they are no secret. Where several
+label owners have rows of their own, a name says whose: clinic:train/3/17 (see `Agreed`).
 """
 
 from __future__ import annotations
@@ -52,13 +53,21 @@ class Batches:
     """Iterating gives the training batches from `done` onwards; `rows` looks any name up."""
 
     def __init__(
-        self, splits: Mapping[str, Tensor], *, batch_size: int, epochs: int, seed: int, reshuffle: bool = True
+        self,
+        splits: Mapping[str, Tensor],
+        *,
+        batch_size: int,
+        epochs: int,
+        seed: int,
+        reshuffle: bool = True,
+        owner: str = "",
     ) -> None:
         for name, rows in splits.items():
             if not len(rows):
                 raise ConfigError(f"The split {name!r} has no rows. Leave it out, or give it some.")
         self.splits = {name: rows.to(torch.int64) for name, rows in splits.items()}
         self.batch_size, self.epochs, self.seed, self.reshuffle = batch_size, epochs, seed, reshuffle
+        self.owner, self.prefix = owner, f"{owner}:" if owner else ""
         self.done = 0
         self._shuffled: dict[tuple[int, str], Tensor] = {}
 
@@ -71,11 +80,21 @@ class Batches:
 
     def __iter__(self) -> Iterator[Batch]:
         while self.done < len(self):
-            epoch, number = divmod(self.done, self.per_epoch)
-            size = min(self.batch_size, len(self.splits["train"]) - number * self.batch_size)
-            batch = Batch(f"train/{epoch}/{number}", size, epoch, number, self.done)
+            batch = self._batch(*divmod(self.done, self.per_epoch))
             self.done += 1
             yield batch
+
+    def of_epoch(self, epoch: int) -> list[Batch]:
+        """The training batches of one epoch, in order."""
+        return [self._batch(epoch, number) for number in range(self.per_epoch)]
+
+    def epoch_rows(self, epoch: int, device: torch.device | str = "cpu") -> Tensor:
+        """The row numbers of one epoch's batches, one after the other."""
+        return self._order(epoch, str(device))
+
+    def _batch(self, epoch: int, number: int) -> Batch:
+        size = min(self.batch_size, len(self.splits["train"]) - number * self.batch_size)
+        return Batch(f"{self.prefix}train/{epoch}/{number}", size, epoch, number, epoch * self.per_epoch + number)
 
     def chunks(self, split: str, size: int | None = None) -> list[Rows]:
         """A split's rows in order, in pieces of at most `size`."""
@@ -83,16 +102,17 @@ class Batches:
             raise ConfigError(f"There are no rows called {split!r}; there are {', '.join(map(repr, self.splits))}.")
         rows, size = len(self.splits[split]), size or max(self.batch_size, 4096)
         bounds = [(start, min(start + size, rows)) for start in range(0, rows, size)]
-        return [Rows(f"{split}[{start}:{stop}]", stop - start) for start, stop in bounds]
+        return [Rows(f"{self.prefix}{split}[{start}:{stop}]", stop - start) for start, stop in bounds]
 
     def rows(self, name: str, device: torch.device | str = "cpu") -> Tensor:
         """The row numbers behind a name; a name that no agreed batch has is refused."""
-        if match := TRAIN.fullmatch(name):
+        inner = name[len(self.prefix) :] if name.startswith(self.prefix) else ""
+        if match := TRAIN.fullmatch(inner):
             epoch, number = int(match[1]), int(match[2])
             if number < self.per_epoch:  # 0 where nobody trains
                 start = number * self.batch_size
                 return self._order(epoch, str(device))[start : start + self.batch_size]
-        elif (match := CHUNK.fullmatch(name)) and match[1] in self.splits:
+        elif (match := CHUNK.fullmatch(inner)) and match[1] in self.splits:
             start, stop = int(match[2]), int(match[3])
             if start < stop <= len(self.splits[match[1]]):
                 return self.splits[match[1]][start:stop].to(device)
@@ -111,8 +131,73 @@ class Batches:
 
     def fingerprint(self) -> str:
         """Equal at two parties exactly when they agree on every batch."""
-        digest = hashlib.sha256(f"{self.batch_size}/{self.seed}/{self.reshuffle}".encode())
+        digest = hashlib.sha256(f"{self.prefix}{self.batch_size}/{self.seed}/{self.reshuffle}".encode())
         for name in sorted(self.splits):
             rows = self.splits[name]
             digest.update(f"/{name}[{len(rows)}]".encode() + rows.numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+class Agreed(Mapping[str, Batches]):
+    """What a data owner agreed on with each of several label owners: that one's batches, and for each row of its order
+    the row number in the data owner's own table. It looks all their names up, so that one account can count a row that
+    several label owners know."""
+
+    def __init__(self, orders: Mapping[str, tuple[Batches, Tensor]]) -> None:
+        for name, (batches, _) in orders.items():
+            if batches.owner != name:
+                raise ConfigError(f"The batches agreed on with {name!r} are those of {batches.owner!r}. Give its own.")
+        self._batches = {name: batches for name, (batches, _) in orders.items()}
+        self.orders = {name: order.to(torch.int64) for name, (_, order) in orders.items()}
+        found: dict[str, list[Tensor]] = {}
+        for owner, batches in self._batches.items():
+            for split, rows in batches.splits.items():
+                found.setdefault(split, []).append(self.orders[owner][rows])
+        # per purpose the rows that some label owner uses for it, each once
+        self.splits: dict[str, Tensor] = {split: torch.unique(torch.cat(rows)) for split, rows in found.items()}
+        self._moved: dict[tuple[str, str], Tensor] = {}
+
+    def __getitem__(self, owner: str) -> Batches:
+        return self._batches[owner]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._batches)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def rows(self, name: str, device: torch.device | str = "cpu") -> Tensor:
+        """The row numbers in the data owner's table behind a name, which says whose batch it is."""
+        owner = name.partition(":")[0]
+        if owner not in self._batches:
+            raise WireError(f"No agreed batch is called {name[:80]!r}.")
+        return self.order(owner, device)[self._batches[owner].rows(name, device)]
+
+    def epoch_rows(self, owner: str, epoch: int, device: torch.device | str = "cpu") -> Tensor:
+        """The row numbers in the data owner's table of one label owner's epoch, one batch after the other."""
+        return self.order(owner, device)[self._batches[owner].epoch_rows(epoch, device)]
+
+    def order(self, owner: str, device: torch.device | str = "cpu") -> Tensor:
+        """Where one label owner's rows are in the data owner's table."""
+        if self.orders[owner].device == torch.device(device):
+            return self.orders[owner]
+        key = owner, str(device)
+        if key not in self._moved:
+            self._moved[key] = self.orders[owner].to(device)
+        return self._moved[key]
+
+    @property
+    def batch_size(self) -> int:
+        return max((batches.batch_size for batches in self._batches.values()), default=0)
+
+    @property
+    def per_epoch(self) -> int:
+        """Batches of all label owners in one epoch."""
+        return sum(batches.per_epoch for batches in self._batches.values())
+
+    def fingerprint(self) -> str:
+        """Of all of it."""
+        digest = hashlib.sha256()
+        for owner in sorted(self._batches):
+            digest.update(self._batches[owner].fingerprint().encode() + self.orders[owner].numpy().tobytes())
         return digest.hexdigest()[:16]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
 
 import torch
 from torch import Generator
 
-from colonnade.core.batches import Batches
+from colonnade.core.batches import Agreed, Batches
+from colonnade.core.calls import Calls
 from colonnade.core.ledger import Ledger
 from colonnade.core.message import Message, Request, batch_of
 from colonnade.core.release import Outbox, Rule
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 State = dict[str, Any]
 """Nested dicts and lists of tensors and plain scalars: what a checkpoint can hold."""
+
+log = logging.getLogger("colonnade.party")
 
 R = TypeVar("R", bound=Message)
 Handler = TypeVar("Handler", bound=Callable[..., Message])
@@ -40,7 +44,7 @@ class Seat:
 
     name: str
     outbox: Outbox
-    batches: Batches
+    batches: Batches | Agreed
     generator: Generator
     ledger: Ledger
     device: torch.device
@@ -49,7 +53,7 @@ class Seat:
     def at(
         cls,
         name: str,
-        batches: Batches,
+        batches: Batches | Agreed,
         *,
         seed: int = 0,
         rules: Mapping[str, Rule] | None = None,
@@ -99,13 +103,15 @@ class Party:
     """Answers requests. Subclass a role (`core.roles`) and mark methods with `@serves`."""
 
     peers: Peers
+    serves_for: Collection[str] | None = None  # who may ask; None: whoever the transport lets through
+    reserved: Mapping[type[Request[Any]], Collection[str]] = {}  # of some requests, who may ask them
     _served: ClassVar[dict[type[Request[Any]], str] | None] = None
 
     def __init__(self, seat: Seat) -> None:
         self.seat, self.name, self.outbox, self.generator = seat, seat.name, seat.outbox, seat.generator
         self.ledger, self.device = seat.ledger, seat.device
         self._lock = threading.RLock()
-        self._answered: dict[str, tuple[int, Message]] = {}
+        self._answered: dict[str, Calls] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -120,38 +126,67 @@ class Party:
         return cls._served
 
     def handle(self, envelope: Envelope[Request[R]]) -> R:
-        """Answer one call and write down what came and went. The same call delivered twice is answered once."""
-        request, sender = envelope.message, envelope.sender
+        """Answer one call and write down what came and went. The same call delivered twice is answered once, an older
+        one not at all, and one of somebody else than agreed neither."""
+        request, sender, number = envelope.message, envelope.sender, envelope.number
         with self._lock:
-            number, reply = self._answered.get(sender, (None, None))
-            if number == envelope.number and reply is not None:
-                return reply  # type: ignore[return-value]
+            allowed = self.reserved.get(type(request), self.serves_for)
+            if allowed is not None and sender not in allowed:
+                raise self._refuse(request, sender, f"this is for {', '.join(sorted(allowed)) or 'nobody'} to ask")
+            known = self._answered.get(sender)
+            if known is not None and number <= known.newest:
+                try:
+                    reply = known.repeated(number, self.name, sender)
+                except BoundaryError:
+                    log.warning("%s: refused a replayed %s of %.80r", self.name, request.kind, sender)
+                    raise
+                if reply is not None:
+                    return reply  # type: ignore[return-value]
             self.ledger.write("in", sender, request)
             with self.outbox.answering(sender):
                 answer = self.answer(request)
             self.ledger.write("out", sender, answer)
-            self._answered[sender] = envelope.number, answer
+            if known is None:
+                self._answered[sender] = Calls(number, answer)
+            else:
+                known.note(number, answer)
             return answer
 
+    def _refuse(self, request: Request[Any], sender: str, why: str) -> BoundaryError:
+        log.warning("%s: refused %s of %.80r: %s", self.name, request.kind, sender, why)
+        return BoundaryError(f"'{self.name}' does not answer {request.kind} of {sender[:80]!r}: {why}.")
+
     def answer(self, request: Request[R]) -> R:
-        """Do what a request asks; whatever goes wrong names this party, the request and the batch."""
+        """Do what a request asks. Whatever goes wrong names this party, the request and the batch, and what the party
+        had set aside by then is as before: a call that does not fit must not spoil the next one."""
         method = self.served().get(type(request))
         if method is None:
             raise BoundaryError(
                 f"'{self.name}' ({type(self).__module__}.{type(self).__name__}) does not serve {request.kind}.\n"
                 f"    It serves: {', '.join(sorted(kind.kind for kind in self.served()))}."
             )
+        before = vars(self).copy()
         try:
             return getattr(self, method)(request)  # type: ignore[no-any-return]
-        except (PartyError, BoundaryError, BudgetExhausted):
+        except PartyError:  # of somebody that this party had asked in turn
+            raise
+        except (BoundaryError, BudgetExhausted):
+            vars(self).update(before)
             raise
         except Exception as error:
-            cause = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
-            raise PartyError(self.name, request.kind, batch_of(request), cause) from error
+            vars(self).update(before)
+            private = not isinstance(error, Refused)
+            cause = f"{type(error).__name__}: {error}" if private else str(error)
+            raise PartyError(self.name, request.kind, batch_of(request), cause, private=private) from error
 
     def rows(self, batch: str) -> torch.Tensor:
         """The row numbers of an agreed batch, on this party's device."""
         return self.seat.batches.rows(batch, self.device)
+
+    @property
+    def asker(self) -> str | None:
+        """Whose request is being answered."""
+        return self.outbox._recipient
 
     def expect(self, condition: bool, otherwise: str) -> None:
         """Refuse a request that does not fit this party's state."""

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import itertools
 import queue
-import secrets
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, Protocol, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from colonnade.core.ledger import Ledger
 from colonnade.core.message import Message, Request
 from colonnade.core.wire import Envelope
+from colonnade.errors import PartyError
 
 R = TypeVar("R", bound=Message)
+NUMBERS = itertools.count(time.time_ns())
+"""Of all calls from this process. They start at the clock, in nanoseconds, and nobody makes a call in each: so those of
+a restarted driver are above those it had, and a party can tell an old call by its number (see `calls`)."""
 
 
 class Transport(Protocol):
@@ -28,6 +33,13 @@ class Transport(Protocol):
     def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
         """Several at once, answers in the order of `envelopes`; when one fails, the first failure is raised."""
         ...
+
+
+@runtime_checkable
+class Attempting(Protocol):
+    """A transport that can ask several so that the failure of one does not end the call."""
+
+    def attempt_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]: ...
 
 
 class Peer:
@@ -46,7 +58,7 @@ class Peers(Mapping[str, Peer]):
     def __init__(self, owner: str, names: Iterable[str], transport: Transport, ledger: Ledger) -> None:
         self.owner, self.transport, self.ledger = owner, transport, ledger
         self._peers = {name: Peer(name, self) for name in names}
-        self._calls = itertools.count(secrets.randbits(48))  # a restarted driver must not repeat its numbers
+        self._calls = NUMBERS
 
     def __getitem__(self, name: str) -> Peer:
         return self._peers[name]
@@ -72,6 +84,33 @@ class Peers(Mapping[str, Peer]):
         reply = self.transport.exchange(name, Envelope(self.owner, next(self._calls), request))
         self._note("in", name, reply)
         return reply
+
+    def attempt(self, requests: Mapping[str, Request[R]]) -> tuple[dict[str, R], dict[str, PartyError]]:
+        """To each its own question; the answers, and the failures of those that did not answer. All are asked at once,
+        unless the transport knows better (`Attempting`); anything but a PartyError is raised when all are done."""
+        number = next(self._calls)
+        envelopes = {name: Envelope(self.owner, number, request) for name, request in requests.items()}
+        if isinstance(self.transport, Attempting):
+            found = self.transport.attempt_each(envelopes)
+        else:
+            with ThreadPoolExecutor(max(len(envelopes), 1), thread_name_prefix="attempt") as pool:
+                calls = {name: pool.submit(self.transport.exchange, name, e) for name, e in envelopes.items()}
+            found = {}
+            for name, call in calls.items():
+                error = call.exception()
+                if error is not None and not isinstance(error, PartyError):
+                    raise error
+                found[name] = error or call.result()
+        replies: dict[str, R] = {}
+        failures: dict[str, PartyError] = {}
+        for name, answer in found.items():
+            self._note("out", name, requests[name])
+            if isinstance(answer, PartyError):
+                failures[name] = answer
+            else:
+                self._note("in", name, answer)
+                replies[name] = answer
+        return replies, failures
 
     def stream(
         self, make: Callable[[str], Request[R] | None], turns: Iterable[str] | None = None

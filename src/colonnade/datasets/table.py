@@ -121,8 +121,9 @@ def align(tables: Mapping[str, Table]) -> NDArray[np.str_]:
 
 
 def _absent(party: str, ids: NDArray[np.str_]) -> str:
+    """How many, not which: they are ids of somebody else, and the message may end up in this party's log."""
     return (
-        f"'{party}' lacks {len(ids)} of the ids asked for, such as {str(ids[0])!r}. "
+        f"'{party}' lacks {len(ids)} of the ids asked for. "
         f'Remove them from the other parties, or set align = "private" under [data].'
     )
 

@@ -1,0 +1,129 @@
+"""The tables of docs/threat-model.md, from the message classes themselves: `python docs/threat_model.py` rewrites them.
+
+Prose is written by hand, between the tables. A table stands between `<!-- NAME: generated -->` and `<!-- end -->`; a
+test holds that each is up to date, and that nothing that exchanges messages lacks one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Union, get_args, get_origin
+
+import colonnade.selection as selecting
+from colonnade.algorithms import ALGORITHMS, NESTED
+from colonnade.alignment import id_owner
+from colonnade.core import Message, Party
+from colonnade.core.message import Request
+from colonnade.core.party import _request_of
+from colonnade.encryption import key_server
+from colonnade.federation import site
+from colonnade.selection import aggregation, leader, participant, sorting
+
+DOCUMENT = Path(__file__).with_name("threat-model.md")
+BLOCK = re.compile(r"<!-- (\S+): generated -->\n(.*?)<!-- end -->\n", re.DOTALL)
+MODES: dict[str, list[dict[str, str]]] = {
+    "vfedcce": [{"mode": mode} for mode in ("plaintext", "encrypted-jacobian", "encrypted-coefficients")],
+    "knn": [{"aggregation": how} for how in ("plain", "encrypted")],
+    "vimadmm_joint": [{"aggregation": how} for how in ("plain", "secure")],
+}
+"""Of those whose settings decide what can be read (`crossing`): the settings that do."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Something that exchanges messages: its roles, and what each release tells its receiver."""
+
+    roles: tuple[type[Party], ...]
+    reveals: Mapping[str, str]
+    modes: Mapping[str, Any] = field(default_factory=dict)  # name -> what crosses from columns, and from labels
+
+
+def subjects() -> dict[str, Subject]:
+    """All there are, in the order of the document."""
+    found = {"alignment": Subject((id_owner.IdOwner,), id_owner.REVEALS)}
+    parts = (leader.Leader, participant.Participant, aggregation.AggregationServer, sorting.KeyServer)
+    found["selection"] = Subject(parts, selecting.REVEALS)
+    for name, module in (ALGORITHMS | NESTED).items():
+        found[name] = Subject(tuple(_roles(module)), module.REVEALS, _modes(name, module))
+    found["machines"] = Subject((site.Clerk,), {})
+    return found | {"key_server": Subject((key_server.KeyServer,), {"total": "the sum of all parties' values"})}
+
+
+def _roles(module: ModuleType) -> Iterator[type[Party]]:
+    names = ("FeatureOwner", "DataOwner", "LabelOwner", "AggregationServer", "KeyServer")
+    return (vars(module)[name] for name in names if inspect.isclass(vars(module).get(name)))
+
+
+def _modes(name: str, module: ModuleType) -> dict[str, Any]:
+    if not hasattr(module, "crossing"):
+        return {}
+    modes = MODES.get(name, [{}])
+    return {" ".join(said.values()) or "default": module.crossing(module.Config(**said)) for said in modes}
+
+
+def table(subject: Subject) -> str:
+    """What is asked and answered, and what each release tells."""
+    lines = ["| asked | answered by | with |", "|---|---|---|"]
+    for role in subject.roles:
+        for request, method in sorted(role.served().items(), key=lambda item: item[0].kind):
+            reply = _reply(request)
+            assert _request_of(getattr(role, method)) is request
+            lines.append(f"| `{_message(request)}` | {_words(role)} | `{_message(reply)}` |")
+    lines += ["", "| released as | what its receiver learns |", "|---|---|"] if subject.reveals else []
+    lines += [f"| `{name}` | {meaning} |" for name, meaning in subject.reveals.items()]
+    if subject.modes:
+        lines += ["", "| mode | from columns | from labels |", "|---|---|---|"]
+        for mode, (columns, labels) in subject.modes.items():
+            lines.append(f"| `{mode}` | {_events(columns)} | {_events(labels)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _reply(request: type[Request[Any]]) -> type[Message]:
+    """The R of a Request[R]."""
+    bases = (base for kind in request.__mro__ for base in vars(kind).get("__orig_bases__", ()))
+    return next(get_args(base)[0] for base in bases if get_origin(base) is Request)  # type: ignore[no-any-return]
+
+
+def _message(kind: type[Message]) -> str:
+    fields = ", ".join(f"{name}: {_type(hint)}" for name, hint in kind.hints().items())
+    return f"{kind.__qualname__}({fields})"
+
+
+def _type(hint: Any) -> str:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(map(_type, parts))
+    if origin is tuple:
+        return f"list of {_type(parts[0])}"
+    if origin is dict:
+        return f"{_type(parts[1])} by name"
+    return {"Released": "tensor", "Ciphertext": "ciphertext", "NoneType": "nothing", "str": "text"}.get(
+        hint.__name__, hint.__name__
+    )
+
+
+def _events(crossing: Mapping[str, Any]) -> str:
+    readable = {"non-private": "readable", "public": "public"}
+    return (
+        "; ".join(f"`{name}` {readable.get(event.kind, event.kind)}" for name, event in crossing.items()) or "nothing"
+    )
+
+
+def _words(role: type[Party]) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", role.__name__).lower()
+
+
+def renewed(text: str) -> str:
+    """The document with its tables as they must be."""
+    known = subjects()
+    return BLOCK.sub(lambda found: f"<!-- {found[1]}: generated -->\n{table(known[found[1]])}<!-- end -->\n", text)
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(renewed(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")

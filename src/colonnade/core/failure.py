@@ -1,0 +1,75 @@
+"""A failure as it may cross: what the asker needs to go on, and no text that could quote the party's data.
+
+    party:   failure_of(error, party, request)   a message, for `wire.encode`; what it leaves out is in the party's log
+    asker:   raised(failure)                      the error that an asker in the same process would have got
+
+The text of a refusal was written for the asker and crosses. Any other exception may quote a value, an id or a path;
+of it only the type crosses, with a reference. The party's own log has the reference and the lines of code it came
+through, and no text either: a log is read by more people than a table.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import traceback
+
+from colonnade.core.message import Message, batch_of
+from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, PartyError, WireError
+
+log = logging.getLogger("colonnade.party")
+
+FOR_THE_ASKER: dict[str, type[ColonnadeError]] = {
+    kind.__name__: kind for kind in (BoundaryError, BudgetExhausted, WireError)
+}
+"""Errors about the call itself, whose text says nothing about data."""
+
+
+class Failure(Message):
+    """Instead of an answer."""
+
+    error: str  # the name of one of ours
+    party: str
+    request: str
+    batch: str | None
+    cause: str
+
+
+def failure_of(error: BaseException, party: str, request: Message | None) -> Failure:
+    """What a party sends instead of an answer. `request` is None where not even that could be read."""
+    kind = "a frame" if request is None else request.kind
+    batch = None if request is None else batch_of(request)
+    name = type(error).__name__
+    if name in FOR_THE_ASKER:
+        return Failure(name, party, kind, batch, str(error))
+    if isinstance(error, PartyError):
+        told = redacted(error)
+        return Failure("PartyError", told.party, told.request, told.batch, told.cause)
+    return Failure("PartyError", party, kind, batch, _referred(error, party, kind, batch))
+
+
+def raised(failure: Failure) -> ColonnadeError:
+    """The error behind a failure that arrived, to be raised at the asker."""
+    if failure.error in FOR_THE_ASKER:
+        return FOR_THE_ASKER[failure.error](failure.cause)
+    return PartyError(failure.party, failure.request, failure.batch, failure.cause)
+
+
+def redacted(error: PartyError) -> PartyError:
+    """The same failure without the text of the exception behind it."""
+    if not error.private:
+        return error
+    cause = _referred(error.__cause__ or error, error.party, error.request, error.batch)
+    return PartyError(error.party, error.request, error.batch, cause)
+
+
+def _referred(error: BaseException, party: str, request: str, batch: str | None) -> str:
+    """An exception's type and a reference, under which the party's own log says where it came from."""
+    reference = secrets.token_hex(4)
+    places = " < ".join(
+        f"{at.filename}:{at.lineno} {at.name}" for at in reversed(traceback.extract_tb(error.__traceback__))
+    )
+    log.error(
+        "%s: reference %s: %s at %s at batch %.80r: %s", party, reference, type(error).__name__, request, batch, places
+    )
+    return f"{type(error).__name__}; the log of '{party}' has it under reference {reference}"

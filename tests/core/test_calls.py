@@ -1,0 +1,88 @@
+"""Each call is answered once; an old one never again, however the deliveries are ordered."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from colonnade.core import Message
+from colonnade.core.calls import WINDOW, Calls
+from colonnade.errors import BoundaryError
+
+
+class Reply(Message):
+    to: int
+
+
+def deliver(numbers: list[int]) -> tuple[list[int], list[int], list[int]]:
+    """Which deliveries were executed, answered from memory, and refused."""
+    calls: Calls | None = None
+    executed, remembered, refused = [], [], []
+    for number in numbers:
+        if calls is not None and number <= calls.newest:
+            try:
+                reply = calls.repeated(number, "bank", "shop")
+            except BoundaryError:
+                refused.append(number)
+                continue
+            if reply is not None:
+                assert reply == Reply(number)
+                remembered.append(number)
+                continue
+        executed.append(number)
+        if calls is None:
+            calls = Calls(number, Reply(number))
+        else:
+            calls.note(number, Reply(number))
+    return executed, remembered, refused
+
+
+@given(st.lists(st.integers(0, 3 * WINDOW), max_size=60) | st.lists(st.integers(0, 12), max_size=60))
+@settings(deadline=None, max_examples=300)
+def test_no_number_is_ever_executed_twice_and_new_ones_in_the_window_always_are(numbers: list[int]) -> None:
+    executed, _, _ = deliver(numbers)
+    assert len(executed) == len(set(executed))
+    newest = -1
+    for place, number in enumerate(numbers):
+        if number not in numbers[:place] and number > newest - WINDOW:
+            assert number in executed
+        newest = max(newest, number)
+
+
+@given(st.lists(st.integers(0, 2**62), max_size=60, unique=True).map(sorted))
+@settings(deadline=None, max_examples=100)
+def test_growing_numbers_are_all_executed_and_their_replay_as_a_whole_is_refused(numbers: list[int]) -> None:
+    executed, remembered, refused = deliver(numbers + numbers)
+    assert executed == numbers
+    assert refused == numbers[:-1]
+    assert remembered == numbers[-1:]
+
+
+def test_the_newest_is_answered_from_memory_and_a_late_one_executed_once() -> None:
+    assert deliver([10, 12, 12, 11, 11, 12]) == ([10, 12, 11], [12, 12], [11])
+
+
+def test_the_window_ends_where_it_says() -> None:
+    assert deliver([1000, 1001 - WINDOW, 1000 - WINDOW])[2] == [1000 - WINDOW]
+
+
+def known() -> Calls:
+    calls = Calls(3, Reply(3))
+    calls.note(9, Reply(9))
+    return calls
+
+
+def test_what_many_late_calls_push_out_of_memory_is_outside_the_window_by_then() -> None:
+    late = [1000, *range(1001 - WINDOW, 1000), *range(1001, 1000 + WINDOW)]
+    executed, _, refused = deliver([*late, *late])
+    assert executed == late
+    assert refused == late[:-1]
+
+
+def test_a_refusal_names_both_and_cuts_a_long_sender_short() -> None:
+    with pytest.raises(BoundaryError, match=r"'bank' refuses a call of 'shop' that is older .*number 3, .*newest is 9"):
+        known().repeated(3, "bank", "shop")
+    with pytest.raises(BoundaryError) as caught:
+        known().repeated(3, "bank", "x" * 10_000)
+    assert len(str(caught.value)) < 500
