@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pandas as pd
+import pytest
 from examples import regression_with_own_models
+from examples.two_hospitals_two_centres import make_tables
+
+from colonnade.federation import MultiFederation
 
 
 def test_regression_with_own_models_explains_some_variance() -> None:
     assert regression_with_own_models.main()["r2"] > 0.3
+
+
+def test_two_hospitals_and_two_centres_learn_together(tmp_path: Path) -> None:
+    pytest.importorskip("coincurve")
+    federation = MultiFederation.from_toml(make_tables.main(tmp_path))
+    outcome = federation.fit(tmp_path / "run")
+    assert outcome.summary["metrics"]["test"]["accuracy"] > 0.9
+    assert set(outcome.summary["label_owners"]) == {"north", "south"}
+    new = pd.read_csv(tmp_path / "referred.csv")["person"].tolist()
+    assert not set(new) & set(federation.holdings.ids)
+    assert len(MultiFederation.load(tmp_path / "run", ids=new).predict(new).labels) == 10

@@ -11,7 +11,10 @@ import pytest
 
 import colonnade
 
-NAMES = ["ALGORITHMS", "ColonnadeError", "Federation", "Outcome", "Predictions", "Settings", "__version__", "load"]
+NAMES = [
+    "ALGORITHMS", "ColonnadeError", "Federation", "MultiFederation", "Outcome", "Predictions", "Settings",
+    "__version__", "load",
+]  # fmt: skip
 ABSENT = ("pandas", "sklearn", "scipy", "rich", "typer", "safetensors", "pyarrow")
 
 BARE = """

@@ -19,15 +19,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from colonnade.algorithms import ALGORITHMS
     from colonnade.errors import ColonnadeError
-    from colonnade.federation import Federation, Outcome, Predictions, Settings, load
+    from colonnade.federation import Federation, MultiFederation, Outcome, Predictions, Settings, load
 
 __version__ = "0.1.0"
-__all__ = ["ALGORITHMS", "ColonnadeError", "Federation", "Outcome", "Predictions", "Settings", "__version__", "load"]
+__all__ = [
+    "ALGORITHMS",
+    "ColonnadeError",
+    "Federation",
+    "MultiFederation",
+    "Outcome",
+    "Predictions",
+    "Settings",
+    "__version__",
+    "load",
+]
 
 _HOME = {
     "ALGORITHMS": "colonnade.algorithms",
     "ColonnadeError": "colonnade.errors",
     "Federation": "colonnade.federation",
+    "MultiFederation": "colonnade.federation",
     "Outcome": "colonnade.federation",
     "Predictions": "colonnade.federation",
     "Settings": "colonnade.federation",

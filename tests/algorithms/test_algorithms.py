@@ -15,8 +15,8 @@ from tests.conformance.battery import VARIANTS
 from tests.conformance.toy import ALSO, assert_bit_equal, config_for, federation
 from torch import Tensor, nn
 
-from colonnade.algorithms import ALGORITHMS, complete, fdml, find, splitnn, vimadmm, vimadmm_joint
-from colonnade.core import Message, Request, roles
+from colonnade.algorithms import ALGORITHMS, NESTED, complete, fdml, find, splitnn, vimadmm, vimadmm_joint
+from colonnade.core import Message, Party, Request, roles
 from colonnade.errors import ConfigError
 from colonnade.models import build
 from colonnade.transport import InProcess, Recording
@@ -27,7 +27,7 @@ every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=
 def test_algorithms_are_found_by_name() -> None:
     assert find("splitnn") is splitnn
     assert find("vimadmm") is vimadmm
-    for name, algorithm in ALGORITHMS.items():
+    for name, algorithm in (ALGORITHMS | NESTED).items():
         assert find(name) is algorithm
         assert algorithm.__name__ == f"colonnade.algorithms.{name}"
 
@@ -38,7 +38,7 @@ def test_algorithms_are_found_by_name() -> None:
 def test_an_unknown_name_lists_the_known_ones(name: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         find(name)
-    assert str(caught.value) == f"There is no algorithm {name!r}{hint}; there are {', '.join(ALGORITHMS)}."
+    assert str(caught.value) == f"There is no algorithm {name!r}{hint}; there are {', '.join(ALGORITHMS | NESTED)}."
 
 
 @every_algorithm
@@ -49,6 +49,17 @@ def test_an_algorithm_has_the_parts_that_everything_else_uses(algorithm: ModuleT
     assert list(inspect.signature(algorithm.train).parameters) == ["driver", "peers", "batches"]
     assert list(inspect.signature(algorithm.predict).parameters) == ["driver", "peers", "rows"]
     assert all(isinstance(text, str) and len(text) > 20 for text in algorithm.REVEALS.values())
+
+
+@pytest.mark.parametrize("algorithm", NESTED.values(), ids=NESTED)
+def test_a_nested_one_has_the_parts_that_everything_else_uses(algorithm: ModuleType) -> None:
+    assert dataclasses.is_dataclass(algorithm.Config)
+    for role in ("DataOwner", "LabelOwner", "AggregationServer"):
+        assert issubclass(getattr(algorithm, role), Party)
+    assert list(inspect.signature(algorithm.train).parameters) == ["driver", "peers", "rounds"]
+    assert list(inspect.signature(algorithm.predict).parameters) == ["driver", "peers", "rows", "model"]
+    assert all(isinstance(text, str) and len(text) > 20 for text in algorithm.REVEALS.values())
+    assert ALGORITHMS.keys().isdisjoint(NESTED)
 
 
 @every_algorithm

@@ -18,7 +18,7 @@ OPTIONS = {
     "demo": ["--out", "--quiet"],
     "align": ["--count", "--out", "--json", "--quiet", "FEDERATION.toml"],
     "run": ["--out", "--resume", "--seed", "--json", "--quiet", "FEDERATION.toml"],
-    "predict": ["--rows", "--out", "--table", "--json", "DIR"],
+    "predict": ["--rows", "--out", "--table", "--as", "--model", "--json", "DIR"],
     "explain": ["--retrain", "--noise", "--rows", "--by", "--out", "--json", "--quiet", "DIR"],
     "audit": ["--rows", "--party", "--out", "--json", "--quiet", "DIR"],
     "privacy": ["--json", "DIR|FEDERATION.toml"],
@@ -70,7 +70,9 @@ def test_a_message_is_printed_as_it_is(call: Caller, tmp_path: Path) -> None:
     """Brackets in it are no markup, and a pipe gets whole lines."""
     path = tmp_path / "federation.toml"
     path.write_text("[trian]\n")
-    known = "algorithm, data, model, train, federation, audit, alignment, parties"
+    known = (
+        "algorithm, data, model, label_model, train, federation, audit, alignment, parties, label_owners, data_owners"
+    )
     message = call.fails(2, "run", path)
     assert message == f"ConfigError: {path} has no table [trian] (did you mean 'train'?). It knows: {known}.\n"
 

@@ -6,20 +6,21 @@ import json
 
 from tests.cli.called import Caller
 
-from colonnade.algorithms import ALGORITHMS
+from colonnade.algorithms import ALGORITHMS, NESTED
 from colonnade.datasets import CATALOGUE
 
 
 def test_algorithms(call: Caller) -> None:
     told = json.loads(call("algorithms", "--json").out)
-    assert list(told) == list(ALGORITHMS)
-    for name, module in ALGORITHMS.items():
+    every = ALGORITHMS | NESTED
+    assert list(told) == list(every)
+    for name, module in every.items():
         assert told[name]["reveals"] == module.REVEALS
         assert told[name]["settings"] == {key: getattr(module.Config(), key) for key in told[name]["settings"]}
         assert told[name]["about"].endswith(".")
     shown = call("algorithms")
     assert shown.code == 0
-    for name in ALGORITHMS:
+    for name in every:
         assert name in shown.out
     assert "rho = 2.0" in shown.out
     assert "reveals by residual" in shown.out

@@ -20,7 +20,9 @@ VARIANTS = {
     "vafl in turns": variant(vafl, schedule="turns"),
     "vimadmm_joint, secure": variant(vimadmm_joint, aggregation="secure"),
 }
-EVERY = ALGORITHMS | VARIANTS
+WITHOUT_STEPS = {"knn"}
+"""Those that train nothing, so that there are no losses to compare; their own tests hold what applies to them."""
+EVERY = {name: algorithm for name, algorithm in (ALGORITHMS | VARIANTS).items() if name not in WITHOUT_STEPS}
 ALONE = {"vafl in turns"}
 """Those that ask their parties one at a time, so that no cohort ever answers as one."""
 TOGETHER = {"vimadmm_joint, secure"}

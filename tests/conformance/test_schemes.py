@@ -86,6 +86,17 @@ def test_a_sum_over_parties_is_off_by_no_more_than_the_scheme_says(
 
 
 @every_scheme
+def test_sums_of_groups_are_the_sums_of_each(scheme: str) -> None:
+    public, parts = remote(scheme), [random(5000, seed=seed) for seed in range(4)]
+    encrypted = [public.encrypt(part, owner="ada") for part in parts]
+    groups = [[0, 1], [3], [2, 0, 3], [0, 1, 2, 3]]
+    for group, total in zip(groups, public.add_groups(encrypted, groups), strict=True):
+        expected = torch.stack([parts[at] for at in group]).sum(0)
+        assert largest(keys(scheme).decrypt(total) - expected) <= len(group) * public.error + FLOAT64
+        assert total.bound == public.add(*(encrypted[at] for at in group)).bound
+
+
+@every_scheme
 @every_use
 def test_plain_values_are_added(scheme: str, use: str) -> None:
     x, y, public = random(5), random(5, seed=1), remote(scheme, use)

@@ -39,7 +39,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 CANNOT: dict[str, set[Task]] = {"vfedcce": {"regression"}}  # it averages class probabilities
 ALSO: dict[str, list[dict[str, Any]]] = {
-    "vfedcce": [{"mode": mode, "scheme": "plain"} for mode in ("encrypted-coefficients", "encrypted-jacobian")]
+    "vfedcce": [{"mode": mode, "scheme": "plain"} for mode in ("encrypted-coefficients", "encrypted-jacobian")],
+    "knn": [{"aggregation": "plain"}],
 }
 """Settings under which an algorithm asks and releases what it does not under the others."""
 NAMES = ("ada", "bob", "cyd", "dan")

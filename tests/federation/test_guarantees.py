@@ -120,3 +120,31 @@ def test_what_can_be_read_after_all_has_no_guarantee(settings: dict[str, str]) -
     outcome = one.fit()
     assert outcome.exhausted
     assert 'will not release "jacobian" again: epsilon would be infinite' in outcome.stopped
+
+
+def test_where_every_party_gets_the_embeddings_every_party_is_an_adversary() -> None:
+    """C-VFL's label owner passes embeddings on, so whatever is promised must hold against all."""
+    settings = quick(parties=LAB) | {"algorithm": {"name": "compressed_vfl"}}
+    (lab,) = [g for g in plan(federation(settings=settings)) if g.party == "lab"]
+    adversaries = {s.adversary for s in lab.statements}
+    assert not any("the label owner" in adversary for adversary in adversaries)
+    assert "who knows the batches: every other party" in adversaries
+    assert any(s.epsilon is not None for s in lab.statements)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "rule", "told"),
+    [
+        ("plain", {}, "plain"),
+        ("secure", {}, "masked: only the sum over all parties can be read"),
+        ("secure", GAUSSIAN, "gaussian, clip 1, sigma 5; masked: only the sum over all parties can be read"),
+    ],
+)
+def test_a_secure_sum_is_said_and_promises_nothing_by_itself(aggregation: str, rule: Any, told: str) -> None:
+    parties = {"lab": {"outbox": {"logits": rule}}} if rule else {}
+    settings = quick(parties=parties) | {"algorithm": {"name": "vimadmm_joint", "aggregation": aggregation}}
+    given = frames()
+    given |= {"lab": given["lab"][["patient", "iron"]], "mine": given["lab"][["patient", "zinc"]]}
+    (lab,) = [g for g in plan(federation(given, settings)) if g.party == "lab"]
+    assert [one.mechanism for one in lab.releases] == [told]
+    assert any(s.epsilon is not None for s in lab.statements) == bool(rule)

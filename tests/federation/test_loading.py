@@ -118,5 +118,5 @@ def test_rows_that_a_party_lacks_are_named(tmp_path: Path) -> None:
     given = frames()
     given["lab"] = given["lab"].iloc[1:]
     gone = frames()["lab"]["patient"].iloc[0]
-    with pytest.raises(DataError, match=rf"'lab' lacks 1 of the ids asked for, such as '{gone}'"):
+    with pytest.raises(DataError, match=r"'lab' lacks 1 of the ids asked for\. Remove"):
         load(tmp_path / "run", ids=[gone], frames=given)

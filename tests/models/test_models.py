@@ -90,7 +90,7 @@ def test_a_model_that_takes_no_shape_gets_none() -> None:
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        ("mpl", r"The model of 'bank' is 'mpl' \(did you mean 'mlp'\?\). Use one of mlp, cnn, linear, or an import"),
+        ("mpl", r"The model of 'bank' is 'mpl' \(did you mean 'mlp'\?\). Use one of mlp, cnn, linear, convol"),
         ("transformer", "The model of 'bank' is 'transformer'. Use one of"),
         ("", "The model of 'bank' is ''"),
         (":", "The model of 'bank' is ':'"),

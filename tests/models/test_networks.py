@@ -33,6 +33,14 @@ def test_a_cnn_takes_pictures_of_any_size(shape: tuple[int, ...], channels: tupl
     assert [p.out_channels for p in model.modules() if isinstance(p, nn.Conv2d)] == list(channels)
 
 
+def test_a_cnn_ends_as_asked() -> None:
+    x = 100 * torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert cnn((3, 8, 8), ending="tanh")(x).abs().max() <= 1
+    assert cnn((3, 8, 8))(x).min() < 0 <= cnn((3, 8, 8), ending="relu")(x).min()
+    with pytest.raises(ConfigError, match=r"'cnn' ends with none, relu, elu, tanh; found 'sigmoid'"):
+        cnn((3, 8, 8), ending="sigmoid")
+
+
 def test_a_cnn_pools_as_asked() -> None:
     kinds = {pool: [type(part) for part in cnn((3, 16, 16), pool=pool).modules()] for pool in ("average", "max")}
     assert kinds["average"].count(nn.AvgPool2d) == kinds["max"].count(nn.MaxPool2d) == 4

@@ -13,17 +13,31 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-from colonnade.algorithms import compressed_vfl, fdml, splitnn, vafl, vfedcce, vimadmm, vimadmm_joint, vimsgd
+from colonnade.algorithms import (
+    compressed_vfl,
+    fdml,
+    knn,
+    multi_vfl,
+    splitnn,
+    vafl,
+    vfedcce,
+    vimadmm,
+    vimadmm_joint,
+    vimsgd,
+)
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
 from colonnade.models import initialised
 
 __all__ = [
     "ALGORITHMS",
+    "NESTED",
     "complete",
     "compressed_vfl",
     "fdml",
     "find",
+    "knn",
+    "multi_vfl",
     "splitnn",
     "vafl",
     "vfedcce",
@@ -41,15 +55,21 @@ ALGORITHMS: dict[str, ModuleType] = {
     "vimadmm_joint": vimadmm_joint,
     "compressed_vfl": compressed_vfl,
     "vfedcce": vfedcce,
+    "knn": knn,
 }
+
+NESTED: dict[str, ModuleType] = {"multi_vfl": multi_vfl}
+"""Those with several label owners: a server drives them, and each of them drives the data owners. They have
+`DataOwner`, `LabelOwner` and `AggregationServer`, and their `train` yields a round at a time."""
 
 
 def find(name: str) -> ModuleType:
     """The algorithm of that name."""
-    if name not in ALGORITHMS:
-        hint = did_you_mean(name, list(ALGORITHMS))
-        raise ConfigError(f"There is no algorithm {name!r}{hint}; there are {', '.join(ALGORITHMS)}.")
-    return ALGORITHMS[name]
+    known = ALGORITHMS | NESTED
+    if name not in known:
+        hint = did_you_mean(name, list(known))
+        raise ConfigError(f"There is no algorithm {name!r}{hint}; there are {', '.join(known)}.")
+    return known[name]
 
 
 def complete(algorithm: ModuleType, model: nn.Module, row: Tensor, outputs: int, *, seed: int) -> nn.Module:

@@ -50,6 +50,9 @@ REVEALS = {
 }
 
 
+READER = "every other party"  # of embeddings: the label owner passes them on
+
+
 @dataclass(frozen=True)
 class Config:
     """The papers step by plain SGD, without momentum; with "adam", 0.9 is usual."""

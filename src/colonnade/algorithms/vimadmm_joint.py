@@ -36,6 +36,7 @@ from colonnade.algorithms.fdml import local_model
 from colonnade.algorithms.splitnn import Embed
 from colonnade.core import Batches, Done, Message, Peers, Released, Request, Rows, Seat, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
+from colonnade.core.release import NON_PRIVATE, DpEvent
 from colonnade.encryption.masks import Masks, one_round, open_sum
 from colonnade.errors import ConfigError
 from colonnade.optim.descent import descend
@@ -60,6 +61,12 @@ class Config:
     momentum: float = fraction(default=0.9)
     weight_decay: float = not_negative(default=0.001)  # beta
     aggregation: str = one_of("plain", "secure", default="plain")  # what the label owner sees: all logits, or their sum
+
+
+def crossing(config: Config) -> tuple[dict[str, DpEvent], dict[str, DpEvent]]:
+    """What crosses from columns and from labels. A sum of logits can be read, so no epsilon follows from the masks."""
+    logits = DpEvent("summed (secure aggregation)") if config.aggregation == "secure" else NON_PRIVATE
+    return {"logits": logits}, {"residual": NON_PRIVATE}
 
 
 class PublicKey(Message):

@@ -14,7 +14,7 @@ from rich.table import Table
 from colonnade.core import Step
 from colonnade.errors import CheckpointError
 from colonnade.evaluate.metrics import HEADLINE
-from colonnade.federation import Federation
+from colonnade.federation import Federation, MultiFederation
 from colonnade.federation.fit import Watch
 from colonnade.federation.run_directory import MARK
 
@@ -32,8 +32,9 @@ def a_run(folder: Path) -> Path:
 
 
 @contextmanager
-def progress_of(federation: Federation, title: str, *, quiet: bool = False) -> Iterator[Watch]:
-    """A bar over all batches, with the loss, the last validation score and the bytes that travelled."""
+def progress_of(federation: Federation | MultiFederation, title: str, *, quiet: bool = False) -> Iterator[Watch]:
+    """A bar over all batches, or all rounds of several label owners, with the loss, the last validation score and the
+    bytes that travelled."""
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(),
@@ -43,13 +44,14 @@ def progress_of(federation: Federation, title: str, *, quiet: bool = False) -> I
     bar = Progress(*columns, TimeRemainingColumn(compact=True), console=error_console, disable=quiet)
     name = HEADLINE[federation.holdings.encoder.task]
     last = {"score": ""}
+    unit = "round" if isinstance(federation, MultiFederation) else "epoch"
     with bar:
         task = bar.add_task(title, total=len(federation.batches), completed=federation.batches.done, now="")
 
         def watch(event: Step | dict[str, Any]) -> None:
             if isinstance(event, Step):
                 sent = sum(book.total("out") for book in federation.ledgers.values())
-                now = f"epoch {event.batch.epoch + 1}  loss {event.loss:.4f}{last['score']}  {size(sent)}"
+                now = f"{unit} {event.batch.epoch + 1}  loss {event.loss:.4f}{last['score']}  {size(sent)}"
                 bar.update(task, completed=event.batch.step + 1, now=now)
             elif "validation" in event:
                 last["score"] = f"  {name} {event['validation'][name]:.4f}"
@@ -82,6 +84,25 @@ def metrics_table(metrics: Mapping[str, Mapping[str, float]]) -> Table:
     return table
 
 
+def label_owners_table(summary: Mapping[str, Any]) -> Table:
+    """How good the joint model is on each label owner's rows, and when it was left out."""
+    name = HEADLINE[summary["task"]]
+    splits = list(summary["metrics"])
+    table = Table(title=f"By label owner: {name} of the joint model on its rows", title_justify="left")
+    table.add_column("label owner")
+    for split in splits:
+        table.add_column(split, justify="right")
+    table.add_column("left out")
+    for owner, about in summary["label_owners"].items():
+        scores = [about["metrics"].get(split, {}).get(name) for split in splits]
+        left_out = about["left_out"]
+        rounds = (
+            f"round {', '.join(map(str, left_out[:8]))}{', …' if len(left_out) > 8 else ''}" if left_out else "never"
+        )
+        table.add_row(owner, *("-" if one is None else score(one) for one in scores), rounds)
+    return table
+
+
 def traffic_table(summary: Mapping[str, Any]) -> Table:
     """What each party holds, sent and received."""
     table = Table(title="What travelled", title_justify="left")
@@ -90,6 +111,6 @@ def traffic_table(summary: Mapping[str, Any]) -> Table:
     table.add_column("sent", justify="right")
     table.add_column("received", justify="right")
     for name, traffic in summary["bytes"].items():
-        holds = " and ".join(summary["parties"][name])
+        holds = " and ".join(summary["parties"][name]) or "no data"
         table.add_row(name, holds, size(traffic["out"]), size(traffic["in"]))
     return table

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from colonnade.algorithms import ALGORITHMS
+from colonnade.algorithms import ALGORITHMS, NESTED
 from colonnade.cli.console import console
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
@@ -23,7 +23,7 @@ def algorithms(json_: Json = False) -> None:
             "reveals": module.REVEALS,
             "settings": {field.name: field.default for field in dataclasses.fields(module.Config)},
         }
-        for name, module in ALGORITHMS.items()
+        for name, module in (ALGORITHMS | NESTED).items()
     }
     if json_:
         typer.echo(json.dumps(rows, indent=2))

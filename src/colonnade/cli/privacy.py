@@ -11,8 +11,9 @@ from rich.table import Table
 
 from colonnade.cli.console import a_run, console
 from colonnade.errors import ConfigError
-from colonnade.federation import Federation
+from colonnade.federation import Settings
 from colonnade.federation.guarantees import of_run, plan
+from colonnade.federation.multi import federation_for
 from colonnade.federation.run_directory import RunDirectory, to_json
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
@@ -25,7 +26,7 @@ def privacy(
     """Show what a run has cost each party's privacy, or what a federation file will cost; nothing is sent."""
     if not what.exists():
         raise ConfigError(f"{what} is neither a run directory nor a federation file.")
-    found = of_run(RunDirectory(a_run(what))) if what.is_dir() else plan(Federation.from_toml(what))
+    found = of_run(RunDirectory(a_run(what))) if what.is_dir() else plan(federation_for(Settings.from_toml(what)))
     told = [guarantee.to_json() for guarantee in found]
     if json_:
         typer.echo(to_json({"privacy": told}, indent=2))

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from colonnade.cli.console import a_run, console, metrics_table, progress_of, traffic_table
+from colonnade.cli.console import a_run, console, label_owners_table, metrics_table, progress_of, traffic_table
 from colonnade.cli.privacy import show_privacy
 from colonnade.errors import BudgetExhausted, ConfigError, DataError, InputError
-from colonnade.federation import Federation, load
+from colonnade.federation import MultiFederation, Predictions, Settings, load
+from colonnade.federation.multi import federation_for
 from colonnade.federation.run_directory import SETTINGS, RunDirectory, to_json
 
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON instead of tables.")]
@@ -36,7 +37,7 @@ def run(
         if not (folder / SETTINGS).exists():
             raise ConfigError(f"There is no run to resume in {folder}. Start it without --resume.")
         seed = RunDirectory(folder).settings().engine.seed
-    federation = Federation.from_toml(file, seed=seed)
+    federation = federation_for(Settings.from_toml(file), seed=seed)
     with progress_of(federation, file.stem, quiet=quiet or json_) as watch:
         outcome = federation.fit(folder, resume=resume, watch=watch)
     if json_:
@@ -54,13 +55,16 @@ def show(summary: dict[str, Any]) -> None:
         console.print(metrics_table(summary["metrics"]))
     else:
         console.print("No rows could be measured.")
+    if "label_owners" in summary:
+        console.print(label_owners_table(summary))
     console.print(traffic_table(summary))
     for split, why in summary["not_measured"].items():
         console.print(f"The {split} rows were not measured: {why}.")
     show_privacy(summary["privacy"])
+    epochs = "" if "label_owners" in summary else f"{summary['epochs']} epochs, "  # there, an epoch is a round
     console.print(
-        f"{summary['algorithm']}: {summary['epochs']} epochs, {summary['rounds']} rounds, "
-        f"{summary['seconds']:.1f} s; {summary['stopped'].rstrip('.')}."
+        f"{summary['algorithm']}: {epochs}{summary['rounds']} rounds, {summary['seconds']:.1f} s; "
+        f"{summary['stopped'].rstrip('.')}."
     )
 
 
@@ -71,6 +75,13 @@ def predict(
     table: Annotated[
         list[str] | None, typer.Option(metavar="PARTY=FILE", help="A party's table of new rows; may be repeated.")
     ] = None,
+    owner: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="With several label owners: who asks; else the first.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="With several label owners: aggregated (the default), or own, the asker's."),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Predict rows by id with a trained federation. Every party must hold the rows; they may be new since training."""
@@ -80,8 +91,8 @@ def predict(
     ids = _ids(rows, settings.data.id)
     if not ids:
         raise DataError(f"{rows} has no rows to predict.")
-    federation = load(folder, ids=ids, tables=_overrides(table or [], settings.parties))
-    predictions = federation.predict(ids).to_frame().rename(columns={"id": settings.data.id})
+    found = _predicted(folder, settings, ids, _overrides(table or [], settings.parties), owner, model)
+    predictions = found.to_frame().rename(columns={"id": settings.data.id})
     if out is not None:
         fresh = out.with_name(f".{out.name}.tmp")
         write = predictions.to_parquet if out.suffix == ".parquet" else predictions.to_csv
@@ -95,6 +106,19 @@ def predict(
         typer.echo(predictions.to_json(orient="records", indent=2))
     else:
         typer.echo(predictions.to_csv(index=False), nl=False)
+
+
+def _predicted(
+    folder: Path, settings: Settings, ids: list[str], tables: dict[str, str], owner: str | None, model: str | None
+) -> Predictions:
+    if not settings.label_owners:
+        if owner is not None or model is not None:
+            raise ConfigError("--as and --model are for runs with several label owners, and this one has one.")
+        return load(folder, ids=ids, tables=tables).predict(ids)
+    if model not in (None, "aggregated", "own"):
+        raise ConfigError(f"--model is aggregated or own; found {model!r}.")
+    federation = MultiFederation.load(folder, ids=ids, owner=owner, tables=tables)
+    return federation.predict(ids, owner=owner, model="own" if model == "own" else "aggregated")
 
 
 def _ids(rows: Path, column: str) -> list[str]:

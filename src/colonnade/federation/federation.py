@@ -9,8 +9,8 @@ federation.evaluate("test"), federation.predict(["17", "23"]), federation.save("
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +21,18 @@ from torch import Tensor
 
 from colonnade import models
 from colonnade.algorithms import complete, find
-from colonnade.core import Batches, Ledger, Peers, Step, Transport, roles
+from colonnade.core import Batches, DpEvent, Ledger, Peers, Step, Transport, roles
 from colonnade.core.checks import did_you_mean
 from colonnade.core.party import State, seed_for
 from colonnade.errors import ConfigError, DataError, Diverged
 from colonnade.evaluate.metrics import measure
 from colonnade.federation.holdings import Holdings, from_dataset, from_tables
+from colonnade.federation.owners import place_of
 from colonnade.federation.seats import accounts_of, draw_labels, make_seat
 from colonnade.federation.settings import PartySettings, Settings
+from colonnade.federation.shares import Shares
 from colonnade.privacy import Account
+from colonnade.privacy.calibrate import planned
 from colonnade.transport import Cohort, Cohorts, InProcess, Recording, groups, worth_stacking
 
 if TYPE_CHECKING:
@@ -57,10 +60,26 @@ class Predictions:
         return frame
 
 
-class Federation:
-    """Everything that `settings` and `holdings` describe, in this process."""
+@dataclass(frozen=True)
+class Scores:
+    """Of the joint model on a split: on all rows, and where there are several label owners, on the rows of each."""
 
-    def __init__(self, settings: Settings, holdings: Holdings, *, record: bool = False) -> None:
+    all: dict[str, float]
+    each: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+Reach = Callable[[Transport], tuple[Transport, Sequence[str]]]
+"""Given what carries calls to the parties here: what also carries them elsewhere, and all who hold columns."""
+
+
+class Federation:
+    """Everything that `settings` and `holdings` describe, in this process; with `reach`, others are elsewhere."""
+
+    counted_elsewhere = False  # whether a party elsewhere counts what its rows are released with
+
+    def __init__(
+        self, settings: Settings, holdings: Holdings, *, record: bool = False, reach: Reach | None = None
+    ) -> None:
         for name in settings.parties:  # else its rules would protect nobody
             if name not in holdings.parties:
                 hint = did_you_mean(name, list(holdings.parties))
@@ -68,7 +87,7 @@ class Federation:
                 raise ConfigError(f"[parties.{name}] is no party of this federation{hint}; there are {there}.")
         self.settings, self.holdings = settings, holdings
         self.algorithm = find(settings.algorithm)
-        self.device = _device(settings.engine.device)
+        self.device = device_of(settings.engine.device)
         train, seed = settings.train, settings.engine.seed
         agreed: dict[str, Any] = {"batch_size": train.batch_size, "seed": seed, "reshuffle": train.reshuffle}
         self.batches = Batches(holdings.splits, epochs=train.epochs, **agreed)
@@ -77,7 +96,7 @@ class Federation:
         self.owners: dict[str, roles.FeatureOwner] = {
             name: self._feature_owner(name) for name, held in holdings.parties.items() if held.features is not None
         }
-        if not self.owners:
+        if not self.owners and reach is None:
             raise DataError("No party holds any feature columns; there is nothing to learn from.")
         labels = holdings.parties[holdings.label_owner].labels
         assert labels is not None
@@ -87,7 +106,10 @@ class Federation:
         self.driver: Any = self.algorithm.LabelOwner(seat, given, holdings.loss, settings.config)
         parallel: Any = settings.engine.threads
         transport: Transport = InProcess(self.owners, through_bytes=settings.engine.through_bytes, parallel=parallel)
-        self.peers = self.driver.peers = Peers(seat.name, self.owners, transport, seat.ledger)
+        names: Iterable[str] = self.owners
+        if reach is not None:
+            transport, names = reach(transport)
+        self.peers = self.driver.peers = Peers(seat.name, names, transport, seat.ledger)
         self.driver.meet(self.peers.ask(roles.Introduce()))
         self.cohorts = self._cohorts()
         transport = Cohorts(transport, self.cohorts) if self.cohorts else transport
@@ -109,6 +131,10 @@ class Federation:
         record: bool = False,
     ) -> Federation:
         """From checked settings; tables are read from where the settings say, unless given."""
+        if settings.label_owners:
+            raise ConfigError(
+                f"{settings.algorithm!r} has several label owners, and a Federation has one. Use a MultiFederation."
+            )
         if seed is not None:
             settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, seed=seed))
         if settings.data.dataset is not None and tables is None:
@@ -165,11 +191,10 @@ class Federation:
     def evaluate(self, split: str = "test") -> dict[str, float]:
         """The loss and scores on a split; the label owner compares with its labels."""
         outputs = self.outputs(split)
-        labels = self.labels[self.batches.splits[split].to(self.device)]
-        found = measure(self.holdings.loss, outputs, labels)
-        for name in {"rmse", "mae"} & set(found):  # the label's own units
-            found[name] *= self.holdings.encoder.scale
-        return found
+        return measured(self.holdings, outputs, self.labels[self.batches.splits[split].to(self.device)])
+
+    def score(self, split: str) -> Scores:
+        return Scores(self.evaluate(split))
 
     def predict(self, ids: Sequence[str] | None = None) -> Predictions:
         """Labels and scores for rows that every party holds, by id; all rows without ids."""
@@ -191,11 +216,7 @@ class Federation:
             outputs = self.outputs("predict")
         finally:
             self.batches.splits = agreed  # what was asked is no part of what a run agreed on
-        loss, encoder = self.holdings.loss, self.holdings.encoder
-        labels = encoder.decode(loss.decide(outputs))
-        if encoder.task == "regression":
-            return Predictions(wanted, labels, labels[:, None], ())
-        return Predictions(wanted, labels, loss.scores(outputs).double().cpu().numpy(), encoder.classes)
+        return decoded(self.holdings, wanted, outputs)
 
     def save(self, folder: str | Path) -> None:
         """Every party's state under its own folder; `load` continues or predicts from there."""
@@ -207,6 +228,21 @@ class Federation:
     def ledgers(self) -> dict[str, Ledger]:
         """Each organisation's own record of what left it and arrived."""
         return {name: seat.ledger for name, seat in self.seats.items()}
+
+    @property
+    def drawn_by(self) -> dict[str, DpEvent]:
+        """Of a label owner that learns from labels drawn at random, how they were drawn."""
+        return {} if self.drawn is None else {self.driver.name: self.drawn}
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Of one row's embedding at each party with columns."""
+        return dict(self.driver.widths)
+
+    def planned(self) -> list[tuple[Batches, str, int]]:
+        """How often a whole run releases the rows of each split."""
+        times = planned(self.settings.train.epochs)
+        return [(self.batches, split, n) for split, n in times.items() if split in self.batches.splits]
 
     def settle(self) -> None:
         """Give stacked parties their own parameters back."""
@@ -272,16 +308,36 @@ class Federation:
         return [Cohort(group) for group in groups(self.owners) if engine.cohort == "on" or worth_stacking(group, rows)]
 
 
+def decoded(holdings: Holdings | Shares, ids: NDArray[np.str_], outputs: Tensor) -> Predictions:
+    """Outputs as labels and scores."""
+    loss, encoder = holdings.loss, holdings.encoder
+    labels = encoder.decode(loss.decide(outputs))
+    if encoder.task == "regression":
+        return Predictions(ids, labels, labels[:, None], ())
+    return Predictions(ids, labels, loss.scores(outputs).double().cpu().numpy(), encoder.classes)
+
+
+def measured(holdings: Holdings | Shares, outputs: Tensor, labels: Tensor) -> dict[str, float]:
+    """The loss and scores of outputs, errors in the label's own units."""
+    found = measure(holdings.loss, outputs, labels)
+    for name in {"rmse", "mae"} & set(found):
+        found[name] *= holdings.encoder.scale
+    return found
+
+
 def read_tables(settings: Settings) -> dict[str, Table]:
     """The parties' tables, each from its own file."""
     from colonnade.datasets.table import read_table
 
     if not settings.parties:
+        if settings.label_owners:
+            raise ConfigError("There are no columns. Add a [[data_owners]] with table = ..., or [data] dataset = ...")
         raise ConfigError("There are no parties. Add a [parties.NAME] with table = ..., or [data] dataset = ...")
     tables = {}
     for name, party in settings.parties.items():
         if party.table is None:
-            raise ConfigError(f'[parties.{name}] must name its table, as in table = "{name}.csv".')
+            where = place_of(settings.section, name)
+            raise ConfigError(f'{where} must name its table, as in table = "{name}.csv".')
         tables[name] = read_table(
             party.table, owner=name, id=settings.data.id, label=party.label, columns=party.columns
         )
@@ -304,7 +360,7 @@ def tables_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[st
     return tables
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

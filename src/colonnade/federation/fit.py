@@ -13,10 +13,13 @@ from colonnade.core import Step
 from colonnade.errors import BudgetExhausted
 from colonnade.evaluate.metrics import HEADLINE
 from colonnade.federation.guarantees import guarantees
+from colonnade.federation.rounds import RoundDone
 from colonnade.federation.run_directory import RunDirectory
+from colonnade.federation.shares import Shares
 
 if TYPE_CHECKING:
     from colonnade.federation.federation import Federation
+    from colonnade.federation.multi import MultiFederation
 
 Record = dict[str, Any]
 Watch = Callable[["Step | Record"], None]
@@ -36,7 +39,7 @@ class Outcome:
     summary: Record = field(default_factory=dict)
 
 
-def fit(federation: Federation, out: Path | None, *, resume: bool, watch: Watch | None) -> Outcome:
+def fit(federation: Federation | MultiFederation, out: Path | None, *, resume: bool, watch: Watch | None) -> Outcome:
     """Train to the end of the last epoch, to an early stop, or until a party's budget is spent."""
     outcome = Outcome()
     run: RunDirectory | None = None
@@ -85,28 +88,32 @@ def fit(federation: Federation, out: Path | None, *, resume: bool, watch: Watch 
     return outcome
 
 
-def summarise(federation: Federation, outcome: Outcome, seconds: float, before: Record | None = None) -> Record:
+def summarise(
+    federation: Federation | MultiFederation, outcome: Outcome, seconds: float, before: Record | None = None
+) -> Record:
     """Final metrics, epochs, rounds, seconds, bytes per party and direction, and what was promised to whom.
 
     `before` is the summary of the run that was resumed.
     """
     splits, settings = federation.batches.splits, federation.settings
-    private = bool(federation.accounts)
-    metrics = _measured(federation, outcome, before) if private else {}
+    private = bool(federation.accounts) or getattr(federation, "counted_elsewhere", False)
+    metrics, each = _measured(federation, outcome, before) if private else ({}, {})
     for split in splits:
         if split in metrics or (private and split == "train"):
             continue
         try:
-            metrics[split] = federation.evaluate(split)
+            scores = federation.score(split)
+            metrics[split], each[split] = scores.all, scores.each
         except BudgetExhausted as error:  # what cannot be measured any more is left out
             outcome.stopped, outcome.exhausted = outcome.stopped if outcome.exhausted else str(error), True
+    holdings = federation.holdings
     traffic = {name: {"out": book.total("out"), "in": book.total("in")} for name, book in federation.ledgers.items()}
     return {
         "algorithm": settings.algorithm,
-        "task": federation.holdings.encoder.task,
+        "task": holdings.encoder.task,
         "seed": settings.engine.seed,
         "device": str(federation.device),
-        "parties": {name: held.roles() for name, held in federation.holdings.parties.items()},
+        "parties": {name: holdings.roles(name) for name in holdings.names},
         "rows": {split: len(rows) for split, rows in splits.items()},
         "epochs": len(outcome.history),
         "rounds": federation.batches.done,
@@ -114,18 +121,41 @@ def summarise(federation: Federation, outcome: Outcome, seconds: float, before: 
         "seconds": round(seconds, 3),
         "bytes": traffic,
         "metrics": metrics,
+        **({"label_owners": _label_owners(holdings, each, outcome)} if isinstance(holdings, Shares) else {}),
         "not_measured": {"train": "releasing training rows once more would cost privacy"} if private else {},
         "privacy": [guarantee.to_json() for guarantee in guarantees(federation)],
     }
 
 
-def _measured(federation: Federation, outcome: Outcome, before: Record | None) -> dict[str, dict[str, float]]:
-    """What is known about this very model already: measuring it again would release its rows again."""
+def _label_owners(shares: Shares, each: dict[str, Record], outcome: Outcome) -> dict[str, Record]:
+    """Of each: its rows, how good the joint model is on them, and the rounds in which it was left out."""
+    return {
+        name: {
+            "rows": {split: len(rows) for split, rows in share.splits.items()},
+            "metrics": {split: scores[name] for split, scores in each.items() if name in scores},
+            "left_out": [record["epoch"] for record in outcome.history if name in record.get("left_out", {})],
+        }
+        for name, share in shares.label_owners.items()
+    }
+
+
+def _measured(
+    federation: Federation | MultiFederation, outcome: Outcome, before: Record | None
+) -> tuple[dict[str, Record], dict[str, Record]]:
+    """What is known about this very model already, on all rows and by label owner: measuring it again would release its
+    rows again."""
     done = federation.batches.done
     if before is not None and before["rounds"] == done:
-        return dict(before["metrics"])
+        owners = before.get("label_owners", {})
+        each = {
+            split: {name: one["metrics"][split] for name, one in owners.items() if split in one["metrics"]}
+            for split in before["metrics"]
+        }
+        return dict(before["metrics"]), each
     last = outcome.history[-1] if outcome.history else {}
-    return {"validation": last["validation"]} if last.get("step") == done and "validation" in last else {}
+    if last.get("step") != done or "validation" not in last:
+        return {}, {}
+    return {"validation": last["validation"]}, {"validation": last.get("validation_each", {})}
 
 
 class _Clock:
@@ -143,7 +173,7 @@ class _Clock:
         return self.before + time.perf_counter() - self.start
 
 
-def _record(federation: Federation, steps: list[Step], clock: _Clock) -> Record:
+def _record(federation: Federation | MultiFederation, steps: list[Step], clock: _Clock) -> Record:
     batch, rows = steps[-1].batch, sum(step.batch.size for step in steps)
     record: Record = {
         "epoch": batch.epoch + 1,
@@ -152,12 +182,16 @@ def _record(federation: Federation, steps: list[Step], clock: _Clock) -> Record:
         "seconds": round(clock.lap(), 4),
         "bytes": sum(book.total("out") for book in federation.ledgers.values()),
     }
+    if isinstance(steps[-1], RoundDone):
+        record |= {"losses": dict(steps[-1].losses), "left_out": dict(steps[-1].left_out)}
     if "validation" in federation.batches.splits:
-        record["validation"] = federation.evaluate("validation")
+        scores = federation.score("validation")
+        record["validation"] = scores.all
+        record |= {"validation_each": scores.each} if scores.each else {}
     return record
 
 
-def _stop(federation: Federation, history: list[Record]) -> str | None:
+def _stop(federation: Federation | MultiFederation, history: list[Record]) -> str | None:
     """VIM's criteria: converged, or the validation score fell by more than two points."""
     train = federation.settings.train
     if not train.early_stop:

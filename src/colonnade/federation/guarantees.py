@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -16,35 +16,36 @@ from colonnade.core import NON_PRIVATE, Batches, DpEvent, Plain, checkpoint
 from colonnade.federation.rules import LABELS, from_columns
 from colonnade.privacy import Account
 from colonnade.privacy.accounting import costs_nothing
-from colonnade.privacy.calibrate import planned
-from colonnade.privacy.report import Guarantee, Release, describe, for_columns, for_labels, nothing
+from colonnade.privacy.report import READER, Guarantee, Release, describe, for_columns, for_labels, nothing
 
 if TYPE_CHECKING:
     from colonnade.federation.federation import Federation
+    from colonnade.federation.multi import MultiFederation
     from colonnade.federation.run_directory import RunDirectory
 
 LEAKS = "what it sends as the label owner follows its own columns as they are"
 FOLLOWS = "what it sends follows the labels"
 
 
-def guarantees(federation: Federation) -> list[Guarantee]:
+def guarantees(federation: Federation | MultiFederation) -> list[Guarantee]:
     """What was spent so far, party by party."""
     return _all(federation, federation.accounts)
 
 
-def plan(federation: Federation) -> list[Guarantee]:
+def plan(federation: Federation | MultiFederation) -> list[Guarantee]:
     """What a whole run will have spent: every epoch, its validation, and the test at the end."""
     accounts = {}
     columns, _ = crossing(federation.algorithm, federation.settings.config)
     always = from_columns(federation.algorithm.REVEALS)
     for name, held in federation.accounts.items():
-        account = Account(name, federation.batches, federation.holdings.ids.tolist(), held.budget)
-        outbox, width = federation.seats[name].outbox, federation.driver.widths[name]
-        for split, times in planned(federation.settings.train.epochs).items():
-            for release, event in columns.items() if split in federation.batches.splits else ():
+        account = Account(name, held.batches, federation.holdings.ids.tolist(), held.budget)
+        outbox, row = federation.seats[name].outbox, torch.zeros(1, federation.widths[name])
+        for batches, split, times in federation.planned():
+            account.batches = batches
+            for release, event in columns.items():
                 mechanism = outbox.rule(release, split).mechanism
                 if release in always:
-                    account.expect(release, split, times, mechanism.apply(torch.zeros(1, width), torch.Generator())[1])
+                    account.expect(release, split, times, mechanism.apply(row, torch.Generator())[1])
                 elif split == "train" and not (isinstance(mechanism, Plain) and costs_nothing(event)):
                     account.expect(release, split, times, NON_PRIVATE)
         accounts[name] = account
@@ -65,32 +66,41 @@ def crossing(algorithm: ModuleType, config: Any) -> tuple[Crossing, Crossing]:
     return dict.fromkeys(columns, NON_PRIVATE), dict.fromkeys(driven, NON_PRIVATE)
 
 
-def _all(federation: Federation, accounts: dict[str, Account]) -> list[Guarantee]:
-    parties = [(name, set(held.roles())) for name, held in federation.holdings.parties.items()]
+def reader(algorithm: ModuleType) -> str:
+    """Who gets what crosses from columns; an algorithm in which others than the label owner do says so itself."""
+    named: str = getattr(algorithm, "READER", READER)
+    return named
+
+
+def _all(federation: Federation | MultiFederation, accounts: dict[str, Account]) -> list[Guarantee]:
+    parties = [(name, set(federation.holdings.roles(name))) for name in federation.holdings.names]
     seeded = federation.settings.engine.noise == "seeded"
     told = crossing(federation.algorithm, federation.settings.config)
-    return _told(parties, accounts, federation.drawn, told, seeded)
+    return _told(parties, accounts, federation.drawn_by, told, seeded, reader(federation.algorithm))
 
 
 def of_run(run: RunDirectory) -> list[Guarantee]:
     """From the parties' own folders: the last checkpoint, and what was released since."""
     settings, mark = run.settings(), run.mark()
-    parties, accounts, drawn = [], {}, None
+    parties, accounts, drawn = [], {}, {}
     for folder in sorted((run.path / "parties").iterdir()):
         name = folder.name
         state = checkpoint.read(run._checkpoint(name, mark))
         own = settings.parties.get(name)
         parties.append((name, {role for role in ("features", "labels") if role in state}))
-        if "drawn" in state and own is not None:
-            epsilon = own.outbox[LABELS]["mechanism"]["epsilon"]
-            drawn = DpEvent("randomized-response", {"epsilon": float(epsilon), "classes": _classes(folder)})
+        labelled = settings.label_owners.get(name, own)
+        if "drawn" in state and labelled is not None:
+            epsilon = labelled.outbox[LABELS]["mechanism"]["epsilon"]
+            drawn[name] = DpEvent("randomized-response", {"epsilon": float(epsilon), "classes": _classes(folder)})
         if "meter" in state["seat"]:
             nobody = Batches({}, batch_size=1, epochs=1, seed=0)
-            accounts[name] = Account(name, nobody, (), own.limit(name) if own is not None else None)
+            budget = own.limit(name, settings.section) if own is not None else None
+            accounts[name] = Account(name, nobody, (), budget)
             accounts[name].load_state(state["seat"]["meter"])
             accounts[name].replay(folder / "spent.journal")
-    told = crossing(find(settings.algorithm), settings.config)
-    return _told(parties, accounts, drawn, told, settings.engine.noise == "seeded")
+    algorithm = find(settings.algorithm)
+    told = crossing(algorithm, settings.config)
+    return _told(parties, accounts, drawn, told, settings.engine.noise == "seeded", reader(algorithm))
 
 
 def _classes(folder: Path) -> float:
@@ -101,25 +111,38 @@ def _classes(folder: Path) -> float:
 def _told(
     parties: Iterable[tuple[str, Collection[str]]],
     accounts: dict[str, Account],
-    drawn: DpEvent | None,
+    drawn: Mapping[str, DpEvent],
     crossing: tuple[Crossing, Crossing],
     seeded: bool,
+    reader: str,
 ) -> list[Guarantee]:
     columns, driven = crossing
     hidden = [Release(name, describe(event), None) for name, event in columns.items() if costs_nothing(event)]
     found = []
     for party, roles in parties:
         if "labels" in roles:
+            event = drawn.get(party)
             found.append(
-                nothing(party, "labels", driven, FOLLOWS) if drawn is None else for_labels(party, drawn, driven)
+                nothing(party, "labels", driven, FOLLOWS) if event is None else for_labels(party, event, driven)
             )
             if "features" in roles:
                 found.append(nothing(party, "columns", driven, LEAKS))
         elif party in accounts:
-            told = for_columns(party, accounts[party], seeded=seeded)
+            told = for_columns(party, accounts[party], seeded=seeded, reader=reader)
             counted = {one.release for one in told.releases}
             rest = [one for one in hidden if one.release not in counted]
-            found.append(dataclasses.replace(told, releases=(*told.releases, *rest)))
-        else:
+            found.append(
+                dataclasses.replace(told, releases=(*(_as_sent(one, columns) for one in told.releases), *rest))
+            )
+        elif "features" in roles:
             found.append(nothing(party, "columns", columns))
     return found
+
+
+def _as_sent(one: Release, columns: Crossing) -> Release:
+    """With what became of it after the mechanism, such as a mask that leaves only the sum to be read."""
+    event = columns.get(one.release, NON_PRIVATE)
+    if event == NON_PRIVATE or costs_nothing(event):
+        return one
+    plain = one.mechanism == describe(NON_PRIVATE)
+    return dataclasses.replace(one, mechanism=describe(event) if plain else f"{one.mechanism}; {describe(event)}")

@@ -53,11 +53,15 @@ class Holdings:
 
     @property
     def loss(self) -> Loss:
-        """What the label owner trains with, from the kind of label."""
-        if self.encoder.task == "regression":
-            return Squared()
-        classes = len(self.encoder.classes)
-        return Logistic() if classes == 2 else CrossEntropy(classes)
+        return loss_for(self.encoder)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.parties)
+
+    def roles(self, party: str) -> list[str]:
+        """What an organisation holds."""
+        return self.parties[party].roles()
 
     def state_of(self, party: str) -> State:
         """How a party's columns and labels become numbers: kept in its own folder."""
@@ -68,6 +72,14 @@ class Holdings:
         if party == self.label_owner:
             state["labels"] = self.encoder.state()
         return state
+
+
+def loss_for(encoder: Labels) -> Loss:
+    """What a label owner trains with, from the kind of label."""
+    if encoder.task == "regression":
+        return Squared()
+    classes = len(encoder.classes)
+    return Logistic() if classes == 2 else CrossEntropy(classes)
 
 
 def from_tables(
@@ -148,7 +160,6 @@ def from_dataset(settings: Settings) -> Holdings:
     source = datasets.load(str(data.dataset))
     test_rows = 0 if source.test is None else len(source.test)
     split = _divide(len(source.train), data, settings.engine.seed, official_test=test_rows)
-    cut = _cut_table if source.kind == "tabular" else _cut_array
     parties = cut(source, settings, split.train)
     parties.setdefault(data.labels_at, Holding()).labels = torch.from_numpy(
         np.concatenate([part.y for part in (source.train, source.test) if part is not None])
@@ -157,6 +168,11 @@ def from_dataset(settings: Settings) -> Holdings:
     return Holdings(
         parties, ids, _named(split), data.labels_at, Labels(data.labels_at, "classification", source.classes)
     )
+
+
+def cut(source: datasets.Dataset, settings: Settings, train: Tensor) -> dict[str, Holding]:
+    """All rows, the official test rows last, with their columns divided; prepared on the training rows."""
+    return (_cut_table if source.kind == "tabular" else _cut_array)(source, settings, train)
 
 
 def _cut_table(source: datasets.Dataset, settings: Settings, train: Tensor) -> dict[str, Holding]:
@@ -195,17 +211,17 @@ def _cut_array(source: datasets.Dataset, settings: Settings, train: Tensor) -> d
     x = whole.to(torch.float32) if source.kind == "features" else _scaled(whole, train, by_channel)
     match data.split:
         case "columns":
-            cut = datasets.column_blocks(x.flatten(1), data.parts)
+            parts = datasets.column_blocks(x.flatten(1), data.parts)
         case "strips":
-            cut = datasets.image_strips(x, _count(data))
+            parts = datasets.image_strips(x, _count(data))
         case "patches":
             grid = data.parts if isinstance(data.parts, tuple) else (data.parts, data.parts)
             if len(grid) != 2:
                 raise ConfigError(f"[data] parts must be [rows, columns] for patches; found {list(grid)}.")
-            cut = datasets.image_patches(x, (grid[0], grid[1]), size=data.patch, pad=True)
+            parts = datasets.image_patches(x, (grid[0], grid[1]), size=data.patch, pad=True)
         case _:
-            cut = datasets.views(x)
-    return {name: Holding(features) for name, features in cut.items()}
+            parts = datasets.views(x)
+    return {name: Holding(features) for name, features in parts.items()}
 
 
 def _whole(source: datasets.Dataset) -> Tensor:

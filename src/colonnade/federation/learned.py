@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from colonnade.federation.federation import Federation
+    from colonnade.federation.multi import MultiFederation
 
 
 @dataclass
@@ -29,7 +30,7 @@ class Learned:
     bytes: int = 0
 
 
-def learned(federation: Federation, run: Path | None = None) -> list[Learned]:
+def learned(federation: Federation | MultiFederation, run: Path | None = None) -> list[Learned]:
     """One line per (receiver, sender, release name), from the ledgers in memory and, with `run`, on disk."""
     found: dict[tuple[str, str, str], Learned] = {}
     for party, ledger in federation.ledgers.items():

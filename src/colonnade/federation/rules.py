@@ -18,6 +18,7 @@ from colonnade.compression import Half, Integers, Quantize, TopK, VectorQuantize
 from colonnade.core.checks import did_you_mean
 from colonnade.core.release import Codec, Identity, Mechanism, Plain, Rule
 from colonnade.errors import ConfigError
+from colonnade.federation.owners import place_of
 from colonnade.privacy import Binomial, Budget, Gaussian, RandomizedResponse
 from colonnade.privacy.accounting import is_private
 from colonnade.privacy.calibrate import planned, smallest_sigma
@@ -47,12 +48,16 @@ def rules_from(
     classes: int | None = None,
     budget: Budget | None = None,
     epochs: int = 1,
+    known_to: int = 1,
+    section: str = "parties",
 ) -> dict[str, Rule]:
     """Release name -> rule; a rule for something that the algorithm never releases would protect nothing.
 
     `classes` is given where the owner holds the labels (0: they are numbers, not classes). `budget` and `epochs`
-    decide about sigma = "auto".
+    decide about sigma = "auto", with the number of label owners that a row is `known_to` at most. `section` is where
+    the owner stands in the file.
     """
+    where = place_of(section, owner, "outbox")
     for name in settings:
         purpose, _, release = name.rpartition(".")
         if name == LABELS and classes is not None:
@@ -61,16 +66,15 @@ def rules_from(
             own = [LABELS] if classes is not None else []
             hint = did_you_mean(name, [*own, *releases, *(f"{p}.{r}" for p in PURPOSES for r in releases)])
             raise ConfigError(
-                f"[parties.{owner}.outbox] has a rule for {name!r}, which is never released{hint}. This algorithm "
+                f"{where} has a rule for {name!r}, which is never released{hint}. This algorithm "
                 f"releases {', '.join(releases)}; a purpose may come before, as in test.{next(iter(releases))}."
             )
-    where = f"[parties.{owner}.outbox]"
-    sigma = _automatic(settings, owner, budget, epochs)
+    sigma = _automatic(settings, owner, section, budget, {k: n * known_to for k, n in planned(epochs).items()})
     made = {name: _rule(given, f"{where} {name}", sigma) for name, given in settings.items() if name != LABELS}
     if LABELS in settings:
         made[LABELS] = _label_rule(settings[LABELS], f"{where} {LABELS}", classes or 0)
     if budget is not None:
-        _coverable(made, owner, releases)
+        _coverable(made, place_of(section, owner, "budget"), releases)
     return made
 
 
@@ -84,7 +88,7 @@ def chosen(rules: Mapping[str, Any], name: str, purpose: str) -> Any:
     return rules.get(f"{purpose}.{name}") or rules.get(name)
 
 
-def _coverable(rules: Mapping[str, Rule], owner: str, releases: Collection[str]) -> None:
+def _coverable(rules: Mapping[str, Rule], where: str, releases: Collection[str]) -> None:
     """A budget that no release could ever fit into is a mistake."""
     for name in from_columns(releases):
         for purpose in PURPOSES:
@@ -92,32 +96,35 @@ def _coverable(rules: Mapping[str, Rule], owner: str, releases: Collection[str])
             _, event = rule.mechanism.apply(torch.zeros(0, 1), torch.Generator())
             if not is_private(event):
                 raise ConfigError(
-                    f"[parties.{owner}.budget] can never be kept: {purpose}.{name} is released with "
+                    f"{where} can never be kept: {purpose}.{name} is released with "
                     f"{rule.mechanism!r}, which promises nothing (epsilon is infinite). Give every purpose a "
                     f"mechanism with noise, as in outbox = {{ {name} = "
                     f'{{ mechanism = {{ name = "gaussian", clip = 1.0, sigma = "auto" }} }} }}, or remove the budget.'
                 )
 
 
-def _automatic(settings: Mapping[str, Any], owner: str, budget: Budget | None, epochs: int) -> float | None:
+def _automatic(
+    settings: Mapping[str, Any], owner: str, section: str, budget: Budget | None, appearances: Mapping[str, int]
+) -> float | None:
     """What sigma = "auto" is for this owner; None where no rule says so."""
     autos = {name for name, given in settings.items() if _spec(given).get("sigma") == "auto"}
     if not autos:
         return None
+    where = place_of(section, owner, "outbox")
     if budget is None:
         raise ConfigError(
-            f'[parties.{owner}.outbox] {min(autos)} has sigma = "auto", which is the smallest noise for a budget, and '
-            f"there is none. Add [parties.{owner}.budget] epsilon = 8.0, or give sigma a number."
+            f'{where} {min(autos)} has sigma = "auto", which is the smallest noise for a budget, and '
+            f"there is none. Add {place_of(section, owner, 'budget')} epsilon = 8.0, or give sigma a number."
         )
     rows = []
-    for purpose, times in planned(epochs).items():
+    for purpose, times in appearances.items():
         used = {n: chosen(settings, n, purpose) for n in {name.rpartition(".")[2] for name in settings} - {LABELS}}
         specs = [_spec(given) for given in used.values() if given]
         mine = sum(spec.get("sigma") == "auto" for spec in specs)
         rest = [spec for spec in specs if spec.get("sigma") != "auto"]
         if mine and any(spec.get("name") == "binomial" for spec in rest):
             raise ConfigError(
-                f'[parties.{owner}.outbox] has sigma = "auto" beside binomial noise for the same rows; how they add up '
+                f'{where} has sigma = "auto" beside binomial noise for the same rows; how they add up '
                 "is known only for numbers. Give sigma a number."
             )
         sigmas = [spec["sigma"] for spec in rest if isinstance(spec.get("sigma"), (int, float)) and spec["sigma"] > 0]

@@ -19,10 +19,11 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from colonnade.core import checkpoint
 from colonnade.errors import CheckpointError, ConfigError, InputError
+from colonnade.federation import shares
 from colonnade.federation.holdings import from_dataset, from_tables, to_predict
 from colonnade.federation.settings import Settings
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from colonnade.federation.federation import Federation
+    from colonnade.federation.multi import MultiFederation
+
+    Trained: TypeAlias = "Federation | MultiFederation"
 
 MARK, METRICS, SUMMARY, SETTINGS = "checkpoint.json", "metrics.jsonl", "summary.json", "federation.toml"
 
@@ -41,7 +45,7 @@ class RunDirectory:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, federation: Federation) -> RunDirectory:
+    def create(cls, path: Path, federation: Trained) -> RunDirectory:
         """A new run; an existing one is never overwritten."""
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path} is a file, and a run needs a folder. Choose another --out.")
@@ -64,7 +68,7 @@ class RunDirectory:
     def party(self, name: str) -> Path:
         return self.path / "parties" / name
 
-    def checkpoint(self, federation: Federation) -> None:
+    def checkpoint(self, federation: Trained) -> None:
         """Let every party save itself; only when all have, the mark moves and older checkpoints go."""
         number = self.mark()["number"] + 1 if (self.path / MARK).exists() else 1
         mark = {"number": number, "step": federation.batches.done, "rows": _fingerprint(federation)}
@@ -79,7 +83,7 @@ class RunDirectory:
                 if old != self._checkpoint(name, mark):
                     shutil.rmtree(old, ignore_errors=True)
 
-    def restore(self, federation: Federation) -> None:
+    def restore(self, federation: Trained) -> None:
         """Continue from the last checkpoint that all parties saved."""
         mark = self.mark()
         if _fingerprint(federation) != mark["rows"]:
@@ -93,7 +97,7 @@ class RunDirectory:
                     f"The table of '{name}' is not the one that {self.path} was trained on: its columns, or values in "
                     "its training rows, changed. Undo the change, or start a new run."
                 )
-        self._load(federation, mark)
+        self.load(federation, mark)
         for name, seat in federation.seats.items():
             state = checkpoint.read(self._checkpoint(name, mark))["seat"]["ledger"]
             seat.ledger.rewind(self.party(name) / "ledger.jsonl", state)
@@ -155,7 +159,7 @@ class RunDirectory:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_text(self.path / SUMMARY, to_json(summary, indent=2) + "\n")
 
-    def _load(self, federation: Federation, mark: Mapping[str, Any]) -> None:
+    def load(self, federation: Trained, mark: Mapping[str, Any]) -> None:
         for name in federation.seats:
             federation.load_state_of(name, checkpoint.read(self._checkpoint(name, mark), federation.device))
         federation.keep_accounts(self.party)
@@ -182,6 +186,11 @@ def load(
 
     run = RunDirectory(Path(folder))
     settings = run.settings()
+    if settings.label_owners:
+        raise ConfigError(
+            f"This run has several label owners ({settings.algorithm}), and what was asked works on runs with one. "
+            "`colonnade predict` and `colonnade privacy` take both; in Python use MultiFederation.load."
+        )
     if settings.data.dataset is not None and frames is None:
         federation = Federation(settings, from_dataset(settings), record=record)
         run.restore(federation)
@@ -207,11 +216,44 @@ def load(
     else:
         held = read_tables(reading)
     federation = Federation(settings, to_predict(held, fitted, ids), record=record)
-    run._load(federation, run.mark())
+    run.load(federation, run.mark())
     return federation
 
 
-def _fingerprint(federation: Federation) -> str:
+def load_multi(
+    folder: str | Path,
+    *,
+    ids: Sequence[str] | None = None,
+    owner: str | None = None,
+    tables: Mapping[str, str] | None = None,
+) -> MultiFederation:
+    """A saved federation with several label owners.
+
+    With `ids` it is loaded for a label owner's prediction (the first's unless `owner` is named): only those rows are
+    read, and they may be new since training. `tables` are files that data owners have in the place of the run's.
+    """
+    from colonnade.federation.federation import read_tables
+    from colonnade.federation.multi import MultiFederation
+
+    run = RunDirectory(Path(folder))
+    settings = run.settings()
+    if ids is None or settings.data.dataset is not None:
+        federation = MultiFederation.from_settings(settings)
+        run.restore(federation)
+        return federation
+    moved = {n: replace(party, table=(tables or {}).get(n, party.table)) for n, party in settings.parties.items()}
+    fitted = {name: run.fitted(name, json.loads) for name in {**moved, **settings.label_owners}}
+    columns = {name: tuple(c["name"] for c in fitted[name]["columns"]["columns"]) for name in moved}
+    bring = replace(settings, parties={n: replace(party, columns=columns[n]) for n, party in moved.items()})
+    asks = owner if owner is not None and owner in settings.label_owners else next(iter(settings.label_owners))
+    wanted = shares.to_predict(read_tables(bring), fitted, ids, asks)
+    federation = MultiFederation(replace(settings, parties=moved), wanted)
+    federation.owner_named(owner)
+    run.load(federation, run.mark())
+    return federation
+
+
+def _fingerprint(federation: Trained) -> str:
     """Of the agreed batches and the ids behind their row numbers."""
     ids = "\n".join(federation.holdings.ids.tolist())
     return hashlib.sha256(f"{federation.batches.fingerprint()}\n{ids}".encode()).hexdigest()[:16]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from colonnade.core import Batches, DpEvent, Plain, Seat
+from colonnade.core import Agreed, Batches, DpEvent, Plain, Rule, Seat
 from colonnade.errors import ConfigError
 from colonnade.federation.holdings import Holdings
-from colonnade.federation.rules import LABELS, rules_from
-from colonnade.federation.settings import PartySettings, Settings
-from colonnade.privacy import Account
+from colonnade.federation.owners import LabelOwnerSettings, place_of
+from colonnade.federation.rules import LABELS, from_columns, rules_from
+from colonnade.federation.settings import EngineSettings, PartySettings, Settings
+from colonnade.federation.shares import Shares
+from colonnade.privacy import Account, Budget
 from colonnade.privacy.accounting import dp_accounting
 from colonnade.privacy.secret import secret_generator
 
@@ -27,15 +30,11 @@ def make_seat(
     device: torch.device,
 ) -> Seat:
     """One organisation's, with an empty ledger; whose rules promise something for columns gets an account."""
-    party, engine = settings.parties.get(name, PartySettings()), settings.engine
+    party = settings.parties.get(name, PartySettings())
     drives = name == holdings.label_owner
     budget = party.limit(name)
     if budget is not None and (drives or holdings.parties[name].features is None):
-        raise ConfigError(
-            f"[parties.{name}.budget] can never be kept: a budget is for columns that leave with noise, and what "
-            f"'{name}' sends as the label owner follows its labels and its own columns as they are. Remove it; "
-            'labels are protected by outbox.labels = { mechanism = { name = "randomized_response", epsilon = 2.0 } }.'
-        )
+        raise _useless_budget(name, "parties")
     rules = rules_from(
         party.outbox,
         owner=name,
@@ -44,24 +43,86 @@ def make_seat(
         budget=budget,
         epochs=settings.train.epochs,
     )
+    ids = None if drives else holdings.ids.tolist()
+    return _seat(name, rules, batches, settings.engine, device, ids, budget)
+
+
+def make_seats(
+    settings: Settings, shares: Shares, agreed: Agreed, *, releases: Collection[str], epochs: int, device: torch.device
+) -> dict[str, Seat]:
+    """Those of several label owners, the data owners, and the party without data. An organisation with labels and
+    columns has one; data owners count a row once per release, whichever label owners know it."""
+    columns = from_columns(releases)
+    driven = [name for name in releases if name not in columns]
+    seats = {}
+    for name in shares.names:
+        own = settings.parties.get(name, PartySettings()), settings.label_owners.get(name, LabelOwnerSettings())
+        features, labels = name in shares.data_owners, name in shares.label_owners
+        section = "data_owners" if features else "label_owners"
+        budget = own[0].limit(name, section)
+        if budget is not None and labels:
+            raise _useless_budget(name, section)
+        rules = rules_from(
+            _joined(name, own[0].outbox, own[1].outbox),
+            owner=name,
+            releases=[*(columns if features else ()), *(driven if labels else ())] or driven,
+            classes=len(shares.encoder.classes) if labels else None,
+            budget=budget,
+            epochs=epochs,
+            known_to=shares.known_to,
+            section=section,
+        )
+        ids = shares.ids.tolist() if features and not labels else None
+        seats[name] = _seat(name, rules, agreed, settings.engine, device, ids, budget)
+    return seats
+
+
+def _seat(
+    name: str,
+    rules: dict[str, Rule],
+    batches: Batches | Agreed,
+    engine: EngineSettings,
+    device: torch.device,
+    ids: list[str] | None,
+    budget: Budget | None,
+) -> Seat:
+    """With an account where rules promise something for the columns of these rows."""
     seat = Seat.at(name, batches, seed=engine.seed, rules=rules, device=device)
     if rules and engine.noise == "secret":
         seat.outbox.noise = secret_generator()
-    if not drives and any(not isinstance(rule.mechanism, Plain) for rule in rules.values()):
+    if ids is not None and any(not isinstance(rule.mechanism, Plain) for rule in rules.values()):
         dp_accounting()  # a missing library is told now, not at the first release
-        seat.outbox.meter = Account(name, batches, holdings.ids.tolist(), budget)
+        seat.outbox.meter = Account(name, batches, ids, budget)
     return seat
 
 
-def accounts_of(seats: dict[str, Seat]) -> dict[str, Account]:
+def _joined(name: str, columns: Mapping[str, Any], labels: Mapping[str, Any]) -> dict[str, Any]:
+    """An organisation's rules from both of its tables."""
+    for rule in set(columns) & set(labels):
+        raise ConfigError(
+            f"'{name}' has one outbox, and a rule for {rule!r} in both of its tables: [[data_owners]] and "
+            "[[label_owners]]. Keep one."
+        )
+    return {**columns, **labels}
+
+
+def _useless_budget(name: str, section: str) -> ConfigError:
+    return ConfigError(
+        f"{place_of(section, name, 'budget')} can never be kept: a budget is for columns that leave with noise, and "
+        f"what '{name}' sends as the label owner follows its labels and its own columns as they are. Remove it; "
+        'labels are protected by outbox.labels = { mechanism = { name = "randomized_response", epsilon = 2.0 } }.'
+    )
+
+
+def accounts_of(seats: Mapping[str, Seat]) -> dict[str, Account]:
     """Of every party whose rules promise something for its columns."""
     meters = {name: seat.outbox.meter for name, seat in seats.items()}
     return {name: meter for name, meter in meters.items() if isinstance(meter, Account)}
 
 
-def draw_labels(labels: Tensor, seat: Seat) -> tuple[Tensor, DpEvent | None]:
+def draw_labels(labels: Tensor, seat: Seat, train: Tensor | None = None) -> tuple[Tensor, DpEvent | None]:
     """The labels to learn from: where the owner's rule says so, those of the training rows drawn at random."""
-    rule, train = seat.outbox.rules.get(LABELS), seat.batches.splits.get("train")
+    rule, train = seat.outbox.rules.get(LABELS), seat.batches.splits.get("train") if train is None else train
     if rule is None or train is None:
         return labels, None
     drawn = labels.clone()

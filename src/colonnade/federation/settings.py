@@ -11,6 +11,8 @@
     [parties.clinic.outbox]     its owner's rules by release name         embedding = { mechanism = "plain" }
     [parties.clinic.budget]     what its owner's rows may pay in all      epsilon = 8.0, delta = 1e-5
 
+Where several organisations hold labels, `owners` says what stands in the place of [parties].
+
 Paths are relative to the file. Python's `Federation.from_frames(settings=...)` takes the same tables as a dict.
 """
 
@@ -23,16 +25,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from colonnade.algorithms import find
+from colonnade.algorithms import NESTED, find
 from colonnade.alignment import AlignmentSettings
 from colonnade.core.checks import did_you_mean, fraction, from_mapping, one_of, share, whole
 from colonnade.errors import ConfigError
+from colonnade.federation.owners import (
+    LISTS,
+    LabelOwnerSettings,
+    by_name,
+    check_dealt,
+    check_lists,
+    label_owner,
+    place_of,
+)
 from colonnade.privacy import Budget
 
 MAY_CHANGE = {("train", key) for key in ("epochs", "early_stop", "patience_drop", "checkpoint_every")} | {
     ("federation", key) for key in ("device", "engine", "through_bytes", "threads", "cohort")
 }
-SECTIONS = ("algorithm", "data", "model", "train", "federation", "audit", "alignment", "parties")
+SECTIONS = ("algorithm", "data", "model", "label_model", "train", "federation", "audit", "alignment", "parties", *LISTS)
+MODELS = ("model", "label_model")
 
 
 @dataclass(frozen=True)
@@ -103,14 +115,14 @@ class PartySettings:
     outbox: Mapping[str, Any] = field(default_factory=dict)
     budget: Mapping[str, Any] = field(default_factory=dict)
 
-    def limit(self, name: str) -> Budget | None:
+    def limit(self, name: str, section: str = "parties") -> Budget | None:
         """The budget, checked."""
-        return from_mapping(Budget, self.budget, where=f"[parties.{name}.budget]") if self.budget else None
+        return from_mapping(Budget, self.budget, where=place_of(section, name, "budget")) if self.budget else None
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All of it."""
+    """All of it. Where there are label owners of their own, `parties` are the data owners."""
 
     algorithm: str
     config: Any
@@ -121,6 +133,13 @@ class Settings:
     parties: Mapping[str, PartySettings]
     audit: AuditSettings = AuditSettings()
     alignment: AlignmentSettings = field(default_factory=AlignmentSettings)
+    label_owners: Mapping[str, LabelOwnerSettings] = field(default_factory=dict)
+    label_model: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def section(self) -> str:
+        """Under which heading `parties` stand."""
+        return "data_owners" if self.label_owners else "parties"
 
     @classmethod
     def from_mapping(cls, tables: Mapping[str, Any], *, where: str = "The settings") -> Settings:
@@ -129,26 +148,37 @@ class Settings:
             if section not in SECTIONS:
                 hint = did_you_mean(section, list(SECTIONS))
                 raise ConfigError(f"{where} has no table [{section}]{hint}. It knows: {', '.join(SECTIONS)}.")
-            if not isinstance(tables[section], Mapping) and not (
-                section == "model" and isinstance(tables[section], str)
-            ):
+            if section in LISTS or (section in MODELS and isinstance(tables[section], str)):
+                continue
+            if not isinstance(tables[section], Mapping):
                 raise ConfigError(f"{where}: [{section}] must be a table of settings; found {tables[section]!r}.")
         chosen = dict(tables.get("algorithm", {}))
         name = chosen.pop("name", "vimadmm")
         algorithm = find(str(name))
-        parties = {party: _party(party, given) for party, given in tables.get("parties", {}).items()}
-        model = tables.get("model", {})
-        return cls(
+        several = name in NESTED
+        check_lists(str(name), several, tables)
+        section = "data_owners" if several else "parties"
+        held = by_name(section, tables.get(section, [])) if several else tables.get(section, {})
+        parties = {party: _party(party, given, section) for party, given in held.items()}
+        labelled = by_name("label_owners", tables.get("label_owners", []))
+        for party in labelled:
+            _check_name(party)
+        model, label_model = ({"name": m} if isinstance(m := tables.get(key, {}), str) else dict(m) for key in MODELS)
+        settings = cls(
             algorithm=name,
             config=from_mapping(algorithm.Config, chosen, where=f"[algorithm] ({name})"),
             data=from_mapping(DataSettings, tables.get("data", {}), where="[data]"),
-            model={"name": model} if isinstance(model, str) else dict(model),
+            model=model,
             train=from_mapping(TrainSettings, tables.get("train", {}), where="[train]"),
             engine=from_mapping(EngineSettings, tables.get("federation", {}), where="[federation]"),
             parties=parties,
             audit=from_mapping(AuditSettings, tables.get("audit", {}), where="[audit]"),
             alignment=from_mapping(AlignmentSettings, tables.get("alignment", {}), where="[alignment]"),
+            label_owners={party: label_owner(party, given) for party, given in labelled.items()},
+            label_model=label_model,
         )
+        check_dealt(settings.label_owners, settings.data.dataset)
+        return settings
 
     @classmethod
     def from_toml(cls, path: Path) -> Settings:
@@ -160,15 +190,23 @@ class Settings:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"The federation file {path} is not TOML: {error}.") from None
         settings = cls.from_mapping(tables, where=str(path))
-        resolved = {
-            name: dataclasses.replace(party, table=str((path.parent / party.table).resolve()) if party.table else None)
-            for name, party in settings.parties.items()
-        }
-        return dataclasses.replace(settings, parties=resolved)
+
+        def resolved(owners: Mapping[str, Any]) -> dict[str, Any]:
+            found = {name: (path.parent / one.table).resolve() for name, one in owners.items() if one.table}
+            return {
+                n: dataclasses.replace(one, table=str(found[n]) if n in found else None) for n, one in owners.items()
+            }
+
+        return dataclasses.replace(
+            settings, parties=resolved(settings.parties), label_owners=resolved(settings.label_owners)
+        )
 
     def to_mapping(self) -> dict[str, Any]:
         """The same tables again, with every default written out."""
-        parties = {name: _table(party) for name, party in self.parties.items()}
+        parties: Any = {name: _table(party) for name, party in self.parties.items()}
+        if self.label_owners:
+            parties = [{"name": name} | party for name, party in parties.items()]
+        labelled = [{"name": name} | _table(owner) for name, owner in self.label_owners.items()]
         return {
             "algorithm": {"name": self.algorithm} | _table(self.config),
             "data": _table(self.data),
@@ -177,7 +215,8 @@ class Settings:
             "federation": _table(self.engine),
             **({"audit": thresholds} if (thresholds := _table(self.audit)) else {}),
             **({"alignment": _table(self.alignment)} if self.alignment != AlignmentSettings() else {}),
-            "parties": parties,
+            **({"label_model": dict(self.label_model), "label_owners": labelled} if labelled else {}),
+            self.section: parties,
         }
 
     def to_toml(self) -> str:
@@ -188,11 +227,15 @@ class Settings:
         """Raise unless a run that was started with `saved` can go on with these: what may change is how long to train
         and what computes, not what is trained."""
         before, now = saved.to_mapping(), self.to_mapping()
-        for section, table in before.items():
+        for section in before:
             if section in ("audit", "alignment"):  # training compares ids exactly, whatever an alignment may do
                 continue
-            for key in [*table, *(key for key in now[section] if key not in table)]:
-                old, new = table.get(key), now[section].get(key)
+            table, other = (
+                {one["name"]: one for one in found} if isinstance(found, list) else found
+                for found in (before[section], now.get(section, {}))
+            )
+            for key in [*table, *(key for key in other if key not in table)]:
+                old, new = table.get(key), other.get(key)
                 if old != new and (section, key) not in MAY_CHANGE:
                     raise ConfigError(
                         f"A run is continued as it was started, and [{section}] {key} is {new!r} now and was {old!r}. "
@@ -202,13 +245,17 @@ class Settings:
 
 def to_toml(tables: Mapping[str, Any], prefix: str = "") -> str:
     """TOML text for nested tables of plain values."""
-    lines = [f"{_key(key)} = {_value(value)}" for key, value in tables.items() if not _is_section(value)]
+    plain = {key: value for key, value in tables.items() if not _is_section(value) and not _is_list(value)}
+    lines = [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
     text = "\n".join(lines) + ("\n" if lines else "")
     for key, value in tables.items():
         if _is_section(value):
             name = f"{prefix}{_key(key)}"
             header = f"\n[{name}]\n" if not value or any(not _is_section(inner) for inner in value.values()) else ""
             text += header + to_toml(value, name + ".")
+        elif _is_list(value):
+            name = f"{prefix}{_key(key)}"
+            text += "".join(f"\n[[{name}]]\n" + to_toml(one, name + ".") for one in value)
     return text
 
 
@@ -221,6 +268,10 @@ def _table(settings: Any) -> dict[str, Any]:
 
 def _is_section(value: Any) -> bool:
     return isinstance(value, Mapping)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, Mapping) for one in value)
 
 
 def _key(key: str) -> str:
@@ -241,14 +292,24 @@ def _value(value: Any) -> str:
     return repr(value)
 
 
-def _party(name: str, given: Any) -> PartySettings:
+def _check_name(name: str) -> None:
     if not name or len(name) > 64 or not all(c.isalnum() or c in "_-" for c in name):
         raise ConfigError(
             f"A party's name has 1 to 64 letters, digits, '-' or '_', since it names a folder; found {name!r}."
         )
+
+
+def _party(name: str, given: Any, section: str) -> PartySettings:
+    _check_name(name)
+    where = place_of(section, name)
     if not isinstance(given, Mapping):
-        raise ConfigError(f'[parties.{name}] must be a table of settings, as in table = "x.csv"; found {given!r}.')
-    party = from_mapping(PartySettings, given, where=f"[parties.{name}]")
+        raise ConfigError(f'{where} must be a table of settings, as in table = "x.csv"; found {given!r}.')
+    if section in LISTS and "label" in given:
+        raise ConfigError(
+            f"{where} holds columns, and its label {given['label']!r} belongs to a label owner. Add a [[label_owners]] "
+            "with the same name and table, and leave the label column out of columns here."
+        )
+    party = from_mapping(PartySettings, given, where=where)
     columns = party.columns is None or (
         isinstance(party.columns, tuple) and all(isinstance(c, str) for c in party.columns)
     )
@@ -261,6 +322,6 @@ def _party(name: str, given: Any) -> PartySettings:
         ("budget", "a table, as in epsilon = 8.0", isinstance(party.budget, Mapping)),
     ):
         if not fits:
-            raise ConfigError(f"[parties.{name}]: {key} must be {rule}; found {given[key]!r}.")
-    party.limit(name)
+            raise ConfigError(f"{where}: {key} must be {rule}; found {given[key]!r}.")
+    party.limit(name, section)
     return party

@@ -17,21 +17,54 @@ from torch import nn
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
 from colonnade.models.dropout import seeded
+from colonnade.models.heads import cnn_head, linear_head, mlp_head
 from colonnade.models.initialise import initialised
-from colonnade.models.networks import cnn, linear, mlp
+from colonnade.models.networks import cnn, convolution, linear, mlp
 
-__all__ = ["MODELS", "build", "cnn", "initialised", "linear", "mlp", "seeded"]
+__all__ = [
+    "HEADS",
+    "MAPS",
+    "MODELS",
+    "build",
+    "build_head",
+    "cnn",
+    "convolution",
+    "initialised",
+    "linear",
+    "mlp",
+    "seeded",
+]
 
 MODELS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "linear": linear}
+MAPS: dict[str, Callable[..., nn.Module]] = {"convolution": convolution}
+"""Models whose outputs are feature maps: for algorithms that join those."""
+HEADS: dict[str, Callable[..., nn.Module]] = {"linear": linear_head, "mlp": mlp_head, "cnn": cnn_head}
+"""Models of label owners, where an algorithm leaves the choice to them."""
 
 
 def build(spec: str | Mapping[str, Any], shape: tuple[int, ...], *, seed: int, owner: str) -> nn.Module:
     """Make one party's model for rows of this shape, initialised from its own seed."""
+    return _made(MODELS | MAPS, spec, {"shape": shape}, seed, owner)
+
+
+def build_head(
+    spec: str | Mapping[str, Any], shape: tuple[int, ...], outputs: int, *, seed: int, owner: str
+) -> nn.Module:
+    """Make a label owner's model, from what data owners send for a row, joined to this shape, to so many outputs."""
+    return _made(HEADS, spec, {"shape": shape, "outputs": outputs}, seed, owner)
+
+
+def _made(
+    known: Mapping[str, Callable[..., nn.Module]],
+    spec: str | Mapping[str, Any],
+    given: Mapping[str, Any],
+    seed: int,
+    owner: str,
+) -> nn.Module:
     settings: dict[str, Any] = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = str(settings.pop("name", "mlp"))
-    factory = MODELS.get(name) or _imported(name, owner)
-    if "shape" in inspect.signature(factory).parameters:
-        settings["shape"] = shape
+    factory = known.get(name) or _imported(name, owner, known)
+    settings |= {key: value for key, value in given.items() if key in inspect.signature(factory).parameters}
     with initialised(seed):
         try:
             model = factory(**settings)
@@ -42,12 +75,12 @@ def build(spec: str | Mapping[str, Any], shape: tuple[int, ...], *, seed: int, o
     return model
 
 
-def _imported(name: str, owner: str) -> Callable[..., nn.Module]:
+def _imported(name: str, owner: str, known: Mapping[str, Any]) -> Callable[..., nn.Module]:
     module, _, attribute = name.replace(":", ".").rpartition(".")
     if not module:
-        hint = did_you_mean(name, list(MODELS))
+        hint = did_you_mean(name, list(known))
         raise ConfigError(
-            f"The model of '{owner}' is {name!r}{hint}. Use one of {', '.join(MODELS)}, or an import path like "
+            f"The model of '{owner}' is {name!r}{hint}. Use one of {', '.join(known)}, or an import path like "
             '"my_package.nets:Tower".'
         )
     try:

@@ -43,12 +43,20 @@ def linear(shape: tuple[int, ...], *, width: int = 60) -> nn.Module:
 
 
 def cnn(
-    shape: tuple[int, ...], *, channels: Sequence[int] = (32, 64, 64, 128), width: int = 60, pool: str = "average"
+    shape: tuple[int, ...],
+    *,
+    channels: Sequence[int] = (32, 64, 64, 128),
+    width: int = 60,
+    pool: str = "average",
+    ending: str = "none",
 ) -> nn.Module:
     """3x3 convolutions, each with ReLU and, while the picture is larger than 1, 2x2 pooling, "average" or "max"; then
-    a linear map to `width`. VIM's local model for CIFAR-10 patches has 32-64-64-128 channels."""
+    a linear map to `width` and, if asked, an activation: after "tanh" the embeddings' range is known beforehand. VIM's
+    local model for CIFAR-10 patches has 32-64-64-128 channels."""
     if pool not in POOLS:
         raise ConfigError(f"The model 'cnn' pools by {' or '.join(POOLS)}; found {pool!r}.")
+    if ending != "none" and ending not in ACTIVATIONS:
+        raise ConfigError(f"The model 'cnn' ends with none, {', '.join(ACTIVATIONS)}; found {ending!r}.")
     if len(shape) not in (2, 3):
         raise ConfigError(f"The model 'cnn' needs rows of [height, width] or [channels, height, width]; found {shape}.")
     depth, *size = shape if len(shape) == 3 else (1, *shape)
@@ -59,4 +67,16 @@ def cnn(
             layers.append(POOLS[pool](2))
             size = [length // 2 for length in size]
         depth = count
-    return nn.Sequential(*layers, nn.Flatten(-3), nn.Linear(depth * math.prod(size), width))
+    last = [] if ending == "none" else [ACTIVATIONS[ending]()]
+    return nn.Sequential(*layers, nn.Flatten(-3), nn.Linear(depth * math.prod(size), width), *last)
+
+
+def convolution(shape: tuple[int, ...], *, channels: int = 32) -> nn.Module:
+    """One 3x3 convolution with ReLU that keeps the picture's size: [height, width] to feature maps [channels, height,
+    width]. Multi-VFL's data owners have 32 channels."""
+    if len(shape) not in (2, 3):
+        raise ConfigError(
+            f"The model 'convolution' needs rows of [height, width] or [channels, height, width]; found {shape}."
+        )
+    layers: list[nn.Module] = [] if len(shape) == 3 else [nn.Unflatten(-2, (1, shape[0]))]
+    return nn.Sequential(*layers, nn.Conv2d(shape[0] if len(shape) == 3 else 1, channels, 3, padding=1), nn.ReLU())

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colonnade.core.batches import Batches
+from colonnade.core.batches import Agreed, Batches
 from colonnade.core.checks import Checked, one_of, positive
 from colonnade.core.release import NON_PRIVATE, DpEvent, purpose
 from colonnade.errors import BudgetExhausted, WireError
@@ -51,10 +51,12 @@ class Account:
     Rows are known by a hash of their id, so that an account goes on when the same ids are loaded in another order.
     """
 
-    def __init__(self, owner: str, batches: Batches, ids: Iterable[str], budget: Budget | None = None) -> None:
+    def __init__(self, owner: str, batches: Batches | Agreed, ids: Iterable[str], budget: Budget | None = None) -> None:
         self.owner, self.batches, self.budget = owner, batches, budget
         self.limit = budget or Budget()
         self.rows, self.batch_size = len(batches.splits.get("train", ())), batches.batch_size
+        if isinstance(batches, Agreed):  # each label owner draws among its own rows: no statement about hidden batches
+            self.rows = 0
         self.keys = keys_of(ids)
         self.at = np.arange(len(self.keys))  # where row number i of `batches` is in the account
         self.counts: dict[Item, NDArray[np.int64]] = {}
@@ -88,7 +90,7 @@ class Account:
         rows = self.at[self.batches.splits[purpose].numpy()]
         self._count((name, key_of(event)), rows, np.full(len(rows), times), False)
         if purpose == "train":
-            self.rounds[name, key_of(event)] = times * self.batches.per_epoch
+            self.rounds[name, key_of(event)] += times * self.batches.per_epoch
 
     def spent(self) -> list[dict[Item, int]]:
         """The different ways in which rows paid so far."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from colonnade.core.release import PUBLIC, DpEvent
@@ -29,8 +29,9 @@ from colonnade.privacy.binomial_loss import PROVEN
 from colonnade.privacy.budget import Account
 
 HIDDEN = "who does not know the batches"
-KNOWN = "who knows the batches: the label owner"
-THROUGH = "the label owner, also through the local model"
+READER = "the label owner"
+KNOWN = f"who knows the batches: {READER}"
+THROUGH = f"{READER}, also through the local model"
 OWN = "the row's own releases, with the local model taken as given"
 INDEPENDENT = "as if every batch were drawn anew; training alone"
 
@@ -91,8 +92,8 @@ def for_labels(party: str, event: DpEvent, releases: Iterable[str]) -> Guarantee
     return Guarantee(party, "labels", (drawn,), (statement,), notes=(f"covers {', '.join(releases)}",))
 
 
-def for_columns(party: str, account: Account, *, seeded: bool = False) -> Guarantee:
-    """All that an account says."""
+def for_columns(party: str, account: Account, *, seeded: bool = False, reader: str = READER) -> Guarantee:
+    """All that an account says, against whoever gets the releases."""
     limit, items = account.limit, [item for item in account.counts if not costs_nothing(event_of(item[1]))]
     releases = tuple(
         Release(item[0], describe(event_of(item[1])), account.released(item)[0]) for item in account.counts
@@ -112,7 +113,8 @@ def for_columns(party: str, account: Account, *, seeded: bool = False) -> Guaran
         epsilon = max((known_batch(spent, limit.relation, delta) for spent in paid), default=0.0)
         budget = {"epsilon": limit.epsilon, "delta": delta, "relation": limit.relation, "spent": _finite(epsilon)}
     notes = ("the noise comes from the agreed seed, which everybody knows: an experiment, no protection",)
-    return Guarantee(party, "columns", releases, tuple(statements), budget, notes if seeded else ())
+    told = tuple(replace(one, adversary=one.adversary.replace(READER, reader)) for one in statements)
+    return Guarantee(party, "columns", releases, told, budget, notes if seeded else ())
 
 
 def _hidden(key: Key, account: Account, rounds: int, delta: float) -> list[Statement]:
@@ -193,6 +195,8 @@ def describe(event: DpEvent) -> str:
             )
         case randomized_response.KIND:
             return f"randomized response over {about['classes']} classes"
+        case kind if kind.startswith("summed ("):
+            return "masked: only the sum over all parties can be read"
     if event == PUBLIC:
         return "public: nothing about data"
     if costs_nothing(event):

@@ -1,0 +1,239 @@
+"""Figures 2 and 3 of Multi-VFL: test accuracy by round, over the scenarios of Table 3 and over server optimizers.
+
+4 data owners hold strips of 7 x 28 pixels, 5 label owners 5,000 rows each. In scenario n-niid the last n label owners
+hold two classes each, 0 and 1, 2 and 3, ..., and the others all ten. Scores are those of the aggregated model on the
+10,000 test rows: each label owner asks for 2,000 of them, as it would to predict.
+
+A cell is one run. The quick version is another, smaller experiment: 100 rows per label owner in batches of 20, a
+quarter of the channels, higher rates, a tenth of the test rows. It shows in 20 rounds on a CPU that all of it works.
+
+`colonnade reproduce multi-vfl --out FOLDER` also draws; `python reproductions/multi_vfl/study.py FOLDER` prints the
+README's tables from what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import math
+import re
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from colonnade.datasets.catalogue import CATALOGUE
+from colonnade.errors import Diverged
+from colonnade.federation import MultiFederation, Settings
+from colonnade.federation.shares import from_dataset
+from colonnade.reproduction import Plan, Study
+from colonnade.reproduction.pictures import COLOURS, MARKS
+
+DATA = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
+SCENARIOS = {"1niid": 1, "2niid": 2, "3niid": 3, "4niid": 4}
+OPTIMIZERS = {"FedAvg": "fedavg", "FedAdam": "fedadam", "FedYogi": "fedyogi", "FedDemonAdam": "feddemonadam"}
+LABEL_OWNERS = 5
+KEPT = 25  # rounds after which what was found so far is written down
+WARM = 2  # rounds that are not timed: kernels are chosen and graphs captured in them
+QUICK_ROWS, QUICK_TEST = 100, 200  # of a label owner
+Changes = dict[str, dict[str, Any]]
+QUICK: Changes = {
+    "algorithm": {"learning_rate": 0.1},
+    "model": {"channels": 8},
+    "label_model": {"channels": 8, "hidden": 32},
+    "train": {"batch_size": 20},
+}
+QUICK_RATE = 0.02  # of adaptive server optimizers
+QUICK_CELLS = ("mnist, 1niid, FedAvg", "mnist, 4niid, FedAvg", "mnist, 4niid, FedAdam")
+
+
+class Cell(NamedTuple):
+    """One run, by the words in its name."""
+
+    data: str
+    scenario: str
+    optimizer: str
+
+
+def cells(plan: Plan) -> list[str]:
+    if plan.short:
+        return list(QUICK_CELLS)
+    runs = [(scenario, "FedAvg") for scenario in reversed(SCENARIOS)]
+    runs += [("4niid", optimizer) for optimizer in OPTIMIZERS if optimizer != "FedAvg"]
+    return [f"{data}, {scenario}, {optimizer}" for data in DATA for scenario, optimizer in runs]
+
+
+def classes(data: str, niid: int) -> list[tuple[str, ...] | None]:
+    """Table 3: which classes each label owner holds; None: all."""
+    names = [str(name) for name in CATALOGUE[data].classes]
+    return [None] * (LABEL_OWNERS - niid) + [(names[2 * at], names[2 * at + 1]) for at in range(niid)]
+
+
+def settings(plan: Plan, cell: Cell, changes: Changes | None = None, rows: int | None = None) -> Settings:
+    """The plan's federation file for a cell; `changes` by section come last, and another model has other settings."""
+    tables = Settings.from_toml(plan.config).to_mapping()
+    tables["algorithm"]["server"] = OPTIMIZERS[cell.optimizer]
+    tables["data"]["dataset"] = cell.data
+    tables["train"]["epochs"] = max(plan.epochs)
+    for owner, wanted in zip(tables["label_owners"], classes(cell.data, SCENARIOS[cell.scenario]), strict=True):
+        owner.pop("classes", None)
+        owner |= {} if wanted is None else {"classes": list(wanted)}
+        owner["rows"] = rows or (QUICK_ROWS if plan.short else owner["rows"])
+    if plan.short and cell.optimizer != "FedAvg":
+        tables["algorithm"]["server_rate"] = QUICK_RATE
+    for given in ([QUICK] if plan.short else []) + ([changes] if changes else []):
+        for section, values in given.items():
+            tables[section] = values if "name" in values else tables[section] | values
+    return Settings.from_mapping(tables, where=str(plan.config))
+
+
+def federation(
+    plan: Plan, cell: Cell, seed: int, changes: Changes | None = None, rows: int | None = None
+) -> MultiFederation:
+    """All parties of a cell. The seed decides which rows label owners are dealt, so optimizers meet the same rows."""
+    chosen = settings(plan, cell, changes, rows)
+    chosen = dataclasses.replace(chosen, engine=dataclasses.replace(chosen.engine, seed=seed))
+    held = from_dataset(chosen)
+    for share in held.label_owners.values() if plan.short else ():
+        share.splits["test"] = share.splits["test"][:QUICK_TEST]
+    return MultiFederation(chosen, held)
+
+
+def run(study: Study, cell: str) -> None:
+    for seed in study.plan.seeds:
+        follow(study, cell, federation(study.plan, Cell(*cell.split(", ")), seed))
+
+
+def follow(study: Study, title: str, trained: MultiFederation) -> None:
+    """Train to the end; the test rows are scored after every fifth round."""
+    rounds, seconds = study.plan.epochs, 0.0
+    curve: list[tuple[int, float]] = []
+    losses: list[tuple[int, float]] = []
+    study.curves.setdefault(title, []).append(curve)
+    study.losses.setdefault(title, []).append(losses)
+    number, start = 0, time.perf_counter()
+    try:
+        for step in trained.train():
+            number = step.batch.epoch + 1
+            seconds += time.perf_counter() - start if number > WARM else 0.0
+            losses.append((number, step.loss))
+            if study.watch is not None:
+                study.watch(title, step)
+            if number <= 2 or number % 5 == 0 or number in rounds:
+                curve.append((number, trained.evaluate("test")["accuracy"]))
+            if number == max(WARM + 1, min(KEPT, max(rounds))):
+                study.record(f"{title}: seconds per round", seconds / (number - WARM), "s")
+            if number in rounds:
+                study.record(f"{title}, round {number}", curve[-1][1])
+            if number % KEPT == 0:
+                forget(trained)
+                if study.keep is not None:
+                    study.keep(study)
+            start = time.perf_counter()
+    except Diverged:
+        for later in (one for one in rounds if one > number):
+            study.record(f"{title}, round {later}", math.nan)
+
+
+def forget(trained: MultiFederation) -> None:
+    """Entries of ledgers, 6,320 a round at each data owner, which nobody reads here; their totals stay."""
+    for ledger in trained.ledgers.values():
+        ledger.entries.clear()
+
+
+def finish(study: Study) -> None:
+    """What the paper says in words, as differences; of those runs that are there."""
+    found = {what: one.mean for what, one in study.measured.items()}
+    for data, number in itertools.product(DATA, study.plan.epochs):
+        average = found.get(f"{data}, 4niid, FedAvg, round {number}")
+        even = found.get(f"{data}, 1niid, FedAvg, round {number}")
+        adaptive = {
+            name: found.get(f"{data}, 4niid, {name}, round {number}") for name in OPTIMIZERS if name != "FedAvg"
+        }
+        if average is None:
+            continue
+        if even is not None:
+            study.record(f"{data}: 1niid above 4niid, FedAvg, round {number}", even - average)
+        for name, score in adaptive.items():
+            if score is not None:
+                study.record(f"{data}: {name} above FedAvg, 4niid, round {number}", score - average)
+
+
+def draw(study: Study, out: Path) -> list[Path]:
+    """Figure 2 above, Figure 3 below; a column per data set."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    rows = {"scenarios": [(one, "FedAvg") for one in SCENARIOS], "optimizers": [("4niid", one) for one in OPTIMIZERS]}
+    shown = [data for data in DATA if any(title.startswith(f"{data}, ") for title in study.curves)]
+    figure = Figure(figsize=(1 + 4.4 * len(shown), 7), layout="constrained")
+    grid = figure.subplots(2, len(shown), squeeze=False, sharex=True)
+    for down, runs in enumerate(rows.values()):
+        for across, data in enumerate(shown):
+            axes = grid[down][across]
+            for number, (scenario, optimizer) in enumerate(runs):
+                seeds = study.curves.get(f"{data}, {scenario}, {optimizer}", [])
+                for curve in seeds[:1]:
+                    axes.plot(
+                        [at for at, _ in curve],
+                        [100 * score for _, score in curve],
+                        color=COLOURS[number],
+                        marker=MARKS[number],
+                        markevery=max(1, len(curve) // 8),
+                        markersize=4,
+                        linewidth=1.2,
+                        label=(scenario, optimizer)[down],
+                    )
+            axes.set(title=f"{DATA[data]}, {('FedAvg', '4niid')[down]}", ylabel="test accuracy, %")
+            axes.set_visible(axes.has_data())
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.grid(alpha=0.3)
+            axes.spines[["top", "right"]].set_visible(False)
+            if axes.has_data():
+                axes.legend(frameon=False, loc="lower right")
+            if down:
+                axes.set_xlabel("round")
+    return saved(figure, study.plan.name, out)
+
+
+def saved(figure: Any, name: str, out: Path) -> list[Path]:
+    out.mkdir(parents=True, exist_ok=True)
+    paths = [out / f"{name}.{ending}" for ending in ("png", "svg")]
+    for path in paths:
+        fresh = path.with_name(f".{path.name}")
+        figure.savefig(fresh, format=path.suffix[1:], dpi=130)
+        fresh.replace(path)
+    return paths
+
+
+def tables(measured: list[dict[str, Any]]) -> str:
+    """The README's tables: a line per run, a column per round."""
+    mean = {one["what"]: one["mean"] for one in measured}
+    rounds = sorted({int(at[1]) for what in mean if (at := re.search(r"round (\d+)$", what))})
+    lines = ["| data, scenario, optimizer | " + " | ".join(f"round {at}" for at in rounds) + " | s per round |"]
+    lines += ["|---" * (len(rounds) + 2) + "|"]
+    titles = dict.fromkeys(re.sub(r", round \d+$", "", what) for what in mean if re.match(r"\w+, \dniid, \w+, ", what))
+    for title in titles:
+        scores = [_percent(mean.get(f"{title}, round {at}")) for at in rounds]
+        taken = mean.get(f"{title}: seconds per round")
+        lines.append(f"| {title} | {' | '.join(scores)} | {'–' if taken is None else f'{taken:.2f}'} |")
+    derived = [what for what in mean if " above " in what]
+    lines += ["", "| difference, in points | |", "|---|---|"] if derived else []
+    lines += [f"| {what} | {100 * mean[what]:+.1f} |" for what in derived]
+    return "\n".join(lines)
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}".replace("%", " %")
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description="Print the README's tables from a folder that `reproduce --out` made.")
+    words.add_argument("folder", type=Path, help="with measured.json")
+    given = words.parse_args()
+    print(tables(json.loads((given.folder / "measured.json").read_text(encoding="utf-8"))))
+
+
+if __name__ == "__main__":
+    main()

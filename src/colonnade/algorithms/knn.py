@@ -1,0 +1,311 @@
+"""Nearest neighbours over columns that several parties hold: nothing is trained, and a row's neighbours vote.
+
+The downstream model of VF-PS (Jiang et al., How to Select Important Participants in Vertical Federated Learning,
+Efficiently and Securely?, NeurIPS 2022), with additively homomorphic encryption as in Hardy et al. (arXiv:1711.10677).
+The squared distance between two rows is a sum over parties, d = sum_k d_k. For the rows Q that are asked about:
+
+    party k:      d_k[q, j] = ||x_k[q] - x_k[j]||^2 for each training row j                AskDistances -> Distances
+
+    aggregation = "encrypted"
+    reader:       one of the parties; makes keys, everybody gets the public one            AskKey, UseKey
+    label owner:  adds the others' d_k, which it cannot read, and passes the sum on
+    reader:       decrypts, adds its own d_k, sorts; gives the k nearest j, nearest first  Rank -> Neighbours
+    aggregation = "plain"
+    label owner:  adds what it reads, and sorts                                            unsafe: must be asked for
+
+    label owner:  the vote of their labels, or their mean where labels are numbers
+
+What crosses: distances up, encrypted or not, their encrypted sum to the reader, and neighbours back.
+
+What the label owner learns: per row asked about, which k training rows are nearest, in order, and no distance at all.
+What the reader learns: the sum of the others' distances, each training row to each row asked about. So a sum of one
+would show that party's own distances, and from enough distances a party's columns follow, up to a rotation: encrypted
+aggregation is refused where the reader has a single other party to add to. In plain text the label owner learns that
+much about every party. The others learn nothing. All this holds while parties follow the protocol and the label owner
+and the reader do not put together what they know.
+
+Every party keeps its own columns of the training rows as its state, for rows that come later. A mechanism in the outbox
+rule for "distances" protects the row that is asked about; it says nothing about the training rows.
+
+With ckks a distance is right to 2^-19 per party, so that neighbours closer to each other than that may change places;
+with bfv to 2^-31. Both take squared distances up to 2^16 (2^28 with bfv) in sum: columns must be scaled.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from colonnade.core import (
+    NON_PRIVATE,
+    Batches,
+    Ciphertext,
+    Done,
+    DpEvent,
+    Message,
+    Peers,
+    Released,
+    Request,
+    Rows,
+    Seat,
+    State,
+    Step,
+    roles,
+    serves,
+)
+from colonnade.core.batches import CHUNK
+from colonnade.core.checks import one_of, whole
+from colonnade.core.release import PUBLIC
+from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_key
+from colonnade.errors import ConfigError
+from colonnade.optim.losses import Logistic, Loss, Squared
+
+__all__ = ["REVEALS", "Config", "FeatureOwner", "LabelOwner", "crossing", "local_model", "predict", "train"]
+
+REVEALS = {
+    "distances": "plain, how far each row is from each training row in one party's columns, from which these follow up "
+    "to a rotation; encrypted, nothing to the label owner, and to the reader the sum over the other parties",
+    "total": "to the reader, who decrypts it, the sum over the other parties of these distances",
+    "public_key": "nothing about anybody's data",
+    "neighbours": "which training rows are nearest to each row, in order",
+}
+PIECE = 1 << 22
+"""Distances at once: 32 megabytes."""
+CAPACITY = {"ckks": 2.0**16, "bfv": 2.0**28, "plain": 2.0**28}
+"""Of a sum of distances; each party's share of it is what keys are made for."""
+LEAST = 1e-6
+"""A class without a vote has this share in the loss, which would be infinite."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """How many neighbours, and who may see distances."""
+
+    k: int = whole(default=5)
+    aggregation: str = one_of("encrypted", "plain", default="encrypted")
+    scheme: str = one_of("ckks", "bfv", "plain", default="ckks")
+
+
+class Key(Message):
+    public: Released
+
+
+class AskKey(Request[Key]):
+    parties: int  # how many will be added up
+
+
+class UseKey(Request[Done]):
+    public: Released  # the reader's
+
+
+class Distances(Message):
+    values: Released | Ciphertext  # [rows, training rows]
+
+
+class AskDistances(Request[Distances]):
+    batch: str
+
+
+class Neighbours(Message):
+    rows: Released  # [rows, k], places among the training rows, nearest first
+
+
+class Rank(Request[Neighbours]):
+    batch: str
+    total: tuple[Ciphertext, ...]  # [rows, training rows], of all others; none where there are none
+
+
+def local_model(model: nn.Module, width: int, outputs: int) -> nn.Module:  # noqa: ARG001
+    """Distances are between the columns themselves; [model] has no meaning here."""
+    return nn.Flatten()
+
+
+def crossing(config: Config) -> tuple[dict[str, DpEvent], dict[str, DpEvent]]:
+    """What crosses from columns; of labels, nothing. Whoever decrypts a sum knows it, so none of it is private."""
+    columns = {"distances": NON_PRIVATE}
+    if config.aggregation == "encrypted":
+        columns |= {"total": NON_PRIVATE, "public_key": PUBLIC, "neighbours": NON_PRIVATE}
+    return columns, {}
+
+
+class FeatureOwner(roles.FeatureOwner):
+    """Holds columns, and remembers those of the training rows."""
+
+    config: Config
+    stackable = False
+
+    def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config) -> None:
+        super().__init__(seat, features, model, config)
+        self.memory = _remembered(seat, self.features)
+        self._secret: SecretKey | None = None
+        self._key: PublicKey | None = None
+
+    @serves
+    def ask_key(self, request: AskKey) -> Key:
+        """Once per process: secret keys are never saved."""
+        self._in("encrypted")
+        limit = CAPACITY[self.config.scheme] / max(request.parties, 1)
+        self._secret = self._secret or make_keys(self.config.scheme, use="sums", limit=limit)
+        return Key(self.outbox.publish(self._secret.public.to_bytes(), "public_key"))
+
+    @serves
+    def use_key(self, request: UseKey) -> Done:
+        self._in("encrypted")
+        self._key = read_public_key(request.public)
+        return Done()
+
+    @serves
+    def ask_distances(self, request: AskDistances) -> Distances:
+        d = self.distances(request.batch)
+        if self.config.aggregation == "plain":
+            return Distances(self.outbox.release(d, "distances", request.batch))
+        self.expect(self._key is not None, "it was not given a key yet")
+        assert self._key is not None
+        return Distances(self.outbox.encrypt(d, "distances", request.batch, key=self._key))
+
+    @serves
+    def rank(self, request: Rank) -> Neighbours:
+        self._in("encrypted")
+        d = self.distances(request.batch)
+        for total in request.total:
+            self.expect(self._secret is not None, "it was not asked for a key yet")
+            assert self._secret is not None
+            d = d + self._secret.decrypt(total.encrypted).to(d.device)
+        return Neighbours(self.outbox.release(nearest(d, self.config.k), "neighbours", request.batch))
+
+    def distances(self, batch: str) -> Tensor:
+        """d_k, squared, in float64."""
+        a, b = (self.model(x).double() for x in (self.x(batch), self.memory))
+        d = torch.addmm(b.square().sum(1)[None, :], a, b.T, alpha=-2).add_(a.square().sum(1)[:, None])
+        return d.clamp_(min=0)
+
+    def state(self) -> State:
+        return {"memory": self.memory}
+
+    def load_state(self, state: State) -> None:
+        self.memory = state["memory"].to(self.device)
+
+    def _in(self, aggregation: str) -> None:
+        """A party does what its own settings say, whatever it is asked."""
+        found = self.config.aggregation
+        self.expect(found == aggregation, f"its aggregation is {found}, and this is part of {aggregation}")
+
+
+class LabelOwner(roles.LabelOwner):
+    """Holds labels, and remembers those of the training rows; drives."""
+
+    loss: Loss
+    config: Config
+    public: PublicKey | None = None
+
+    def __init__(self, seat: Seat, labels: Tensor, loss: Loss, config: Config) -> None:
+        super().__init__(seat, labels, loss, config)
+        self.memory = _remembered(seat, self.labels)
+        if 0 < len(self.memory) < config.k:
+            raise ConfigError(
+                f"knn.k must be at most the number of training rows; found {config.k} with {len(self.memory)} rows at "
+                f"'{seat.name}'. Lower k, or give more rows."
+            )
+
+    def meet(self, cards: Mapping[str, roles.Card]) -> None:
+        if self.config.aggregation == "encrypted" and len(cards) == 2:
+            reader = reading(self, cards)
+            (other,) = cards.keys() - {reader}
+            raise ConfigError(
+                f"Encrypted distances hide nothing here: '{reader}', which decrypts their sum, would know those of "
+                f"'{other}', the only other party with columns. Add a party, or set aggregation = \"plain\", which "
+                f"shows every party's distances to '{self.name}'."
+            )
+        if self.config.aggregation == "plain":
+            warnings.warn(
+                "knn with plain aggregation: the label owner receives how far rows are from each other in each party's "
+                'columns, from which these follow up to a rotation. Set aggregation = "encrypted" for data of others.',
+                stacklevel=2,
+            )
+        super().meet(cards)
+
+    def vote(self, neighbours: Tensor) -> Tensor:
+        """Outputs for the rows whose neighbours these are: log-shares of the vote, or the mean."""
+        labels = self.memory[neighbours]
+        if isinstance(self.loss, Squared):
+            return labels.mean(1, keepdim=True)
+        binary = isinstance(self.loss, Logistic)
+        votes = one_hot(labels, 2 if binary else self.loss.outputs).to(torch.get_default_dtype()).mean(1)
+        log_p = votes.clamp_min(LEAST).log()
+        return log_p[:, 1:] - log_p[:, :1] if binary else log_p
+
+    def state(self) -> State:
+        return {"memory": self.memory}
+
+    def load_state(self, state: State) -> None:
+        self.memory = state["memory"].to(self.device)
+
+
+def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:  # noqa: ARG001
+    """No step at all: the training rows, which every party holds already, are the model."""
+    return iter(())
+
+
+def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
+    if driver.config.aggregation == "encrypted" and driver.public is None:
+        share_key(driver, peers)
+    find = encrypted if driver.config.aggregation == "encrypted" else plain
+    names = pieces(rows, max(1, PIECE // max(len(driver.memory), 1)))
+    return driver.vote(torch.cat([find(driver, peers, name) for name in names]))
+
+
+def plain(driver: LabelOwner, peers: Peers, batch: str) -> Tensor:
+    """Neighbours from distances that everybody shows."""
+    total = torch.zeros((), dtype=torch.float64)
+    for reply in peers.ask(AskDistances(batch)).values():
+        assert isinstance(reply.values, Released)
+        total = total + reply.values.tensor
+    return nearest(total, driver.config.k)
+
+
+def encrypted(driver: LabelOwner, peers: Peers, batch: str) -> Tensor:
+    """Neighbours from distances that are added without being read."""
+    reader, total = reading(driver, peers), []
+    replies = peers.ask_each({k: AskDistances(batch) for k in peers if k != reader})
+    parts = [reply.values.encrypted for reply in replies.values() if isinstance(reply.values, Ciphertext)]
+    if parts:
+        assert driver.public is not None
+        total = [driver.outbox.pass_on(driver.public.add(*parts), "total", batch, event=NON_PRIVATE)]
+    return peers[reader].ask(Rank(batch, tuple(total))).rows.tensor
+
+
+def share_key(driver: LabelOwner, peers: Peers) -> None:
+    """The reader makes keys; the others encrypt with the public one, and the label owner adds with it."""
+    reader = reading(driver, peers)
+    public = peers[reader].ask(AskKey(len(peers))).public
+    peers.ask_each({k: UseKey(public) for k in peers if k != reader})
+    driver.public = read_public_key(public)
+
+
+def reading(driver: LabelOwner, peers: Mapping[str, object]) -> str:
+    """Who decrypts: the first of the parties with columns that is not the label owner's own organisation."""
+    return next((k for k in peers if k != driver.name), driver.name)
+
+
+def nearest(d: Tensor, k: int) -> Tensor:
+    return d.topk(k, dim=1, largest=False).indices
+
+
+def pieces(rows: Rows, size: int) -> list[str]:
+    """The same rows under several names, of at most so many rows each."""
+    match = CHUNK.fullmatch(rows.name)
+    if match is None or rows.size <= size:
+        return [rows.name]
+    split, start, stop = match[1], int(match[2]), int(match[3])
+    return [f"{split}[{at}:{min(at + size, stop)}]" for at in range(start, stop, size)]
+
+
+def _remembered(seat: Seat, values: Tensor) -> Tensor:
+    """Those of the training rows; none where a saved federation is loaded to predict, until its state is."""
+    train = seat.batches.splits.get("train")
+    return values[:0] if train is None else values.index_select(0, train.to(values.device))

@@ -1,0 +1,380 @@
+"""Multi-VFL: columns at D data owners, labels at K label owners, split learning inside federated averaging.
+
+Mugunthan, Goyal and Kagal, Multi-VFL: A Vertical Federated Learning System for Multiple Data and Label Owners, 2021
+(arXiv:2106.05468), Algorithm 1. In each round, every label owner k in parallel, for E epochs of batches B of its rows:
+
+    data owner d:   h_d = f_{d,k}(x_d[B])                              Embed   -> Embedding      line 3
+    label owner k:  loss = l(g_k([h_1 .. h_D]), y_k[B]); step g_k      concatenated along features or height, 4-7
+    data owner d:   step f_{d,k} with dloss/dh_d                       Descend -> Done           line 8
+then
+    server:         W <- ServerAggregation(mean of g_k - W)            TrainRound -> Trained     9-10, `optim.server`
+    label owner k:  g_k <- W                                           Adopt   -> Done
+    data owner d:   f_d <- mean of f_{d,k}; f_{d,k} <- f_d             Average -> Done           12-13
+
+The server drives the label owners, each of them drives the data owners, and no data owner ever talks to the server: it
+sees label owners' weights, row counts and mean losses. So that both sides average over the same label owners, the
+server tells them with the new weights who took part, and they pass it on; a data owner averages when the first one
+does. Who fails in a round is left out of both means, starts the next one from the average like everybody, and needs
+nothing that it missed. Means are weighted by training rows, or uniform as in the paper's line 12. The paper's local
+steps have no state; an optimizer's lives for one round here, at label owners and copies alike.
+
+What crosses: embeddings up and their gradients down, between data and label owners; weights between label owners and
+server. What a party learns: gradients reveal labels to a data owner that looks; embeddings reveal columns to whoever
+knows f; weights say something about the rows they were trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from colonnade.algorithms.multi_vfl_copies import Copy, flat, load, refuse_unaveraged
+from colonnade.algorithms.multi_vfl_data_owner import (
+    Average,
+    Cut,
+    DataOwner,
+    Descend,
+    Embed,
+    Embedding,
+    Introduce,
+    Open,
+)
+from colonnade.core import Batch, Batches, Done, Message, Party, Peers, Released, Request, Rows, Seat, State, serves
+from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
+from colonnade.errors import ConfigError, PartyError
+from colonnade.optim.losses import Loss
+from colonnade.optim.server import SERVER_OPTIMIZERS, ServerOptimizer, mean
+
+__all__ = [
+    "REVEALS", "Adopt", "AggregationServer", "Average", "Begin", "Beginning", "Config", "Cut", "DataOwner", "Descend",
+    "Embed", "Embedding", "Introduce", "LabelOwner", "Open", "Round", "Side", "TrainRound", "Trained", "local_round",
+    "predict", "train",
+]  # fmt: skip
+
+REVEALS = {
+    "embedding": "what the local model leaves of each row's columns",
+    "gradient": "per row how the loss changes with the embedding: labels can be guessed from it",
+    "weights": "the label owners' model: what its training on their rows left in it",
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Table 2's settings are the defaults of the server; the box's plain local step is "sgd" with momentum 0."""
+
+    server: str = one_of(*SERVER_OPTIMIZERS, default="fedavg")
+    server_rate: float = not_negative(default=0.0)  # 0: the optimizer's own, 1 for fedavg and 0.001 for the others
+    beta1: float = fraction(default=0.9)
+    beta2: float = fraction(default=0.99)
+    tau: float = positive(default=1e-3)
+    second_moment: str = one_of("momentum", "delta", default="momentum")  # in v: the listing's m, or Reddi et al.'s
+    weighting: str = one_of("rows", "uniform", default="rows")
+    local_epochs: int = whole(default=1)  # E
+    optimizer: str = one_of("sgd", "adam", default="adam")
+    learning_rate: float = positive(default=0.001)
+    momentum: float = fraction(default=0.9)
+    weight_decay: float = not_negative(default=0.0)
+    concatenate: str = one_of("features", "height", default="features")
+
+    @property
+    def axis(self) -> int:
+        """Along which a label owner joins what data owners send."""
+        return -1 if self.concatenate == "features" else -2
+
+    def weight(self, rows: int) -> float:
+        """Of a label owner with so many training rows in every mean."""
+        return float(rows) if self.weighting == "rows" else 1.0
+
+    def server_optimizer(self, rounds: int) -> ServerOptimizer:
+        settings: dict[str, float | int | str] = {"rate": self.server_rate} if self.server_rate else {}
+        if self.server != "fedavg":
+            settings |= {name: getattr(self, name) for name in ("beta1", "beta2", "tau", "second_moment")}
+        if self.server == "feddemonadam":
+            settings["rounds"] = max(rounds, 1)
+        return SERVER_OPTIMIZERS[self.server](**settings)  # type: ignore[arg-type]
+
+
+class Beginning(Message):
+    weights: Released
+    rows: int
+
+
+class Begin(Request[Beginning]):
+    """Asked once: the weights to start from."""
+
+
+class Trained(Message):
+    weights: Released  # [parameters], one after the other
+    rows: int
+    loss: float
+
+
+class TrainRound(Request[Trained]):
+    round: int  # so many are over
+
+
+class Adopt(Request[Done]):
+    round: int  # so many are over
+    weights: Released
+    took_part: tuple[str, ...]
+
+
+class Side(Protocol):
+    """Who drives data owners through a round: one label owner, or several at once."""
+
+    config: Config
+    batches: Batches
+
+    def open(self, round: int) -> None: ...  # noqa: A002
+
+    def embed(self, batch: Batch) -> list[Tensor]: ...
+
+    def learn(self, h: Sequence[Tensor], batch: Batch) -> tuple[Tensor, list[Tensor]]:
+        """A step of g_k: the loss, and dloss/dh_d for every data owner."""
+        ...
+
+    def descend(self, gradients: Sequence[Tensor], batch: Batch) -> None: ...
+
+
+def local_round(side: Side, round: int) -> Tensor:  # noqa: A002
+    """Lines 3 to 8, E epochs of them; gives the mean loss over rows."""
+    side.open(round)
+    losses: list[Tensor] = []
+    rows = 0
+    epochs = side.config.local_epochs
+    for epoch in range(round * epochs, (round + 1) * epochs):
+        for batch in side.batches.of_epoch(epoch):
+            loss, gradients = side.learn(side.embed(batch), batch)
+            side.descend(gradients, batch)
+            losses.append(loss * batch.size)
+            rows += batch.size
+    return torch.stack(losses).sum(0) / rows
+
+
+class LabelOwner(Party):
+    """Holds labels of its rows, g (the aggregated one, `model`) and g_k (`copy`); drives the data owners."""
+
+    shapes: dict[str, tuple[int, ...]]  # what each data owner sends per row
+    model: nn.Module
+    copy: Copy
+
+    def __init__(
+        self,
+        seat: Seat,
+        labels: Tensor,
+        loss: Loss,
+        config: Config,
+        batches: Batches,
+        build: Callable[[tuple[int, ...]], nn.Module],
+    ) -> None:
+        super().__init__(seat)
+        self.labels, self.loss, self.config = labels.to(self.device), loss, config
+        self.batches, self.build, self.round = batches, build, 0
+        self.ahead: float | None = None  # the loss of a round that was run already, together with others
+
+    def meet(self, cards: Mapping[str, Cut]) -> None:
+        """Check that data owners have the same rows, and make g for what they send."""
+        mine = self.batches.fingerprint()
+        for party, card in cards.items():
+            if card.agreed != mine or card.rows != len(self.labels):
+                raise ConfigError(
+                    f"'{party}' and '{self.name}' do not agree on the rows: {card.rows} rows with fingerprint "
+                    f"{card.agreed} there, {len(self.labels)} with {mine} here.\n"
+                    "    Give both the same aligned rows, split, batch size and seed."
+                )
+        self.shapes = {party: tuple(card.shape) for party, card in cards.items()}
+        self.model = self.build(joined(self.shapes, self.config)).to(self.device)
+        refuse_unaveraged(self.model, self.name)
+        self.copy = Copy(self.model, self.config, self.generator)
+
+    def rows(self, batch: str) -> Tensor:
+        return self.batches.rows(batch, self.device)
+
+    @property
+    def training_rows(self) -> int:
+        return len(self.batches.splits.get("train", ()))
+
+    def y(self, batch: str) -> Tensor:
+        """The labels of a batch's rows."""
+        return self.labels.index_select(0, self.rows(batch))
+
+    @serves
+    def begin(self, request: Begin) -> Beginning:  # noqa: ARG002
+        return Beginning(self.outbox.release(flat(self.model), "weights"), self.training_rows)
+
+    @serves
+    def adopt(self, request: Adopt) -> Done:
+        load(self.model, request.weights.tensor)
+        if request.round:
+            self.peers.ask(Average(request.round, request.took_part))
+        self.ahead = None
+        self.copy.stop()
+        if self.name not in request.took_part:
+            self.copy.load(self.model)
+        self.round = request.round
+        return Done()
+
+    @serves
+    def train_round(self, request: TrainRound) -> Trained:
+        self.expect(request.round == self.round, f"round {request.round} begins, and {self.round} are adopted here")
+        self.expect(self.training_rows > 0, "it has no training rows")
+        loss, self.ahead = self.ahead, None
+        if loss is None:
+            loss = local_round(self, request.round).item()
+        return Trained(self.outbox.release(flat(self.copy.model), "weights"), self.training_rows, loss)
+
+    def open(self, round: int) -> None:  # noqa: A002
+        self.ahead = None
+        self.peers.ask(Open(round))
+        self.copy.restart(self.model)
+
+    def embed(self, batch: Batch) -> list[Tensor]:
+        return self.received(self.peers.ask(Embed(batch.name)))
+
+    def received(self, replies: Mapping[str, Embedding]) -> list[Tensor]:
+        return [reply.values.tensor for reply in replies.values()]
+
+    def learn(self, h: Sequence[Tensor], batch: Batch) -> tuple[Tensor, list[Tensor]]:
+        return self.copy.learn(h, self.y(batch.name), self.loss, self.config.axis)
+
+    def descend(self, gradients: Sequence[Tensor], batch: Batch) -> None:
+        requests = {}
+        for d, gradient in zip(self.shapes, gradients, strict=True):
+            with self.outbox.answering(d):  # not the server, for which this is done
+                requests[d] = Descend(batch.name, self.outbox.release(gradient, "gradient", batch.name))
+        self.peers.ask_each(requests)
+
+    def state(self) -> State:
+        return super().state() | {
+            "model": self.model.state_dict(), "copy": self.copy.model.state_dict(), "round": self.round,
+        }  # fmt: skip
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.model.load_state_dict(state["model"])
+        self.copy.stop()
+        self.copy.model.load_state_dict(state["copy"])
+        self.round, self.ahead = int(state["round"]), None
+
+
+class AggregationServer(Party):
+    """Holds no data: W, and what the server optimizer remembers; drives the label owners."""
+
+    def __init__(self, seat: Seat, config: Config, rounds: int) -> None:
+        super().__init__(seat)
+        self.config, self.optimizer = config, config.server_optimizer(rounds)
+        self.weights: Tensor | None = None
+        self.moments: dict[str, Tensor] = {}
+        self.round = 0
+        self.took_part: tuple[str, ...] = ()
+        self.adopted: dict[str, int] = {}  # label owner -> the round whose weights it has
+        self.idle: list[str] = []  # label owners without training rows: they are told, not asked to train
+
+    def start(self, offers: Mapping[str, Beginning]) -> None:
+        """From the first label owner's weights: they all have one architecture."""
+        self.weights = next(iter(offers.values())).weights.tensor.clone()
+        self.moments = self.optimizer.init({"W": self.weights})
+        self.idle = [k for k, offer in offers.items() if not offer.rows]
+        self._check(offers)
+
+    def aggregate(self, trained: Mapping[str, Trained]) -> None:
+        """Lines 9 and 10, over those that finished the round."""
+        assert self.weights is not None
+        self._check(trained)
+        deltas = [{"W": reply.weights.tensor - self.weights} for reply in trained.values()]
+        delta = mean(deltas, [self.config.weight(reply.rows) for reply in trained.values()])
+        moved, self.moments = self.optimizer.update(self.moments, {"W": self.weights}, delta, self.round + 1)
+        self.weights, self.round, self.took_part = moved["W"], self.round + 1, tuple(trained)
+
+    def _check(self, replies: Mapping[str, Beginning | Trained]) -> None:
+        assert self.weights is not None
+        for k, reply in replies.items():
+            if reply.weights.shape != tuple(self.weights.shape):
+                raise ConfigError(
+                    f"'{k}' has a model of {reply.weights.tensor.numel()} parameters, and there are "
+                    f"{self.weights.numel()} at the others. Give all label owners the same architecture and classes."
+                )
+
+    def tell(self, peers: Peers) -> dict[str, PartyError]:
+        """The weights, and who took part, to every label owner that does not have them; who could not be told."""
+        assert self.weights is not None
+        news = Adopt(self.round, self.outbox.release(self.weights, "weights"), self.took_part)
+        behind = [k for k in peers if self.adopted.get(k) != self.round]
+        told, failed = peers.attempt(dict.fromkeys(behind, news))
+        self.adopted |= dict.fromkeys(told, self.round)
+        return failed
+
+    def state(self) -> State:
+        return super().state() | {
+            "weights": self.weights, "moments": self.moments, "round": self.round,
+            "took_part": list(self.took_part), "adopted": self.adopted, "idle": self.idle,
+        }  # fmt: skip
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        at = self.device
+        self.weights = None if state["weights"] is None else state["weights"].to(at)
+        self.moments = {name: moment.to(at) for name, moment in state["moments"].items()}
+        self.round, self.took_part = int(state["round"]), tuple(state["took_part"])
+        self.adopted, self.idle = dict(state["adopted"]), list(state["idle"])
+
+
+@dataclass(frozen=True)
+class Round:
+    """What `train` yields after each round: the loss is the mean over the training rows of those that took part."""
+
+    number: int
+    loss: float
+    rows: int
+    losses: dict[str, float]
+    dropped: dict[str, str]  # label owner -> why it was left out
+
+
+def train(driver: AggregationServer, peers: Peers, rounds: int) -> Iterator[Round]:
+    if driver.weights is None:
+        offers, failed = peers.attempt(dict.fromkeys(peers, Begin()))
+        _somebody(offers, failed)
+        driver.start(offers)
+    while driver.round < rounds:
+        number, failed = driver.round, driver.tell(peers)
+        present = [k for k in peers if k not in failed and k not in driver.idle]
+        trained, more = peers.attempt(dict.fromkeys(present, TrainRound(number)))
+        failed |= more
+        _somebody(trained, failed)
+        driver.aggregate(trained)
+        driver.tell(peers)
+        rows = sum(reply.rows for reply in trained.values())
+        loss = sum(reply.loss * reply.rows for reply in trained.values()) / rows
+        losses = {k: reply.loss for k, reply in trained.items()}
+        yield Round(number, loss, rows, losses, {k: str(error) for k, error in failed.items()})
+
+
+def predict(driver: LabelOwner, peers: Peers, rows: Rows, model: str = "aggregated") -> Tensor:
+    """Outputs for rows of a label owner, by the aggregated model, or by its own as its last round left it."""
+    h = driver.received(peers.ask(Embed(rows.name, model)))
+    with torch.no_grad():
+        g = driver.model if model == "aggregated" else driver.copy.model
+        return g.eval()(torch.cat(h, dim=driver.config.axis))  # type: ignore[no-any-return]
+
+
+def joined(shapes: Mapping[str, tuple[int, ...]], config: Config) -> tuple[int, ...]:
+    """The shape per row of what data owners send, concatenated."""
+    first = next(iter(shapes.values()), ())
+    axis = len(first) + config.axis
+    for party, shape in shapes.items():
+        if axis < 0 or (*shape[:axis], *shape[axis + 1 :]) != (*first[:axis], *first[axis + 1 :]):
+            raise ConfigError(
+                f"'{party}' sends {list(shape)} per row, which cannot be joined with {list(first)} along the "
+                f"{config.concatenate}. Give data owners models whose outputs differ in that axis alone."
+            )
+    return (*first[:axis], sum(shape[axis] for shape in shapes.values()), *first[axis + 1 :])
+
+
+def _somebody(answers: Mapping[str, Message], failed: Mapping[str, PartyError]) -> None:
+    """Where nobody answered, the first failure is raised."""
+    if not answers:
+        raise next(iter(failed.values())) if failed else ConfigError("There is no label owner to train with.")

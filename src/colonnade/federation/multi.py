@@ -1,0 +1,340 @@
+"""A federation whose labels lie with several organisations: label owners, data owners, and who adds weights up.
+
+federation = MultiFederation.from_toml("federation.toml")      # [[label_owners]] and [[data_owners]]
+federation.fit("run")                                            # rounds of training, as Federation.fit
+federation.evaluate("test")                                      # the aggregated model, weighted by rows
+federation.predict(["17"], owner="north", model="own")           # or any label owner's own
+
+The aggregation server drives label owners, each of them drives data owners. All of them live in this process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from colonnade import models
+from colonnade.algorithms import find
+from colonnade.algorithms.multi_vfl_lockstep import Lockstep
+from colonnade.core import Agreed, Batch, Batches, DpEvent, Ledger, Peers, Seat, Transport
+from colonnade.core.checks import did_you_mean
+from colonnade.core.party import State, seed_for
+from colonnade.errors import ConfigError, DataError, Diverged
+from colonnade.federation.federation import (
+    Federation,
+    Predictions,
+    Scores,
+    decoded,
+    device_of,
+    measured,
+    read_tables,
+    tables_of,
+)
+from colonnade.federation.owners import SERVER
+from colonnade.federation.rounds import RoundDone, Rounds
+from colonnade.federation.seats import accounts_of, draw_labels, make_seats
+from colonnade.federation.settings import PartySettings, Settings
+from colonnade.federation.shares import Shares, from_dataset, from_tables
+from colonnade.privacy import Account
+from colonnade.privacy.calibrate import planned
+from colonnade.transport import InProcess
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from colonnade.federation.fit import Outcome, Watch
+
+Model = Literal["aggregated", "own"]
+
+
+class MultiFederation:
+    """Everything that `settings` and `holdings` describe, in this process."""
+
+    def __init__(self, settings: Settings, holdings: Shares) -> None:
+        _check_parties(settings, holdings)
+        self.settings, self.holdings = settings, holdings
+        self.algorithm = find(settings.algorithm)
+        self.device = device_of(settings.engine.device)
+        train, config = settings.train, settings.config
+        epochs = train.epochs * config.local_epochs
+        agreed: dict[str, Any] = {"batch_size": train.batch_size, "seed": settings.engine.seed, "epochs": epochs}
+        own = {
+            name: Batches(share.splits, reshuffle=train.reshuffle, owner=name, **agreed)
+            for name, share in holdings.label_owners.items()
+        }
+        self.agreed = Agreed({name: (batches, holdings.label_owners[name].rows) for name, batches in own.items()})
+        self.batches = Rounds(self.agreed, train.epochs)
+        shared: dict[str, Any] = {"releases": self.algorithm.REVEALS, "epochs": epochs, "device": self.device}
+        self.seats: dict[str, Seat] = make_seats(settings, holdings, self.agreed, **shared)
+        self.drawn_by: dict[str, DpEvent] = {}
+        self.owners: dict[str, Any] = {name: self._data_owner(name) for name in holdings.data_owners}
+        self.label_owners: dict[str, Any] = {name: self._label_owner(name, own[name]) for name in own}
+        self.driver: Any = self.algorithm.AggregationServer(self.seats[SERVER], config, train.epochs)
+        self._connect()
+
+    @classmethod
+    def from_toml(cls, path: str | Path, *, seed: int | None = None) -> MultiFederation:
+        """From a federation file; `seed` overrides the file's."""
+        return cls.from_settings(Settings.from_toml(Path(path)), seed=seed)
+
+    @classmethod
+    def from_settings(cls, settings: Settings, *, seed: int | None = None) -> MultiFederation:
+        """From checked settings; tables are read from where the settings say."""
+        if seed is not None:
+            settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, seed=seed))
+        if settings.data.dataset is not None:
+            return cls(settings, from_dataset(settings))
+        return cls(settings, from_tables(settings, read_labels(settings), read_tables(settings)))
+
+    @classmethod
+    def from_frames(
+        cls,
+        label_owners: Mapping[str, pd.DataFrame],
+        data_owners: Mapping[str, pd.DataFrame],
+        *,
+        id: str,  # noqa: A002 - the word users know
+        label: str,
+        settings: Mapping[str, Any] | None = None,
+    ) -> MultiFederation:
+        """From data frames by organisation; of a label owner's, only the columns `id` and `label` are read.
+
+        `settings` has the tables of a federation file; its lists of owners may add rules and models by name.
+        """
+        from colonnade.datasets.table import table_from_frame
+
+        given = {"algorithm": {"name": "multi_vfl"}, **(settings or {})}
+        for section, frames in (("label_owners", label_owners), ("data_owners", data_owners)):
+            named = {one.get("name"): one for one in given.get(section, [])}
+            given[section] = [named.pop(name, {"name": name}) for name in frames] + list(named.values())
+        given["label_owners"] = [{"label": label, **one} for one in given["label_owners"]]
+        checked = Settings.from_mapping({**given, "data": {**given.get("data", {}), "id": id}})
+        labelled = {
+            name: table_from_frame(frame, owner=name, id=id, label=checked.label_owners[name].label, columns=())
+            for name, frame in label_owners.items()
+        }
+        return cls(checked, from_tables(checked, labelled, tables_of(checked, data_owners)))
+
+    @classmethod
+    def load(cls, folder: str | Path, **which: Any) -> MultiFederation:
+        """A saved one, trained as far as it was; see `run_directory.load_multi`."""
+        from colonnade.federation.run_directory import load_multi
+
+        return load_multi(folder, **which)
+
+    def train(self) -> Iterator[RoundDone]:
+        """Train from where it stands to the last round."""
+        for done in self.algorithm.train(self.driver, self.driver.peers, self.settings.train.epochs):
+            if not np.isfinite(done.loss):
+                raise Diverged(
+                    f"Training diverged: the loss is {done.loss} in round {done.number + 1}. Lower learning_rate, "
+                    "server_rate or local_epochs."
+                )
+            self.batches.done = done.number + 1
+            batch = Batch(f"round/{done.number}", done.rows, done.number, 0, done.number)
+            yield RoundDone(batch, done.loss, done.losses, done.dropped)
+
+    def fit(self, out: str | Path | None = None, *, resume: bool = False, watch: Watch | None = None) -> Outcome:
+        """Train with evaluation after every round and early stop; with `out`, keep a run directory."""
+        from colonnade.federation.fit import fit
+
+        return fit(self, None if out is None else Path(out), resume=resume, watch=watch)
+
+    def outputs(self, owner: str, split: str, model: Model = "aggregated") -> Tensor:
+        """A model's outputs for a label owner's rows of a split, computed together with the data owners."""
+        asks = self.label_owners[owner]
+        chunks = self.agreed[owner].chunks(split)
+        return torch.cat([self.algorithm.predict(asks, asks.peers, rows, model=model) for rows in chunks])
+
+    def evaluate(self, split: str = "test", *, model: Model = "aggregated") -> dict[str, float]:
+        """The loss and scores on a split: each label owner measures its own rows, and their mean is weighted by rows.
+
+        With model="own", each with the model that its last local training left."""
+        return self.score(split, model).all
+
+    def score(self, split: str, model: Model = "aggregated") -> Scores:
+        each, rows = {}, {}
+        for name, batches in self.agreed.items():
+            if split in batches.splits:
+                mine = batches.splits[split]
+                labels = self.holdings.label_owners[name].labels[mine].to(self.device)
+                each[name] = measured(self.holdings, self.outputs(name, split, model), labels)
+                rows[name] = len(mine)
+        if not each:
+            there = ", ".join(map(repr, self.batches.splits))
+            raise ConfigError(f"No label owner has rows called {split!r}; there are {there}.")
+        return Scores(_mean(each, rows), each)
+
+    def predict(
+        self, ids: Sequence[str] | None = None, *, owner: str | None = None, model: Model = "aggregated"
+    ) -> Predictions:
+        """Labels and scores for rows of a label owner (the first, unless named), by id; all its rows without ids."""
+        owner = self.owner_named(owner)
+        known = self.holdings.label_owners[owner].ids
+        wanted = known if ids is None else np.array([str(one) for one in ids], dtype=np.str_)
+        position = {one: at for at, one in enumerate(known.tolist())}
+        absent = [one for one in wanted.tolist() if one not in position]
+        if absent:
+            raise DataError(
+                f"{len(absent)} of {len(wanted)} ids are not among the {len(known)} rows that '{owner}' has in common "
+                f"with all data owners, such as {absent[0]!r}. Ask for its own rows, or as another label owner."
+            )
+        if not len(wanted):
+            raise DataError("There are no ids to predict. Give at least one.")
+        batches = self.agreed[owner]
+        agreed = batches.splits
+        batches.splits = {**agreed, "predict": torch.tensor([position[one] for one in wanted.tolist()])}
+        try:
+            outputs = self.outputs(owner, "predict", model)
+        finally:
+            batches.splits = agreed  # what was asked is no part of what a run agreed on
+        return decoded(self.holdings, wanted, outputs)
+
+    def owner_named(self, name: str | None) -> str:
+        """A label owner; the first where none is named."""
+        if name is not None and name not in self.label_owners:
+            hint = did_you_mean(name, list(self.label_owners))
+            raise ConfigError(f"{name!r} is no label owner here{hint}; there are {', '.join(self.label_owners)}.")
+        return name or next(iter(self.label_owners))
+
+    def save(self, folder: str | Path) -> None:
+        """Every party's state under its own folder; `load` continues or predicts from there."""
+        from colonnade.federation.run_directory import RunDirectory
+
+        RunDirectory.create(Path(folder), self).checkpoint(self)
+
+    @property
+    def ledgers(self) -> dict[str, Ledger]:
+        """Each organisation's own record of what left it and arrived."""
+        return {name: seat.ledger for name, seat in self.seats.items()}
+
+    def state_of(self, party: str) -> State:
+        """All that one organisation must remember."""
+        state: State = {"seat": self.seats[party].state()}
+        for role, held in self._roles(party).items():
+            state[role] = held.state()
+        if party in self.drawn_by:
+            state["drawn"] = self.label_owners[party].labels[self._trained(party)]
+        return state
+
+    def load_state_of(self, party: str, state: State) -> None:
+        """Continue one organisation from `state_of`."""
+        self.seats[party].load_state(state["seat"])
+        for role, held in self._roles(party).items():
+            held.load_state(state[role])
+        if "drawn" in state and "train" in self.agreed[party].splits:  # drawn once: a second draw would cost again
+            self.label_owners[party].labels[self._trained(party)] = state["drawn"].to(self.device)
+
+    def restack(self) -> None:
+        """Nothing is kept stacked between rounds."""
+
+    @property
+    def accounts(self) -> dict[str, Account]:
+        """Of every party whose rules promise something for its columns."""
+        return accounts_of(self.seats)
+
+    def keep_accounts(self, folder: Callable[[str], Path]) -> None:
+        """Each party writes what it spends into its own folder before it releases anything."""
+        for name, account in self.accounts.items():
+            account.keep(folder(name) / "spent.journal")
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """How many numbers one row's embedding has at each data owner."""
+        sent = next(iter(self.label_owners.values())).shapes
+        return {name: math.prod(shape) for name, shape in sent.items()}
+
+    def planned(self) -> list[tuple[Agreed, str, int]]:
+        """How often a whole run releases the rows of each label owner's splits."""
+        times = planned(self.settings.train.epochs)
+        times["train"] *= self.settings.config.local_epochs
+        alone = {name: Agreed({name: (self.agreed[name], self.agreed.orders[name])}) for name in self.agreed}
+        return [(one, split, n) for one in alone.values() for split, n in times.items() if split in one.splits]
+
+    def _roles(self, party: str) -> dict[str, Any]:
+        """What an organisation is here, by the names of a checkpoint."""
+        found = {"features": self.owners.get(party), "labels": self.label_owners.get(party)}
+        return {role: held for role, held in found.items() if held is not None} or {"server": self.driver}
+
+    def _trained(self, owner: str) -> Tensor:
+        return self.agreed[owner].splits["train"].to(self.device)
+
+    def _data_owner(self, name: str) -> Any:
+        features = self.holdings.data_owners[name].features
+        assert features is not None
+        spec = self.settings.parties.get(name, PartySettings()).model or self.settings.model or "mlp"
+        seed = seed_for(self.settings.engine.seed, name, "model")
+        model = models.build(spec, tuple(features.shape[1:]), seed=seed, owner=name)
+        model = models.seeded(model, self.seats[name].generator, owner=name)
+        return self.algorithm.DataOwner(self.seats[name], features, model, self.settings.config, self.agreed)
+
+    def _label_owner(self, name: str, batches: Batches) -> Any:
+        share, loss = self.holdings.label_owners[name], self.holdings.loss
+        given, event = draw_labels(share.labels, self.seats[name], batches.splits.get("train"))
+        if event is not None:
+            self.drawn_by[name] = event
+        spec, seed = self.settings.label_model or "mlp", seed_for(self.settings.engine.seed, name, "head")
+
+        def build(shape: tuple[int, ...]) -> torch.nn.Module:
+            return models.build_head(spec, shape, loss.outputs, seed=seed, owner=name)
+
+        return self.algorithm.LabelOwner(self.seats[name], given, loss, self.settings.config, batches, build)
+
+    def _connect(self) -> None:
+        """Who may ask whom: label owners the data owners, the aggregation server the label owners."""
+        engine = self.settings.engine
+        parallel: Any = engine.threads
+        below: Transport = InProcess(self.owners, through_bytes=engine.through_bytes, parallel=parallel)
+        for owner in self.label_owners.values():
+            owner.peers = Peers(owner.name, self.owners, below, owner.ledger)
+            owner.meet(owner.peers.ask(self.algorithm.Introduce()))
+        stack: Any = engine.cohort
+        above = Lockstep(self.label_owners, self.owners, stack=stack, through_bytes=engine.through_bytes)
+        self.driver.peers = Peers(SERVER, self.label_owners, above, self.driver.ledger)
+
+
+def federation_for(settings: Settings, *, seed: int | None = None) -> Federation | MultiFederation:
+    """Of the kind that the settings ask for."""
+    kind: type[Federation | MultiFederation] = MultiFederation if settings.label_owners else Federation
+    return kind.from_settings(settings, seed=seed)
+
+
+def read_labels(settings: Settings) -> dict[str, Any]:
+    """The label owners' tables: ids and labels, whatever else their files hold."""
+    from colonnade.datasets.table import read_table
+
+    tables = {}
+    for name, owner in settings.label_owners.items():
+        for key, value, example in (("table", owner.table, f"{name}.csv"), ("label", owner.label, "diagnosis")):
+            if value is None:
+                raise ConfigError(f'[[label_owners]] {name!r} must name its {key}, as in {key} = "{example}".')
+        tables[name] = read_table(str(owner.table), owner=name, id=settings.data.id, label=owner.label, columns=())
+    return tables
+
+
+def _mean(each: Mapping[str, Mapping[str, float]], rows: Mapping[str, int]) -> dict[str, float]:
+    """Weighted by rows, over those who have the score: AUC needs rows of both classes."""
+    found = {}
+    for name in next(iter(each.values())):
+        values = {owner: scores[name] for owner, scores in each.items() if np.isfinite(scores[name])}
+        total = sum(rows[owner] for owner in values)
+        found[name] = sum(value * rows[owner] for owner, value in values.items()) / total if total else float("nan")
+    return found
+
+
+def _check_parties(settings: Settings, holdings: Shares) -> None:
+    if not settings.label_owners:
+        raise ConfigError(f"{settings.algorithm!r} has one label owner, and this is for several. Use a Federation.")
+    if not holdings.data_owners:
+        raise DataError("No organisation holds any feature columns; there is nothing to learn from.")
+    for name in settings.parties:  # else its rules would protect nobody
+        if name not in holdings.data_owners:
+            hint = did_you_mean(name, list(holdings.data_owners))
+            there = ", ".join(map(repr, holdings.data_owners))
+            raise ConfigError(f"[[data_owners]] {name!r} holds no columns here{hint}; there are {there}.")

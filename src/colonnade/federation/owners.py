@@ -1,0 +1,123 @@
+"""[[label_owners]] and [[data_owners]]: who takes part where several organisations hold labels.
+
+    [[label_owners]]         one per organisation with labels       name = "north", table = "north.csv", label = "ill"
+    [[data_owners]]          one per organisation with columns      name = "lab", table = "lab.csv"
+    [label_model]            the label owners' one architecture     name = "mlp", hidden = [16]
+
+With a named data set instead of tables, `rows` and `classes` say which rows are dealt to a label owner. An organisation
+that stands in both lists plays both roles: it has one outbox, and calls between its own roles cross no boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from colonnade.core.checks import did_you_mean, from_mapping
+from colonnade.errors import ConfigError
+
+LISTS = ("label_owners", "data_owners")
+SERVER = "aggregation_server"
+"""The party that adds the label owners' weights up; it holds no data, so it has no table of its own in a file."""
+
+
+@dataclass(frozen=True)
+class LabelOwnerSettings:
+    """One organisation with labels of rows of its own."""
+
+    table: str | None = None
+    label: str | None = None
+    rows: int | None = None  # of a named data set: how many training rows it is dealt; without, an even share
+    classes: tuple[Any, ...] | None = None  # and of which classes; without, of all
+    outbox: Mapping[str, Any] = field(default_factory=dict)
+
+
+def place_of(section: str, name: str, part: str = "") -> str:
+    """Where an error is: [parties.lab.outbox], or [data_owners.outbox] of 'lab'."""
+    if section not in LISTS:
+        return f"[{section}.{name}{f'.{part}' if part else ''}]"
+    return f"[{section}.{part}] of '{name}'" if part else f"[[{section}]] '{name}'"
+
+
+def by_name(section: str, given: Any) -> dict[str, dict[str, Any]]:
+    """An array of tables with names, as name -> the rest of the table."""
+    if not isinstance(given, list) or not all(isinstance(one, Mapping) for one in given):
+        raise ConfigError(
+            f'[[{section}]] must be tables, each with a name, as in\n    [[{section}]]\n    name = "north"\n'
+            f"found {given!r}."
+        )
+    found: dict[str, dict[str, Any]] = {}
+    for number, one in enumerate(given, 1):
+        name = one.get("name")
+        if not isinstance(name, str):
+            raise ConfigError(f'[[{section}]] number {number} must have a name, as in name = "north"; found {name!r}.')
+        if name in found:
+            raise ConfigError(f"[[{section}]] has two tables with the name {name!r}. Give each organisation one.")
+        if name == SERVER:
+            raise ConfigError(
+                f"[[{section}]] has an organisation called {name!r}, which is the name of the party that adds the "
+                "label owners' weights up. Choose another name."
+            )
+        found[name] = {key: value for key, value in one.items() if key != "name"}
+    return found
+
+
+def label_owner(name: str, given: Mapping[str, Any]) -> LabelOwnerSettings:
+    """Checked."""
+    where = place_of("label_owners", name)
+    owner = from_mapping(LabelOwnerSettings, given, where=where)
+    rows = owner.rows is None or (isinstance(owner.rows, int) and not isinstance(owner.rows, bool) and owner.rows >= 1)
+    for key, rule, fits in (
+        ("table", "text", isinstance(owner.table, str | None)),
+        ("label", "text", isinstance(owner.label, str | None)),
+        ("rows", "a whole number, 1 or more", rows),
+        ("classes", "a list of classes", owner.classes is None or (isinstance(owner.classes, tuple) and owner.classes)),
+        ("outbox", "a table of rules", isinstance(owner.outbox, Mapping)),
+    ):
+        if not fits:
+            raise ConfigError(f"{where}: {key} must be {rule}; found {given[key]!r}.")
+    return owner
+
+
+def check_lists(algorithm: str, several: bool, tables: Mapping[str, Any]) -> None:
+    """Refuse lists of owners where one label owner drives, and one list of parties where several are asked for."""
+    for section in (*LISTS, "label_model"):
+        if section in tables and not several:
+            raise ConfigError(
+                f'[{section}] is for algorithms with several label owners, as [algorithm] name = "multi_vfl"; found '
+                f"with {algorithm!r}, where one party holds the labels. Name the parties as [parties.NAME]."
+            )
+    if several and "parties" in tables:
+        raise ConfigError(
+            f"[parties] is for algorithms with one label owner; {algorithm!r} takes [[label_owners]] and "
+            "[[data_owners]], each with a name. Move the parties there."
+        )
+    if several and not tables.get("label_owners"):
+        raise ConfigError(f"{algorithm!r} needs organisations with labels, and there is none. Add [[label_owners]].")
+
+
+def check_dealt(owners: Mapping[str, LabelOwnerSettings], dataset: str | None) -> None:
+    """`rows` and `classes` deal out a named data set; a table has the rows it has."""
+    for name, owner in owners.items():
+        for key in ("rows", "classes"):
+            if dataset is None and getattr(owner, key) is not None:
+                raise ConfigError(
+                    f"[[label_owners]] {name!r} has {key}, which deals out a named data set, and there is none. Remove "
+                    'it, or set [data] dataset = "digits".'
+                )
+
+
+def known_classes(name: str, owner: LabelOwnerSettings, classes: tuple[Any, ...]) -> set[int]:
+    """The numbers of the classes that a label owner is dealt."""
+    found = set()
+    for one in owner.classes if owner.classes is not None else classes:
+        number = next((n for n, known in enumerate(classes) if str(known) == str(one)), None)
+        if number is None:
+            hint = did_you_mean(str(one), [str(known) for known in classes])
+            there = ", ".join(map(str, classes))
+            raise ConfigError(
+                f"[[label_owners]] {name!r} has the class {one!r}, which no row has{hint}; there are {there}."
+            )
+        found.add(number)
+    return found

@@ -1,0 +1,206 @@
+"""What an aggregation server does with the weights that come back: FedAvg, FedAdam, FedYogi, FedDemonAdam.
+
+    t    = weighted mean over label owners of (their weights - W)          `mean`
+    m    = b1 m + (1 - b1) t                                               FedDemonAdam: m = b_r m + t
+    v    = b2 v + (1 - b2) x^2                                             FedYogi: v = v - (1 - b2) x^2 sign(v - x^2)
+    W    = W + rate sqrt(1 - b2^r) / (1 - b1^r)  m / (sqrt(v) + tau)       FedAvg: W = W + rate t
+
+for the rounds r = 1, 2, ...; m and v start at 0 (Mugunthan, Goyal, Kagal: Multi-VFL, Algorithm 1, ServerAggregation).
+The listing puts the momentum into v (x = m), Reddi et al. the mean change (x = t): `second_moment` says which. In a
+FedDemonAdam of R rounds b_r = b1 (1 - r/R) / ((1 - b1) + b1 (1 - r/R)) takes b1's place, in the last line too.
+
+Each is a few settings and two pure functions: no argument is changed, what has to be remembered is the returned state,
+a flat dict of tensors that a checkpoint can hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from colonnade.core.checks import fraction, one_of, positive, whole
+from colonnade.errors import ConfigError
+
+Weights = Mapping[str, Tensor]
+State = dict[str, Tensor]
+
+
+class ServerOptimizer(Protocol):
+    """Weights, and what label owners would change in them on average, to new weights."""
+
+    def init(self, weights: Weights) -> State: ...
+
+    def update(self, state: State, weights: Weights, delta: Weights, r: int) -> tuple[dict[str, Tensor], State]:
+        """The new weights and the new state after round 1, 2, ..."""
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """The mean itself at a rate of 1; it remembers nothing."""
+
+    rate: float = positive(default=1.0)
+
+    def init(self, weights: Weights) -> State:  # noqa: ARG002
+        return {}
+
+    def update(self, state: State, weights: Weights, delta: Weights, r: int) -> tuple[dict[str, Tensor], State]:  # noqa: ARG002
+        _check(weights, delta, r)
+        return {name: value + self.rate * delta[name] for name, value in weights.items()}, {}
+
+
+@dataclass(frozen=True)
+class FedAdam:
+    """The defaults are the paper's Table 2."""
+
+    rate: float = positive(default=1e-3)
+    beta1: float = fraction(default=0.9)
+    beta2: float = fraction(default=0.99)
+    tau: float = positive(default=1e-3)
+    second_moment: str = one_of("momentum", "delta", default="momentum")
+
+    def init(self, weights: Weights) -> State:
+        return _zeros(weights)
+
+    def update(self, state: State, weights: Weights, delta: Weights, r: int) -> tuple[dict[str, Tensor], State]:
+        return _adaptive(self, state, weights, delta, r, self.beta1, 1 - self.beta1, _decayed)
+
+
+@dataclass(frozen=True)
+class FedYogi:
+    """FedAdam with a second moment that shrinks slowly: by at most (1 - b2) x^2 a round, however large it is."""
+
+    rate: float = positive(default=1e-3)
+    beta1: float = fraction(default=0.9)
+    beta2: float = fraction(default=0.99)
+    tau: float = positive(default=1e-3)
+    second_moment: str = one_of("momentum", "delta", default="momentum")
+
+    def init(self, weights: Weights) -> State:
+        return _zeros(weights)
+
+    def update(self, state: State, weights: Weights, delta: Weights, r: int) -> tuple[dict[str, Tensor], State]:
+        return _adaptive(self, state, weights, delta, r, self.beta1, 1 - self.beta1, _signed)
+
+
+@dataclass(frozen=True)
+class FedDemonAdam:
+    """FedAdam whose momentum decays to none at the last of `rounds` rounds, and stays at none if there are more."""
+
+    rounds: int = whole(default=500)
+    rate: float = positive(default=1e-3)
+    beta1: float = fraction(default=0.9)
+    beta2: float = fraction(default=0.99)
+    tau: float = positive(default=1e-3)
+    second_moment: str = one_of("momentum", "delta", default="momentum")
+
+    def init(self, weights: Weights) -> State:
+        return _zeros(weights)
+
+    def beta(self, r: int) -> float:
+        """The momentum of a round (Chen et al.'s DEMON rule)."""
+        left = max(0.0, 1 - r / self.rounds)
+        return self.beta1 * left / ((1 - self.beta1) + self.beta1 * left)
+
+    def update(self, state: State, weights: Weights, delta: Weights, r: int) -> tuple[dict[str, Tensor], State]:
+        return _adaptive(self, state, weights, delta, r, self.beta(r), 1.0, _decayed)
+
+
+SERVER_OPTIMIZERS: dict[str, type[FedAvg] | type[FedAdam] | type[FedYogi] | type[FedDemonAdam]] = {
+    "fedavg": FedAvg,
+    "fedadam": FedAdam,
+    "fedyogi": FedYogi,
+    "feddemonadam": FedDemonAdam,
+}
+
+
+def mean(updates: Sequence[Weights], weights: Sequence[float]) -> dict[str, Tensor]:
+    """The updates' mean, weighted by numbers such as label owners' rows; equal ones make it the paper's plain mean."""
+    if not updates or len(updates) != len(weights):
+        raise ConfigError(
+            f"A mean needs one weight per update, and an update; found {len(weights)} and {len(updates)}."
+        )
+    total = math.fsum(weights)
+    if not all(math.isfinite(weight) and weight >= 0 for weight in weights) or total <= 0:
+        raise ConfigError(f"A mean's weights must be numbers, 0 or more and not all 0; found {list(weights)}.")
+    names = list(updates[0])
+    for number, update in enumerate(updates):
+        if update.keys() != updates[0].keys():
+            odd = ", ".join(sorted(update.keys() ^ updates[0].keys()))
+            raise ConfigError(f"Updates of one model name the same tensors; update {number} differs in {odd}.")
+        for name in names:
+            _check_tensor(name, update[name], updates[0][name])
+    shares = [weight / total for weight in weights]
+    sums = [updates[0][name] * shares[0] for name in names]
+    for share, update in zip(shares[1:], updates[1:], strict=True):
+        torch._foreach_add_(sums, [update[name] for name in names], alpha=share)
+    return dict(zip(names, sums, strict=True))
+
+
+class _Adaptive(Protocol):
+    @property
+    def rate(self) -> float: ...
+    @property
+    def beta2(self) -> float: ...
+    @property
+    def tau(self) -> float: ...
+    @property
+    def second_moment(self) -> str: ...
+
+
+def _adaptive(
+    settings: _Adaptive,
+    state: State,
+    weights: Weights,
+    delta: Weights,
+    r: int,
+    beta1: float,
+    share: float,
+    second: Callable[[Tensor, Tensor, float], Tensor],
+) -> tuple[dict[str, Tensor], State]:
+    """One round with the momentum beta1 m + share t, and v by `second`."""
+    _check(weights, delta, r)
+    rate = settings.rate * math.sqrt(1 - settings.beta2**r) / (1 - beta1**r)
+    moved: dict[str, Tensor] = {}
+    kept: State = {}
+    for name, value in weights.items():
+        m = beta1 * state[f"m.{name}"] + share * delta[name]
+        v = second(
+            state[f"v.{name}"], (m if settings.second_moment == "momentum" else delta[name]).square(), settings.beta2
+        )
+        moved[name] = value + rate * m / (v.sqrt() + settings.tau)
+        kept |= {f"m.{name}": m, f"v.{name}": v}
+    return moved, kept
+
+
+def _decayed(v: Tensor, square: Tensor, beta2: float) -> Tensor:
+    return beta2 * v + (1 - beta2) * square
+
+
+def _signed(v: Tensor, square: Tensor, beta2: float) -> Tensor:
+    return v - (1 - beta2) * square * torch.sign(v - square)
+
+
+def _zeros(weights: Weights) -> State:
+    return {f"{moment}.{name}": torch.zeros_like(value) for moment in "mv" for name, value in weights.items()}
+
+
+def _check(weights: Weights, delta: Weights, r: int) -> None:
+    if r < 1:
+        raise ConfigError(f"Rounds of a server optimizer count from 1; found {r}.")
+    if weights.keys() != delta.keys():
+        odd = ", ".join(sorted(weights.keys() ^ delta.keys()))
+        raise ConfigError(f"A change of weights names the same tensors as the weights; they differ in {odd}.")
+    for name, value in weights.items():
+        _check_tensor(name, delta[name], value)
+
+
+def _check_tensor(name: str, found: Tensor, like: Tensor) -> None:
+    if found.shape != like.shape:
+        raise ConfigError(f"{name} has the shape {tuple(like.shape)}; found a change of {tuple(found.shape)}.")
+    if not found.is_floating_point():
+        raise ConfigError(f"{name} holds {found.dtype}, which has no mean. Leave counters out of what is averaged.")

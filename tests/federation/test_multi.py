@@ -1,0 +1,276 @@
+"""Several label owners: what is trained, measured, kept and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.federation.small import checkpoint_of, entries, equal, learned_of, ledgers, records
+from tests.federation.small_multi import COLUMNS, GAUSSIAN, LABELS, federation, frames, quick, some, write
+
+from colonnade.core import Step
+from colonnade.errors import ConfigError, DataError, PartyError
+from colonnade.evaluate.metrics import measure
+from colonnade.federation import Federation, MultiFederation, Settings, load
+from colonnade.federation.guarantees import guarantees, of_run, plan
+from colonnade.federation.multi import federation_for
+from colonnade.federation.owners import SERVER
+from colonnade.federation.run_directory import RunDirectory
+from colonnade.privacy.accounting import gaussian_epsilon
+from colonnade.transport.faulty import Fault, Faulty
+
+
+def test_scores_are_the_label_owners_own_weighted_by_rows() -> None:
+    one = federation()
+    one.fit()
+    outputs = {k: one.outputs(k, "test") for k in LABELS}
+    labels = {k: s.labels[s.splits["test"]] for k, s in one.holdings.label_owners.items()}
+    joined = measure(one.holdings.loss, torch.cat(list(outputs.values())), torch.cat(list(labels.values())))
+    found, each = one.evaluate("test"), one.score("test").each
+    assert found["loss"] == pytest.approx(joined["loss"], rel=1e-6)
+    assert found["accuracy"] == pytest.approx(joined["accuracy"])
+    for k in LABELS:
+        assert each[k] == measure(one.holdings.loss, outputs[k], labels[k])
+
+
+def test_the_summary_tells_of_every_label_owner() -> None:
+    outcome = federation().fit()
+    summary = outcome.summary
+    assert summary["rounds"] == summary["epochs"] == 3
+    assert summary["parties"] == {"north": ["labels"], "south": ["labels"], "lab": ["features"], "scan": ["features"],
+                                  SERVER: []}  # fmt: skip
+    rows = {k: about["rows"] for k, about in summary["label_owners"].items()}
+    assert {k: sum(counts.values()) for k, counts in rows.items()} == {"north": 90, "south": 80}
+    assert summary["rows"] == {split: rows["north"][split] + rows["south"][split] for split in rows["north"]}
+    assert all(set(about["metrics"]) == set(rows["north"]) for about in summary["label_owners"].values())
+    assert set(outcome.history[0]["losses"]) == set(LABELS)
+    assert outcome.history[0]["left_out"] == {}
+
+
+def test_each_organisation_has_a_ledger_and_the_server_sees_weights_alone() -> None:
+    one = federation()
+    one.fit()
+    for name, ledger in one.ledgers.items():
+        seen = {(entry.name, entry.peer) for entry in ledger.entries}
+        if name == SERVER:
+            assert seen == {("weights", k) for k in LABELS}
+        elif name in LABELS:
+            assert seen == {("weights", SERVER)} | {(what, d) for what in ("embedding", "gradient") for d in COLUMNS}
+        else:
+            assert seen == {(what, k) for what in ("embedding", "gradient") for k in LABELS}
+    sent = sum(ledger.total("out") for ledger in one.ledgers.values())
+    assert sent == sum(ledger.total("in") for ledger in one.ledgers.values()) > 0
+
+
+@pytest.mark.parametrize("engine", [{"through_bytes": True}, {"cohort": "off"}, {"threads": "always"}])
+def test_what_carries_the_calls_changes_nothing(engine: dict[str, Any]) -> None:
+    one, other = federation(quick(federation={"cohort": "off"})), federation(quick(federation=engine))
+    one.fit()
+    other.fit()
+    assert equal(learned_of(one), learned_of(other))  # type: ignore[arg-type]
+    assert one.evaluate() == other.evaluate()
+
+
+def test_a_run_goes_on_bit_equal(tmp_path: Path) -> None:
+    def interrupt(event: Step | dict[str, Any]) -> None:
+        if isinstance(event, Step) and event.batch.epoch == 1:
+            raise KeyboardInterrupt
+
+    noisy = quick(data_owners=[{"name": "lab", "outbox": GAUSSIAN}])
+    path = write(tmp_path, quick())
+    whole = MultiFederation.from_toml(path).fit(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        MultiFederation.from_toml(path).fit(tmp_path / "cut", watch=interrupt)
+    outcome = MultiFederation.from_toml(path).fit(tmp_path / "cut", resume=True)
+    assert equal(checkpoint_of(tmp_path / "whole"), checkpoint_of(tmp_path / "cut"))
+    assert records(tmp_path / "whole") == records(tmp_path / "cut")
+    assert ledgers(tmp_path / "whole") == ledgers(tmp_path / "cut")
+    assert outcome.summary["metrics"] == whole.summary["metrics"]
+    assert outcome.summary["label_owners"] == whole.summary["label_owners"]
+    longer = MultiFederation.from_toml(write(tmp_path, quick(train={"epochs": 4})))
+    assert longer.fit(tmp_path / "cut", resume=True).summary["rounds"] == 4
+    with pytest.raises(ConfigError, match=r"\[data_owners\] lab is .* now and was"):
+        MultiFederation.from_toml(write(tmp_path, noisy)).fit(tmp_path / "cut", resume=True)
+
+
+def test_loaded_it_scores_and_predicts_as_saved(tmp_path: Path) -> None:
+    one = MultiFederation.from_toml(write(tmp_path))
+    one.fit(tmp_path / "run")
+    loaded = MultiFederation.load(tmp_path / "run")
+    assert loaded.evaluate() == one.evaluate()
+    assert loaded.evaluate(model="own") == one.evaluate(model="own") != one.evaluate()
+    for owner, model in (("north", "aggregated"), ("south", "aggregated"), ("south", "own")):
+        ids = frames()[owner]["patient"].tolist()[:7]
+        expected = one.predict(ids, owner=owner, model=model)  # type: ignore[arg-type]
+        fresh = MultiFederation.load(tmp_path / "run", ids=ids, owner=owner)
+        found = fresh.predict(ids, owner=owner, model=model)  # type: ignore[arg-type]
+        assert found.ids.tolist() == ids
+        assert np.allclose(found.scores, expected.scores, atol=1e-6)
+        assert found.labels.tolist() == expected.labels.tolist()
+    with pytest.raises(ConfigError, match=r"several label owners \(multi_vfl\).*MultiFederation\.load"):
+        load(tmp_path / "run")
+
+
+def test_rows_that_no_hospital_knew_can_be_predicted(tmp_path: Path) -> None:
+    given = frames()
+    given["south"] = given["south"].iloc[:-5]
+    MultiFederation.from_toml(write(tmp_path, given=given)).fit(tmp_path / "run")
+    new = ["P149", "P147", "P149"]  # in any order, and twice
+    found = MultiFederation.load(tmp_path / "run", ids=new).predict(new)
+    assert found.ids.tolist() == new
+    assert (found.scores[0] == found.scores[2]).all()
+    with pytest.raises(DataError, match=r"1 of 2 ids are not among the 90 rows that 'north' has in common"):
+        MultiFederation.load(tmp_path / "run").predict(["P000", "P149"])
+    with pytest.raises(ConfigError, match=r"'nort' is no label owner here \(did you mean 'north'\?\)"):
+        MultiFederation.load(tmp_path / "run", ids=new, owner="nort")
+
+
+def test_a_label_owner_that_fails_is_left_out_and_comes_back(tmp_path: Path) -> None:
+    one = federation()
+    peers = one.driver.peers  # the first call asks to begin, the second brings weights, the third trains
+    peers.transport = Faulty(peers.transport, [Fault("drop", "south", at=3)])
+    outcome = one.fit(tmp_path / "run")
+    assert [sorted(record["left_out"]) for record in outcome.history] == [["south"], [], []]
+    assert "never arrived" in outcome.history[0]["left_out"]["south"]
+    assert [sorted(record["losses"]) for record in outcome.history] == [
+        ["north"],
+        ["north", "south"],
+        ["north", "south"],
+    ]
+    kept = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert {k: about["left_out"] for k, about in kept["label_owners"].items()} == {"north": [], "south": [1]}
+    assert records(tmp_path / "run")[0]["left_out"] == outcome.history[0]["left_out"]
+
+
+def test_where_all_label_owners_fail_the_run_does() -> None:
+    one = federation()
+    one.driver.peers.transport = Faulty(one.driver.peers.transport, [Fault("drop", k, at=3) for k in LABELS])
+    with pytest.raises(PartyError, match="'north' failed"):
+        one.fit()
+
+
+def test_a_budget_ends_the_run_with_the_last_whole_round(tmp_path: Path) -> None:
+    # a row that both hospitals know is released twice a round: 4 releases fit, a fifth does not
+    rule = {"name": "lab", "outbox": GAUSSIAN, "budget": {"epsilon": 4.6}}
+    settings = quick(data_owners=[rule], train={"epochs": 9})
+    one = federation(settings)
+    outcome = one.fit(tmp_path / "run")
+    assert outcome.exhausted
+    assert "'lab' will not release \"embedding\" again" in outcome.stopped
+    told = next(g for g in guarantees(one) if g.party == "lab")
+    assert told.budget is not None
+    assert (
+        told.budget["spent"] == pytest.approx(gaussian_epsilon(2 / 4 * 4**0.5, 1e-5)) == pytest.approx(4.38, abs=0.01)
+    )
+    assert outcome.summary["rounds"] == len(outcome.history) == 2
+    assert [g.to_json() for g in of_run(RunDirectory(tmp_path / "run"))] == [
+        g.to_json() for g in sorted(guarantees(one), key=lambda g: g.party)
+    ]
+    assert told.releases[0].appearances == 4
+    assert not any("does not know the batches" in s.adversary for s in told.statements)
+
+
+def test_a_plan_says_what_a_run_then_costs() -> None:
+    settings = quick(data_owners=[{"name": "lab", "outbox": GAUSSIAN}], algorithm={"local_epochs": 2})
+    one = federation(settings)
+    before = plan(one)
+    one.fit()
+    after = guarantees(one)
+    assert [g.to_json() for g in before] == [g.to_json() for g in after]
+    release = next(g for g in before if g.party == "lab").releases[0]
+    assert release.appearances == 2 * 3 * 2  # two hospitals, three rounds of two epochs
+
+
+def test_automatic_noise_lasts_for_all_rounds_exactly() -> None:
+    auto = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": "auto"}}}
+    settings = quick(data_owners=[{"name": "lab", "outbox": auto, "budget": {"epsilon": 3.0}}])
+    one = federation(settings)
+    outcome = one.fit()
+    assert not outcome.exhausted
+    spent = next(g for g in guarantees(one) if g.party == "lab").budget
+    assert spent is not None
+    assert spent["spent"] == pytest.approx(3.0, rel=1e-3)
+
+
+def test_labels_may_be_drawn_at_random_once(tmp_path: Path) -> None:
+    rule = {"labels": {"mechanism": {"name": "randomized_response", "epsilon": 0.5}}}
+    path = write(tmp_path, quick(label_owners=[{"name": "south", "outbox": rule}]))
+    one = MultiFederation.from_toml(path)
+    train = one.holdings.label_owners["south"].splits["train"]
+    drawn = one.label_owners["south"].labels.clone()
+    true = one.holdings.label_owners["south"].labels
+    assert (drawn[train] != true[train]).any()
+    outside = torch.ones(len(true), dtype=torch.bool).index_fill(0, train, False)
+    assert torch.equal(drawn[outside], true[outside])
+    one.fit(tmp_path / "run")
+    again = MultiFederation.load(tmp_path / "run")
+    assert torch.equal(again.label_owners["south"].labels, drawn)
+    told = {(g.party, g.protects): g.statements[0].epsilon for g in of_run(RunDirectory(tmp_path / "run"))}
+    assert told["south", "labels"] == 0.5
+    assert told["north", "labels"] is None
+
+
+def test_an_organisation_may_hold_labels_and_columns() -> None:
+    given = frames()
+    labelled = some(given, LABELS)
+    columns = {"lab": given["lab"], "north": given["scan"]}
+    settings = quick(data_owners=[{"name": "north", "outbox": GAUSSIAN}])
+    one = MultiFederation.from_frames(labelled, columns, id="patient", label="diagnosis", settings=settings)
+    outcome = one.fit()
+    assert outcome.summary["parties"]["north"] == ["features", "labels"]
+    inside = [entry for entry in one.ledgers["north"].entries if entry.peer == "north"]
+    assert {entry.direction for entry in inside} == {"own"}
+    assert {entry.event for entry in inside} == {"non-private"}  # its rule is for others
+    crossed = {e.event for e in one.ledgers["north"].entries if (e.direction, e.name) == ("out", "embedding")}
+    assert crossed == {"gaussian"}
+    totals = [sum(ledger.total(way) for ledger in one.ledgers.values()) for way in ("in", "out")]
+    assert totals[0] == totals[1]
+    told = [(g.party, g.protects, g.statements[0].note) for g in guarantees(one) if g.party == "north"]
+    assert [what for _, what, _ in told] == ["labels", "columns"]
+    settings["data_owners"][0]["budget"] = {"epsilon": 1.0}
+    with pytest.raises(ConfigError, match=r"\[data_owners\.budget\] of 'north' can never be kept"):
+        MultiFederation.from_frames(labelled, columns, id="patient", label="diagnosis", settings=settings)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"data_owners": [{"name": "lap"}]}, r"\[\[data_owners\]\] 'lap' holds no columns here \(did you mean 'lab'\?\)"),
+    (
+        {"label_owners": [{"name": "north", "outbox": {"embedding": {"mechanism": "plain"}}}]},
+        r"\[label_owners\.outbox\] of 'north' has a rule for 'embedding', which is never released.*gradient, weights",
+    ),
+    (
+        {"data_owners": [{"name": "lab", "budget": {"epsilon": 1.0}}]},
+        r"\[data_owners\.budget\] of 'lab' can never be kept: train\.embedding is released with Plain",
+    ),
+    (
+        {"label_model": {"name": "cnn"}},
+        r"The label model 'cnn' needs feature maps",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "told"), WRONG, ids=[told[:40] for _, told in WRONG])
+def test_mistakes_are_named(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        federation(quick(**changes))
+
+
+def test_each_kind_of_federation_has_its_class(tmp_path: Path) -> None:
+    settings = Settings.from_toml(write(tmp_path))
+    assert isinstance(federation_for(settings, seed=3), MultiFederation)
+    with pytest.raises(ConfigError, match=r"several label owners, and a Federation has one"):
+        Federation.from_settings(settings)
+
+
+def test_entries_on_disk_name_their_batches(tmp_path: Path) -> None:
+    federation().fit(tmp_path / "run")
+    batches = {
+        entry["batch"].partition("/")[0].partition("[")[0] for entry in entries(tmp_path / "run") if entry["batch"]
+    }
+    assert batches == {f"{k}:{what}" for k in LABELS for what in ("train", "validation", "test")} | {
+        f"{k}:train" for k in LABELS
+    }

@@ -1,0 +1,164 @@
+"""Multi-VFL: its scenarios as in the paper's Table 3, its parties against one plain loop of the same maths, and the
+quick version of its study."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks import multi_vfl as plainly
+from reproductions.multi_vfl import dp, study
+
+from colonnade import datasets, reproduction
+from colonnade.algorithms.multi_vfl_lockstep import Stacking
+from colonnade.federation.shares import Shares, from_dataset
+from colonnade.privacy.gaussian import Gaussian
+
+TABLE_3 = {
+    "1niid": ["0123456789"] * 4 + ["01"],
+    "2niid": ["0123456789"] * 3 + ["01", "23"],
+    "3niid": ["0123456789"] * 2 + ["01", "23", "45"],
+    "4niid": ["0123456789", "01", "23", "45", "67"],
+}
+TINY = plainly.Sizes(label_owners=3, data_owners=2, rows=100, height=6, width=5)
+FULL = reproduction.plan("multi-vfl")
+QUICK = FULL.shortened()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _data(data_folder: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLONNADE_DATA", str(data_folder))
+        yield
+
+
+@pytest.fixture(scope="module")
+def dealt(_data: None) -> Shares:
+    return from_dataset(study.settings(FULL, study.Cell("mnist", "4niid", "FedAvg")))
+
+
+@pytest.mark.parametrize("stack", ["on", "off"])
+@pytest.mark.parametrize("server", ["fedavg", "fedadam", "feddemonadam"])
+def test_the_parties_arrive_where_one_plain_loop_arrives(server: str, stack: Stacking) -> None:
+    """Rows that do not fill the last batch, several rounds, in lockstep and one by one."""
+    cpu = torch.device("cpu")
+    config = dataclasses.replace(plainly.CONFIG, server=server, learning_rate=0.1)
+    data = plainly.Data.random(TINY, cpu)
+    owners, head = plainly.networks(data, cpu)
+    training, aggregation, data_owners = plainly.parties(data, owners, head, cpu, config, stack)
+    start = plainly.vector(head)
+    chosen = None if server == "fedavg" else config.server_optimizer(plainly.FOREVER)
+    loop = plainly.plain(owners, head, data, 0.1, chosen)
+    for _ in range(3):
+        done, loss = next(training), next(loop)
+        assert done.loss == pytest.approx(loss, rel=1e-5)  # type: ignore[attr-defined]
+    assert aggregation.weights is not None
+    assert (plainly.vector(head) - start).abs().max() > 1e-4
+    torch.testing.assert_close(aggregation.weights, plainly.vector(head), rtol=1e-5, atol=1e-6)
+    for ours, theirs in zip(data_owners.values(), owners, strict=True):
+        torch.testing.assert_close(plainly.vector(ours.model), plainly.vector(theirs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("scenario", TABLE_3)
+def test_label_owners_hold_the_classes_of_table_3(scenario: str) -> None:
+    for data in study.DATA:
+        names = [str(name) for name in datasets.CATALOGUE[data].classes]
+        found = study.settings(FULL, study.Cell(data, scenario, "FedAvg")).label_owners.values()
+        wanted = [{names[int(digit)] for digit in digits} for digits in TABLE_3[scenario]]
+        assert [set(map(str, owner.classes or names)) for owner in found] == wanted
+        assert [owner.rows for owner in found] == [5000] * 5
+
+
+def test_rows_and_pixels_are_dealt_as_the_paper_says(dealt: Shares) -> None:
+    source = datasets.load("mnist")
+    assert source.test is not None
+    seen: list[int] = []
+    tested: list[int] = []
+    for share, digits in zip(dealt.label_owners.values(), TABLE_3["4niid"], strict=True):
+        assert len(share.splits["train"]) == 5000
+        assert set(share.labels[share.splits["train"]].tolist()) == set(map(int, digits))
+        ids = share.ids[share.splits["train"].numpy()].astype(int)
+        assert (source.train.y[ids] == share.labels[share.splits["train"]].numpy()).all()
+        seen += ids.tolist()
+        tested += share.ids[share.splits["test"].numpy()].astype(int).tolist()
+    assert len(set(seen)) == 25_000  # nobody shares a row
+    assert sorted(tested) == list(range(60_000, 70_000))  # all test rows, each once
+    strips = [held.features for held in dealt.data_owners.values() if held.features is not None]
+    assert [tuple(strip.shape[1:]) for strip in strips] == [(7, 28)] * 4
+    whole = torch.cat(strips, dim=1)
+    row = int(dealt.ids.astype(int).tolist().index(seen[0]))
+    pixels = torch.from_numpy(source.train.array()[seen[0]]).float()
+    slope, offset = whole[row].std() / pixels.std(), whole[row].min()  # brightness is scaled, nothing else
+    torch.testing.assert_close(whole[row], (pixels - pixels.min()) * slope + offset, rtol=1e-4, atol=1e-4)
+
+
+def test_the_study_has_every_line_of_both_figures() -> None:
+    names = study.cells(FULL)
+    for data in study.DATA:
+        assert {f"{data}, {scenario}, FedAvg" for scenario in TABLE_3} <= set(names)
+        assert {f"{data}, 4niid, {optimizer}" for optimizer in study.OPTIMIZERS} <= set(names)
+    assert len(set(names)) == len(names) == 14
+    servers = [study.settings(FULL, study.Cell(*name.split(", "))).config for name in names]
+    assert {config.server for config in servers} == set(study.OPTIMIZERS.values())
+    for config in servers:  # Table 2, and the listing's second moment and plain local steps
+        assert (config.beta1, config.beta2, config.tau, config.second_moment) == (0.9, 0.99, 1e-3, "momentum")
+        assert (config.optimizer, config.momentum, config.learning_rate) == ("sgd", 0.0, 0.001)
+
+
+def test_the_papers_claims_are_bounds_of_what_a_whole_study_measures() -> None:
+    found = reproduction.Study(FULL)
+    for cell, number in itertools.product(study.cells(FULL), FULL.epochs):
+        found.record(f"{cell}, round {number}", 0.5)
+    study.finish(found)
+    assert {name for name in FULL.figures if not name.endswith("round 20")} <= set(found.measured)
+    assert sum(one.holds is True for one in found.measured.values()) == 8
+
+
+def test_twenty_quick_rounds(tmp_path: Path) -> None:
+    found = reproduction.Study(QUICK)
+    study.run(found, "mnist, 4niid, FedAdam")
+    assert found.measured["mnist, 4niid, FedAdam, round 20"].holds
+    assert [number for number, _ in found.curves["mnist, 4niid, FedAdam"][0]] == [1, 2, 5, 10, 15, 20]
+    score = found.measured["mnist, 4niid, FedAdam, round 20"].mean
+    found.record("mnist, 1niid, FedAvg, round 20", 0.9)
+    found.record("mnist, 4niid, FedAvg, round 20", 0.6)
+    study.finish(found)
+    assert found.measured["mnist: 1niid above 4niid, FedAvg, round 20"].mean == pytest.approx(0.3)
+    assert found.measured["mnist: FedAdam above FedAvg, 4niid, round 20"].mean == pytest.approx(score - 0.6)
+    assert {name for name in QUICK.figures if name.endswith("round 20")} <= set(found.measured)
+    assert all(path.stat().st_size > 1000 for path in study.draw(found, tmp_path))
+    lines = study.tables([one.to_json() for one in found.measured.values()]).splitlines()
+    assert lines[0] == "| data, scenario, optimizer | round 10 | round 20 | s per round |"
+    assert lines[2].startswith("| mnist, 4niid, FedAdam | ")
+    assert lines[3] == "| mnist, 1niid, FedAvg | – | 90.0 % | – |"
+
+
+def test_noise_is_on_training_rows_and_the_control_sends_nothing() -> None:
+    short = dataclasses.replace(reproduction.plan("multi-vfl-dp").shortened(), epochs=(1,))
+    ones = torch.ones(4, 16) / 8  # a norm of a half is not clipped
+    for cell in ("16 numbers, sigma 3", "16 numbers, empty uploads"):
+        trained = dp.federation(short, cell, 0)
+        outbox = trained.seats[next(iter(trained.owners))].outbox
+        sent = outbox.release(ones, "embedding", "label_owner_1:train/0/0").tensor
+        assert torch.equal(outbox.release(ones, "embedding", "label_owner_1:test[0:4]").tensor, ones)
+        if "empty" in cell:
+            assert sent.abs().max() < 1e-6
+        else:
+            assert 1.5 < (sent - ones).std() < 6  # sigma C = 3
+
+
+def test_epsilon_is_of_a_release_per_round() -> None:
+    found = reproduction.Study(dataclasses.replace(reproduction.plan("multi-vfl-dp"), epochs=(1, 9)))
+    for rounds in found.plan.epochs:
+        found.record(f"16 numbers, sigma 1, round {rounds}", 0.5)
+        found.record(f"16 numbers, sigma 3, round {rounds}", 0.5)
+    dp.finish(found)
+    one, nine = (found.measured[f"16 numbers, sigma 1, round {rounds}: epsilon"].mean for rounds in (1, 9))
+    assert one == pytest.approx(4.377, abs=0.01)  # Balle and Wang's curve at sigma 1 and delta 1e-5
+    assert nine > one
+    assert found.measured["16 numbers, sigma 3, round 9: epsilon"].mean == pytest.approx(one, rel=1e-3)
+    assert dp.mechanism("feature maps, sigma 0.3") == Gaussian(8.0, 0.3)
