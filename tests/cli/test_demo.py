@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import tomllib
 from pathlib import Path
 
 import pandas as pd
@@ -30,7 +31,10 @@ def test_the_demo_shows_three_accuracies_what_travelled_and_what_was_learned(
     assert len(found) == 3
     assert min(found.values()) > 0.8
     assert found["together, nothing moved"] > 0.9
+    assert "broker" not in tomllib.loads((tmp_path / "demo" / "chosen.toml").read_text())["parties"]
     for part in (
+        "rows are common to all 4 parties",
+        "leave out",
         "What travelled",
         "What each party learned about the others",
         "lab_north",
@@ -40,13 +44,14 @@ def test_the_demo_shows_three_accuracies_what_travelled_and_what_was_learned(
     ):
         assert part in called.out
     assert {path.name for path in (tmp_path / "demo").iterdir()} == {
-        "clinic.csv", "lab_north.csv", "lab_south.csv", "federation.toml", "run"
+        "clinic.csv", "lab_north.csv", "lab_south.csv", "broker.csv", "federation.toml", "chosen.toml",
+        "shared.csv", "run"
     }  # fmt: skip
 
-    rows = tmp_path / "demo" / "lab_north.csv"  # the line that the demo tells to try next
+    rows = tmp_path / "demo" / "shared.csv"  # the line that the demo tells to try next
     predicted = call("predict", tmp_path / "demo" / "run", "--rows", rows)
     assert predicted.code == 0
-    assert len(predicted.out.splitlines()) == 570
+    assert 430 < len(predicted.out.splitlines()) < 480
 
     monkeypatch.setitem(write_tables.__globals__, "SPLITS", 1)  # the run itself is what must come out the same
     again = call("demo", "--out", tmp_path / "demo", "--quiet")
@@ -61,18 +66,19 @@ def test_an_earlier_demo_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "demo" / "federation.toml").write_text("changed")
     second = write_tables(tmp_path / "demo")
     assert not (tmp_path / "demo" / "run").exists()
-    assert (tmp_path / "demo" / "federation.toml").read_text().startswith("# Three organisations")
+    assert (tmp_path / "demo" / "federation.toml").read_text().startswith("# Four organisations")
     for name in first:
         pd.testing.assert_frame_equal(first[name], second[name])
 
 
-def test_the_three_tables_hold_the_same_patients_and_different_columns(tmp_path: Path) -> None:
+def test_the_tables_share_most_patients_and_no_column(tmp_path: Path) -> None:
     made = write_tables(tmp_path)
     columns = [set(frame.columns) - {"patient"} for frame in made.values()]
-    assert [len(names) for names in columns] == [11, 10, 10]
-    assert not columns[0] & columns[1] | columns[1] & columns[2] | columns[0] & columns[2]
-    assert len({frozenset(frame["patient"]) for frame in made.values()}) == 1
-    assert len({tuple(frame["patient"]) for frame in made.values()}) == 3
+    assert [len(names) for names in columns] == [11, 10, 10, 10]
+    assert len(set.union(*columns)) == 41
+    patients = [set(frame["patient"]) for frame in made.values()]
+    assert all(len(held) == 529 for held in patients)
+    assert 400 < len(set.intersection(*patients)) < 450
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])

@@ -22,6 +22,8 @@ COUNTS = {
     "bank_marketing": ("yes", 5289),
     "modelnet10": ("chair", 889),
     "unbalance": ("1", 2000),
+    "g2mg_4_70": ("1", 1024),
+    "g2mg_128_10": ("2", 1024),
 }
 
 
@@ -58,6 +60,17 @@ def test_cifar_channel_means_are_the_known_ones(decoded: Path) -> None:
     data = load("cifar10", folder=decoded, offline=True)
     means = data.train.array()[:5000].mean(axis=(0, 1, 2)) / 255
     np.testing.assert_allclose(means, [0.4914, 0.4822, 0.4465], atol=0.01)
+
+
+@pytest.mark.parametrize(("name", "deviation"), [("g2mg_4_70", 99.0), ("g2mg_128_10", 80.0)])
+def test_two_gaussians_have_the_centres_and_the_spread_of_their_description(
+    real_data: Path, name: str, deviation: float
+) -> None:
+    data = load(name, folder=real_data, offline=True)
+    halves = [data.train.array()[data.train.y == at] for at in (0, 1)]
+    for centre, points in zip((500, 600), halves, strict=True):
+        assert points.mean() == pytest.approx(centre, abs=5)
+        assert points.std(axis=0).mean() == pytest.approx(deviation, rel=0.03)
 
 
 def test_what_users_supply_has_the_sizes_of_the_vim_paper() -> None:

@@ -15,11 +15,13 @@ from colonnade.cli.align import align
 from colonnade.cli.audit import audit
 from colonnade.cli.console import error_console
 from colonnade.cli.demo import demo
+from colonnade.cli.deploy import party, provision
 from colonnade.cli.explain import explain
 from colonnade.cli.listings import algorithms, datasets
 from colonnade.cli.measure import bench, reproduce
 from colonnade.cli.privacy import privacy
 from colonnade.cli.run import predict, run
+from colonnade.cli.select import select
 from colonnade.errors import ColonnadeError
 
 __all__ = ["app", "main"]
@@ -35,7 +37,22 @@ app = typer.Typer(
     epilog="Exit codes: 0 done · 2 bad input · 3 a party failed · 4 a privacy budget is spent · "
     "5 an audit threshold was crossed · 6 a figure was missed",
 )
-for command in (demo, align, run, predict, explain, audit, privacy, algorithms, datasets, reproduce, bench):
+for command in (
+    demo,
+    align,
+    select,
+    run,
+    predict,
+    provision,
+    party,
+    explain,
+    audit,
+    privacy,
+    algorithms,
+    datasets,
+    reproduce,
+    bench,
+):
     app.command()(command)
 
 

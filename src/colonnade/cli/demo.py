@@ -1,27 +1,40 @@
-"""`colonnade demo`: three organisations train a model over columns they never share, in under a minute."""
+"""`colonnade demo`: organisations find the patients they share, choose partners, and train over columns that stay,
+in under a minute."""
 
 from __future__ import annotations
 
 import shutil
+import time
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 from rich.panel import Panel
 from rich.progress import track
 from rich.table import Table
 
+from colonnade.alignment import Ids, align_here
+from colonnade.cli.align import show as show_alignment
 from colonnade.cli.console import console, error_console, progress_of, score, size, traffic_table
+from colonnade.cli.select import choose, held_by, rejected
+from colonnade.cli.select import show as show_selection
 from colonnade.errors import ConfigError, InputError
 from colonnade.federation import Federation, Settings
 from colonnade.federation.learned import learned
+from colonnade.federation.leave_out import leave_out
+from colonnade.federation.run_directory import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SPLITS = 5
+HELD = 0.93
+"""The share of the patients that each organisation knows."""
+CHOSEN, SHARED = "chosen.toml", "shared.csv"
 FEDERATION = """\
-# Three organisations, one model. Change anything and run:  colonnade run federation.toml
+# Four organisations, one model. Change anything and run:  colonnade run federation.toml
 
 [algorithm]
 name = "vimadmm"            # colonnade algorithms lists the others
@@ -30,6 +43,7 @@ local_steps = 10            # steps each party takes per exchange
 
 [data]
 id = "patient"              # the column by which the tables fit together
+align = "private"           # nobody knows all patients: train on those that all share, found without showing ids
 validation = 0.1
 test = 0.2
 
@@ -51,6 +65,10 @@ table = "lab_north.csv"
 
 [parties.lab_south]         # and ten more
 table = "lab_south.csv"
+
+# a stranger with ten columns to sell
+[parties.broker]
+table = "broker.csv"
 """
 
 
@@ -58,24 +76,42 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where the demo writes its tables and its run.")] = Path("demo-run"),
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
 ) -> None:
-    """Watch three organisations train one model over columns they never share (about 20 seconds)."""
+    """Watch organisations align, choose partners and train over columns they never share (about 20 seconds)."""
+    import pandas as pd
+
     frames = write_tables(out)
     console.print(
         Panel(
             "A [bold]clinic[/bold] knows who has breast cancer and ten measurements of each patient.\n"
-            "[bold]Two laboratories[/bold] know ten other measurements each. None may show its table to another.\n"
+            "[bold]Two laboratories[/bold] know ten other measurements each, and a [bold]broker[/bold] has ten columns "
+            "to sell.\nEach knows other patients, and none may show its table to another.\n"
             f"Their tables are in [bold]{out}[/bold]; federation.toml there says who takes part.",
             title="The demo",
         )
     )
-    settings = Settings.from_toml(out / "federation.toml")
+    everybody = Settings.from_toml(out / "federation.toml")
+    console.print("\n[bold]1. Which patients do they share?[/bold]  colonnade align federation.toml")
+    start = time.perf_counter()
+    ids = {name: Ids.of(name, [table["patient"].tolist()]) for name, table in frames.items()}
+    show_alignment(align_here(ids, driver="clinic"), time.perf_counter() - start)
+    console.print("\n[bold]2. Whose columns are worth having?[/bold]  colonnade select federation.toml --keep 3")
+    holdings = held_by(everybody)
+    found = choose(holdings, everybody, 3, "vf_ps", quiet=quiet)
+    show_selection(found, holdings)
+    text = (out / "federation.toml").read_text(encoding="utf-8")
+    write_text(out / CHOSEN, leave_out(text, rejected(found, holdings)))
+    console.print(f"\n[bold]3. Train with those[/bold]  colonnade run {CHOSEN}")
+    settings = Settings.from_toml(out / CHOSEN)
     federation = Federation.from_settings(settings)
-    with progress_of(federation, "clinic + two labs", quiet=quiet) as watch:
+    with progress_of(federation, " + ".join(settings.parties), quiet=quiet) as watch:
         outcome = federation.fit(out / "run", watch=watch)
-    joined = frames["clinic"].merge(frames["lab_north"], on="patient").merge(frames["lab_south"], on="patient")
+    shared = pd.Index(federation.holdings.ids)
+    shared.to_frame(name="patient").to_csv(out / SHARED, index=False)
+    kept = {name: frames[name].set_index("patient").loc[shared].reset_index() for name in settings.parties}
+    joined = reduce(lambda left, right: left.merge(right, on="patient"), kept.values())
     rivals = {
-        "the clinic alone": {"clinic": frames["clinic"]},
-        "together, nothing moved": frames,
+        "the clinic alone": {"clinic": kept["clinic"]},
+        "together, nothing moved": kept,
         "all tables in one place": {"everything": joined},
     }
     console.print(_scores({name: _compare(held, settings, name, quiet) for name, held in rivals.items()}))
@@ -83,7 +119,7 @@ def demo(
     console.print(_learned(federation, out / "run"))
     console.print(
         f"\nEvery tensor that left a party is in its ledger: [bold]{out}/run/parties/clinic/ledger.jsonl[/bold]\n"
-        f"Predict patients:  [bold]colonnade predict {out}/run --rows {out}/lab_north.csv[/bold]\n"
+        f"Predict patients:  [bold]colonnade predict {out}/run --rows {out}/{SHARED}[/bold]\n"
         f"Look closer:       [bold]colonnade explain {out}/run[/bold] (who matters), [bold]audit {out}/run[/bold] (who "
         f"could learn what), [bold]privacy {out}/run[/bold] (what is promised)\n"
         f"Train your own:    edit {out}/federation.toml, then [bold]colonnade run {out}/federation.toml[/bold]"
@@ -91,7 +127,9 @@ def demo(
 
 
 def write_tables(out: Path) -> dict[str, pd.DataFrame]:
-    """The three CSV files and the federation file; an earlier demo in the same place is replaced."""
+    """The four CSV files and the federation file; an earlier demo in the same place is replaced."""
+    import pandas as pd
+
     from colonnade.datasets import load
 
     foreign = out.exists() and (not out.is_dir() or any(out.iterdir())) and not (out / "lab_north.csv").exists()
@@ -107,11 +145,15 @@ def write_tables(out: Path) -> dict[str, pd.DataFrame]:
     names = list(frame.columns)
     frame.insert(0, "patient", [f"P{number:04d}" for number in range(1, len(frame) + 1)])
     diagnosis = [source.classes[number] for number in source.train.y]
-    frames = {
+    noise = pd.DataFrame(np.random.default_rng(7).normal(size=(len(frame), 10)).round(4))
+    noise.columns = [f"signal_{number}" for number in range(1, 11)]
+    whole = {
         "clinic": frame[["patient", *names[:10]]].assign(diagnosis=diagnosis),
-        "lab_north": frame[["patient", *names[10:20]]].sample(frac=1, random_state=1),
-        "lab_south": frame[["patient", *names[20:]]].sample(frac=1, random_state=2),
+        "lab_north": frame[["patient", *names[10:20]]],
+        "lab_south": frame[["patient", *names[20:]]],
+        "broker": pd.concat([frame["patient"], noise], axis=1),
     }
+    frames = {name: table.sample(frac=HELD, random_state=at) for at, (name, table) in enumerate(whole.items())}
     for name, table in frames.items():
         table.to_csv(out / f"{name}.csv", index=False)
     (out / "federation.toml").write_text(FEDERATION, encoding="utf-8")
@@ -123,6 +165,7 @@ def _compare(frames: dict[str, pd.DataFrame], settings: Settings, title: str, qu
     split's hundred test patients decide little."""
     tables: dict[str, Any] = settings.to_mapping()
     given = {key: tables[key] for key in ("algorithm", "data", "model", "train")}
+    given["data"] |= {"align": "exact"}
     found: list[dict[str, float]] = []
     for seed in track(range(SPLITS), f"{title:24}", console=error_console, disable=quiet):
         federation = Federation.from_frames(

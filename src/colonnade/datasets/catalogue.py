@@ -163,7 +163,7 @@ def _download(name: str, entry: Entry, folders: list[Path], offline: bool) -> Pa
 
 def _described(name: str, entry: Entry) -> list[str]:
     """`mnist/mnist.npz`, and so on: the first file of each layout is enough to recognise it."""
-    return [f"{name}/{layout.files[0]}" for layout in entry.layouts]
+    return [f"{layout.shared or name}/{layout.files[0]}" for layout in entry.layouts]
 
 
 def _writable(folder: Path) -> bool:

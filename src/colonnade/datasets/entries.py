@@ -16,6 +16,7 @@ from colonnade.datasets.layouts import (
     SOUTH_GERMAN_LAYOUTS,
     VIEW_LAYOUTS,
     Layout,
+    gaussian_layouts,
     idx_layouts,
     point_layouts,
     voxel_layouts,
@@ -91,6 +92,25 @@ def _points(name: str, description: str, rows: int, clusters: int, checksum: str
         checksum=checksum,
         layouts=point_layouts(name, partitions),
         downloads=tuple(Download(file, f"{SUITE}/raw/v1.1.0/sipu/{file}") for file in files),
+    )
+
+
+def _gaussians(columns: int, spread: int, deviation: str, checksum: str) -> Entry:
+    name = f"g2mg_{columns}_{spread}"
+    return Entry(
+        f"G2mg: two Gaussians around 500 and 600 in {columns} columns, standard deviation {deviation}",
+        kind="points",
+        rows=2048,
+        test_rows=0,
+        columns=columns,
+        classes=("1", "2"),
+        licence="CC BY 4.0",
+        home=SUITE,
+        checksum=checksum,
+        layouts=gaussian_layouts(name),
+        downloads=tuple(
+            Download(f"{name}.{end}.gz", f"{SUITE}/raw/v1.1.0/g2mg/{name}.{end}.gz") for end in ("data", "labels0")
+        ),
     )
 
 
@@ -267,4 +287,6 @@ CATALOGUE: dict[str, Entry] = {
         "2fb6223cee3b31d1942c33f95b1a8250c88f687726639adbcecda7e1ca1ea1cf",
         ("unbalance-gt.pa", "unbalance-gt-pa.zip"),
     ),
+    "g2mg_4_70": _gaussians(4, 70, "99.0", "92294cd1b7a74259d6f7d1baca0edab9e2581f0c48a8d623d9b63b70e94367c5"),
+    "g2mg_128_10": _gaussians(128, 10, "80.0", "5fb53b62854c328f514aaffcaa57c9b2a86927a0aa83d6ad7690c7eba62fb6e9"),
 }

@@ -52,6 +52,7 @@ __all__ = [
     "SOUTH_GERMAN_LAYOUTS",
     "VIEW_LAYOUTS",
     "Layout",
+    "gaussian_layouts",
     "idx_layouts",
     "point_layouts",
     "voxel_layouts",
@@ -78,17 +79,18 @@ class Layout:
     """Files that together hold the data set. With `slow`, what was read is worth keeping as plain arrays.
 
     Without `exact`, the values are computed from the files and cannot have the recorded checksum; what can be
-    checked, `read` checks.
+    checked, `read` checks. Where several data sets share a file, it lies in the folder called `shared`.
     """
 
     files: tuple[str, ...]
     read: Callable[[Sequence[Path]], Parts]
     slow: bool = False
     exact: bool = True
+    shared: str = ""
 
     def found(self, folder: Path) -> list[Path] | None:
         """The files in this folder, each as named or with .gz added; None unless all are there."""
-        paths = [_present(folder, name) for name in self.files]
+        paths = [_present(folder.parent / self.shared if self.shared else folder, name) for name in self.files]
         return None if None in paths else [path for path in paths if path is not None]
 
     def missing(self, folder: Path) -> list[str]:
@@ -235,6 +237,17 @@ def point_layouts(name: str, partitions: Sequence[str] = ()) -> tuple[Layout, ..
         Layout((f"{name}.data", f"{name}.labels0"), _points_suite),
         *(Layout((f"{name}.txt", partition), _points_partition) for partition in partitions),
     )
+
+
+def gaussian_layouts(name: str) -> tuple[Layout, ...]:
+    """One of the g2mg sets, g2mg_<columns>_<spread>: its own files, or all sets in one g2mg/g2mg.npz."""
+    which = name.removeprefix("g2mg")
+
+    def read(paths: Sequence[Path]) -> Parts:
+        arrays = read_npz(paths[0])
+        return _rows(arrays[f"x{which}"].astype(np.int32), arrays[f"y{which}"] - 1), None
+
+    return (*point_layouts(name), Layout(("g2mg.npz",), read, shared="g2mg"))
 
 
 def voxel_layouts(file: str, counts: Counts = COUNTS) -> tuple[Layout, ...]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,15 +72,17 @@ class BfvPublicKey:
         return wrap(self, tuple(values.shape), self._layout(flat), self.limit, seal.body(body))
 
     def add(self, *parts: Encrypted) -> Encrypted:
-        first = parts[0]
-        bound = fits(sum(part.bound for part in parts), self.capacity, scheme="bfv", what="The sum")
-        total = self._open(first)
+        return next(self.add_groups(parts, [range(len(parts))]))
+
+    def add_groups(self, parts: Sequence[Encrypted], groups: Sequence[Sequence[int]]) -> Iterator[Encrypted]:
+        first, bounds = parts[0], [sum(parts[at].bound for at in group) for group in groups]
+        bounds = [fits(bound, self.capacity, scheme="bfv", what="The sum") for bound in bounds]
         for part in parts[1:]:
             if (part.shape, part.layout) != (first.shape, first.layout):
                 raise WireError(f"Ciphertexts of shapes {list(first.shape)} and {list(part.shape)} cannot be added.")
-            for mine, other in zip(total, self._open(part), strict=True):
-                self._evaluator.add_inplace(mine, other)
-        return wrap(self, first.shape, first.layout, bound, seal.body(total))
+        opened = [self._open(part) for part in parts]
+        for total, bound in zip(seal.group_sums(self._evaluator, opened, groups), bounds, strict=True):
+            yield wrap(self, first.shape, first.layout, bound, seal.body(total))
 
     def add_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted:
         flat = within(values.expand(x.shape), self.limit, owner=owner, scheme="bfv", what="add")

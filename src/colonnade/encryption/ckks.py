@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,15 +83,17 @@ class CkksPublicKey:
         return wrap(self, tuple(values.shape), self._layout(flat), self.limit, seal.joined(body))
 
     def add(self, *parts: Encrypted) -> Encrypted:
-        first = parts[0]
-        bound = fits(sum(part.bound for part in parts), self.capacity, scheme="ckks", what="The sum")
-        total = self._open(first)
+        return next(self.add_groups(parts, [range(len(parts))]))
+
+    def add_groups(self, parts: Sequence[Encrypted], groups: Sequence[Sequence[int]]) -> Iterator[Encrypted]:
+        first, bounds = parts[0], [sum(parts[at].bound for at in group) for group in groups]
+        bounds = [fits(bound, self.capacity, scheme="ckks", what="The sum") for bound in bounds]
         for part in parts[1:]:
             if (part.shape, part.layout) != (first.shape, first.layout):
                 raise WireError(f"Ciphertexts of shapes {list(first.shape)} and {list(part.shape)} cannot be added.")
-            for mine, other in zip(total, self._open(part), strict=True):
-                self._evaluator.add_inplace(mine, other)
-        return self._closed(total, first, bound)
+        opened = [self._open(part) for part in parts]
+        for total, bound in zip(seal.group_sums(self._evaluator, opened, groups), bounds, strict=True):
+            yield self._closed(total, first, bound)
 
     def add_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted:
         flat = within(values.expand(x.shape), self.limit, owner=owner, scheme="ckks", what="add")

@@ -9,6 +9,7 @@ import json
 import math
 import secrets
 import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,9 @@ class PlainPublicKey:
                 raise WireError(f"Ciphertexts of shapes {list(parts[0].shape)} and {list(part.shape)} cannot be added.")
             total += self._values(part)
         return self._wrapped(total, bound)
+
+    def add_groups(self, parts: Sequence[Encrypted], groups: Sequence[Sequence[int]]) -> Iterator[Encrypted]:
+        return (self.add(*(parts[at] for at in group)) for group in groups)
 
     def add_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted:
         added = within(values.expand(x.shape), self.limit, owner=owner, scheme="plain", what="add")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any, NoReturn, Protocol
 
@@ -46,6 +47,10 @@ class PublicKey(Protocol):
 
     def add(self, *parts: Encrypted) -> Encrypted:
         """Their sum; errors add up."""
+        ...
+
+    def add_groups(self, parts: Sequence[Encrypted], groups: Sequence[Sequence[int]]) -> Iterator[Encrypted]:
+        """The sum of each group of the parts, by their numbers; faster than adding each group by itself."""
         ...
 
     def add_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted: ...

@@ -75,6 +75,20 @@ def accumulate(evaluator: Any, total: list[Any], at: int, term: Any) -> None:
         evaluator.add_inplace(total[at], term)
 
 
+def group_sums(evaluator: Any, opened: Sequence[Sequence[Any]], groups: Sequence[Sequence[int]]) -> Iterator[list[Any]]:
+    """The sum of each group of opened bodies; none of these is changed."""
+    for first, *others in groups:
+        total = list(opened[first])
+        for at, one in enumerate(total):
+            for number, other in enumerate(others):
+                if number:
+                    evaluator.add_inplace(total[at], opened[other][at])
+                else:
+                    total[at] = need_tenseal().Ciphertext()
+                    evaluator.add(one, opened[other][at], total[at])
+        yield total
+
+
 def period(count: int) -> int:
     """The next power of two: it divides the number of slots."""
     return 1 << max(count - 1, 0).bit_length()

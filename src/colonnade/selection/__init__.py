@@ -1,0 +1,14 @@
+"""Which participants are worth training with, before anybody trains: VF-PS and the selections it is compared with.
+
+found = select_here({"clinic": x1, "lab": x2, "bank": x3}, labels, keep=2)          # all parties in this process
+found.chosen, found.scores, found.cost, found.learned
+
+`leader` says how it works across parties. Encryption needs TenSEAL: pip install "colonnade[crypto]".
+"""
+
+from colonnade.selection.in_process import METHODS, information_here, select_here
+from colonnade.selection.learned import REVEALS
+from colonnade.selection.result import Cost, Selection
+from colonnade.selection.settings import SelectionSettings
+
+__all__ = ["METHODS", "REVEALS", "Cost", "Selection", "SelectionSettings", "information_here", "select_here"]

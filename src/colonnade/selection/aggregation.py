@@ -1,0 +1,169 @@
+"""The aggregation server: it reads sub-rankings of pseudo ids, adds ciphertexts, and puts names back to sorted places.
+
+It holds no data, no labels and no key but public ones. Distances reach it encrypted; rows have pseudo ids only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from colonnade.core import Message, Released, Request, Seat, roles, serves
+from colonnade.core.message import Done
+from colonnade.encryption import PublicKey, read_public_key
+from colonnade.selection.fagin import Fagin, Ids
+from colonnade.selection.knn_mi import following
+from colonnade.selection.participant import Distances, FurtherOwn, RankRows, SortOwn
+from colonnade.selection.sorting import Further, Sort, Sorted, packs
+
+SEEN, SORTED, TOTAL, CANDIDATES = "seen", "sorted_ids", "total", "candidates"
+
+
+class Begin(Request[Done]):
+    """How many rows there are, and the public keys of those who may sort."""
+
+    rows: int
+    keys: dict[str, Released]
+
+
+class Seen(Message):
+    """The pseudo ids that are now seen in all lists, per query, in the order in which that came to be."""
+
+    ids: Released
+    counts: Released
+
+
+class Scan(Request[Seen]):
+    """Start reading the sub-rankings of some participants for these queries: a first page of each."""
+
+    among: tuple[str, ...]
+    queries: Released
+    page: int
+
+
+class More(Request[Seen]):
+    """Another page, for the queries (by position) that did not stop."""
+
+    queries: Released
+    page: int
+
+
+class Ranked(Message):
+    """Pseudo ids, nearest first, [groups, queries, length]; -1 beyond the last candidate."""
+
+    ids: Released
+
+
+class Rank(Request[Ranked]):
+    """Sort every query's candidates by their distance to it in each group. `stops`: at which instance seen in all lists
+    a query's scan stopped; none: all other rows are candidates."""
+
+    groups: tuple[tuple[str, ...], ...]
+    queries: Released
+    stops: Released | None
+    first: int
+
+
+class Rest(Request[Ranked]):
+    """The next places, for some of the queries (by position)."""
+
+    queries: Released
+    start: int
+    stop: int
+
+
+class AggregationServer(roles.AggregationServer):
+    """Serves the leader; asks participants and whoever sorts."""
+
+    def __init__(self, seat: Seat) -> None:
+        super().__init__(seat)
+        self.total_rows, self.candidates, self.operations = 0, 0, Counter[str]()
+        self._keys: dict[str, PublicKey] = {}
+
+    @serves
+    def begin(self, request: Begin) -> Done:
+        self.total_rows = request.rows
+        self._keys = {name: read_public_key(key) for name, key in request.keys.items()}
+        return Done()
+
+    @serves
+    def scan(self, request: Scan) -> Seen:
+        self._among, self._queries = request.among, request.queries
+        count = request.queries.shape[0]
+        self._fagin = Fagin(count, self.total_rows, len(request.among))
+        return self._read(np.arange(count), request.page)
+
+    @serves
+    def more(self, request: More) -> Seen:
+        return self._read(request.queries.tensor.numpy().astype(np.int64), request.page)
+
+    def _read(self, at: NDArray[np.int64], page: int) -> Seen:
+        start = self._fagin.depth
+        queries = self._release(self._queries.tensor.numpy()[at], CANDIDATES)
+        request = RankRows(queries, start, min(start + page, self.total_rows - 1))
+        answers = self.peers.ask_each(dict.fromkeys(self._among, request))
+        found = self._fagin.read(at, [answer.ids.tensor.numpy() for answer in answers.values()])
+        return Seen(self._release(found.ids, SEEN), self._release(found.counts, SEEN))
+
+    @serves
+    def rank(self, request: Rank) -> Ranked:
+        queries, ids = request.queries, None
+        if request.stops is None:
+            counts = np.full(queries.shape[0], self.total_rows - 1, dtype=np.int32)
+        else:
+            found = self._fagin.candidates(self._fagin.depths(request.stops.tensor.numpy()), queries.tensor.numpy())
+            ids, counts = self._release(found.ids, CANDIDATES), found.counts
+        self.candidates += int(counts.sum())
+        self._groups, self._counts, self._ids = request.groups, counts, None if ids is None else found.ids
+        self._asked = queries.tensor.numpy()
+        sizes = self._release(counts, CANDIDATES)
+        self._reader = self._drawn()
+        together = dict.fromkeys(name for group in request.groups if len(group) > 1 for name in group)
+        asked = Distances(queries, ids, sizes, self._reader)
+        partial = self.peers.ask_each(dict.fromkeys(together, asked)) if together else {}
+        places = {name: at for at, name in enumerate(together)}
+        shared = [[places[name] for name in group] for group in request.groups if len(group) > 1]
+        parts = [answer.distances.encrypted for answer in partial.values()]
+        totals = self._keys[self._reader].add_groups(parts, shared)
+        orders = []
+        for number, group in enumerate(request.groups):
+            if len(group) == 1:
+                orders.append(self.peers.ask_one(group[0], SortOwn(queries, ids, sizes, request.first)))
+                continue
+            total = next(totals)
+            self.operations["additions"] += packs(total) * (len(group) - 1)
+            sent = self.outbox.pass_on(total, TOTAL)
+            orders.append(self.peers.ask_one(self._reader, Sort(number, sent, sizes, request.first)))
+        return self._named(np.arange(len(counts)), orders)
+
+    @serves
+    def rest(self, request: Rest) -> Ranked:
+        at, start, stop = request.queries, request.start, request.stop
+        orders: list[Sorted] = []
+        for number, group in enumerate(self._groups):
+            if len(group) == 1:
+                orders.append(self.peers.ask_one(group[0], FurtherOwn(at, start, stop)))
+            else:
+                orders.append(self.peers.ask_one(self._reader, Further(number, at, start, stop)))
+        return self._named(at.tensor.numpy().astype(np.int64), orders)
+
+    def _drawn(self) -> str:
+        """Server.scheduler(): a random one of those who can sort."""
+        names = sorted(self._keys)
+        return names[int(torch.randint(len(names), (), generator=self.generator))]
+
+    def _named(self, at: NDArray[np.int64], orders: list[Sorted]) -> Ranked:
+        """Server.scheduler_callback(): places among the candidates become pseudo ids."""
+        place = np.stack([answer.order.tensor.numpy() for answer in orders])
+        if self._ids is None:
+            ids = following(self._asked[at], place, self.total_rows)
+        else:
+            starts = np.cumsum(self._counts) - self._counts
+            ids = self._ids[np.minimum(starts[at][:, None] + place, len(self._ids) - 1)]
+        return Ranked(self._release(np.where(place < 0, -1, ids), SORTED))
+
+    def _release(self, values: Ids | NDArray[np.int64], as_: str) -> Released:
+        return self.outbox.release(torch.from_numpy(np.ascontiguousarray(values).astype(np.int32)), as_)

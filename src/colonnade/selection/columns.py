@@ -1,0 +1,102 @@
+"""What a participant computes from its own columns: sub-rankings, and partial distances of candidates."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator
+
+from colonnade.selection.fagin import Ids
+from colonnade.selection.knn_mi import Numbers, Whole, following, ordered, squared_distances
+
+
+def shuffled(rows: int, seed: int) -> Whole:
+    """The row behind each pseudo id; equal at all who know the seed."""
+    order: Whole = torch.randperm(rows, generator=Generator().manual_seed(seed)).numpy()
+    return order
+
+
+def standardised(columns: Numbers) -> Numbers:
+    """Every column with mean 0 and standard deviation 1; a constant one becomes 0."""
+    centred = columns - columns.mean(0)
+    spread = centred.std(0)
+    varies = spread > 1e-12 * np.abs(columns).max(0)
+    found: Numbers = np.where(varies, centred / np.where(varies, spread, 1.0), 0.0)
+    return found
+
+
+STEPS = 2.0**36
+
+
+class Columns:
+    """Columns [N, F] in the order of pseudo ids. Partial distances are rounded to their reach / 2^36: what is equal but
+    for float errors becomes equal, here and in sums, which are then exact, so that ties are ties for everybody."""
+
+    def __init__(self, values: Numbers) -> None:
+        self.values, self.rows = np.ascontiguousarray(values), len(values)
+        self._steps = STEPS / self.reach()
+        self._order = np.argsort(values[:, 0], kind="stable") if values.shape[1] == 1 else None
+
+    def reach(self) -> float:
+        """The power of two above every partial distance."""
+        widest = float(((self.values.max(0) - self.values.min(0)) ** 2).sum())
+        return 2.0 ** math.ceil(math.log2(max(widest, 1e-30)))
+
+    def ranking(self, queries: Whole, start: int, stop: int) -> Ids:
+        """The pseudo ids from the start-th nearest up to the stop-th, [queries, stop - start]; a query not its own."""
+        if self._order is not None and 4 * stop < self.rows:
+            found = self._in_a_line(queries, stop)
+        else:
+            found = self._nearest(queries, stop)
+        return found[:, start:stop].astype(np.int32)
+
+    def distances(self, queries: Whole, ids: NDArray[np.int32] | None, sizes: Ids) -> Numbers:
+        """Partial distances of each query's candidates, one after the other; without ids, of all rows that follow."""
+        if ids is None:
+            return self._rounded(squared_distances(self.values, queries)).reshape(-1)
+        asking, total = np.repeat(queries, sizes), np.zeros(len(ids))
+        for column in self.values.T:
+            difference = column[asking] - column[ids]
+            total += difference * difference
+        return self._rounded(total)
+
+    def _rounded(self, distances: Numbers) -> Numbers:
+        """In place."""
+        distances *= self._steps
+        np.rint(distances, out=distances)
+        distances /= self._steps
+        return distances
+
+    def _nearest(self, queries: Whole, stop: int) -> Whole:
+        distances = self._rounded(squared_distances(self.values, queries))
+        if 4 * stop >= self.rows:
+            return following(queries, ordered(distances)[:, :stop], self.rows)
+        near = np.sort(np.argpartition(distances, stop - 1, axis=1)[:, :stop], axis=1)
+        values = np.take_along_axis(distances, near, 1)
+        found = np.take_along_axis(near, ordered(values), 1)
+        cut = (distances <= values.max(1, keepdims=True)).sum(1) > stop  # ties, some of which were left out
+        if cut.any():
+            found[cut] = np.argsort(distances[cut], axis=1, kind="stable")[:, :stop]
+        return following(queries, found, self.rows)
+
+    def _in_a_line(self, queries: Whole, stop: int) -> Whole:
+        """One column: what is near lies side by side once it is sorted."""
+        assert self._order is not None
+        column = self.values[:, 0]
+        place = np.searchsorted(column, column[queries], sorter=self._order)
+        left = np.clip(place - stop, 0, self.rows - 2 * stop - 1)
+        window = self._order[left[:, None] + np.arange(2 * stop + 1)]
+        difference = column[queries, None] - column[window]
+        distances = np.where(window == queries[:, None], np.inf, self._rounded(difference * difference))
+        order = np.lexsort(((window - queries[:, None]) % self.rows, distances))[:, :stop]
+        farthest = np.take_along_axis(distances, order[:, -1:], 1)[:, 0]
+        found: Whole = np.take_along_axis(window, order, 1)
+        edges = np.where(np.isfinite(distances[:, [0, -1]]), distances[:, [0, -1]], 0.0)
+        inner = np.stack([left > 0, left + 2 * stop + 1 < self.rows], axis=1)
+        unsure = (inner & (edges <= farthest[:, None])).any(1)  # as near as what was found, and maybe more outside
+        if unsure.any():
+            found[unsure] = self._nearest(queries[unsure], stop)
+        return found

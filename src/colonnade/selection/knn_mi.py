@@ -1,0 +1,127 @@
+"""Mutual information between columns and labels, from nearest neighbours, in nats.
+
+Ross (PLoS ONE 2014) for classes, over queries q among the N rows:
+
+    I = psi(N) - <psi(N_q)> + psi(k) - <psi(m_q)>
+
+N_q rows have q's label; m_q rows, q among them, are nearer to q than its k-th nearest neighbour with that label. It
+depends on the distances only through their order: the k-th row of q's own label, in the order of distance, is the
+m_q-th of all. So ranks are all that parties need to tell. A class with fewer than k other rows has all of them as
+neighbours, and a row that is alone in its class is no query. Rows at one distance are taken in the order in which they
+follow the query, from the last row on to the first; parties shuffle rows before. scikit-learn breaks ties by adding a
+little noise, to the same end.
+
+Kraskov, Stögbauer and Grassberger (Physical Review E 2004), the first estimator, for numbers:
+
+    I = psi(N) + psi(k) - <psi(n_x + 1) + psi(n_y + 1)>
+
+n_x other rows are nearer in the columns, n_y in the target, than the k-th neighbour in the larger of the two. This one
+compares distances, so ranks do not suffice for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.errors import DataError
+
+Numbers = NDArray[np.float64]
+Whole = NDArray[np.int64]
+AT_ONCE = 1 << 22
+"""Distances in memory at a time."""
+
+
+def ross_from_ranks(rows: int, same: Whole, neighbours: Whole, ranks: Whole) -> float:
+    """The estimate, of N, and of N_q, k and m_q for each query."""
+    from scipy.special import digamma
+
+    return float(digamma(rows) - np.mean(digamma(same) - digamma(neighbours) + digamma(ranks)))
+
+
+def counts(labels: Whole, k: int) -> tuple[Whole, Whole]:
+    """N_q and k of each row, if it were a query."""
+    _, which, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    same = sizes[which].astype(np.int64)
+    return same, np.minimum(k, same - 1)
+
+
+def possible_queries(labels: Whole) -> Whole:
+    """The rows that are not alone in their class."""
+    found: Whole = np.flatnonzero(counts(labels, 1)[1] > 0)
+    if not len(found):
+        raise DataError(
+            f"Neighbours of a label need two rows that have it, and all {len(labels)} labels differ. "
+            "Give classes, or cut numbers into bins."
+        )
+    return found
+
+
+def kth(same: NDArray[np.bool_], k: Whole) -> Whole:
+    """Along the last axis, the position (from 1) of the k-th True; 0 where there are fewer."""
+    reached = np.cumsum(same, axis=-1, dtype=np.int32) >= k[..., None]
+    return np.where(reached[..., -1], reached.argmax(-1) + 1, 0).astype(np.int64)
+
+
+def squared_distances(columns: Numbers, queries: Whole) -> Numbers:
+    """[queries, rows - 1], to the other rows, in the order in which they follow the query. Column by column, so that
+    equal rows are equally far to the last bit."""
+    rows = len(columns)
+    total = np.zeros((len(queries), rows - 1))
+    for column in columns.T:
+        twice = np.concatenate([column, column])
+        difference = np.lib.stride_tricks.sliding_window_view(twice, rows - 1)[queries + 1] - column[queries, None]
+        total += difference * difference
+    return total
+
+
+def following(queries: Whole, places: NDArray[np.integer[Any]], rows: int) -> Whole:
+    """The row at a place (from 0) after each query."""
+    return (queries[:, None] + 1 + places) % rows
+
+
+def ross(columns: Numbers, labels: Whole, *, k: int = 3, queries: Whole | None = None) -> float:
+    """Of joined columns [N, F]: what a selection computes without joining them. `queries`: all rows, unless given."""
+    same, neighbours = counts(labels, k)
+    asked = possible_queries(labels) if queries is None else queries
+    ranks = []
+    for part in _parts(asked, len(columns)):
+        order = ordered(squared_distances(columns, part), 1e-12 * columns.shape[1])
+        same_label = labels[following(part, order, len(columns))] == labels[part, None]
+        ranks.append(kth(same_label, neighbours[part]))
+    return ross_from_ranks(len(columns), same[asked], neighbours[asked], np.concatenate(ranks))
+
+
+def kraskov(columns: Numbers, target: Numbers, *, k: int = 3) -> float:
+    """Of joined columns [N, F] and a number for each row; distances are compared, so scale both alike."""
+    from scipy.special import digamma
+
+    rows, total = len(columns), 0.0
+    for part in _parts(np.arange(rows), rows):
+        x, y = (np.sqrt(squared_distances(values, part)) for values in (columns, target[:, None]))
+        radius = np.partition(np.maximum(x, y), k - 1, axis=1)[:, k - 1, None]
+        total += sum(float(digamma(1 + (d < radius).sum(1)).sum()) for d in (x, y))
+    return float(digamma(rows) + digamma(k)) - total / rows
+
+
+def ordered(distances: Numbers, tolerance: float = 0.0) -> Whole:
+    """Each row's positions, nearest first, [queries, rows]; those that differ by no more than the tolerance count as
+    equally far, and are taken in the order given."""
+    order = np.argsort(distances, axis=1)  # twice as fast as a stable sort, which only rows with ties need
+    found = np.take_along_axis(distances, order, 1)
+    apart = (found[:, 1:] > found[:, :-1] + tolerance) | np.isinf(found[:, 1:])
+    again = np.flatnonzero(~apart.all(1))
+    if len(again):
+        ranks, places = np.zeros((len(again), order.shape[1]), dtype=np.int32), order[again]
+        np.put_along_axis(ranks, places[:, 1:], np.cumsum(apart[again], axis=1, dtype=np.int32), 1)
+        order[again] = np.argsort(ranks, axis=1, kind="stable")
+    return order
+
+
+def _parts(queries: Whole, rows: int) -> Iterator[Whole]:
+    size = max(1, AT_ONCE // rows)
+    for start in range(0, len(queries), size):
+        yield queries[start : start + size]

@@ -1,0 +1,151 @@
+"""VF-MINE (Jiang et al., VF-PS, NeurIPS 2022, Section 3.2 and Algorithm 1), as the leader drives it: the mutual
+information of the label with the joined columns of each of several groups of participants.
+
+    leader            a seed for the shuffle -> participants; queries, by pseudo id -> aggregation server
+    participants      sub-rankings of pseudo ids -> aggregation server, page by page
+    aggregation       pseudo ids seen in all lists -> leader, who stops the scan at the k-th of the query's own label
+    participants      [d_i] of the candidates, encrypted -> aggregation server, which adds them up for each group S
+    who decrypts      sorts d_S -> aggregation server: places only, which it turns into pseudo ids -> leader
+    leader            m_q = the place of the k-th of the query's own label; Ross's estimate
+
+By Fagin's inclusion property the candidates of all participants together contain those of every group of them, so one
+scan, and one encryption of each participant's distances, serves all groups (batching). The leader asks for as many
+places as it needs to find the k-th, and learns no more of the order. A group of one sorts its own distances itself.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from colonnade.core import Party, Peers, Released, Seat
+from colonnade.encryption.key_server import AskPublicKey
+from colonnade.errors import ConfigError
+from colonnade.selection.aggregation import Begin, More, Rank, Rest, Scan
+from colonnade.selection.columns import shuffled
+from colonnade.selection.fagin import first_page
+from colonnade.selection.knn_mi import Whole, counts, kth, possible_queries, ross_from_ranks
+from colonnade.selection.participant import Join, Prepare
+from colonnade.selection.settings import SelectionSettings
+from colonnade.selection.sorting import limit
+
+QUERIES, STOPS, UNFINISHED = "queries", "stops", "unfinished"
+AT_ONCE = 1 << 22
+"""Rows times queries in one go; a quarter of it where all rows are candidates."""
+PLACES = 2
+"""The first places asked for, in multiples of where the k-th is if the columns tell nothing about the label."""
+
+Group = tuple[str, ...]
+Watch = Callable[[int, int], None]
+
+
+class Leader(Party):
+    """Holds the labels and drives. `shuffle` is the seed of pseudo ids: from the operating system, unless a simulation
+    is to be repeated."""
+
+    def __init__(
+        self, seat: Seat, labels: Whole, settings: SelectionSettings, *, server: str, shuffle: int | None = None
+    ) -> None:
+        super().__init__(seat)
+        self.settings, self.server = settings, server
+        self.shuffle = secrets.randbits(62) if shuffle is None else shuffle
+        order = shuffled(len(labels), self.shuffle)
+        self.labels = labels[order]  # by pseudo id, as is all that follows
+        self.same, self.neighbours = counts(self.labels, settings.k)
+        possible = possible_queries(labels)
+        drawn = torch.randperm(len(possible), generator=self.generator).numpy()[: settings.queries]
+        self.queries: Whole = np.argsort(order)[possible[drawn]]
+        self.participants: tuple[str, ...] = ()
+
+    def meet(self, peers: Peers, participants: Sequence[str], readers: Sequence[str]) -> None:
+        """Tell the shuffle, agree on a scale, and pass the public keys of those who may sort on to all."""
+        self.peers, self.participants = peers, tuple(participants)
+        cards = peers.ask_each(dict.fromkeys(self.participants, Join(self.shuffle)))
+        for name, card in cards.items():
+            if card.rows != len(self.labels):
+                raise ConfigError(
+                    f"'{name}' has {card.rows} rows and '{self.name}' {len(self.labels)} labels. Align them first."
+                )
+        reach = max(float(card.reach.tensor[0]) for card in cards.values())
+        keys = {name: peers.ask_one(name, AskPublicKey()).public for name in readers}
+        unit = limit(self.settings.scheme, len(self.participants)) / reach
+        peers.ask_each(dict.fromkeys(self.participants, Prepare(keys, unit)))
+        peers.ask_one(self.server, Begin(len(self.labels), keys))
+
+    def information(self, groups: Sequence[Group], watch: Watch | None = None) -> dict[Group, float]:
+        """The mutual information of each group's joined columns with the label, in nats."""
+        wanted = list(dict.fromkeys(groups)) if self.settings.batching else list(groups)
+        runs = [wanted] if self.settings.batching else [[group] for group in wanted]
+        found: dict[Group, float] = {}
+        size = max(1, (AT_ONCE if self.settings.fagin else AT_ONCE // 4) // len(self.labels))
+        total, done = len(runs) * len(self.queries), 0
+        for run in runs:
+            ranks = []
+            for start in range(0, len(self.queries), size):
+                part = self.queries[start : start + size]
+                ranks.append(self._ranks(run, part))
+                done += len(part)
+                if watch is not None:
+                    watch(done, total)
+            joined = np.concatenate(ranks, axis=1)
+            for group, places in zip(run, joined, strict=True):
+                same, neighbours = self.same[self.queries], self.neighbours[self.queries]
+                found[group] = ross_from_ranks(len(self.labels), same, neighbours, places)
+        return found
+
+    def _ranks(self, groups: list[Group], queries: Whole) -> Whole:
+        """m_q, [groups, queries]."""
+        k, asked = self.neighbours[queries], self._release(queries, QUERIES)
+        stops = self._scan(groups, queries, asked) if self.settings.fagin else None
+        step = PLACES * int(np.ceil(np.median(k * len(self.labels) / self.same[queries])))
+        answer = self.peers.ask_one(self.server, Rank(tuple(groups), asked, stops, step))
+        ranks = np.zeros((len(groups), len(queries)), dtype=np.int64)
+        missing = np.broadcast_to(k, ranks.shape).copy()
+        at, start = np.arange(len(queries)), 0
+        while True:
+            same = self._own_label(answer.ids.tensor.numpy(), queries[at])
+            found, open_ = kth(same, missing[:, at]), ranks[:, at] == 0
+            ranks[:, at] = np.where(open_ & (found > 0), start + found, ranks[:, at])
+            missing[:, at] -= same.sum(-1)
+            at = np.flatnonzero((ranks == 0).any(0))
+            if not len(at):
+                return ranks
+            start, step = start + step, 2 * step
+            answer = self.peers.ask_one(self.server, Rest(self._release(at, UNFINISHED), start, start + step))
+
+    def _scan(self, groups: list[Group], queries: Whole, asked: Released) -> Released:
+        """Fagin, until every query has k instances of its own label that were seen in all lists: which of these is the
+        last."""
+        among = tuple(name for name in self.participants if any(name in group for group in groups))
+        page = first_page(len(self.labels), len(among), self.settings.k)
+        at, stops = np.arange(len(queries)), np.full(len(queries), -1, dtype=np.int64)
+        seen, had = np.zeros(len(queries), dtype=np.int64), np.zeros(len(queries), dtype=np.int64)
+        answer = self.peers.ask_one(self.server, Scan(among, asked, page))
+        while True:
+            ids, sizes = answer.ids.tensor.numpy(), answer.counts.tensor.numpy().astype(np.int64)
+            padded = np.full((len(at), int(sizes.max(initial=0)) + 1), -1, dtype=np.int64)
+            padded[np.arange(padded.shape[1]) < sizes[:, None]] = ids
+            same = self._own_label(padded, queries[at])
+            found = kth(same, self.neighbours[queries[at]] - had[at])
+            stops[at] = np.where(found > 0, seen[at] + found - 1, -1)
+            had[at] += same.sum(1)
+            seen[at] += sizes
+            at = at[stops[at] < 0]
+            if not len(at):
+                return self._release(stops, STOPS)
+            page = 2 * page
+            answer = self.peers.ask_one(self.server, More(self._release(at, UNFINISHED), page))
+
+    def _own_label(self, ids: NDArray[np.int32] | Whole, queries: Whole) -> NDArray[np.bool_]:
+        """Which of the instances, [..., queries, length], have their query's label; -1 is none."""
+        same: NDArray[np.bool_] = (self.labels[ids] == self.labels[queries][:, None]) & (ids >= 0)
+        return same
+
+    def _release(self, values: Whole, as_: str) -> Released:
+        tensor: Tensor = torch.from_numpy(values.astype(np.int32))
+        return self.outbox.release(tensor, as_)

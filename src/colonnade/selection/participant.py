@@ -1,0 +1,180 @@
+"""A participant: it ranks rows by its own columns, encrypts partial distances, and names rows by pseudo ids alone.
+
+All participants and the leader shuffle rows by one seed, which the leader draws and tells them and nobody else. What
+an aggregation server sees of a row is its place after the shuffle.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from colonnade.core import Ciphertext, Message, Party, Released, Request, Seat, serves
+from colonnade.core.message import Done
+from colonnade.encryption import PublicKey, read_public_key
+from colonnade.encryption.key_server import AskPublicKey, Key
+from colonnade.selection.columns import Columns, shuffled, standardised
+from colonnade.selection.knn_mi import Numbers
+from colonnade.selection.sorting import ORDER, Further, Orders, Sort, Sorted, Sorter, packs
+
+RANKING, DISTANCES, REACH = "ranking", "distances", "reach"
+
+
+class Card(Message):
+    """How many rows it has, and the power of two above all its partial distances, so that all scale alike."""
+
+    rows: int
+    reach: Released
+
+
+class Join(Request[Card]):
+    """From the leader alone: the seed of the shuffle is not for the servers."""
+
+    seed: int
+
+
+class Prepare(Request[Done]):
+    """The public keys of those who may sort, and what a partial distance is multiplied by before it is encrypted."""
+
+    keys: dict[str, Released]
+    unit: float
+
+
+class Ranking(Message):
+    """Pseudo ids, nearest first, [queries, page]."""
+
+    ids: Released
+
+
+class RankRows(Request[Ranking]):
+    """The participant's own nearest rows of each query, from the start-th to the stop-th."""
+
+    queries: Released
+    start: int
+    stop: int
+
+
+class Partial(Message):
+    distances: Ciphertext
+
+
+class Distances(Request[Partial]):
+    """Partial distances of candidates, encrypted for the `reader`. No ids: of all rows but the query."""
+
+    queries: Released
+    ids: Released | None
+    counts: Released
+    reader: str
+
+
+class SortOwn(Request[Sorted]):
+    """A group of one: the participant sorts its own distances, and nobody needs to decrypt them."""
+
+    queries: Released
+    ids: Released | None
+    counts: Released
+    first: int
+
+
+class FurtherOwn(Request[Sorted]):
+    """More of what it sorted of its own."""
+
+    queries: Released
+    start: int
+    stop: int
+
+
+class Participant(Party):
+    """Holds columns [N, F]."""
+
+    _columns: Columns
+    _own: Orders
+
+    def __init__(self, seat: Seat, features: Numbers, *, scaling: str = "standard") -> None:
+        super().__init__(seat)
+        self._features = standardised(features) if scaling == "standard" else features
+        self._keys: dict[str, PublicKey] = {}
+        self._unit, self.sorter, self.operations = 1.0, None, Counter[str]()
+
+    sorter: Sorter | None
+
+    def make_keys(self, scheme: str, most: int) -> Sorter:
+        """To be drawn as the one who sorts."""
+        self.sorter = Sorter(scheme, most)
+        return self.sorter
+
+    @serves
+    def ask_public_key(self, request: AskPublicKey) -> Key:  # noqa: ARG002
+        return Key(self.outbox.publish(self._sorter().secret.public.to_bytes(), "public_key"))
+
+    @serves
+    def join(self, request: Join) -> Card:
+        self._columns = Columns(self._features[shuffled(len(self._features), request.seed)])
+        return Card(len(self._features), self.outbox.release(torch.tensor([self._columns.reach()]), REACH))
+
+    @serves
+    def prepare(self, request: Prepare) -> Done:
+        self._keys = {name: read_public_key(key) for name, key in request.keys.items()}
+        self._unit = request.unit
+        return Done()
+
+    @serves
+    def rank_rows(self, request: RankRows) -> Ranking:
+        fits = 0 <= request.start < request.stop < self._columns.rows
+        self.expect(fits, f"it has no rows {request.start} to {request.stop} of {self._columns.rows - 1}")
+        found = self._columns.ranking(self._numbers(request.queries), request.start, request.stop)
+        return Ranking(self.outbox.release(torch.from_numpy(found), RANKING))
+
+    @serves
+    def distances(self, request: Distances) -> Partial:
+        key = self._keys.get(request.reader)
+        self.expect(key is not None, f"it was given no key of {request.reader!r}; there are {sorted(self._keys)}")
+        assert key is not None
+        values = self._partial(request.queries, request.ids, request.counts) * self._unit
+        sent = self.outbox.encrypt(torch.from_numpy(values), DISTANCES, key=key)
+        self.operations["encryptions"] += packs(sent.encrypted)
+        return Partial(sent)
+
+    @serves
+    def sort_own(self, request: SortOwn) -> Sorted:
+        values = self._partial(request.queries, request.ids, request.counts)
+        self._own = Orders(values, request.counts.tensor.numpy())
+        return Sorted(self.outbox.release(self._own.part(0, request.first), ORDER))
+
+    @serves
+    def further_own(self, request: FurtherOwn) -> Sorted:
+        part = self._own.part(request.start, request.stop, request.queries.tensor.numpy())
+        return Sorted(self.outbox.release(part, ORDER))
+
+    @serves
+    def sort(self, request: Sort) -> Sorted:
+        sorter = self._sorter()
+        found = sorter.parties(request.total)
+        self.expect(found >= sorter.least, f"it sorts sums of {sorter.least} or more, and this is of {found}")
+        return Sorted(self.outbox.release(sorter.sort(request), ORDER))
+
+    @serves
+    def further(self, request: Further) -> Sorted:
+        return Sorted(self.outbox.release(self._sorter().further(request), ORDER))
+
+    def _sorter(self) -> Sorter:
+        self.expect(self.sorter is not None, "it has made no keys, so nothing was encrypted for it")
+        assert self.sorter is not None
+        return self.sorter
+
+    def _numbers(self, released: Released) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = released.tensor.to(torch.int64).numpy()
+        inside = not len(found) or (found.min() >= 0 and found.max() < self._columns.rows)
+        self.expect(bool(inside), f"pseudo ids must be below {self._columns.rows}")
+        return found
+
+    def _partial(self, queries: Released, ids: Released | None, counts: Released) -> Numbers:
+        candidates = None if ids is None else self._numbers(ids).astype(np.int32)
+        asked = self._numbers(queries)
+        sizes = counts.tensor.numpy()
+        expected = len(asked) * (self._columns.rows - 1) if candidates is None else len(candidates)
+        self.expect(len(sizes) == len(asked) and int(sizes.sum()) == expected, "counts and candidates do not fit")
+        return self._columns.distances(asked, candidates, sizes)

@@ -1,0 +1,125 @@
+"""Whoever can decrypt sorts, and tells only the order: the key server, who has no data and does not know which rows
+these are, or, as in Algorithm 1 of the paper, a participant.
+
+In Algorithm 1 all participants hold one secret key. Here a secret key never leaves who made it: every participant
+makes one of its own, and a query's distances are encrypted for the participant drawn to sort them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from colonnade.core import Ciphertext, Encrypted, Message, Released, Request, Seat, roles, serves
+from colonnade.encryption import make_keys
+from colonnade.encryption.key_server import AskPublicKey, Key
+from colonnade.selection.fagin import Ids
+from colonnade.selection.knn_mi import Numbers, ordered
+
+ORDER = "order"
+PACK = {"ckks": 4096, "bfv": 8192}
+"""Values that share a ciphertext, in keys for sums."""
+CAPACITY = {"ckks": 2.0**16, "bfv": 2.0**28}
+"""Of a sum; what is not encrypted is scaled like CKKS."""
+
+
+class Sorted(Message):
+    """Positions among each query's candidates, nearest first; -1 beyond the last."""
+
+    order: Released
+
+
+class Sort(Request[Sorted]):
+    """Decrypt a group's sum of distances and sort it, query by query; `counts` says how many candidates each has."""
+
+    group: int
+    total: Ciphertext
+    counts: Released
+    first: int
+
+
+class Further(Request[Sorted]):
+    """More of what was sorted last, for some of the queries."""
+
+    group: int
+    queries: Released
+    start: int
+    stop: int
+
+
+class Orders:
+    """Candidates in the order of their distance, [queries, most candidates]."""
+
+    def __init__(self, values: Numbers, counts: Ids, tolerance: float = 0.0) -> None:
+        padded = np.full((len(counts), int(counts.max(initial=0))), np.inf)
+        present = np.arange(padded.shape[1]) < counts[:, None]
+        padded[present] = values
+        self._order = ordered(padded, tolerance).astype(np.int32)
+        self._order[~present] = -1
+
+    def part(self, start: int, stop: int, queries: NDArray[np.int64] | None = None) -> Tensor:
+        rows = self._order if queries is None else self._order[queries]
+        return torch.from_numpy(np.ascontiguousarray(rows[:, start:stop]))
+
+
+class Sorter:
+    """A secret key, and what was sorted with it last."""
+
+    def __init__(self, scheme: str, most: int, least: int = 2) -> None:
+        self.secret = make_keys(scheme, use="sums", limit=limit(scheme, most))
+        self.least, self.operations = least, Counter[str]()
+        self._orders: dict[int, Orders] = {}
+
+    def sort(self, request: Sort) -> Tensor:
+        encrypted = request.total.encrypted
+        if not request.group:
+            self._orders.clear()
+        values = self.secret.decrypt(encrypted).numpy()
+        self.operations["decryptions"] += packs(encrypted)
+        noise = 2 * self.parties(request.total) * self.secret.public.error  # what differs by less is a tie
+        found = self._orders[request.group] = Orders(values, request.counts.tensor.numpy(), noise)
+        return found.part(0, request.first)
+
+    def further(self, request: Further) -> Tensor:
+        return self._orders[request.group].part(request.start, request.stop, request.queries.tensor.numpy())
+
+    def parties(self, total: Ciphertext) -> int:
+        """Of how many parties' values a sum is, by the bound that it carries."""
+        return round(total.encrypted.bound / self.secret.public.limit)
+
+
+def limit(scheme: str, most: int) -> float:
+    """Of one participant's value, so that so many fit into a sum: a power of two, to scale by without rounding."""
+    return 2.0 ** math.floor(math.log2(CAPACITY.get(scheme, 2.0**16) / most))
+
+
+def packs(encrypted: Encrypted) -> int:
+    """How many ciphertexts these values take."""
+    return -(-math.prod(encrypted.shape) // PACK.get(encrypted.scheme, 4096))
+
+
+class KeyServer(roles.KeyServer):
+    """Trusted to work with nobody else; opens sums of two or more participants only."""
+
+    def __init__(self, seat: Seat, *, scheme: str = "ckks", most: int = 64) -> None:
+        super().__init__(seat)
+        self.sorter = Sorter(scheme, most)
+
+    @serves
+    def ask_public_key(self, request: AskPublicKey) -> Key:  # noqa: ARG002
+        return Key(self.outbox.publish(self.sorter.secret.public.to_bytes(), "public_key"))
+
+    @serves
+    def sort(self, request: Sort) -> Sorted:
+        found, least = self.sorter.parties(request.total), self.sorter.least
+        self.expect(found >= least, f"it sorts sums of {least} or more participants, and this is of {found}")
+        return Sorted(self.outbox.release(self.sorter.sort(request), ORDER))
+
+    @serves
+    def further(self, request: Further) -> Sorted:
+        return Sorted(self.outbox.release(self.sorter.further(request), ORDER))
