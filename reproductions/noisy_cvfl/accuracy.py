@@ -4,29 +4,27 @@ Embeddings go up, and the others' embeddings and the server model come down, all
 counts both. The labels, which every party is told once at the start, and what is sent for testing are left out. What is
 sent for testing is compressed (and made noisy) as in training.
 
-`colonnade reproduce cvfl-accuracy` runs it; `python reproductions/noisy_cvfl/accuracy.py --out FOLDER` also draws.
+A data set with a codec, a Q and a seed is a cell.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import math
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from colonnade import reproduction
 from colonnade.errors import Diverged
 from colonnade.federation import Federation, Settings
 from colonnade.federation.holdings import Holdings, from_dataset
-from colonnade.federation.run_directory import write_text
 from colonnade.reproduction import Plan, Study
-from colonnade.reproduction.pictures import COLOURS, MARKS
+from colonnade.reproduction.pictures import COLOURS, MARKS, save
 
-NAME = "cvfl-accuracy"
 LOCAL_STEPS = (1, 5, 10)
-RANGE = {"mnist": (0.0, 4.0), "cifar10": (-4.0, 4.0), "modelnet10": (0.0, 8.0)}  # of embeddings
+RANGE = {"cifar10": (-1.0, 1.0), "mnist": (0.0, 4.0), "modelnet10": (0.0, 8.0)}  # of embeddings
+ONE_SEED = "cifar10"
 SERVER_MODEL = {"codec": {"name": "quantize", "levels": 256}}  # z = 256 levels, without noise, as Theorem 4.2 has it
 QUICK_ROWS, QUICK_TEST, QUICK_BATCH = 4096, 2000, 128
 QUICK = {"mnist": (1, 10), "modelnet10": (1, 10)}  # the values of Q
@@ -50,7 +48,8 @@ def settings(path: Path, plan: Plan, holdings: Holdings, rule: Mapping[str, Any]
     """The data set's federation file, with a rule for embeddings and Q local iterations."""
     tables = Settings.from_toml(path).to_mapping()
     tables["algorithm"]["local_steps"] = q
-    tables["train"] |= {"epochs": max(plan.epochs)} | ({"batch_size": QUICK_BATCH} if plan.short else {})
+    if plan.short:
+        tables["train"] |= {"epochs": max(plan.epochs), "batch_size": QUICK_BATCH}
     parties = [name for name, held in holdings.parties.items() if held.features is not None]
     if rule:
         tables["parties"] = {name: {"outbox": {"embedding": rule}} for name in parties}
@@ -66,57 +65,88 @@ def traffic(federation: Federation) -> tuple[float, float]:
     return float(ways["in"]), float(ways["out"])
 
 
-def run(study: Study) -> None:
-    plan = study.plan
-    for data in QUICK if plan.short else RANGE:
-        path = plan.folder / "configs" / f"{data}.toml"
-        holdings = from_dataset(Settings.from_toml(path))
-        if plan.short:
-            holdings.splits["train"] = holdings.splits["train"][:QUICK_ROWS]
-            holdings.splits["test"] = holdings.splits["test"][:QUICK_TEST]
-        for q in QUICK[data] if plan.short else LOCAL_STEPS:
-            for name, rule in codecs(*RANGE[data]).items():
-                if plan.short and name not in QUICK_CODECS:
-                    continue
-                for seed in plan.seeds:
-                    chosen = settings(path, plan, holdings, rule, q)
-                    _one(study, data, q, name, study.federation(chosen, seed, holdings))
+class Run(NamedTuple):
+    data: str
+    q: int
+    codec: str
+    seed: int
+
+    @property
+    def title(self) -> str:
+        return f"{self.data}, Q {self.q}, {self.codec}"
 
 
-def _one(study: Study, data: str, q: int, name: str, federation: Federation) -> None:
+def table(plan: Plan) -> dict[str, Run]:
+    """Every run by the name of its cell: what takes longest first, and of that one seed alone."""
+    chosen = QUICK if plan.short else dict.fromkeys(RANGE, LOCAL_STEPS)
+    runs = [
+        Run(data, q, codec, seed)
+        for seed in plan.seeds
+        for data in chosen
+        for q in sorted(chosen[data], reverse=True)
+        for codec in codecs(*RANGE[data])
+        if (codec in QUICK_CODECS or not plan.short) and (seed == plan.seeds[0] or data != ONE_SEED)
+    ]
+    return {f"{one.title}, seed {one.seed}": one for one in runs}
+
+
+def cells(plan: Plan) -> list[str]:
+    return list(table(plan))
+
+
+@lru_cache(maxsize=1)
+def holdings_of(path: Path, short: bool) -> Holdings:
+    holdings = from_dataset(Settings.from_toml(path))
+    if short:
+        holdings.splits["train"] = holdings.splits["train"][:QUICK_ROWS]
+        holdings.splits["test"] = holdings.splits["test"][:QUICK_TEST]
+    return holdings
+
+
+def run(study: Study, cell: str) -> None:
     """Train, score the test rows at the end, and count."""
-    title = f"{data}, Q {q}, {name}"
+    plan, one = study.plan, table(study.plan)[cell]
+    path = plan.folder / "configs" / f"{one.data}.toml"
+    holdings = holdings_of(path, plan.short)
+    rule = codecs(*RANGE[one.data])[one.codec]
+    federation = study.federation(settings(path, plan, holdings, rule, one.q), one.seed, holdings)
     rounds = 0
     try:
         for step in federation.train():
             rounds += 1
             if study.watch is not None:
-                study.watch(f"{title}, seed {federation.settings.engine.seed}", step)
+                study.watch(cell, step)
         score = federation.evaluate("test")["accuracy"]
     except Diverged:
         score = float("nan")
     up, down = traffic(federation)
-    study.record(f"{title}: accuracy", score)
-    study.record(f"{title}: sent", (up + down) / 1e6, "MB")
-    if name != "none":  # which was trained first, with the same seeds
-        scores = study.measured[f"{title}: accuracy"].by_seed
-        plain = study.measured[f"{data}, Q {q}, none: accuracy"].by_seed[len(scores) - 1]
-        study.record(f"{title}: accuracy lost", plain - score)
-    if f"{data}, {name}: up per round" not in study.measured:  # the same for every Q and seed
-        study.record(f"{data}, {name}: up per round", up / rounds / 1e3, "kB")
-        study.record(f"{data}, {name}: down per round", down / rounds / 1e3, "kB")
+    study.record(f"{one.title}: accuracy", score)
+    study.record(f"{one.title}: sent", (up + down) / 1e6, "MB")
+    if (one.q, one.seed) == (LOCAL_STEPS[0], plan.seeds[0]) and rounds:  # the same for every Q and seed
+        study.record(f"{one.data}, {one.codec}: up per round", up / rounds / 1e3, "kB")
+        study.record(f"{one.data}, {one.codec}: down per round", down / rounds / 1e3, "kB")
 
 
-def draw(measured: list[dict[str, Any]], out: Path) -> list[Path]:
+def finish(study: Study) -> None:
+    """What each codec lost against none, seed by seed."""
+    for what, one in list(study.measured.items()):
+        found = re.fullmatch(r"(\w+, Q \d+, )(.*): accuracy", what)
+        plain = study.measured.get(f"{found[1]}none: accuracy") if found else None
+        if found and plain is not None and found[2] != "none":
+            for score, without in zip(one.by_seed, plain.by_seed, strict=False):
+                study.record(f"{what} lost", without - score)
+
+
+def draw(study: Study, out: Path) -> list[Path]:
     """Accuracy over MB sent, one line per family of codecs; one panel per data set and Q."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullLocator
 
-    mean = {one["what"]: one["mean"] for one in measured}
+    mean = {what: one.mean for what, one in study.measured.items()}
     points: dict[tuple[str, int], dict[str, list[tuple[float, float]]]] = {}
     for what, accuracy in mean.items():
         found = re.fullmatch(r"(\w+), Q (\d+), (\S+)(.*): accuracy", what)
-        if found and accuracy is not None:
+        if found and math.isfinite(accuracy):
             sent = mean[what.replace(": accuracy", ": sent")]
             points.setdefault((found[1], int(found[2])), {}).setdefault(found[3], []).append((sent, 100 * accuracy))
     rows, columns = sorted({data for data, _ in points}), sorted({q for _, q in points})
@@ -140,29 +170,4 @@ def draw(measured: list[dict[str, Any]], out: Path) -> list[Path]:
         grid[at][0].set_ylabel("test accuracy, %")
     handles, labels = max((axes.get_legend_handles_labels() for axes in grid.flat), key=lambda found: len(found[1]))
     figure.legend(handles, labels, frameon=False, ncols=len(families), loc="outside lower center")
-    out.mkdir(parents=True, exist_ok=True)
-    paths = [out / f"{NAME}.{ending}" for ending in ("png", "svg")]
-    for path in paths:
-        fresh = path.with_name(f".{path.name}")
-        figure.savefig(fresh, format=path.suffix[1:], dpi=130)
-        fresh.replace(path)
-    return paths
-
-
-def main() -> None:
-    words = argparse.ArgumentParser(description="Run cvfl-accuracy, or take a finished run's measured.json, and draw.")
-    words.add_argument("--out", type=Path, required=True, help="a folder for measured.json and the picture")
-    words.add_argument("--quick", action="store_true", help="a few minutes on two cores")
-    words.add_argument("--measured", type=Path, help="measured.json of a finished run: only draw")
-    given = words.parse_args()
-    if given.measured is None:
-        study = reproduction.reproduce(NAME, quick=given.quick)
-        given.out.mkdir(parents=True, exist_ok=True)
-        given.measured = given.out / "measured.json"
-        told = json.dumps([one.to_json() for one in study.measured.values()], indent=2)
-        write_text(given.measured, told + "\n")
-    print(*draw(json.loads(given.measured.read_text(encoding="utf-8")), given.out), sep="\n")
-
-
-if __name__ == "__main__":
-    main()
+    return save(figure, out / study.plan.name)

@@ -10,23 +10,23 @@ the paper assumes (Section 4.4.1). With top-k, one takes the zeros for values (t
 they were left out. With levels, one takes them for values, as the paper does; the other knows that they were rounded.
 The paper does not give N and p: here the variance N p (1 - p) equals the number of levels.
 
-`colonnade reproduce cvfl-inversion` runs it; `python reproductions/noisy_cvfl/inversion.py --out FOLDER` also draws.
+A data set with a defence or a depth, and a seed, is a cell.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
-from colonnade import models, reproduction
+from colonnade import models
 from colonnade.algorithms.splitnn import Embed
 from colonnade.attacks.inversion import PICTURE, Defence, defence_of, invert
 from colonnade.attacks.pictures import psnr, ssim
@@ -35,11 +35,12 @@ from colonnade.core.release import Packed
 from colonnade.errors import Diverged
 from colonnade.federation import Federation, Settings
 from colonnade.federation.holdings import Holdings, from_dataset
-from colonnade.federation.run_directory import write_text
-from colonnade.reproduction import Study
+from colonnade.reproduction import Plan, Study
+from colonnade.reproduction.pictures import save
 
-NAME = "cvfl-inversion"
-RANGE = {"mnist": (0.0, 4.0), "cifar10": (-4.0, 4.0)}
+RANGE = {"cifar10": (-1.0, 1.0), "mnist": (0.0, 4.0)}
+ONE_SEED = "cifar10"
+NO_ATTACK, SHOWN = "no attack", 8  # pictures on a sheet
 DEEPER: dict[str, list[dict[str, Any]]] = {  # one to four layers with weights
     "mnist": [{"name": "mlp", "hidden": [128] * layers, "width": 128} for layers in range(4)],
     "cifar10": [{"name": "linear", "width": 128}]
@@ -76,32 +77,58 @@ def defences(low: float, high: float) -> dict[str, dict[str, Any]]:
     return made | {"noisy 8 levels": {"mechanism": noise}}
 
 
-def run(study: Study) -> list[Rebuilt]:
-    """Everything; gives the pictures of the first seed."""
-    size, shown = QUICK if study.plan.short else FULL, []
-    for data in RANGE:
-        path = study.plan.folder / "configs" / f"{data}.toml"
-        holdings = from_dataset(Settings.from_toml(path))
-        if size.rows is not None:
-            holdings.splits["train"] = holdings.splits["train"][: size.rows]
-            holdings.splits["test"] = holdings.splits["test"][:2000]
-        judge = Judge(holdings, path, size)
-        _no_attack(study, path, holdings, judge, size.attacked)
-        kinds = {name: ("embedding", rule) for name, rule in defences(*RANGE[data]).items()}
-        kinds |= {f"depth {layers}": ("model", model) for layers, model in enumerate(DEEPER[data], start=1)}
-        for name, changed in kinds.items():
-            if study.plan.short and re.fullmatch(SKIPPED[data], name):
-                continue
-            for seed in study.plan.seeds:
-                try:
-                    federation = _trained(study, f"{data}, {name}", path, holdings, changed, seed)
-                except Diverged:
-                    study.record(f"{data}, {name}: accuracy", float("nan"))
-                    continue
-                for one in _attacked(federation, f"{data}, {name}", size):
-                    _score(study, one, judge)
-                    shown += [one] if seed == study.plan.seeds[0] else []
-    return shown
+def kinds(data: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """What is changed, by name: the rule for embeddings, or the local model."""
+    made = {name: ("embedding", rule) for name, rule in defences(*RANGE[data]).items()}
+    return made | {f"depth {layers}": ("model", model) for layers, model in enumerate(DEEPER[data], start=1)}
+
+
+def table(plan: Plan) -> dict[str, tuple[str, str, int]]:
+    """Data set, kind and seed by the name of the cell: what takes longest first, and of that one seed alone."""
+    runs = [(data, NO_ATTACK, plan.seeds[0]) for data in RANGE]
+    runs += [
+        (data, name, seed)
+        for seed in plan.seeds
+        for data in RANGE
+        for name in kinds(data)
+        if not (plan.short and re.fullmatch(SKIPPED[data], name)) and (seed == plan.seeds[0] or data != ONE_SEED)
+    ]
+    return {f"{data}, {name}, seed {seed}": (data, name, seed) for data, name, seed in runs}
+
+
+def cells(plan: Plan) -> list[str]:
+    return list(table(plan))
+
+
+@lru_cache(maxsize=2)
+def judged(path: Path, size: Size) -> tuple[Holdings, Judge]:
+    """The data, and who says whether a class can be seen."""
+    holdings = from_dataset(Settings.from_toml(path))
+    if size.rows is not None:
+        holdings.splits["train"] = holdings.splits["train"][: size.rows]
+        holdings.splits["test"] = holdings.splits["test"][:2000]
+    return holdings, Judge(holdings, path, size)
+
+
+def run(study: Study, cell: str) -> None:
+    data, name, seed = table(study.plan)[cell]
+    size = QUICK if study.plan.short else FULL
+    path = study.plan.folder / "configs" / f"{data}.toml"
+    holdings, judge = judged(path, size)
+    if name == NO_ATTACK:
+        for one in _unattacked(path, holdings, size.attacked):
+            study.arrays[one.title] = shown(one.guess, one.original)
+            _score(study, one, judge)
+        return
+    try:
+        federation = _trained(study, f"{data}, {name}", path, holdings, kinds(data)[name], seed)
+    except Diverged:
+        study.record(f"{data}, {name}: accuracy", float("nan"))
+        return
+    for one in _attacked(federation, f"{data}, {name}", size):
+        if seed == study.plan.seeds[0]:
+            study.arrays[one.title] = shown(one.guess, one.original)
+        _score(study, one, judge)
 
 
 def _trained(
@@ -109,7 +136,8 @@ def _trained(
 ) -> Federation:
     """With another rule for embeddings, or another local model."""
     (what, value), tables = changed, Settings.from_toml(path).to_mapping()
-    tables["train"] |= {"epochs": max(study.plan.epochs)} | ({"batch_size": 128} if study.plan.short else {})
+    if study.plan.short:
+        tables["train"] |= {"epochs": max(study.plan.epochs), "batch_size": 128}
     owners = [name for name, held in holdings.parties.items() if held.features is not None]
     if study.plan.short and "channels" in tables["model"]:
         tables["model"]["channels"] = [8, 16]
@@ -183,11 +211,14 @@ class Judge:
         self.model = models.build(spec, tuple(x.shape[1:]), seed=1, owner="judge").to(self.device)
         optimizer = torch.optim.Adam(self.model.parameters(), 2e-3)
         generator = Generator().manual_seed(1)
-        for _ in range(size.looks):
-            for batch in torch.split(torch.randperm(len(x), generator=generator), 128):
-                outputs = self.model(x[batch].to(self.device))
+        x, y = x.to(self.device), y.to(self.device)
+        orders = (torch.randperm(len(x), generator=generator) for _ in range(size.looks))
+        batches = [batch for order in orders for batch in torch.split(order, 128)]
+        with torch.backends.cudnn.flags(deterministic=True):  # every process has the same judge
+            for batch in batches:
+                outputs = self.model(x[batch])
                 optimizer.zero_grad()
-                torch.autograd.backward(nn.functional.cross_entropy(outputs, y[batch].to(self.device)))
+                torch.autograd.backward(nn.functional.cross_entropy(outputs, y[batch]))
                 optimizer.step()
 
     @torch.no_grad()
@@ -197,11 +228,18 @@ class Judge:
         return float((named == self.truth[: len(named)]).double().mean())
 
 
-def _no_attack(study: Study, path: Path, holdings: Holdings, judge: Judge, attacked: int) -> None:
+def _unattacked(path: Path, holdings: Holdings, attacked: int) -> Iterator[Rebuilt]:
+    """The least and the most that there is to see."""
     original = whole(holdings, path, holdings.splits["test"][:attacked])
     mean = whole(holdings, path, holdings.splits["train"]).mean(0).expand_as(original)
-    for title, guess in (("the mean picture", mean), ("the original", original)):
-        _score(study, Rebuilt(f"{path.stem}, {title}", original, guess), judge)
+    yield Rebuilt(f"{path.stem}, the mean picture", original, mean)
+    yield Rebuilt(f"{path.stem}, the original", original, original)
+
+
+def shown(pictures: Tensor, original: Tensor) -> NDArray[Any]:
+    """The first few, as bytes: from the darkest to the brightest of the originals."""
+    low, high = float(original.min()), float(original.max())
+    return (255 * (pictures[:SHOWN] - low) / (high - low)).clamp(0, 255).round().byte().cpu().numpy()
 
 
 def _score(study: Study, one: Rebuilt, judge: Judge) -> None:
@@ -211,40 +249,25 @@ def _score(study: Study, one: Rebuilt, judge: Judge) -> None:
     study.record(f"{one.title}: class seen", judge.sees(one.guess))
 
 
-def draw(found: list[Rebuilt], out: Path, shown: int = 8) -> list[Path]:
+def draw(study: Study, out: Path) -> list[Path]:
     """One sheet per data set: originals on top, then a line of reconstructions per defence and attacker."""
     from matplotlib.figure import Figure
 
-    out.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
-    for data in dict.fromkeys(one.title.split(", ")[0] for one in found):
-        mine = [one for one in found if one.title.startswith(data)]
-        lines = [("original", mine[0].original)] + [(one.title.removeprefix(f"{data}, "), one.guess) for one in mine]
-        low, high = float(mine[0].original.min()), float(mine[0].original.max())
-        figure = Figure(figsize=(2.2 + 0.8 * shown, 0.85 * len(lines)), layout="constrained")
-        grid = figure.subplots(len(lines), shown, squeeze=False)
-        for (title, pictures), axes in zip(lines, grid, strict=True):
-            for picture, place in zip(((pictures[:shown] - low) / (high - low)).clamp(0, 1), axes, strict=True):
-                place.imshow(picture.permute(1, 2, 0) if picture.dim() == 3 else picture, cmap="gray", vmin=0, vmax=1)
+    for data in RANGE:
+        mine = {title: lines for title, lines in study.arrays.items() if title.startswith(f"{data}, ")}
+        if not mine:
+            continue
+        titles = sorted(mine, key=lambda title: not title.endswith("the original"))
+        figure = Figure(figsize=(2.2 + 0.8 * SHOWN, 0.85 * len(titles)), layout="constrained")
+        for title, axes in zip(titles, figure.subplots(len(titles), SHOWN, squeeze=False), strict=True):
+            for picture, place in zip(mine[title], axes, strict=True):
+                place.imshow(
+                    picture.transpose(1, 2, 0) if picture.ndim == 3 else picture, cmap="gray", vmin=0, vmax=255
+                )
                 place.set(xticks=[], yticks=[])
                 place.spines[:].set_visible(False)
-            axes[0].set_ylabel(title, rotation=0, ha="right", va="center", fontsize=9)
-        paths.append(out / f"{NAME}-{data}.png")
-        figure.savefig(fresh := paths[-1].with_suffix(".tmp"), format="png", dpi=110)
-        fresh.replace(paths[-1])
+            name = title.removeprefix(f"{data}, ")
+            axes[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
+        paths += save(figure, out / f"{study.plan.name}-{data}", ("png",))
     return paths
-
-
-def main() -> None:
-    words = argparse.ArgumentParser(description="Run cvfl-inversion and draw what was rebuilt.")
-    words.add_argument("--out", type=Path, required=True, help="a folder for measured.json and the sheets")
-    words.add_argument("--quick", action="store_true", help="a few minutes on two cores")
-    given, plan = words.parse_args(), reproduction.plan(NAME)
-    study = Study(plan.shortened() if given.quick else plan)
-    print(*draw(run(study), given.out), sep="\n")
-    told = json.dumps([one.to_json() for one in study.measured.values()], indent=2)
-    write_text(given.out / "measured.json", told + "\n")
-
-
-if __name__ == "__main__":
-    main()

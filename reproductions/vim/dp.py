@@ -8,31 +8,30 @@ Scores are of test rows whose uploads are as they are: the noise protects traini
 what is left when they go through the same noise. Epsilon is stated twice: for somebody who does not know the batches
 (Theorem 1), and for the label owner, who does (exact, a release of every row per epoch).
 
-`colonnade reproduce vim-dp` runs it; `python reproductions/vim/dp.py --out FOLDER` also draws.
+Every run is a cell of its own; so are the epsilons, which need dp-accounting and no training.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import math
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from colonnade import reproduction
 from colonnade.algorithms import find
 from colonnade.core.release import DpEvent
 from colonnade.federation import Federation, Settings
 from colonnade.federation.holdings import Holdings, from_dataset
 from colonnade.federation.rules import from_columns
-from colonnade.federation.run_directory import write_text
 from colonnade.privacy.accounting import hidden_rdp, key_of, known_batch
-from colonnade.reproduction import Study
-from colonnade.reproduction.pictures import COLOURS
+from colonnade.reproduction import Plan, Study
+from colonnade.reproduction.pictures import COLOURS, save
 
-NAME, DELTA, EMPTY = "vim-dp", 1e-5, 1e-9
+DELTA, EMPTY = 1e-5, 1e-9
 HIDDEN, KNOWN, REPLACED = "epsilon, batches secret", "epsilon, label owner", "epsilon, label owner, replace-one"
-QUICK_ROWS = 8192
+EPSILONS = "epsilons"  # the cell
+QUICK_ROWS, QUICK_BATCH = 8192, 512
 
 
 class Chosen(NamedTuple):
@@ -64,42 +63,71 @@ def settings(study: Study, holdings: Holdings, method: Chosen, clip: float | Non
         rules = {upload: noise, f"test.{upload}": {"mechanism": "plain"}}
         changes["parties"] = {name: {"outbox": rules} for name in owners}
     if study.plan.short:
-        changes["train"] = {"batch_size": 512}
+        changes["train"] = {"batch_size": QUICK_BATCH}
     return study.settings(changes)
 
 
-def run(study: Study) -> None:
-    plan = study.plan
-    holdings = from_dataset(study.settings())
-    if plan.short:
+class Run(NamedTuple):
+    """One run of a method: what it is called, its noise, and its rate where that is not Table 3's."""
+
+    title: str
+    clip: float | None
+    sigma: float
+    rate: float | None = None
+
+
+def runs_of(method: Chosen, seed: int, plan: Plan) -> list[Run]:
+    """With its noise beside its control for every seed; the rest for the first."""
+    made = [Run("Table 3", method.clip, method.sigma), Run("empty uploads", EMPTY, method.sigma)]
+    if seed != plan.seeds[0]:
+        return made
+    if method.algorithm.get("learning_rate", SLOW) > SLOW:
+        made.append(Run(f"rate {SLOW}", method.clip, method.sigma, SLOW))
+        made.append(Run(f"rate {SLOW}, empty uploads", EMPTY, method.sigma, SLOW))
+    if not plan.short:
+        made.append(Run("no noise", None, 0.0))
+        made += [Run(f"sigma {sigma:g}", method.clip, sigma) for sigma in SIGMAS if sigma != method.sigma]
+    return made
+
+
+def table(plan: Plan) -> dict[str, tuple[str, Run, int]]:
+    """Every run by the name of its cell."""
+    return {
+        f"{name}, {one.title}, seed {seed}": (name, one, seed)
+        for seed in plan.seeds
+        for name, method in METHODS.items()
+        for one in runs_of(method, seed, plan)
+    }
+
+
+def cells(plan: Plan) -> list[str]:
+    return [*table(plan), EPSILONS]
+
+
+@lru_cache(maxsize=1)
+def holdings_of(path: Path, short: bool) -> Holdings:
+    holdings = from_dataset(Settings.from_toml(path))
+    if short:
         holdings.splits["train"] = holdings.splits["train"][:QUICK_ROWS]
-    for name, method in METHODS.items():
-        for seed in plan.seeds:
-            federation = _beside_control(study, name, "Table 3", method, holdings, seed)
-            study.record(f"{name}, Table 3, test rows protected too", _protected(federation))
-        _epsilons(study, federation, method.sigma)
-        if method.algorithm.get("learning_rate", SLOW) > SLOW:
-            slower = method._replace(algorithm={**method.algorithm, "learning_rate": SLOW})
-            _beside_control(study, name, f"rate {SLOW}", slower, holdings, plan.seeds[0])
-        if plan.short:
-            continue
-        study.train(f"{name}, no noise", settings(study, holdings, method, None, 0.0), plan.seeds[0], holdings)
-        for sigma in SIGMAS:
-            if sigma != method.sigma:
-                other = settings(study, holdings, method, method.clip, sigma)
-                _epsilons(study, study.train(f"{name}, sigma {sigma:g}", other, plan.seeds[0], holdings), sigma)
-    study.curves.clear()  # `draw` shows them over epsilon
+    return holdings
 
 
-def _beside_control(study: Study, name: str, title: str, method: Chosen, holdings: Holdings, seed: int) -> Federation:
-    """The method with its noise, and with empty uploads."""
-    control = "empty uploads" if title == "Table 3" else f"{title}, empty uploads"
-    study.train(f"{name}, {control}", settings(study, holdings, method, EMPTY, method.sigma), seed, holdings)
-    chosen = settings(study, holdings, method, method.clip, method.sigma)
-    return study.train(f"{name}, {title}", chosen, seed, holdings)
+def run(study: Study, cell: str) -> None:
+    holdings = holdings_of(study.plan.config, study.plan.short)
+    if cell == EPSILONS:
+        return epsilons(study, len(holdings.splits["train"]))
+    name, one, seed = table(study.plan)[cell]
+    method = METHODS[name]
+    if one.rate is not None:
+        method = method._replace(algorithm={**method.algorithm, "learning_rate": one.rate})
+    chosen = settings(study, holdings, method, one.clip, one.sigma)
+    federation = study.train(f"{name}, {one.title}", chosen, seed, holdings)
+    if one.title == "Table 3":
+        study.record(f"{name}, Table 3, test rows protected too", protected(federation))
+    return None
 
 
-def _protected(federation: Federation) -> float:
+def protected(federation: Federation) -> float:
     """The score when test rows go out with the rule for training rows."""
     for seat in federation.seats.values():
         for name in [name for name in seat.outbox.rules if name.startswith("test.")]:
@@ -107,25 +135,26 @@ def _protected(federation: Federation) -> float:
     return federation.evaluate("test")["accuracy"]
 
 
-def _epsilons(study: Study, federation: Federation, sigma: float) -> None:
-    """By epoch, once for each sigma; C does not matter."""
-    rows, train = len(federation.batches.splits["train"]), federation.settings.train
-    one = key_of(DpEvent("gaussian", {"noise_multiplier": sigma, "clip": 1.0}))
-    for epoch in study.plan.epochs:
-        what = f"sigma {sigma:g}, epoch {epoch}: "
-        if what + HIDDEN not in study.measured:
-            rounds = epoch * federation.batches.per_epoch
-            study.record(what + HIDDEN, hidden_rdp(sigma, rows, train.batch_size, rounds, DELTA), "")
+def epsilons(study: Study, rows: int) -> None:
+    """By epoch and sigma; C does not matter."""
+    batch = study.settings({"train": {"batch_size": QUICK_BATCH}} if study.plan.short else {}).train.batch_size
+    sigmas = {method.sigma for method in METHODS.values()} | (set() if study.plan.short else set(SIGMAS))
+    for sigma in sorted(sigmas):
+        one = key_of(DpEvent("gaussian", {"noise_multiplier": sigma, "clip": 1.0}))
+        for epoch in study.plan.epochs:
+            what = f"sigma {sigma:g}, epoch {epoch}: "
+            rounds = epoch * math.ceil(rows / batch)
+            study.record(what + HIDDEN, hidden_rdp(sigma, rows, batch, rounds, DELTA), "")
             study.record(what + KNOWN, known_batch({one: epoch}, "add-or-remove", DELTA), "")
             study.record(what + REPLACED, known_batch({one: epoch}, "replace-one", DELTA), "")
 
 
-def draw(measured: list[dict[str, Any]], out: Path) -> list[Path]:
+def draw(study: Study, out: Path) -> list[Path]:
     """Accuracy over epsilon, a point per epoch and a line per sigma, and the control: one panel per method."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullLocator
 
-    mean = {one["what"]: one["mean"] for one in measured}
+    mean = {what: one.mean for what, one in study.measured.items() if math.isfinite(one.mean)}
     figure = Figure(figsize=(3.1 * len(METHODS), 3.4), layout="constrained")
     grid = figure.subplots(1, len(METHODS), sharey=True)
     epochs = sorted({int(at[1]) for what in mean if (at := re.search(r"epoch (\d+)$", what))})
@@ -134,11 +163,11 @@ def draw(measured: list[dict[str, Any]], out: Path) -> list[Path]:
             title = "Table 3" if sigma == method.sigma else f"sigma {sigma:g}"
             found = [mean.get(f"{name}, {title}, epoch {epoch}") for epoch in epochs]
             scores = [score for score in found if score is not None]
-            if len(scores) < len(epochs):  # not in the quick version, or diverged
+            spent = [mean.get(f"sigma {sigma:g}, epoch {epoch}: {KNOWN}") for epoch in epochs]
+            if len(scores) < len(epochs) or None in spent:  # not in the quick version, or diverged, or not there yet
                 continue
-            epsilons = [mean[f"sigma {sigma:g}, epoch {epoch}: {KNOWN}"] for epoch in epochs]
             style = {"color": COLOURS[number], "marker": "o", "markersize": 4}
-            axes.plot(epsilons, [100 * score for score in scores], label=f"sigma {sigma:g}", **style)
+            axes.plot(spent, [100 * score for score in scores], label=f"sigma {sigma:g}", **style)
         for what, line in (("empty uploads", "--"), ("no noise", ":")):
             score = mean.get(f"{name}, {what}, epoch {epochs[-1]}")
             if score is not None:
@@ -149,31 +178,7 @@ def draw(measured: list[dict[str, Any]], out: Path) -> list[Path]:
         axes.xaxis.set_minor_locator(NullLocator())
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=7)
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend(frameon=False, fontsize=7)
     grid[0].set_ylabel("test accuracy, %")
-    out.mkdir(parents=True, exist_ok=True)
-    paths = [out / f"{NAME}.{ending}" for ending in ("png", "svg")]
-    for path in paths:
-        fresh = path.with_name(f".{path.name}")
-        figure.savefig(fresh, format=path.suffix[1:], dpi=130)
-        fresh.replace(path)
-    return paths
-
-
-def main() -> None:
-    words = argparse.ArgumentParser(description="Run vim-dp, or take a finished run's measured.json, and draw.")
-    words.add_argument("--out", type=Path, required=True, help="a folder for measured.json and the picture")
-    words.add_argument("--quick", action="store_true", help="a few minutes on two cores")
-    words.add_argument("--measured", type=Path, help="measured.json of a finished run: only draw")
-    given = words.parse_args()
-    if given.measured is None:
-        study = reproduction.reproduce(NAME, quick=given.quick)
-        given.out.mkdir(parents=True, exist_ok=True)
-        given.measured = given.out / "measured.json"
-        told = json.dumps([one.to_json() for one in study.measured.values()], indent=2)
-        write_text(given.measured, told + "\n")
-    print(*draw(json.loads(given.measured.read_text(encoding="utf-8")), given.out), sep="\n")
-
-
-if __name__ == "__main__":
-    main()
+    return save(figure, out / study.plan.name)

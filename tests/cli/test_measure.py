@@ -43,7 +43,8 @@ def test_a_figure_that_holds_is_code_0(call: Caller, plans: None) -> None:
 
 def test_measurements_and_curves_are_kept(call: Caller, plans: None, tmp_path: Path) -> None:
     assert call("reproduce", "tiny", "--quick", "--out", str(tmp_path / "kept")).code == 0
-    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["measured.json", "tiny.png", "tiny.svg"]
+    made = sorted(path.name for path in (tmp_path / "kept").iterdir())
+    assert made == ["cells", "measured.json", "tiny.png", "tiny.svg"]
     (one,) = json.loads((tmp_path / "kept" / "measured.json").read_text())
     assert one["what"] == "SplitNN, epoch 2"
 

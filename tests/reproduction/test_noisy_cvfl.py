@@ -116,7 +116,7 @@ def test_parties_learn_the_labels_though_they_upload_nothing(name: str, digits: 
     assert outbox.release(ones, upload, "train/0/0").tensor.abs().max() < 1e-6
     assert torch.equal(outbox.release(ones, upload, "test[0:4]").tensor, ones)
     assert short.measured["empty, epoch 8"].mean > 2 / CLASSES
-    assert dp._protected(federation) < 2 / CLASSES
+    assert dp.protected(federation) < 2 / CLASSES
 
 
 def test_test_rows_are_asked_for_as_in_training(digits: Holdings) -> None:

@@ -12,7 +12,8 @@ import torch
 
 from colonnade import datasets, reproduction
 from colonnade.federation import Settings
-from colonnade.reproduction.study import Study, _load
+from colonnade.reproduction import Study
+from colonnade.reproduction.cells import script_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:vfedcce in plaintext")
 
@@ -25,9 +26,7 @@ def study(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    path = reproduction.plan("vfedcce").script
-    assert path is not None
-    return _load(path)
+    return script_of(reproduction.plan("vfedcce"))
 
 
 def few_rows(settings: Settings, training: int) -> Settings:

@@ -14,8 +14,6 @@ from rich.table import Table
 from colonnade import benchmark, reproduction
 from colonnade.cli.console import console, error_console
 from colonnade.core import Step
-from colonnade.federation.run_directory import write_text
-from colonnade.reproduction.pictures import curves
 
 MISSED = 6
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
@@ -26,7 +24,12 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer seeds and epochs: at most 5 minutes on 2 cores.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="A folder for measured.json and the learning curves.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder for measured.json and pictures; what was cut off goes on there.")
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=0, help="Processes that share the work; 0: only put together what --out holds.")
+    ] = 1,
     json_: Json = False,
 ) -> None:
     """Run a paper's experiment and compare with its figures; exit code 6 when one is missed."""
@@ -44,17 +47,17 @@ def reproduce(
         def watch(title: str, step: Step) -> None:
             bar.update(task, description=title, now=f"epoch {step.batch.epoch + 1}  loss {step.loss:.4f}")
 
-        study = reproduction.reproduce(name, quick=quick, watch=watch)
-    told = json.dumps([one.to_json() for one in study.measured.values()], indent=2)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        write_text(out / "measured.json", told + "\n")
-        if study.curves:
-            curves(study, out)
+        def say(text: str) -> None:
+            bar.update(task, description=name, now=text)
+
+        study = reproduction.reproduce(name, quick=quick, watch=watch, say=say, jobs=jobs, out=out)
     if json_:
-        typer.echo(told)
+        typer.echo(json.dumps([one.to_json() for one in study.measured.values()], indent=2))
     else:
         console.print(_reproduction_table(study))
+    for cell, error in study.failed.items():
+        error_console.print(f"Not measured: {cell}.", markup=False)
+        raise error
     if not study.holds:
         raise typer.Exit(MISSED)
 

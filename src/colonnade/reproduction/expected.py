@@ -4,7 +4,7 @@
     "claim":   one sentence
     "config":  the federation file that all runs start from
     "runs":    {"VIMSGD": {"algorithm": {"name": "vimsgd"}}, ...}     what each run changes in it
-    "script":  instead of runs, a file beside with `run(study)`
+    "script":  instead of runs, a file beside with `run(study)`; see `cells`
     "seeds":   [0, 1, 2]
     "epochs":  [2, 5, 10]                                            when the test rows are scored
     "reach":   [0.96, 10]                                            rounds and bytes to that score, a look every 10

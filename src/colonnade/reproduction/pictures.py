@@ -40,8 +40,13 @@ def curves(study: Study, out: Path) -> list[Path]:
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
     figure.suptitle(study.plan.name, fontsize="medium")
-    out.mkdir(parents=True, exist_ok=True)
-    paths = [out / f"{study.plan.name}.{ending}" for ending in ("png", "svg")]
+    return save(figure, out / study.plan.name)
+
+
+def save(figure: Any, stem: Path, endings: tuple[str, ...] = ("png", "svg")) -> list[Path]:
+    """The picture under that name, whole or not at all."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = [stem.with_name(f"{stem.name}.{ending}") for ending in endings]
     for path in paths:
         fresh = path.with_name(f".{path.name}")
         figure.savefig(fresh, format=path.suffix[1:], dpi=150)

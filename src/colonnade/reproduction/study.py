@@ -1,23 +1,22 @@
-"""A plan being carried out: every run for every seed, and what was measured next to what the paper says."""
+"""A plan being carried out: what was measured so far, next to what the paper says."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import math
 import statistics
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+
+from numpy.typing import NDArray
 
 from colonnade.core import Step
 from colonnade.errors import Diverged
 from colonnade.evaluate.metrics import HEADLINE
 from colonnade.federation import Federation, Settings
 from colonnade.federation.holdings import Holdings
-from colonnade.reproduction.expected import Figure, Plan, plan
+from colonnade.reproduction.expected import Figure, Plan
 
 Watch = Callable[[str, Step], None]
 """Called with a line that says which run it is, and its steps: for progress bars."""
@@ -41,8 +40,9 @@ class Measured:
 
     @property
     def deviation(self) -> float:
-        """Between seeds; of one seed it is not known."""
-        return statistics.stdev(self.by_seed) if len(self.by_seed) > 1 else float("nan")
+        """Between seeds; of one seed it is not known, nor where one has no number."""
+        known = len(self.by_seed) > 1 and math.isfinite(self.mean)
+        return statistics.stdev(self.by_seed) if known else float("nan")
 
     @property
     def holds(self) -> bool | None:
@@ -61,13 +61,16 @@ class Measured:
 
 
 class Study:
-    """A plan with what it found so far. A script records what it measures; bounds are looked up by name."""
+    """A plan with what it found so far. A script records what it measures; bounds are looked up by name. Whenever
+    something was recorded, `keep` is called, so that little is lost when the process is killed."""
 
-    def __init__(self, plan: Plan, watch: Watch | None = None) -> None:
-        self.plan, self.watch = plan, watch
+    def __init__(self, plan: Plan, watch: Watch | None = None, keep: Callable[[Study], None] | None = None) -> None:
+        self.plan, self.watch, self.keep = plan, watch, keep
         self.measured: dict[str, Measured] = {}
         self.curves: dict[str, Curves] = {}  # run -> its test scores
         self.losses: dict[str, Curves] = {}  # run -> its mean losses while it trained
+        self.arrays: dict[str, NDArray[Any]] = {}  # what a script needs for its pictures
+        self.failed: dict[str, Exception] = {}  # cell -> why nothing, or not all, is known of it
 
     @property
     def holds(self) -> bool:
@@ -77,6 +80,24 @@ class Study:
     def record(self, what: str, value: float, unit: str = "%") -> None:
         one = self.measured.setdefault(what, Measured(what, self.plan.figures.get(what, Figure()), unit))
         one.by_seed.append(value)
+        if self.keep is not None:
+            self.keep(self)
+
+    def found(self) -> dict[str, Any]:
+        """What was measured, but for the arrays, as JSON can hold it; `add` reads it."""
+        measured = [{"what": one.what, "unit": one.unit, "by_seed": one.by_seed} for one in self.measured.values()]
+        return _numbers({"measured": measured, "curves": self.curves, "losses": self.losses})  # type: ignore[no-any-return]
+
+    def add(self, found: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> None:
+        """Take over what another process found."""
+        for one in found["measured"]:
+            for value in one["by_seed"]:
+                self.record(one["what"], math.nan if value is None else value, one["unit"])
+        for mine, theirs in ((self.curves, found["curves"]), (self.losses, found["losses"])):
+            for title, seeds in theirs.items():
+                points = [[(epoch, math.nan if value is None else value) for epoch, value in curve] for curve in seeds]
+                mine.setdefault(title, []).extend(points)
+        self.arrays |= arrays or {}
 
     def settings(self, changes: Mapping[str, Any] | None = None) -> Settings:
         """The plan's federation file with some settings changed."""
@@ -112,11 +133,11 @@ class Study:
                         self._reached(title, federation, done)
         except Diverged:
             curve += [(epoch, math.nan) for epoch in range(len(curve) + 1, settings.train.epochs + 1)]
-        for epoch in self.plan.epochs:
-            self.record(f"{title}, epoch {epoch}", curve[epoch - 1][1])
         self.curves.setdefault(title, []).append(curve)
         rows = len(federation.batches.splits["train"])
         self.losses.setdefault(title, []).append([(epoch, sums.get(epoch, math.nan) / rows) for epoch, _ in curve])
+        for epoch in self.plan.epochs:
+            self.record(f"{title}, epoch {epoch}", curve[epoch - 1][1])
         return federation
 
     def federation(self, settings: Settings, seed: int, holdings: Holdings | None = None) -> Federation:
@@ -136,25 +157,10 @@ class Study:
         self.record(f"{title}, MB per party to {wanted}", moved / 1e6, "MB")
 
 
-def reproduce(name: str, *, quick: bool = False, watch: Watch | None = None) -> Study:
-    """Run it for every seed and compare."""
-    chosen = plan(name).shortened() if quick else plan(name)
-    study = Study(chosen, watch)
-    if chosen.script is not None:
-        _load(chosen.script).run(study)
-        return study
-    for title, changes in chosen.runs.items():
-        settings = study.settings(changes)
-        for seed in chosen.seeds:
-            study.train(title, settings, seed)
-    return study
-
-
-def _load(script: Path) -> Any:
-    """A paper's own script, as a module."""
-    spec = importlib.util.spec_from_file_location(f"colonnade_reproduction_{script.parent.name}_{script.stem}", script)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def _numbers(value: Any) -> Any:
+    """With None for NaN, which JSON does not know."""
+    if isinstance(value, dict):
+        return {key: _numbers(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_numbers(inner) for inner in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
