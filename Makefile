@@ -1,7 +1,8 @@
-# make demo    three organisations train a model over columns they never share
+# make demo    organisations align, choose partners and train over columns they never share
 # make test    all tests on all cores, with line coverage
 # make check   ruff and mypy --strict
 # make bench   ratios, measured side by side in one run
+# make fuzz    200,000 mutated frames and mutated ciphertexts against the decoder (minutes)
 # make format  rewrite the sources in the house format
 #
 # Each needs only Python (3.11 or newer) and make: the environment is made in .venv on first use.
@@ -10,7 +11,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench format clean
+.PHONY: demo test check bench fuzz format clean
 
 demo: $(READY)
 	$(BIN)/colonnade demo
@@ -25,6 +26,10 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/colonnade bench
+
+fuzz: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.wire --frames 200000
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.ciphertexts
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
