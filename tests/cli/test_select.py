@@ -6,6 +6,8 @@ import json
 import tomllib
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from tests.cli.called import Caller
 
@@ -38,7 +40,7 @@ def test_who_sells_noise_is_left_out_of_the_file_that_is_written(path: Path, cal
 def test_the_label_owner_stays_whatever_its_columns_are_worth(path: Path, call: Caller) -> None:
     fewer = path.with_name("fewer.toml")
     done = call("select", path, "--keep", 1, "--method", "lasso", "--json", "--write", fewer)
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (0, ""), "no warning of an unfinished Lasso either"
     (best,) = json.loads(done.out)["chosen"]
     assert set(tomllib.loads(fewer.read_text())["parties"]) == {"clinic", best}
 
@@ -48,6 +50,65 @@ def test_the_same_seed_selects_the_same(path: Path, call: Caller) -> None:
     assert first["scores"] == again["scores"]
 
 
+def test_the_files_table_holds_unless_an_option_says_otherwise(path: Path, call: Caller) -> None:
+    path.write_text(path.read_text() + "\n[selection]\nqueries = 30\ntests = 4\nfagin = false\n")
+    found = json.loads(call("select", path, "--keep", 2, "--json").out)
+    assert len(found["groups"]) == 4
+    without = json.loads(call("select", path, "--keep", 2, "--json", "--tests", 6).out)
+    assert len(without["groups"]) == 6
+    assert found["cost"]["candidates"] == without["cost"]["candidates"] == round(found["cost"]["candidates"])
+    path.write_text(path.read_text().replace("queries = 30", "querys = 30"))
+    assert "[selection] has no setting 'querys'" in call.fails(2, "select", path, "--keep", 2)
+
+
+HOUSES = """
+[parties.agency]
+table = "agency.csv"
+label = "price"
+[parties.bank]
+table = "bank.csv"
+[parties.broker]
+table = "broker.csv"
+[parties.city]
+table = "city.csv"
+"""
+
+
+def houses(folder: Path) -> Path:
+    """A label that is a number, of which the broker knows nothing."""
+    random = np.random.default_rng(0)
+    values = random.normal(size=(300, 4))
+    price = 1000 * values @ np.array([2.0, 2.0, 0.0, 1.5]) + 200_000
+    for at, name in enumerate(("agency", "bank", "broker", "city")):
+        table = pd.DataFrame({"id": range(300), "x": values[:, at]})
+        (table.assign(price=price) if name == "agency" else table).to_csv(folder / f"{name}.csv", index=False)
+    (folder / "houses.toml").write_text(HOUSES)
+    return folder / "houses.toml"
+
+
+def test_a_label_that_is_a_number_is_cut_into_classes(tmp_path: Path, call: Caller) -> None:
+    path = houses(tmp_path)
+    fewer = tmp_path / "fewer.toml"
+    done = call("select", path, "--keep", 3, "--write", fewer, "--json", "--queries", 80)
+    assert (done.code, done.err) == (0, "")
+    learned = json.loads(done.out)["learned"]
+    assert set(tomllib.loads(fewer.read_text())["parties"]) == {"agency", "bank", "city"}
+    assert "key_server" in learned
+    assert "rotation" not in learned["agency"]
+
+
+def test_kraskov_takes_it_as_it_is_and_says_what_that_shows(tmp_path: Path, call: Caller) -> None:
+    path = houses(tmp_path)
+    found = json.loads(call("select", path, "--keep", 3, "--json", "--queries", 80, "--estimator", "kraskov").out)
+    assert set(found["chosen"]) == {"agency", "bank", "city"}
+    assert all(len(group["participants"]) > 2 for group in found["groups"]), "no sum that shows one party"
+    assert "rebuilt but for a rotation" in found["learned"]["agency"]
+    two = tmp_path / "two.toml"
+    two.write_text(HOUSES.split("[parties.broker]")[0])
+    assert "Set bins" in call.fails(2, "select", two, "--keep", 1, "--estimator", "kraskov")
+    assert call("select", two, "--keep", 1, "--queries", 30, "-q").code == 0
+
+
 def test_what_cannot_be_done_is_refused_first(path: Path, call: Caller, tmp_path: Path) -> None:
     assert "at most 4" in call.fails(2, "select", path, "--keep", 5)
     assert "vf_ps" in call.fails(2, "select", path, "--keep", 2, "--method", "best")
@@ -55,3 +116,9 @@ def test_what_cannot_be_done_is_refused_first(path: Path, call: Caller, tmp_path
     assert "relative to it" in call.fails(2, "select", path, "--keep", 2, "--write", tmp_path / "deep" / "x.toml")
     assert "folder that exists" in call.fails(2, "select", path, "--keep", 2, "--write", tmp_path / "no" / "x.toml")
     assert not list(tmp_path.glob("**/x.toml"))
+    assert "is a class" in call.fails(2, "select", path, "--keep", 2, "--bins", 4)
+    path.write_text('[data]\ndataset = "mnist"\n')
+    assert "cut from the data set 'mnist'" in call.fails(2, "select", path, "--keep", 2, "--write", tmp_path / "y.toml")
+    path.write_text(HOUSES.split("[parties.bank]")[0])
+    houses(tmp_path)
+    assert "takes 2 or more participants with columns; found 1" in call.fails(2, "select", path, "--keep", 1)

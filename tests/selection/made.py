@@ -26,7 +26,13 @@ def classes(rows: int = 90, *, seed: int = 0) -> tuple[Features, NDArray[np.int6
     }, labels
 
 
-def plainly(features: Features, labels: NDArray[np.int64], **options: Any) -> Selection:
+def numbers(rows: int = 90, *, seed: int = 0) -> tuple[Features, NDArray[np.float64]]:
+    """The same four, and a label that is a number."""
+    features, labels = classes(rows, seed=seed)
+    return features, labels + 0.3 * np.random.default_rng(seed).normal(size=rows)
+
+
+def plainly(features: Features, labels: NDArray[Any], **options: Any) -> Selection:
     """Without encryption, over all rows."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of "plain"
@@ -34,7 +40,9 @@ def plainly(features: Features, labels: NDArray[np.int64], **options: Any) -> Se
         return select_here(features, labels, **(every | options))
 
 
-def meeting(features: Features, labels: NDArray[np.int64], *, record: bool = False, **settings: Any) -> Meeting:
+def meeting(
+    features: Features, labels: NDArray[Any], *, record: bool = False, leader: str = "leader", **settings: Any
+) -> Meeting:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Meeting(features, labels, SelectionSettings(**settings), record=record)
+        return Meeting(features, labels, SelectionSettings(**settings), leader=leader, record=record)

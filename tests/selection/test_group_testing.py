@@ -29,6 +29,16 @@ def test_with_few_participants_all_groups_are_tested() -> None:
     assert len(draw_tests(list("abcdefgh"), 10, Generator().manual_seed(0))) == 10
 
 
+@settings(max_examples=50, deadline=None)
+@given(st.integers(3, 9), st.integers(1, 30), st.integers(2, 3), st.integers(0, 99))
+def test_groups_may_have_to_be_larger(count: int, tests: int, least: int, seed: int) -> None:
+    names = [f"p{number}" for number in range(count)]
+    drawn = draw_tests(names, tests, Generator().manual_seed(seed), least=least)
+    assert min(map(len, drawn)) >= least
+    assert {name for group in drawn for name in group} == set(names)
+    assert len(drawn) == len(set(drawn)) <= max(2, tests) + 1
+
+
 def test_many_participants_are_tested_equally_often() -> None:
     names = [f"p{number}" for number in range(64)]
     drawn = draw_tests(names, 20, Generator().manual_seed(0))

@@ -121,15 +121,6 @@ def test_a_leader_with_columns_is_one_organisation() -> None:
     assert "joint mutual information" in found.learned["bob"]
 
 
-def test_labels_that_are_numbers_need_bins() -> None:
-    features, labels = classes(200)
-    numbers = labels + np.random.default_rng(0).random(200)
-    with pytest.raises(ConfigError, match=r"'leader' has labels that are numbers.* bins = 4"):
-        plainly(features, numbers)  # type: ignore[arg-type]
-    found = plainly(features, numbers, bins=3, keep=2)  # type: ignore[arg-type]
-    assert set(found.chosen) == {"ada", "bob"}
-
-
 def test_ledgers_are_what_transcripts_count() -> None:
     found = select_here(*classes(40), keep=2, record=True)
     assert found.recording is not None
@@ -194,8 +185,8 @@ def test_bad_parties_are_refused() -> None:
         plainly(features | {"ada": features["ada"][:80]}, labels)
     with pytest.raises(ConfigError, match="cannot be called 'key_server'"):
         plainly(features | {"key_server": features["ada"]}, labels)
-    with pytest.raises(ConfigError, match="takes 2 or more participants; found 1"):
+    with pytest.raises(ConfigError, match="takes 2 or more participants with columns; found 1"):
         plainly({"ada": features["ada"]}, labels)
     two = {name: features[name] for name in ("ada", "bob")}
-    with pytest.raises(ConfigError, match="3 or more participants: of two, whoever sorts their sum could subtract"):
+    with pytest.raises(ConfigError, match="3 or more participants where they sort: of two, who sorts could subtract"):
         plainly(two, labels, decryptor="participants")

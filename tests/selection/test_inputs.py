@@ -1,4 +1,4 @@
-"""What is given is checked and turned into float64 columns and whole classes."""
+"""What is given is checked and turned into float64 columns, and classes or numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from colonnade.errors import ConfigError, DataError
-from colonnade.selection.inputs import as_classes, as_columns, as_groups
+from colonnade.selection import SelectionSettings
+from colonnade.selection.inputs import as_columns, as_groups, as_labels, check_hidden
 
 
 def test_columns() -> None:
@@ -23,16 +24,44 @@ def test_columns() -> None:
         as_columns("ada", np.array([1.0, np.nan]), None)
 
 
+def read(labels: Any, **settings: Any) -> Any:
+    return as_labels("bob", labels, None, SelectionSettings(**settings))
+
+
 def test_labels() -> None:
-    assert as_classes("bob", np.array(["x", "z", "x"]), None, 0).tolist() == [0, 1, 0]
-    assert as_classes("bob", torch.tensor([3.0, 5.0, 3.0]), None, 0).tolist() == [0, 1, 0]
-    assert as_classes("bob", np.arange(8.0), None, 4).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    with pytest.raises(ConfigError, match="'bob' has labels that are numbers"):
-        as_classes("bob", np.array([0.5, 1.0]), None, 0)
-    with pytest.raises(DataError, match="one label for each row"):
-        as_classes("bob", np.ones((3, 2)), None, 0)
-    with pytest.raises(ConfigError, match="2 or more; found 1"):
-        as_classes("bob", np.arange(3.0), None, 1)
+    assert read(np.array(["x", "z", "x"])).tolist() == [0, 1, 0]
+    assert read(torch.tensor([3.0, 5.0, 3.0])).tolist() == [0, 1, 0]
+    assert read(np.arange(8.0), bins=4).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert read(np.array([True, False])).dtype == np.int64
+    numbers = read(torch.tensor([3.0, 5.5, 3.0]))
+    assert (numbers.dtype, numbers.tolist()) == (np.float64, [3.0, 5.5, 3.0])
+    assert read(np.array([3, 5, 3]), estimator="kraskov").tolist() == [3.0, 5.0, 3.0]
+    assert read(np.array([0.5, 7.0, 0.5]), estimator="ross").tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings", "error", "says"),
+    [
+        (np.ones((3, 2)), {}, DataError, "one label for each row"),
+        (np.array([1.0, np.nan]), {}, DataError, "'bob' has labels that are no finite numbers"),
+        (np.array([1.0, np.inf]), {"bins": 2}, DataError, "no finite numbers"),
+        (np.arange(3.0), {"bins": 1}, ConfigError, "2 or more; found 1"),
+        (np.array(["x", "y"]), {"bins": 2}, ConfigError, "take labels that are numbers, and those of 'bob' are"),
+        (np.array(["x", "y"]), {"estimator": "kraskov"}, ConfigError, "take labels that are numbers"),
+        (np.array([0.5, 1.0]), {"decryptor": "key_server"}, ConfigError, 'found decryptor = "key_server".* bins = 4'),
+    ],
+    ids=str,
+)
+def test_bad_labels(labels: Any, settings: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        read(labels, **settings)
+
+
+def test_a_leader_who_decrypts_reads_no_ones_own_distances() -> None:
+    check_hidden([("a", "b"), ("a", "b", "lead"), ("lead",)], "lead")
+    for group in (("a",), ("a", "lead")):
+        with pytest.raises(ConfigError, match=r"it would read those of one participant"):
+            check_hidden([("a", "b"), group], "lead")
 
 
 def test_groups_are_written_in_one_way() -> None:

@@ -103,6 +103,29 @@ def test_kraskov_is_scikit_learns_for_one_column() -> None:
     assert found == pytest.approx(mutual_info_regression(x, y, n_neighbors=3, random_state=0)[0], abs=1e-9)
 
 
+def test_kraskov_of_some_queries() -> None:
+    x, y = some(60, 2)
+    target = y + x[:, 0]
+    every = [kraskov(x, target, queries=np.array([q])) for q in range(60)]
+    assert kraskov(x, target) == pytest.approx(np.mean(every), abs=1e-12)
+    assert kraskov(x, target, queries=np.array([3, 8])) == pytest.approx((every[3] + every[8]) / 2, abs=1e-12)
+
+
+def test_levels_in_both_are_no_certainty() -> None:
+    """Counted strictly, nothing would be nearer than an equal row, and any two would seem to tell all of each other."""
+    random = np.random.default_rng(0)
+    x, y = random.integers(0, 3, (2, 1500)).astype(np.float64)
+    assert abs(kraskov(x[:, None], y)) < 0.02
+    assert kraskov(x[:, None], x) == pytest.approx(np.log(3), abs=0.02), "the entropy"
+    assert kraskov(x[:, None], np.zeros(1500)) == pytest.approx(0, abs=0.01)
+
+
+def test_float_errors_make_no_order() -> None:
+    random = np.random.default_rng(0)
+    x, y = random.integers(0, 6, (2, 200)).astype(np.float64)
+    assert kraskov(x[:, None] / 7 + 0.1, y / 7 - 0.3) == pytest.approx(kraskov(x[:, None], y), abs=1e-12)
+
+
 @given(st.lists(st.lists(st.integers(0, 4), min_size=6, max_size=6), min_size=1, max_size=4))
 def test_ordered_is_a_stable_sort(values: list[list[int]]) -> None:
     d = np.array(values, dtype=np.float64)

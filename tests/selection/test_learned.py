@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 
 from colonnade.selection import REVEALS, SelectionSettings
-from colonnade.selection.learned import by_information
+from colonnade.selection.learned import by_information, solvable
 
 
 def told(leader: str = "leader", **settings: Any) -> dict[str, str]:
     return by_information(
-        SelectionSettings(**settings), leader=leader, server="adder", keys="keys", participants=["ada", "bob"]
+        SelectionSettings(**settings).settled(numbers=False),
+        leader=leader,
+        server="adder",
+        keys="keys",
+        participants=["ada", "bob", "cyd"],
+        groups=[("ada", "bob"), ("bob", "cyd"), ("cyd",)],
     )
 
 
 def test_everybody_is_told_of() -> None:
-    assert set(told()) == {"leader", "adder", "keys", "ada", "bob"}
-    assert set(told(decryptor="participants")) == {"leader", "adder", "ada", "bob"}
+    assert set(told()) == {"leader", "adder", "keys", "ada", "bob", "cyd"}
+    for decryptor in ("participants", "leader"):
+        assert set(told(decryptor=decryptor)) == {"leader", "adder", "ada", "bob", "cyd"}
     assert "mutual information" in told(leader="ada")["ada"]
 
 
@@ -27,7 +35,11 @@ def test_everybody_is_told_of() -> None:
     [
         ({}, "adder", "nearest pseudo ids of each query"),
         ({}, "keys", "of rows without any name"),
-        ({"decryptor": "participants"}, "ada", "it may compute another participant's"),
+        ({}, "keys", "no single participant's distances follow"),
+        ({}, "cyd", "how common the labels are"),
+        ({"decryptor": "participants"}, "ada", "the distances of bob, cyd alone"),
+        ({"decryptor": "leader"}, "leader", "rebuilt but for a rotation"),
+        ({"decryptor": "leader"}, "adder", "never a distance, an order"),
         ({"scheme": "plain"}, "adder", "Nothing was encrypted"),
     ],
 )
@@ -37,6 +49,24 @@ def test_settings_change_what_is_said(settings: dict[str, Any], who: str, says: 
 
 def test_without_fagin_no_rankings_cross() -> None:
     assert "each participant's nearest" not in told(fagin=False)["adder"]
+
+
+def test_who_decrypts_can_solve_for_whom() -> None:
+    """Against trying to rebuild random distances from their sums by least squares."""
+    names, random = ["a", "b", "c", "d", "e"], np.random.default_rng(0)
+    every = [group for size in range(2, 6) for group in itertools.combinations(names, size)]
+    seen = set()
+    for _ in range(60):
+        groups = [every[at] for at in random.choice(len(every), random.integers(1, 7), replace=False)]
+        known = names[: random.integers(0, 2)]
+        member = np.array([[name in group for name in names] for group in groups])
+        member = np.concatenate([member, *(np.eye(5)[[names.index(name)]] for name in known)])
+        truth = random.normal(size=(5, 40))
+        found = np.linalg.lstsq(member.astype(float), member @ truth, rcond=None)[0]
+        exact = [n for n, a, b in zip(names, found, truth, strict=True) if n not in known and np.allclose(a, b)]
+        assert sorted(solvable(groups, known)) == exact
+        seen.add(len(exact))
+    assert {0, 5} <= seen
 
 
 def test_every_release_has_words() -> None:

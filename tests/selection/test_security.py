@@ -149,13 +149,16 @@ def test_identity_security_servers_see_pseudo_ids_and_never_the_shuffle() -> Non
 
 
 def test_labels_reach_nobody() -> None:
-    """All that depends on them is where a scan stops, and which queries need more places."""
+    """All that depends on them is where a scan stops, which queries need more places, and how many are asked for."""
     found = run()
+    plain = {"seed", "unit", "rows", "page", "first", "start", "stop"}
     allowed = {"queries", "stops", "unfinished", "public_key"}
     assert found.recording is not None
     for party in (*held()[0], SERVER, KEYS):
         from_leader = [seen.message for seen in found.recording.of(party) if seen.sender == "leader"]
         assert {item.receipt.name for message in from_leader for item in message.crossing()} <= allowed
+        values = [(name, getattr(message, name)) for message in from_leader for name in message.hints()]
+        assert {name for name, value in values if isinstance(value, (int, float))} <= plain
 
 
 def test_participants_learn_queries_and_candidates_only() -> None:

@@ -16,7 +16,7 @@ from colonnade.selection import SelectionSettings
     [
         ({"queries": 0}, "queries must be a whole number, 1 or more; found 0"),
         ({"scheme": "none"}, 'scheme must be one of "ckks", "bfv", "plain"; found \'none\''),
-        ({"decryptor": "leader"}, 'decryptor must be one of "key_server", "participants"'),
+        ({"decryptor": "lead"}, 'decryptor must be one of "auto", "key_server", "participants", "leader"'),
         ({"fagin": "no"}, "fagin must be true or false; found 'no'"),
         ({"test": 3}, r"\[selection\] has no setting 'test'"),
     ],
@@ -24,6 +24,24 @@ from colonnade.selection import SelectionSettings
 def test_bad_settings(values: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         from_mapping(SelectionSettings, values, where="[selection]")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "values", "estimator", "decryptor"),
+    [
+        (False, {}, "ross", "key_server"),
+        (True, {}, "kraskov", "leader"),
+        (True, {"bins": 4}, "ross", "key_server"),
+        (True, {"estimator": "ross"}, "ross", "key_server"),
+        (False, {"estimator": "kraskov"}, "kraskov", "leader"),
+        (False, {"decryptor": "leader"}, "ross", "leader"),
+        (True, {"bins": 4, "decryptor": "participants"}, "ross", "participants"),
+    ],
+)
+def test_auto_is_settled_by_the_labels(numbers: bool, values: dict[str, Any], estimator: str, decryptor: str) -> None:
+    found = SelectionSettings(**values).settled(numbers=numbers)
+    assert (found.estimator, found.decryptor) == (estimator, decryptor)
+    assert found.settled(numbers=numbers) == found
 
 
 def test_encryption_is_on_unless_plain_is_asked_for_by_name() -> None:

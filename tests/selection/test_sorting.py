@@ -65,6 +65,13 @@ def test_what_differs_by_less_than_the_noise_is_tied() -> None:
     assert Orders(noisy, np.array([4], np.int32)).part(0, 4).tolist() == [[1, 2, 3, 0]]
 
 
+def test_opened_values_are_the_sum_within_the_noise_that_is_told() -> None:
+    keys = server()
+    values, noise = keys.sorter.open(total(keys, [1.5, 2.0], [2.0, -7.25]))
+    assert values == pytest.approx([3.5, -5.25], abs=noise)
+    assert 0 < noise < 1e-4
+
+
 def test_packs_are_the_ciphertexts_that_are_sent() -> None:
     from colonnade.encryption import make_keys, seal
 

@@ -106,7 +106,7 @@ def demo(
     with progress_of(federation, " + ".join(settings.parties), quiet=quiet) as watch:
         outcome = federation.fit(out / "run", watch=watch)
     shared = pd.Index(federation.holdings.ids)
-    shared.to_frame(name="patient").to_csv(out / SHARED, index=False)
+    pd.DataFrame({"patient": shared}).to_csv(out / SHARED, index=False)
     kept = {name: frames[name].set_index("patient").loc[shared].reset_index() for name in settings.parties}
     joined = reduce(lambda left, right: left.merge(right, on="patient"), kept.values())
     rivals = {

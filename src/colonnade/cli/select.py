@@ -23,19 +23,29 @@ from colonnade.federation.settings import Settings
 from colonnade.selection import METHODS, Selection, select_here
 
 BAR = 24
+BINS = 4
+"""Quantiles that make classes of a label that is a number, unless Kraskov's estimator is asked for: with classes only
+ranks travel, and with Kraskov the label owner must read distances."""
 
 
 def select(
     file: Annotated[Path, typer.Argument(metavar="FEDERATION.toml", help="Who takes part, with which tables.")],
     keep: Annotated[int, typer.Option(min=1, metavar="L", help="How many parties with columns to keep.")],
     method: Annotated[str, typer.Option(metavar="METHOD", help=f"How to rank: {', '.join(METHODS)}.")] = "vf_ps",
-    k: Annotated[
-        int | None, typer.Option(min=1, help="Neighbours of the same label that the estimate looks at.")
-    ] = None,
+    k: Annotated[int | None, typer.Option(min=1, help="Neighbours that the estimate looks at.")] = None,
     queries: Annotated[int | None, typer.Option(min=2, help="Rows that the estimate is averaged over.")] = None,
     tests: Annotated[int | None, typer.Option(min=1, help="With vf_ps: random groups of parties to test.")] = None,
     scheme: Annotated[
         str | None, typer.Option(help='"ckks" or "bfv"; "plain" shows distances and is for debugging.')
+    ] = None,
+    bins: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help=f"Cut a label that is a number at quantiles into so many classes; {BINS} unless said."
+        ),
+    ] = None,
+    estimator: Annotated[
+        str | None, typer.Option(help='"kraskov" takes numbers as they are, and the label owner then reads distances.')
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Instead of the file's.")] = None,
     write: Annotated[
@@ -48,17 +58,19 @@ def select(
     """Rank the parties by how much their columns tell about the label (mutual information), and keep the best L.
 
     Nobody's columns or labels leave: partial distances are encrypted, summed by a server that cannot read them, and
-    come back as ranks. Only training rows are used. \\[data] align = "private" finds the common rows first.
+    come back as ranks. A label that is a number is cut into classes for that; --estimator kraskov takes it as it is,
+    and shows the label owner distances. Only training rows are used. \\[selection] in the file has settings, which
+    options override.
     """
     if out is not None:
         canvas.can_draw()
     settings = Settings.from_toml(file)
     if seed is not None:
         settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, seed=seed))
-    given = {"k": k, "queries": queries, "tests": tests, "scheme": scheme}
-    holdings = held_by(settings)
+    given = {"k": k, "queries": queries, "tests": tests, "scheme": scheme, "bins": bins, "estimator": estimator}
     if write is not None:
         check_file(file, write, settings)
+    holdings = held_by(settings)
     found = choose(
         holdings, settings, keep, method, quiet=quiet or json_, **{key: v for key, v in given.items() if v is not None}
     )
@@ -89,7 +101,17 @@ def held_by(settings: Settings) -> Holdings:
 
 
 def choose(holdings: Holdings, settings: Settings, keep: int, method: str, *, quiet: bool, **given: Any) -> Selection:
-    """Select on the training rows, with a bar over the queries."""
+    """Select on the training rows, by the file's settings and those given, with a bar over the queries."""
+    chosen = dataclasses.asdict(settings.selection) | given
+    if holdings.encoder.task == "classification" and (chosen["bins"] or chosen["estimator"] == "kraskov"):
+        raise ConfigError(
+            f"The label of '{holdings.label_owner}' is a class, and bins and estimator = \"kraskov\" are for numbers. "
+            'Leave them out, or set task = "regression" in [data].'
+        )
+    if chosen["estimator"] == "auto":
+        chosen["estimator"] = "ross"
+        if holdings.encoder.task == "regression" and not chosen["bins"]:
+            chosen["bins"] = BINS
     features = {name: held.features for name, held in holdings.parties.items() if held.features is not None}
     labels = holdings.parties[holdings.label_owner].labels
     assert labels is not None
@@ -110,7 +132,7 @@ def choose(holdings: Holdings, settings: Settings, keep: int, method: str, *, qu
             rows=holdings.splits["train"],
             through_bytes=settings.engine.through_bytes,
             watch=lambda done, total: bar.update(task, completed=done, total=total),
-            **given,
+            **chosen,
         )
 
 
@@ -121,6 +143,11 @@ def rejected(found: Selection, holdings: Holdings) -> list[str]:
 
 def check_file(file: Path, write: Path, settings: Settings) -> None:
     """Before anything is computed: can the file be rewritten, and is there a place for it?"""
+    if settings.data.dataset is not None:
+        raise ConfigError(
+            "--write leaves tables [parties.NAME] out of the file, and here parties are cut from the data set "
+            f"{settings.data.dataset!r}, as [data] says. Use --out, and choose parts by what it finds."
+        )
     others = {name for name, party in settings.parties.items() if party.label is None}
     leave_out(file.read_text(encoding="utf-8"), others)
     if write.is_dir() or not write.resolve().parent.is_dir():

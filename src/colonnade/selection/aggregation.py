@@ -6,12 +6,13 @@ It holds no data, no labels and no key but public ones. Distances reach it encry
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colonnade.core import Message, Released, Request, Seat, roles, serves
+from colonnade.core import Ciphertext, Encrypted, Message, Released, Request, Seat, roles, serves
 from colonnade.core.message import Done
 from colonnade.encryption import PublicKey, read_public_key
 from colonnade.selection.fagin import Fagin, Ids
@@ -75,6 +76,19 @@ class Rest(Request[Ranked]):
     stop: int
 
 
+class Sums(Message):
+    """The distances of each query to all other rows, added up for each group, encrypted for the leader."""
+
+    totals: tuple[Ciphertext, ...]
+
+
+class Add(Request[Sums]):
+    """Where the leader decrypts (the paper's baseline, Section 3.2.1): give it every group's sum."""
+
+    groups: tuple[tuple[str, ...], ...]
+    queries: Released
+
+
 class AggregationServer(roles.AggregationServer):
     """Serves the leader; asks participants and whoever sorts."""
 
@@ -121,23 +135,37 @@ class AggregationServer(roles.AggregationServer):
         self._asked = queries.tensor.numpy()
         sizes = self._release(counts, CANDIDATES)
         self._reader = self._drawn()
-        together = dict.fromkeys(name for group in request.groups if len(group) > 1 for name in group)
-        asked = Distances(queries, ids, sizes, self._reader)
-        partial = self.peers.ask_each(dict.fromkeys(together, asked)) if together else {}
-        places = {name: at for at, name in enumerate(together)}
-        shared = [[places[name] for name in group] for group in request.groups if len(group) > 1]
-        parts = [answer.distances.encrypted for answer in partial.values()]
-        totals = self._keys[self._reader].add_groups(parts, shared)
+        shared = [group for group in request.groups if len(group) > 1]
+        totals = self._totals(shared, Distances(queries, ids, sizes, self._reader))
         orders = []
         for number, group in enumerate(request.groups):
             if len(group) == 1:
                 orders.append(self.peers.ask_one(group[0], SortOwn(queries, ids, sizes, request.first)))
                 continue
-            total = next(totals)
-            self.operations["additions"] += packs(total) * (len(group) - 1)
-            sent = self.outbox.pass_on(total, TOTAL)
+            sent = self.outbox.pass_on(next(totals), TOTAL)
             orders.append(self.peers.ask_one(self._reader, Sort(number, sent, sizes, request.first)))
         return self._named(np.arange(len(counts)), orders)
+
+    @serves
+    def add(self, request: Add) -> Sums:
+        reader = self._drawn()
+        for group in request.groups:
+            others = len(set(group) - {reader})
+            self.expect(others != 1, f"the sum of {list(group)} would show '{reader}' one participant's distances")
+        counts = np.full(request.queries.shape[0], self.total_rows - 1, dtype=np.int32)
+        self.candidates += int(counts.sum())
+        asked = Distances(request.queries, None, self._release(counts, CANDIDATES), reader)
+        return Sums(tuple(self.outbox.pass_on(total, TOTAL) for total in self._totals(request.groups, asked)))
+
+    def _totals(self, groups: Sequence[tuple[str, ...]], asked: Distances) -> Iterator[Encrypted]:
+        """Server.addition(): one encryption of each participant's distances serves all groups."""
+        together = dict.fromkeys(name for group in groups for name in group)
+        partial = self.peers.ask_each(dict.fromkeys(together, asked)) if together else {}
+        parts, places = [answer.distances.encrypted for answer in partial.values()], list(together)
+        numbered = [[places.index(name) for name in group] for group in groups]
+        for group, total in zip(groups, self._keys[asked.reader].add_groups(parts, numbered), strict=True):
+            self.operations["additions"] += packs(total) * (len(group) - 1)
+            yield total
 
     @serves
     def rest(self, request: Rest) -> Ranked:

@@ -4,11 +4,13 @@
 
 The paper draws tests at random. Here a draw is a random halving of all participants, both halves of which are tests, as
 long as there are new ones: so that everybody is tested equally often, in groups of equal size, and with each other part
-of the time. Other groups follow where halves run out, until there are T or there are no more.
+of the time. Other groups follow where halves run out, until there are T or there are no more. Where smaller groups
+would show somebody's own distances, all have `least` participants or more.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -22,21 +24,22 @@ PATIENCE = 50
 """Draws in a row that bring nothing new before halves are taken to have run out."""
 
 
-def draw_tests(participants: Sequence[str], tests: int, generator: Generator) -> list[Group]:
+def draw_tests(participants: Sequence[str], tests: int, generator: Generator, *, least: int = 1) -> list[Group]:
     """Different groups, in which everybody occurs."""
     count, found = len(participants), dict[Group, None]()
-    tests = max(2, min(tests, 2**count - 1 if count < 30 else tests))
+    tests = max(2, min(tests, sum(math.comb(count, size) for size in range(least, count + 1))))
     for halves in (True, False):
         idle = 0
         while len(found) < tests and idle < PATIENCE:
             order = torch.randperm(count, generator=generator).tolist()
-            size = count // 2 if halves else int(torch.randint(1, count + 1, (), generator=generator))
+            size = count // 2 if halves else int(torch.randint(least, count + 1, (), generator=generator))
             before = len(found)
             for chosen in (order[:size], order[size:]) if halves else (order[:size],):
-                if len(found) < tests:
+                if len(found) < tests and len(chosen) >= least:
                     found[tuple(participants[at] for at in sorted(chosen))] = None
             idle = idle + 1 if len(found) == before else 0
-    return list(found)
+    missed = len(set().union(*found)) < count
+    return [*found, tuple(participants)] if missed else list(found)
 
 
 def importance(participants: Sequence[str], information: Mapping[Group, float]) -> dict[str, float]:

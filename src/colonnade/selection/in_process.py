@@ -18,7 +18,7 @@ from colonnade.selection.aggregation import AggregationServer
 from colonnade.selection.brute_force import brute_force
 from colonnade.selection.chance import random
 from colonnade.selection.group_testing import Group, Information, draw_tests, vf_ps
-from colonnade.selection.inputs import Array, as_classes, as_columns, as_groups, check_parties
+from colonnade.selection.inputs import Array, as_columns, as_groups, as_labels, check_hidden, check_parties
 from colonnade.selection.knn_mi import Numbers, Whole
 from colonnade.selection.lasso import lasso
 from colonnade.selection.leader import Leader, Watch
@@ -40,7 +40,7 @@ class Meeting:
     def __init__(
         self,
         features: Mapping[str, Numbers],
-        labels: Whole,
+        labels: Whole | Numbers,
         settings: SelectionSettings,
         *,
         leader: str = "leader",
@@ -48,6 +48,7 @@ class Meeting:
         through_bytes: bool = False,
         record: bool = False,
     ) -> None:
+        settings = settings.settled(numbers=labels.dtype.kind == "f")
         check_parties(features, labels, leader=leader, decryptor=settings.decryptor, reserved=(SERVER, KEYS))
         nothing = Batches({}, batch_size=1, epochs=1, seed=0)  # rows go by pseudo ids here
         by_server = settings.decryptor == "key_server"
@@ -65,11 +66,14 @@ class Meeting:
             key_server = KeyServer(self.seats[KEYS], scheme=settings.scheme, most=len(features))
             parties[KEYS] = key_server
             self.sorters.append(key_server.sorter)
-        else:
+        elif settings.decryptor == "participants":
             self.sorters += [party.make_keys(settings.scheme, len(features)) for party in self.participants.values()]
         inner = InProcess(parties, through_bytes=through_bytes)
         self.recording = Recording(inner) if record else None
-        self._meet(self.recording or inner, [KEYS] if by_server else list(features))
+        readers = {"key_server": [KEYS], "participants": list(features), "leader": []}
+        self._meet(self.recording or inner, readers[settings.decryptor])
+        if self.leader.sorter is not None:
+            self.sorters.append(self.leader.sorter)
 
     def _meet(self, transport: Transport, readers: list[str]) -> None:
         others = list(dict.fromkeys([*self.participants, *readers]))
@@ -93,8 +97,14 @@ class Meeting:
         )
 
     def learned(self) -> dict[str, str]:
-        names = list(self.participants)
-        return by_information(self.settings, leader=self.leader.name, server=SERVER, keys=KEYS, participants=names)
+        return by_information(
+            self.settings,
+            leader=self.leader.name,
+            server=SERVER,
+            keys=KEYS,
+            participants=list(self.participants),
+            groups=self.leader.tested,
+        )
 
 
 def select_here(
@@ -113,24 +123,28 @@ def select_here(
     watch: Watch | None = None,
     **settings: Any,
 ) -> Selection:
-    """Choose `keep` of the participants, who hold columns of the same rows. `settings` are those of SelectionSettings;
-    `groups` are vf_ps's tests, drawn at random unless given; `score` judges subsets for brute_force instead of the
-    mutual information."""
-    chosen = from_mapping(SelectionSettings, settings, where="select_here")
+    """Choose `keep` of the participants, who hold columns of the same rows. Labels are classes, or numbers if they are
+    floats that are not all whole. `settings` are those of SelectionSettings; `groups` are vf_ps's tests, drawn at
+    random unless given; `score` judges subsets for brute_force instead of the mutual information."""
+    given = from_mapping(SelectionSettings, settings, where="select_here")
     if method not in METHODS:
         hint = did_you_mean(method, list(METHODS))
         raise ConfigError(f"There is no selection method {method!r}{hint}; there are {', '.join(METHODS)}.")
-    held, classes = _ready(features, labels, rows, chosen, leader)
+    held, known, chosen = _ready(features, labels, rows, given, leader)
     names = list(held)
     if isinstance(keep, bool) or not isinstance(keep, int) or not 1 <= keep <= len(names):
         raise ConfigError(f"keep must be a whole number from 1 to {len(names)}, the participants; found {keep!r}.")
-    check_parties(held, classes, leader=leader, decryptor=chosen.decryptor, reserved=(SERVER, KEYS))
+    asks = method in ("vf_ps", "leave_one_out", "brute_force") and score is None
+    who = chosen.decryptor if asks else "key_server"
+    check_parties(held, known, leader=leader, decryptor=who, reserved=(SERVER, KEYS))
     start, found, there = time.perf_counter(), dict[Group, float](), None
 
     def tested(wanted: Sequence[Group]) -> dict[Group, float]:
         """Information of groups, by the protocol, which starts when it is first needed."""
         nonlocal there
-        there = Meeting(held, classes, chosen, leader=leader, seed=seed, through_bytes=through_bytes, record=record)
+        if chosen.decryptor == "leader":
+            check_hidden(wanted, leader)
+        there = Meeting(held, known, chosen, leader=leader, seed=seed, through_bytes=through_bytes, record=record)
         found.update(there.leader.information(wanted, watch))
         return found
 
@@ -141,7 +155,8 @@ def select_here(
 
     best: Group | None = None
     if method == "vf_ps":
-        drawn = draw_tests(names, chosen.tests, Generator().manual_seed(seed_for(seed, "tests")))
+        least = 1 if chosen.decryptor != "leader" else 3 if leader in held else 2
+        drawn = draw_tests(names, chosen.tests, Generator().manual_seed(seed_for(seed, "tests")), least=least)
         scores = vf_ps(names, tested, drawn if groups is None else as_groups(names, groups))
     elif method == "leave_one_out":
         scores = leave_one_out(names, tested)
@@ -149,7 +164,7 @@ def select_here(
         how: Information = tested if score is None else scored
         scores, best = brute_force(names, keep, how)
     elif method == "lasso":
-        scores = lasso(held, classes, seed=seed)
+        scores = lasso(held, known, seed=seed)
     else:
         scores = random(names, Generator().manual_seed(seed_for(seed, "random")))
     order = ranked(scores) if best is None else (*best, *(name for name in ranked(scores) if name not in best))
@@ -180,15 +195,18 @@ def information_here(
     **settings: Any,
 ) -> dict[Group, float]:
     """The mutual information of the label with the joined columns of each group, in nats."""
-    chosen = from_mapping(SelectionSettings, settings, where="information_here")
-    held, classes = _ready(features, labels, rows, chosen, leader)
+    given = from_mapping(SelectionSettings, settings, where="information_here")
+    held, known, chosen = _ready(features, labels, rows, given, leader)
     wanted = as_groups(list(held), groups)
-    return Meeting(held, classes, chosen, leader=leader, seed=seed).leader.information(wanted)
+    if chosen.decryptor == "leader":
+        check_hidden(wanted, leader)
+    return Meeting(held, known, chosen, leader=leader, seed=seed).leader.information(wanted)
 
 
 def _ready(
     features: Mapping[str, Array], labels: Array, rows: Array | None, settings: SelectionSettings, leader: str
-) -> tuple[dict[str, Numbers], Whole]:
+) -> tuple[dict[str, Numbers], Whole | Numbers, SelectionSettings]:
     kept = None if rows is None else np.asarray(rows)
     held = {name: as_columns(name, values, kept) for name, values in features.items()}
-    return held, as_classes(leader, labels, kept, settings.bins)
+    known = as_labels(leader, labels, kept, settings)
+    return held, known, settings.settled(numbers=known.dtype.kind == "f")

@@ -1,4 +1,5 @@
-"""What a selection is given, checked before anything is sent: columns as float64, labels as classes."""
+"""What a selection is given, checked before anything is sent: columns as float64, labels as classes or
+numbers."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from colonnade.errors import ConfigError, DataError
 from colonnade.selection.group_testing import Group
 from colonnade.selection.knn_mi import Numbers, Whole
+from colonnade.selection.settings import SelectionSettings
 
 Array = Tensor | NDArray[Any]
 
@@ -32,41 +34,69 @@ def as_columns(name: str, values: Array, rows: Whole | None) -> Numbers:
     return found
 
 
-def as_classes(owner: str, labels: Array, rows: Whole | None, bins: int) -> Whole:
-    """Labels as whole numbers; numbers are cut at quantiles where `bins` says into how many."""
+def as_labels(owner: str, labels: Array, rows: Whole | None, settings: SelectionSettings) -> Whole | Numbers:
+    """Classes as whole numbers from 0, or numbers as float64. Floats that are not all whole are numbers, unless the
+    settings' estimator says what labels are; `bins` cuts numbers at quantiles into classes."""
     found = np.asarray(labels.detach().cpu().numpy() if isinstance(labels, Tensor) else labels)
     if found.ndim != 1:
         raise DataError(f"'{owner}' must give one label for each row; found the shape {list(found.shape)}.")
     found = found if rows is None else found[rows]
-    if bins:
-        if bins < 2 or not np.issubdtype(found.dtype, np.number):
-            raise ConfigError(f"bins cuts labels that are numbers into 2 or more; found {bins} and {found.dtype}.")
-        inner = np.quantile(found, np.arange(1, bins) / bins)
-        return np.searchsorted(inner, found, side="right").astype(np.int64)
-    if np.issubdtype(found.dtype, np.floating) and not (np.isfinite(found).all() and (found == np.round(found)).all()):
+    floats = np.issubdtype(found.dtype, np.floating)
+    if floats and not np.isfinite(found).all():
+        raise DataError(f"'{owner}' has labels that are no finite numbers. Leave these rows out.")
+    chosen = settings.settled(numbers=bool(floats and (found != np.round(found)).any()))
+    if (chosen.bins or chosen.estimator == "kraskov") and not np.issubdtype(found.dtype, np.number):
         raise ConfigError(
-            f"'{owner}' has labels that are numbers, and ranks alone do not give Kraskov's estimate for these. "
-            "Set bins, for example bins = 4, to take quantiles as classes."
+            f"bins and estimator = \"kraskov\" take labels that are numbers, and those of '{owner}' are {found.dtype}. "
+            "Leave them out to take labels as classes."
         )
+    if chosen.estimator == "kraskov":
+        return found.astype(np.float64)
+    if chosen.bins:
+        if chosen.bins < 2:
+            raise ConfigError(f"bins cuts labels that are numbers into 2 or more; found {chosen.bins}.")
+        inner = np.quantile(found, np.arange(1, chosen.bins) / chosen.bins)
+        return np.searchsorted(inner, found, side="right").astype(np.int64)
     return np.unique(found, return_inverse=True)[1].astype(np.int64)
 
 
 def check_parties(
-    features: Mapping[str, Numbers], labels: Whole, *, leader: str, decryptor: str, reserved: Sequence[str]
+    features: Mapping[str, Numbers], labels: Whole | Numbers, *, leader: str, decryptor: str, reserved: Sequence[str]
 ) -> None:
-    """Two or more participants with as many rows as there are labels, and names of their own."""
+    """Enough participants with as many rows as there are labels, and names of their own."""
     for name in (leader, *features):
         if name in reserved:
             raise ConfigError(f"A party cannot be called {name!r}, which is a server's name here. Rename it.")
     for name, held in features.items():
         if len(held) != len(labels):
             raise DataError(f"'{name}' has {len(held)} rows and there are {len(labels)} labels. Align them first.")
-    least = 3 if decryptor == "participants" else 2
-    if len(features) < least:
-        why = ": of two, whoever sorts their sum could subtract its own part" if least == 3 else ""
-        raise ConfigError(f"A selection takes {least} or more participants{why}; found {len(features)}.")
+    if len(features) < 2:
+        raise ConfigError(f"A selection takes 2 or more participants with columns; found {len(features)}.")
+    count = len(features) - (decryptor == "leader" and leader in features)
+    if decryptor != "key_server" and count < 3:
+        why = {
+            "participants": "participants where they sort: of two, who sorts could subtract its own part of their sum",
+            "leader": f"participants besides '{leader}', who decrypts for a label that is a number: of two it may read "
+            "nothing but the sum of both, which ranks neither",
+        }[decryptor]
+        cure = {
+            "participants": 'Set decryptor = "key_server".',
+            "leader": "Set bins, for example bins = 4: then ranks are enough, and so are two participants.",
+        }[decryptor]
+        raise ConfigError(f"A selection takes 3 or more {why}; found {count}. {cure}")
     if len(labels) < 3:
         raise DataError(f"A selection takes 3 or more rows; found {len(labels)}.")
+
+
+def check_hidden(groups: Sequence[Group], leader: str) -> None:
+    """Where the leader decrypts: no group with one participant besides it, whose distances it would read."""
+    for group in groups:
+        if len(set(group) - {leader}) == 1:
+            raise ConfigError(
+                f"'{leader}' decrypts each group's distances, and with the group {list(group)} it would read those of "
+                "one participant. Test groups with two or more besides it (brute_force: keep more); or set bins, for "
+                "example bins = 4, if labels are numbers: then ranks are enough, and a group of one sorts by itself."
+            )
 
 
 def as_groups(names: Sequence[str], groups: Sequence[Sequence[str]]) -> list[Group]:

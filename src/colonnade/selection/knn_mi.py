@@ -16,7 +16,8 @@ Kraskov, Stögbauer and Grassberger (Physical Review E 2004), the first estimato
     I = psi(N) + psi(k) - <psi(n_x + 1) + psi(n_y + 1)>
 
 n_x other rows are nearer in the columns, n_y in the target, than the k-th neighbour in the larger of the two. This one
-compares distances, so ranks do not suffice for it.
+compares distances, so ranks do not suffice for it. Where more than k rows equal a query in both, they are its
+neighbours, all of them, and n_x and n_y count what is equal (Gao, Kannan, Oh and Viswanath, NeurIPS 2017).
 """
 
 from __future__ import annotations
@@ -35,11 +36,28 @@ AT_ONCE = 1 << 22
 """Distances in memory at a time."""
 
 
-def ross_from_ranks(rows: int, same: Whole, neighbours: Whole, ranks: Whole) -> float:
-    """The estimate, of N, and of N_q, k and m_q for each query."""
+def ross_terms(rows: int, same: Whole, neighbours: Whole, ranks: Whole) -> Numbers:
+    """Whose mean over the queries is the estimate: of N, and of N_q, k and m_q for each query."""
     from scipy.special import digamma
 
-    return float(digamma(rows) - np.mean(digamma(same) - digamma(neighbours) + digamma(ranks)))
+    found: Numbers = digamma(rows) - digamma(same) + digamma(neighbours) - digamma(ranks)
+    return found
+
+
+def kraskov_terms(x: Numbers, y: Numbers, k: int, tolerance: float = 0.0) -> Numbers:
+    """Whose mean over the queries is the estimate: of squared distances to all other rows, [queries, N - 1], in the
+    columns and in the target. What differs by no more than the tolerance is equal; so is what is equal but for float
+    errors."""
+    from scipy.special import digamma
+
+    rows, joint = x.shape[1] + 1, np.maximum(x, y)
+    k = min(k, rows - 1)
+    radius = np.partition(joint, k - 1, axis=1)[:, k - 1, None]
+    equal, nearer = radius <= tolerance, (1 - 1e-9) * radius - tolerance
+    near = np.where(equal[:, 0], (joint <= tolerance).sum(1), k)
+    inside = (np.where(equal, d <= tolerance, d < nearer).sum(1) for d in (x, y))
+    found: Numbers = digamma(rows) + digamma(near) - sum(digamma(1 + count) for count in inside)
+    return found
 
 
 def counts(labels: Whole, k: int) -> tuple[Whole, Whole]:
@@ -87,24 +105,28 @@ def ross(columns: Numbers, labels: Whole, *, k: int = 3, queries: Whole | None =
     """Of joined columns [N, F]: what a selection computes without joining them. `queries`: all rows, unless given."""
     same, neighbours = counts(labels, k)
     asked = possible_queries(labels) if queries is None else queries
-    ranks = []
-    for part in _parts(asked, len(columns)):
-        order = ordered(squared_distances(columns, part), 1e-12 * columns.shape[1])
-        same_label = labels[following(part, order, len(columns))] == labels[part, None]
-        ranks.append(kth(same_label, neighbours[part]))
-    return ross_from_ranks(len(columns), same[asked], neighbours[asked], np.concatenate(ranks))
+    ranks = [
+        ranks_by(squared_distances(columns, part), labels, part, neighbours[part], 1e-12 * columns.shape[1])
+        for part in _parts(asked, len(columns))
+    ]
+    return float(np.mean(ross_terms(len(columns), same[asked], neighbours[asked], np.concatenate(ranks))))
 
 
-def kraskov(columns: Numbers, target: Numbers, *, k: int = 3) -> float:
-    """Of joined columns [N, F] and a number for each row; distances are compared, so scale both alike."""
-    from scipy.special import digamma
+def ranks_by(distances: Numbers, labels: Whole, queries: Whole, neighbours: Whole, tolerance: float) -> Whole:
+    """m_q of each query, from its distances to all other rows, [queries, N - 1]."""
+    order = following(queries, ordered(distances, tolerance), len(labels))
+    return kth(labels[order] == labels[queries, None], neighbours)
 
-    rows, total = len(columns), 0.0
-    for part in _parts(np.arange(rows), rows):
-        x, y = (np.sqrt(squared_distances(values, part)) for values in (columns, target[:, None]))
-        radius = np.partition(np.maximum(x, y), k - 1, axis=1)[:, k - 1, None]
-        total += sum(float(digamma(1 + (d < radius).sum(1)).sum()) for d in (x, y))
-    return float(digamma(rows) + digamma(k)) - total / rows
+
+def kraskov(columns: Numbers, target: Numbers, *, k: int = 3, queries: Whole | None = None) -> float:
+    """Of joined columns [N, F] and a number for each row; distances are compared, so scale both alike: a selection
+    gives columns and target the standard deviation 1, and divides the columns by the root of F."""
+    rows = len(columns)
+    terms = [
+        kraskov_terms(squared_distances(columns, part), squared_distances(target[:, None], part), k)
+        for part in _parts(np.arange(rows) if queries is None else queries, rows)
+    ]
+    return float(np.mean(np.concatenate(terms)))
 
 
 def ordered(distances: Numbers, tolerance: float = 0.0) -> Whole:

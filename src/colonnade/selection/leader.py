@@ -9,14 +9,25 @@ information of the label with the joined columns of each of several groups of pa
     leader            m_q = the place of the k-th of the query's own label; Ross's estimate
 
 By Fagin's inclusion property the candidates of all participants together contain those of every group of them, so one
-scan, and one encryption of each participant's distances, serves all groups (batching). The leader asks for as many
-places as it needs to find the k-th, and learns no more of the order. A group of one sorts its own distances itself.
+scan, and one encryption of each participant's distances, serves all groups (batching). The leader asks for places in
+steps, until it has found the k-th in every group. A group of one sorts its own distances itself.
+
+Where the leader decrypts (the paper's baseline, Section 3.2.1), it gets each group's distances to all rows:
+
+    participants      [d_i] of all rows, encrypted for the leader -> aggregation server
+    aggregation       [d_S] of each group -> leader, who decrypts; never of a group with one participant besides it
+    leader            Kraskov's estimate, or Ross's
+
+Kraskov's estimate compares d_S / F_S, the mean square over the group's columns, with the squared difference of labels;
+columns and labels have the standard deviation 1. (Without F_S the estimates of wide groups sink towards 0.) No ranks
+tell whether a row that was not seen is inside the radius, since that may be a label's distance. So there is no scan.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,17 +37,28 @@ from torch import Tensor
 from colonnade.core import Party, Peers, Released, Seat
 from colonnade.encryption.key_server import AskPublicKey
 from colonnade.errors import ConfigError
-from colonnade.selection.aggregation import Begin, More, Rank, Rest, Scan
-from colonnade.selection.columns import shuffled
+from colonnade.selection.aggregation import Add, Begin, More, Rank, Rest, Scan
+from colonnade.selection.columns import shuffled, standardised
 from colonnade.selection.fagin import first_page
-from colonnade.selection.knn_mi import Whole, counts, kth, possible_queries, ross_from_ranks
+from colonnade.selection.knn_mi import (
+    Numbers,
+    Whole,
+    counts,
+    kraskov_terms,
+    kth,
+    possible_queries,
+    ranks_by,
+    ross_terms,
+    squared_distances,
+)
 from colonnade.selection.participant import Join, Prepare
 from colonnade.selection.settings import SelectionSettings
-from colonnade.selection.sorting import limit
+from colonnade.selection.sorting import Sorter, limit
 
 QUERIES, STOPS, UNFINISHED = "queries", "stops", "unfinished"
 AT_ONCE = 1 << 22
-"""Rows times queries in one go; a quarter of it where all rows are candidates."""
+"""Rows times queries in one go; a quarter of it where all rows are candidates; where the leader decrypts, rows times
+queries times groups, since it gets all their sums at once."""
 PLACES = 2
 """The first places asked for, in multiples of where the k-th is if the columns tell nothing about the label."""
 
@@ -45,22 +67,38 @@ Watch = Callable[[int, int], None]
 
 
 class Leader(Party):
-    """Holds the labels and drives. `shuffle` is the seed of pseudo ids: from the operating system, unless a simulation
-    is to be repeated."""
+    """Holds the labels, classes or numbers, and drives. `shuffle` is the seed of pseudo ids: from the operating system,
+    unless a simulation is to be repeated."""
+
+    sorter: Sorter | None = None
+    same: Whole
+    neighbours: Whole
 
     def __init__(
-        self, seat: Seat, labels: Whole, settings: SelectionSettings, *, server: str, shuffle: int | None = None
+        self,
+        seat: Seat,
+        labels: NDArray[Any],
+        settings: SelectionSettings,
+        *,
+        server: str,
+        shuffle: int | None = None,
     ) -> None:
         super().__init__(seat)
-        self.settings, self.server = settings, server
+        self.settings, self.server = settings.settled(numbers=labels.dtype.kind == "f"), server
         self.shuffle = secrets.randbits(62) if shuffle is None else shuffle
         order = shuffled(len(labels), self.shuffle)
-        self.labels = labels[order]  # by pseudo id, as is all that follows
-        self.same, self.neighbours = counts(self.labels, settings.k)
-        possible = possible_queries(labels)
+        self.labels: NDArray[Any] = labels[order]  # by pseudo id, as is all that follows
+        if self.settings.estimator == "kraskov":
+            possible = np.arange(len(labels))
+            if settings.scaling == "standard":
+                self.labels = standardised(self.labels[:, None])[:, 0]
+        else:
+            self.same, self.neighbours = counts(self.labels, settings.k)
+            possible = possible_queries(labels)
         drawn = torch.randperm(len(possible), generator=self.generator).numpy()[: settings.queries]
         self.queries: Whole = np.argsort(order)[possible[drawn]]
         self.participants: tuple[str, ...] = ()
+        self.tested: list[Group] = []
 
     def meet(self, peers: Peers, participants: Sequence[str], readers: Sequence[str]) -> None:
         """Tell the shuffle, agree on a scale, and pass the public keys of those who may sort on to all."""
@@ -72,9 +110,14 @@ class Leader(Party):
                     f"'{name}' has {card.rows} rows and '{self.name}' {len(self.labels)} labels. Align them first."
                 )
         reach = max(float(card.reach.tensor[0]) for card in cards.values())
-        keys = {name: peers.ask_one(name, AskPublicKey()).public for name in readers}
-        unit = limit(self.settings.scheme, len(self.participants)) / reach
-        peers.ask_each(dict.fromkeys(self.participants, Prepare(keys, unit)))
+        self._columns = {name: card.columns for name, card in cards.items()}
+        if self.settings.decryptor == "leader":
+            self.sorter = Sorter(self.settings.scheme, len(self.participants))
+            keys = {self.name: self.outbox.publish(self.sorter.secret.public.to_bytes(), "public_key")}
+        else:
+            keys = {name: peers.ask_one(name, AskPublicKey()).public for name in readers}
+        self._unit = limit(self.settings.scheme, len(self.participants)) / reach
+        peers.ask_each(dict.fromkeys(self.participants, Prepare(keys, self._unit)))
         peers.ask_one(self.server, Begin(len(self.labels), keys))
 
     def information(self, groups: Sequence[Group], watch: Watch | None = None) -> dict[Group, float]:
@@ -82,21 +125,48 @@ class Leader(Party):
         wanted = list(dict.fromkeys(groups)) if self.settings.batching else list(groups)
         runs = [wanted] if self.settings.batching else [[group] for group in wanted]
         found: dict[Group, float] = {}
-        size = max(1, (AT_ONCE if self.settings.fagin else AT_ONCE // 4) // len(self.labels))
         total, done = len(runs) * len(self.queries), 0
+        self.tested += wanted
         for run in runs:
-            ranks = []
+            terms, size = [], self._at_once(len(run))
             for start in range(0, len(self.queries), size):
                 part = self.queries[start : start + size]
-                ranks.append(self._ranks(run, part))
+                terms.append(self._opened(run, part) if self.sorter else self._ranked(run, part))
                 done += len(part)
                 if watch is not None:
                     watch(done, total)
-            joined = np.concatenate(ranks, axis=1)
-            for group, places in zip(run, joined, strict=True):
-                same, neighbours = self.same[self.queries], self.neighbours[self.queries]
-                found[group] = ross_from_ranks(len(self.labels), same, neighbours, places)
+            found.update(zip(run, np.concatenate(terms, axis=1).mean(1).tolist(), strict=True))
         return found
+
+    def _at_once(self, groups: int) -> int:
+        """Queries."""
+        distances = AT_ONCE // 4 // groups if self.sorter else AT_ONCE if self.settings.fagin else AT_ONCE // 4
+        return max(1, distances // len(self.labels))
+
+    def _opened(self, groups: list[Group], queries: Whole) -> Numbers:
+        """The estimate's terms, [groups, queries], from sums that the leader decrypts."""
+        assert self.sorter is not None
+        answer = self.peers.ask_one(self.server, Add(tuple(groups), self._release(queries, QUERIES)))
+        found = []
+        for group, total in zip(groups, answer.totals, strict=True):
+            values, noise = self.sorter.open(total)
+            scale = self._unit
+            if self.settings.scaling == "standard":
+                scale *= max(1, sum(self._columns[name] for name in group))
+            found.append(self._terms(values.reshape(len(queries), -1) / scale, queries, noise / scale))
+        return np.stack(found)
+
+    def _terms(self, distances: Numbers, queries: Whole, noise: float) -> Numbers:
+        if self.settings.estimator == "kraskov":
+            of_labels = squared_distances(self.labels[:, None], queries)
+            return kraskov_terms(distances, of_labels, self.settings.k, noise)
+        k = self.neighbours[queries]
+        return ross_terms(len(self.labels), self.same[queries], k, ranks_by(distances, self.labels, queries, k, noise))
+
+    def _ranked(self, groups: list[Group], queries: Whole) -> Numbers:
+        """The estimate's terms, [groups, queries], from ranks."""
+        ranks = self._ranks(groups, queries)
+        return ross_terms(len(self.labels), self.same[queries], self.neighbours[queries], ranks)
 
     def _ranks(self, groups: list[Group], queries: Whole) -> Whole:
         """m_q, [groups, queries]."""

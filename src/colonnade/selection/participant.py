@@ -24,9 +24,11 @@ RANKING, DISTANCES, REACH = "ranking", "distances", "reach"
 
 
 class Card(Message):
-    """How many rows it has, and the power of two above all its partial distances, so that all scale alike."""
+    """How many rows it has, how many columns that vary, and the power of two above all its partial distances, so that
+    all scale alike."""
 
     rows: int
+    columns: int
     reach: Released
 
 
@@ -113,7 +115,8 @@ class Participant(Party):
     @serves
     def join(self, request: Join) -> Card:
         self._columns = Columns(self._features[shuffled(len(self._features), request.seed)])
-        return Card(len(self._features), self.outbox.release(torch.tensor([self._columns.reach()]), REACH))
+        reach = self.outbox.release(torch.tensor([self._columns.reach()]), REACH)
+        return Card(len(self._features), int((np.ptp(self._features, axis=0) > 0).sum()), reach)
 
     @serves
     def prepare(self, request: Prepare) -> Done:

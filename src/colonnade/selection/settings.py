@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from colonnade.core.checks import one_of, whole
+from colonnade.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class SelectionSettings:
     """The defaults are the paper's, where it gives any."""
 
-    k: int = whole(default=3)  # neighbours with a query's own label
+    k: int = whole(default=3)  # neighbours: for classes, with a query's own label
     queries: int = whole(default=256)  # rows whose neighbours are looked for, drawn at random; at most all
     tests: int = whole(default=10)  # test groups of vf_ps
     scheme: str = one_of("ckks", "bfv", "plain", default="ckks")  # plain encrypts nothing: for tests and debugging
-    decryptor: str = one_of("key_server", "participants", default="key_server")  # who sorts; see `learned`
-    fagin: bool = True  # False: every row is a candidate of every query
+    estimator: str = one_of("auto", "ross", "kraskov", default="auto")  # Ross for classes, Kraskov for numbers
+    decryptor: str = one_of("auto", "key_server", "participants", "leader", default="auto")  # who reads sums: `learned`
+    fagin: bool = True  # False: every row is a candidate of every query, as they always are where the leader decrypts
     batching: bool = True  # False: each test group runs by itself
     scaling: str = one_of("standard", "none", default="standard")  # each participant standardises its own columns
     bins: int = whole(default=0, least=0)  # so many quantiles make classes of labels that are numbers
+
+    def settled(self, *, numbers: bool) -> SelectionSettings:
+        """Without "auto": by whether labels are numbers. Ross's estimate needs ranks, for which a key server sorts;
+        Kraskov's compares distances with those of labels, so the leader must read sums of them."""
+        fitting = "kraskov" if numbers and not self.bins else "ross"
+        estimator = fitting if self.estimator == "auto" else self.estimator
+        if estimator == "kraskov" and self.bins:
+            raise ConfigError(
+                f'bins makes classes of labels, and estimator = "kraskov" is for numbers; found bins = {self.bins}. '
+                "Leave one of them out."
+            )
+        reads = "leader" if estimator == "kraskov" else "key_server"
+        decryptor = reads if self.decryptor == "auto" else self.decryptor
+        if estimator == "kraskov" and decryptor != "leader":
+            raise ConfigError(
+                "Labels that are numbers are compared with distances (Kraskov's estimate), which the leader must "
+                f'decrypt for that; found decryptor = "{decryptor}". Set decryptor = "leader"; or set bins, for '
+                "example bins = 4, to take quantiles as classes, for which ranks are enough."
+            )
+        return replace(self, estimator=estimator, decryptor=decryptor)

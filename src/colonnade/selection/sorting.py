@@ -1,5 +1,5 @@
 """Whoever can decrypt sorts, and tells only the order: the key server, who has no data and does not know which rows
-these are, or, as in Algorithm 1 of the paper, a participant.
+these are, or, as in Algorithm 1 of the paper, a participant. (A leader who decrypts, see there, tells nobody.)
 
 In Algorithm 1 all participants hold one secret key. Here a secret key never leaves who made it: every participant
 makes one of its own, and a query's distances are encrypted for the participant drawn to sort them.
@@ -76,14 +76,17 @@ class Sorter:
         self._orders: dict[int, Orders] = {}
 
     def sort(self, request: Sort) -> Tensor:
-        encrypted = request.total.encrypted
         if not request.group:
             self._orders.clear()
-        values = self.secret.decrypt(encrypted).numpy()
-        self.operations["decryptions"] += packs(encrypted)
-        noise = 2 * self.parties(request.total) * self.secret.public.error  # what differs by less is a tie
+        values, noise = self.open(request.total)
         found = self._orders[request.group] = Orders(values, request.counts.tensor.numpy(), noise)
         return found.part(0, request.first)
+
+    def open(self, total: Ciphertext) -> tuple[Numbers, float]:
+        """The values, and by how much two of them may differ and be equal."""
+        self.operations["decryptions"] += packs(total.encrypted)
+        values: Numbers = self.secret.decrypt(total.encrypted).numpy()
+        return values, 2 * self.parties(total) * self.secret.public.error
 
     def further(self, request: Further) -> Tensor:
         return self._orders[request.group].part(request.start, request.stop, request.queries.tensor.numpy())
