@@ -189,6 +189,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_a_run_may_go_on_longer_and_elsewhere_but_not_as_another() -> None:
     saved = Settings.from_mapping({})
     Settings.from_mapping({"train": {"epochs": 99}, "federation": {"cohort": "off"}}).check_continues(saved)
+    Settings.from_mapping({"selection": {"k": 5}}).check_continues(saved)
+    saved.check_continues(Settings.from_mapping({"selection": {"k": 5}}))
     changed: list[tuple[dict[str, Any], str]] = [
         ({"algorithm": {"rho": 1.0}}, r"\[algorithm\] rho is 1.0 now and was 2.0"),
         ({"federation": {"seed": 3}}, r"\[federation\] seed is 3 now and was 0"),
@@ -198,6 +200,15 @@ def test_a_run_may_go_on_longer_and_elsewhere_but_not_as_another() -> None:
     for tables, told in changed:
         with pytest.raises(ConfigError, match=told):
             Settings.from_mapping(tables).check_continues(saved)
+
+
+def test_how_to_select_is_written_again_where_it_is_said() -> None:
+    settings = Settings.from_mapping({"selection": {"queries": 50, "fagin": False}})
+    assert (settings.selection.queries, settings.selection.fagin, settings.selection.k) == (50, False, 3)
+    assert Settings.from_mapping(tomllib.loads(settings.to_toml())) == settings
+    assert "selection" not in Settings.from_mapping({}).to_mapping()
+    with pytest.raises(ConfigError, match=r"\[selection\] has no setting 'query' \(did you mean 'queries'\?\)"):
+        Settings.from_mapping({"selection": {"query": 50}})
 
 
 @pytest.mark.parametrize("value", [1.5, -0.1, "half"])

@@ -10,8 +10,8 @@ import torch
 from tests.conformance.echo import Break, Remember, Sleep, asker, echoes
 
 from colonnade.core import Envelope
-from colonnade.errors import ConfigError, PartyError
-from colonnade.transport import Fault, Faulty, InProcess
+from colonnade.errors import ConfigError, NoAnswer, PartyError
+from colonnade.transport import Fault, Faulty, InProcess, Storm
 
 
 def held(parties: Any) -> list[float]:
@@ -94,3 +94,29 @@ def test_faults_add_up() -> None:
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ConfigError, match="one of delay, drop, duplicate, fail; found 'explode'"):
         Fault("explode", "bob")  # type: ignore[arg-type]
+
+
+def test_a_storm_disturbs_the_share_it_is_told_to_in_every_way() -> None:
+    parties = echoes()
+    storm = Storm(InProcess(parties), share=0.3, seed=3)
+    lost = 0
+    for number in range(1, 1001):
+        try:
+            storm.exchange("bob", Envelope("asker", number, Break(0.0)))
+        except NoAnswer:
+            lost += 1
+    assert storm.calls == 1000
+    assert 250 < sum(storm.seen.values()) < 350
+    assert min(storm.seen.values()) > 40
+    assert lost == storm.seen["drop"] + storm.seen["fail"] + storm.seen["reorder"]
+    never = storm.seen["drop"] + len(storm._held.get("bob", []))
+    assert held(parties) == [0, 1000 - never, 0]  # what was late arrived too, and what came twice was done once
+
+
+def test_a_quiet_storm_and_one_with_the_same_seed() -> None:
+    quiet = Storm(InProcess(echoes()), share=0.0, seed=3)
+    quiet.exchange_each({"bob": Envelope("asker", 1, Break(0.0)), "cyd": Envelope("asker", 1, Break(0.0))})
+    assert quiet.calls == 2
+    assert sum(quiet.seen.values()) == 0
+    drawn = [[Storm(InProcess({}), share=0.5, seed=4)._drawn() for _ in range(3)] for _ in range(2)]
+    assert drawn[0] == drawn[1]

@@ -1,0 +1,200 @@
+"""A federation as a job of NVIDIA FLARE: as data, without code, for a simulation or for sites of their own.
+
+A job names two installed classes (`flare_members`) and says who drives which run; a site that allows only these runs
+nothing that others wrote. The settings stay with the sites.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from colonnade import errors
+from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, PartyError
+from colonnade.federation.party_file import OWN, driver_of, read_own, write_agreed, write_own
+from colonnade.federation.run_directory import METRICS, SETTINGS, SUMMARY, RunDirectory, write_text
+from colonnade.federation.settings import Settings
+
+RELAY, MEMBER = (f"colonnade.federation.flare_members.{name}" for name in ("Relay", "Member"))
+CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
+EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
+ALLOWED = [RELAY, MEMBER, CONTROLLER, EXECUTOR]
+"""All classes that a site of a federation needs to let a job name."""
+SITES, FAILURE = "COLONNADE_SITES", "failed.json"
+
+Watch = Callable[[dict[str, Any]], None]
+"""Told each epoch's record when the driver has written it."""
+
+
+def require() -> None:
+    """FLARE, or an error that names the extra."""
+    try:
+        import nvflare.collab  # noqa: F401
+    except ImportError:
+        raise ConfigError('This engine needs NVIDIA FLARE. Install it: pip install "colonnade[flare]".') from None
+
+
+def write_job(
+    folder: Path,
+    *,
+    driver: str,
+    sites: int,
+    run: str,
+    resume: bool = False,
+    member: str = MEMBER,
+) -> Path:
+    """The job's folder: who drives which run."""
+    relay = {"driver": driver, "run": run, "resume": resume}
+    threads = {"max_call_threads": 64}
+    timeout = {"sync_task_timeout": 600}
+    server = {
+        "format_version": 2,
+        "workflows": [
+            {"id": "controller", "path": CONTROLLER, "args": {"server_obj_id": "relay", **threads, **timeout}}
+        ],
+        "components": [{"id": "relay", "path": RELAY, "args": relay}],
+    }
+    executor = {"path": EXECUTOR, "args": {"client_obj_id": "member", **threads}}
+    client = {
+        "format_version": 2,
+        "executors": [{"tasks": ["*"], "executor": executor}],
+        "components": [{"id": "member", "path": member, "args": {}}],
+    }
+    meta = {"name": run, "resource_spec": {}, "min_clients": sites, "deploy_map": {"app": ["@ALL"]}}
+    config = folder / "app" / "config"
+    config.mkdir(parents=True)
+    for path, content in (
+        (folder / "meta.json", meta),
+        (config / "config_fed_server.json", server),
+        (config / "config_fed_client.json", client),
+    ):
+        path.write_text(json.dumps(content, indent=2), encoding="utf-8")
+    return folder
+
+
+def write_sites(folder: Path, settings: Settings) -> None:
+    """For a simulation: every party's own folder, with its own files."""
+    for name in settings.parties:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        write_agreed(folder / name, settings)
+        write_own(folder / name, settings, name)
+        read_own(folder / name / OWN)
+
+
+def simulate(
+    settings: Settings,
+    work: Path,
+    out: Path,
+    *,
+    resume: bool = False,
+    watch: Watch | None = None,
+) -> dict[str, Any]:
+    """Train in FLARE's simulator: every site a process of this machine, no certificates. Gives the driver's summary."""
+    require()
+    driver = driver_of(settings)
+    sites, run = work / "sites", out.name
+    write_sites(sites, settings)
+    shutil.rmtree(work / "job", ignore_errors=True)
+    job = write_job(work / "job", driver=driver, sites=len(settings.parties), run=run, resume=resume)
+    with simulator(job, work, list(settings.parties), {SITES: str(sites.resolve())}) as process:
+        follow(lambda: process.poll() is None, sites / driver / "runs" / run / METRICS, watch)
+    return conclude(settings, {name: sites / name / "runs" / run for name in settings.parties}, out, work / "flare.log")
+
+
+@contextmanager
+def simulator(
+    job: Path, work: Path, names: Sequence[str], environment: Mapping[str, str], *, allowed: Sequence[str] = ALLOWED
+) -> Iterator[subprocess.Popen[bytes]]:
+    """FLARE's simulator with this job, a process per site; none of them outlives the block."""
+    shutil.rmtree(work / "flare", ignore_errors=True)
+    policy = work / "flare" / "local"
+    policy.mkdir(parents=True)
+    (policy / "resources.json").write_text(json.dumps({"format_version": 2, "class_allow_list": list(allowed)}))
+    command = [sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator", str(job), "-w", str(work / "flare")]
+    command += ["-c", ",".join(names), "-t", str(len(names)), "-l", "WARNING"]
+    with (work / "flare.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, env=os.environ | dict(environment), start_new_session=True
+        )
+        try:
+            yield process
+        finally:
+            stop(process)
+
+
+def follow(running: Callable[[], bool], metrics: Path, watch: Watch | None, pause: float = 0.2) -> None:
+    """Wait, and pass on what the driver writes after each epoch."""
+    seen = 0
+    going = True
+    while going:
+        going = running()
+        lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
+        for line in lines[seen:]:
+            if watch is not None:
+                watch(json.loads(line))
+        seen = max(seen, len(lines))
+        time.sleep(pause if going else 0.0)
+
+
+def stop(process: subprocess.Popen[Any], grace: float = 5.0) -> None:
+    """End a process that was started with a session of its own, and all that it started."""
+    for sign, wait in ((signal.SIGTERM, grace), (signal.SIGKILL, grace)):
+        try:
+            os.killpg(process.pid, sign)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(wait)
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()
+
+
+def conclude(settings: Settings, folders: Mapping[str, Path], out: Path, log: Path) -> dict[str, Any]:
+    """The summary of a run whose organisations are all on this machine, with its folder; or the driver's error."""
+    driver = driver_of(settings)
+    error = failure_in(folders[driver].parent / FAILURE)
+    if not (folders[driver] / SUMMARY).exists():
+        raise error or ColonnadeError(f"FLARE ended without a result. What it said is in {log}.")
+    summary = gather(settings, folders, driver, out)
+    if error is not None and not isinstance(error, BudgetExhausted):
+        raise error
+    return summary | {"exhausted": error is not None}
+
+
+def failure_in(path: Path) -> ColonnadeError | None:
+    """What ended the driver's run, as its own process raised it."""
+    if not path.exists():
+        return None
+    about = json.loads(path.read_text(encoding="utf-8"))
+    kind = getattr(errors, str(about["error"]), ColonnadeError)
+    if kind is PartyError:
+        return PartyError(about["party"], about["request"], about["batch"], about["cause"])
+    found: ColonnadeError = kind(about["message"])
+    return found
+
+
+def gather(settings: Settings, folders: Mapping[str, Path], driver: str, out: Path) -> dict[str, Any]:
+    """One run directory, as if all had run here: where all organisations are on one machine."""
+    summary: dict[str, Any] = json.loads((folders[driver] / SUMMARY).read_text(encoding="utf-8"))
+    shutil.rmtree(out / "parties", ignore_errors=True)
+    shutil.copytree(folders[driver], out, dirs_exist_ok=True)
+    parts = {name: json.loads((folder / SUMMARY).read_text(encoding="utf-8")) for name, folder in folders.items()}
+    for name, folder in folders.items():
+        if name != driver:
+            shutil.copytree(folder / "parties" / name, out / "parties" / name, dirs_exist_ok=True)
+    for key in ("parties", "bytes"):
+        summary[key] = {name: parts[name][key][name] for name in folders}
+    summary["privacy"] = [one for name in folders for one in parts[name]["privacy"]]
+    write_text(out / SETTINGS, settings.to_toml())
+    RunDirectory(out).write_summary(summary)
+    return summary

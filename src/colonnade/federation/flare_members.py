@@ -1,0 +1,140 @@
+"""What NVIDIA FLARE starts: a relay at its server, which only starts the driver, and a member at every site.
+
+These are the only classes of Colonnade that a FLARE job names. They take nothing about data from the job: a member
+reads its organisation's own files, from the folder `local` of its startup kit (in a simulation: `COLONNADE_SITES`).
+
+Where sites have certificates, calls between them are encrypted end to end and signed, and whatever claims to come from
+another site and is not, is dropped before it is read: the relay can neither read nor make up a call.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from nvflare.collab import collab
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC
+
+from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, PartyError
+from colonnade.federation.party_file import OWN, read_own
+from colonnade.federation.run_directory import to_json, write_text
+from colonnade.federation.site import Site
+from colonnade.transport.flare import Line
+
+log = logging.getLogger("colonnade.party")
+SITES = "COLONNADE_SITES"
+SERVER = "server"
+START, ASK = b"start", b"how is it"
+RUNNING, DONE, FAILED = b"running", b"done", b"failed"
+FAILURE = "failed.json"
+PATIENCE = 300.0
+"""Seconds in which a driver must say how it is; it says so while it computes."""
+
+
+class Relay:
+    """At the server: asks the driver to begin, and then how it is, until it is done. It holds no data and no key."""
+
+    def __init__(self, driver: str, run: str, resume: bool = False) -> None:
+        self.driver, self.run, self.resume = driver, run, resume
+
+    def main(self) -> str:
+        (driver,) = collab.get_clients([self.driver])
+        wish = {"run": self.run, "resume": self.resume}
+        state = driver(timeout=PATIENCE).call(START + json.dumps(wish).encode())
+        wait = 0.1
+        while state == RUNNING:
+            time.sleep(wait)
+            wait = min(2.0, wait * 1.3)
+            state = driver(timeout=PATIENCE).call(ASK)
+        if state != DONE:
+            raise RuntimeError(f"the run failed at '{self.driver}': {bytes(state).decode(errors='replace')[:200]}")
+        return "done"
+
+
+class Member:
+    """At a site: one organisation. One published call, bytes in, bytes out."""
+
+    def __init__(self) -> None:
+        self.site: Site | None = None
+        self.state = b""
+        self.secure = False
+
+    def start(self) -> None:
+        """Build this organisation from its own files, and close its door to what is not signed."""
+        name, folder = str(collab.site_name), os.environ.get(SITES)
+        where = Path(folder) / name if folder else Path(collab.workspace.get_site_config_dir())
+        own = read_own(where / OWN)
+        if own.name != name:
+            raise BoundaryError(f"{where / OWN} is of '{own.name}', and this site is '{name}'.")
+        cell = collab.fl_ctx.get_engine().get_cell()
+        self.secure = bool(cell.core_cell.supports_secure_messages())
+        if self.secure:
+            cell.core_cell.add_incoming_filter(STREAM_CHANNEL, STREAM_DATA_TOPIC, _signed_only, frozenset(own.names))
+        else:
+            log.warning("%s: this site has no certificate (a simulation): calls are not encrypted end to end", name)
+        self.site = Site(own)
+
+    def call(self, data: bytes) -> bytes:
+        """From another site a call for the desk; from the server only the wish that the driver begins."""
+        caller = str(collab.caller)
+        if self.site is None:
+            raise RuntimeError("this organisation could not be built; its own log says why")
+        if caller != SERVER:
+            return self.site.desk(caller, bytes(data))
+        if data == ASK:
+            return self.state
+        if data.startswith(START) and not self.state:
+            wish = json.loads(data[len(START) :])
+            lines = {p.name: self._line(p) for p in collab.other_clients}
+            arguments = (self.site, lines, str(wish["run"]), bool(wish["resume"]))
+            self.state = RUNNING
+            threading.Thread(target=self._drive, args=arguments, daemon=True, name="driver").start()
+            return self.state
+        return FAILED
+
+    def _line(self, proxy: Any) -> Line:
+        def line(data: bytes, deadline: float) -> bytes:
+            return bytes(proxy(timeout=deadline, secure=self.secure).call(data))
+
+        return line
+
+    def _drive(self, site: Site, lines: dict[str, Line], run: str, resume: bool) -> None:
+        site.own.runs.mkdir(parents=True, exist_ok=True)
+        (site.own.runs / FAILURE).unlink(missing_ok=True)
+        try:
+            outcome = site.drive(lines, run, resume=resume)
+            if outcome.exhausted:
+                raise BudgetExhausted(outcome.stopped)
+            self.state = DONE
+        except BaseException as error:  # the server is told the kind alone, this organisation everything
+            text = str(error) if isinstance(error, ColonnadeError) else f"{type(error).__name__}: {error}"
+            log.error("%s: the run ended: %s", site.own.name, text, exc_info=not isinstance(error, ColonnadeError))
+            about: dict[str, str | None] = {"error": type(error).__name__, "message": text}
+            if isinstance(error, PartyError):
+                about |= {"party": error.party, "request": error.request, "batch": error.batch, "cause": error.cause}
+            write_text(site.own.runs / FAILURE, to_json(about) + "\n")
+            self.state = FAILED + f" ({type(error).__name__})".encode()
+
+
+def _signed_only(message: Message, parties: frozenset[str]) -> Message | None:
+    """Drops what says that it comes from a site and does not come encrypted and signed by it."""
+    origin = str(message.get_header(MessageHeaderKey.ORIGIN, ""))
+    if origin.partition(".")[0] not in parties or message.get_header(MessageHeaderKey.ENCRYPTED, False):
+        return None
+    log.warning("refused a call that says it is from %.80r and is not signed", origin)
+    return Message()
+
+
+for _class, _name, _mark in (
+    (Relay, "main", collab.main),
+    (Member, "start", collab.init),
+    (Member, "call", collab.publish),
+):
+    setattr(_class, _name, _mark(getattr(_class, _name)))

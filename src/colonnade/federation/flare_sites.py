@@ -1,0 +1,178 @@
+"""Runs over sites of their own, each a FLARE process with its startup kit: on many machines, or all on this one.
+
+`provision` makes the kits. The lead submits a job to the relay and asks how it is; results stay with the sites.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from colonnade.errors import ConfigError, PartyError
+from colonnade.federation.flare import Watch, conclude, follow, require, stop, write_job
+from colonnade.federation.party_file import driver_of, write_agreed
+from colonnade.federation.provision import provision
+from colonnade.federation.run_directory import METRICS
+from colonnade.federation.settings import Settings
+
+PATIENCE = 180.0
+"""Seconds in which sites must have connected to the relay."""
+OVER = ("FINISHED", "FAILED", "ABORTED", "ABANDONED")
+
+
+def on_this_machine(
+    settings: Settings,
+    work: Path,
+    out: Path,
+    *,
+    resume: bool = False,
+    watch: Watch | None = None,
+) -> dict[str, Any]:
+    """A rehearsal of a deployment: kits, certificates, encrypted calls, a process per organisation and one for the
+    relay, all on this machine. Gives the driver's summary."""
+    require()
+    driver, kits, run = driver_of(settings), work / "kits", out.name
+    if not resume:
+        port, admin_port = _free_ports()
+        provision(settings, kits, server="localhost", port=port, admin_port=admin_port)
+        _store_in(kits / "relay")
+    for name in settings.parties:  # a resumed run may have more epochs
+        write_agreed(kits / "parties" / name / "local", settings)
+    folders = {name: kits / "parties" / name / "runs" / run for name in settings.parties}
+    with running(kits, settings.parties, work):
+        _run(settings, kits / "lead", run, resume, folders[driver] / METRICS, watch)
+    return conclude(settings, folders, out, work / f"{driver}.log")
+
+
+@contextmanager
+def running(kits: Path, names: Collection[str], logs: Path) -> Iterator[None]:
+    """The relay and all sites, as processes of this machine; none outlives the block."""
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        processes.append(start(kits / "relay", logs / "relay.log"))
+        processes += [start(kits / "parties" / name, logs / f"{name}.log") for name in names]
+        yield
+    finally:
+        for process in processes:
+            stop(process)
+
+
+def deploy(settings: Settings, kit: Path, run: str, *, resume: bool = False) -> str:
+    """Start a run on sites that are up elsewhere, and wait for its end; gives FLARE's word for how it ended."""
+    return _run(settings, kit, run, resume, None, None)
+
+
+def _run(
+    settings: Settings,
+    kit: Path,
+    run: str,
+    resume: bool,
+    metrics: Path | None,
+    watch: Watch | None,
+) -> str:
+    session = Session(kit, patience=PATIENCE)
+    job = Path(kit) / "transfer" / f"{run}-{os.getpid()}"
+    try:
+        session.wait_for(settings.parties, PATIENCE)
+        write_job(job, driver=driver_of(settings), sites=len(settings.parties), run=run, resume=resume)
+        number = session.submit(job)
+        states = [""]
+
+        def running() -> bool:
+            states.append(session.state(number))
+            return not states[-1].startswith(OVER)
+
+        try:
+            follow(running, metrics or Path(os.devnull), watch, pause=1.0)
+        except KeyboardInterrupt:
+            session.abort(number)
+            raise
+        return states[-1]
+    finally:
+        session.close()
+        shutil.rmtree(job, ignore_errors=True)
+
+
+def start(kit: Path, log: Path) -> subprocess.Popen[bytes]:
+    """A relay or a site of this machine, as its kit starts it, in a session of its own."""
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            ["bash", str(kit / "startup" / "sub_start.sh"), "--once"],
+            stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
+        )  # fmt: skip
+
+
+class Session:
+    """The lead's connection to the relay: submits a run and asks how it is."""
+
+    def __init__(self, kit: Path, *, patience: float = 60.0) -> None:
+        require()
+        from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+        about = kit / "startup" / "fed_admin.json"
+        if not about.exists():
+            raise ConfigError(f"{kit} is no startup kit of a lead: {about} is missing. It is in DIR/lead.")
+        name = json.loads(about.read_text(encoding="utf-8"))["admin"]["username"]
+        until = time.monotonic() + patience
+        while True:
+            try:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    self.session = new_secure_session(name, str(kit), timeout=10.0)
+                return
+            except Exception as error:  # FLARE has many
+                if time.monotonic() > until:
+                    raise PartyError("relay", "a session", None, f"{type(error).__name__}: {error}") from None
+                time.sleep(1.0)
+
+    def sites(self) -> set[str]:
+        """Those that are connected."""
+        return {client.name for client in self.session.get_connected_client_list()}
+
+    def wait_for(self, names: Collection[str], patience: float) -> None:
+        """Until all are connected; a run without one of them cannot begin."""
+        until = time.monotonic() + patience
+        while missing := set(names) - self.sites():
+            if time.monotonic() > until:
+                first = min(missing)
+                raise PartyError(first, "a run", None, f"it is not connected to the relay after {patience:.0f} s")
+            time.sleep(1.0)
+
+    def submit(self, job: Path) -> str:
+        return str(self.session.submit_job(str(job.resolve())))
+
+    def state(self, job: str) -> str:
+        return str(self.session.get_job_status(job))
+
+    def abort(self, job: str) -> None:
+        self.session.abort_job(job)
+
+    def close(self) -> None:
+        self.session.close()
+
+
+def _free_ports() -> tuple[int, int]:
+    """Two that nobody listens on."""
+    with socket.socket() as one, socket.socket() as two:
+        for held in (one, two):
+            held.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], two.getsockname()[1]
+
+
+def _store_in(kit: Path) -> None:
+    """The relay keeps its jobs in its own folder instead of a common one, so that two can run on a machine."""
+    path = kit / "local" / "resources.json"
+    resources = json.loads(path.read_text(encoding="utf-8"))
+    text = json.dumps(resources, indent=2).replace("/tmp/nvflare", str((kit / "kept").resolve()))
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,251 @@
+"""One organisation where a federation spans machines: it builds its own roles from its own files, and nobody else's.
+
+    driver                                   every other organisation
+    Join      the same agreed file?     ->   refuses another one
+    (Agree ...                          ->   private set intersection, where [data] align = "private")
+    Prepare   so many outputs           ->   reads its table, builds its feature owner, opens its folder of the run
+    Embed ... the algorithm's requests  ->   its feature owner
+    Save      after the driver saved    ->   its own checkpoint, in its own folder
+    Close                               ->   its summary: what left, what arrived, what was promised
+
+Rows: everybody sorts the ids it holds; that all hold the same ones is checked by a digest of the whole list, keyed with
+the agreed file's fingerprint. With `align = "private"` the common ones are found first, over the same lines. Splits and
+batches follow from the agreed seed, and a feature owner's card says whether they are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from colonnade.alignment import AlignmentSettings, Ids
+from colonnade.alignment.id_owner import IdOwner
+from colonnade.alignment.intersection import align
+from colonnade.core import Batches, Done, Message, Party, Peers, Request, Seat, Step, Transport, serves
+from colonnade.core.wire import Envelope
+from colonnade.errors import BoundaryError, CheckpointError, ConfigError, DataError
+from colonnade.federation.federation import Federation, device_of
+from colonnade.federation.fit import Outcome, Record, Watch, fit
+from colonnade.federation.holdings import Holdings, from_tables
+from colonnade.federation.member import Member, own_holdings, read_own_table
+from colonnade.federation.party_file import Own
+from colonnade.federation.run_directory import RunDirectory
+from colonnade.transport.flare import Flare, Line
+from colonnade.transport.flare_desk import Desk
+
+log = logging.getLogger("colonnade.party")
+RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+MOST_OUTPUTS = 1 << 20
+
+
+class Join(Request[Done]):
+    """Is this the federation that you agreed to?"""
+
+    agreed: str
+
+
+class Prepared(Message):
+    rows: int
+    ids: str  # a digest of all ids in the agreed order
+    step: int  # where its training stands
+    counts: bool  # whether it counts what its rows are released with
+
+
+class Prepare(Request[Prepared]):
+    run: str  # names a folder under each organisation's own runs
+    outputs: int  # of the joint model: how wide a local head must be
+    resume: bool
+
+
+class Save(Request[Done]):
+    step: int
+
+
+class Close(Request[Done]):
+    outcome: str
+
+
+class Clerk(Party):
+    """Answers for an organisation what is not about its data."""
+
+    def __init__(self, seat: Seat, site: Site) -> None:
+        super().__init__(seat)
+        self.site, self.serves_for = site, {site.own.driver}
+
+    @serves
+    def join(self, request: Join) -> Done:
+        mine = self.site.own.agreed
+        self.expect(request.agreed == mine, f"it agreed to {mine}, and was asked to join {request.agreed[:64]!r}")
+        return Done()
+
+    @serves
+    def prepare(self, request: Prepare) -> Prepared:
+        self.expect(RUN.fullmatch(request.run) is not None, "a run's name has letters, digits, '-', '_' and '.'")
+        self.expect(0 < request.outputs <= MOST_OUTPUTS, f"a model cannot have {request.outputs} outputs")
+        self.expect(self.site.member is None, "it takes part in a run already")
+        holdings = self.site.prepare(request.run, request.outputs, resume=request.resume)
+        member = self._member()
+        digest = self.site.digest(holdings.ids)
+        return Prepared(len(holdings.ids), digest, member.batches.done, bool(member.accounts))
+
+    @serves
+    def save(self, request: Save) -> Done:
+        self._member().save(request.step)
+        return Done()
+
+    @serves
+    def close(self, request: Close) -> Done:
+        self._member().close(request.outcome[:200], self.site.refused)
+        return Done()
+
+    def _member(self) -> Member:
+        self.expect(self.site.member is not None, "it was not prepared for a run")
+        assert self.site.member is not None
+        return self.site.member
+
+
+class Site:
+    """Everything of one organisation. `desk` takes the calls of others; the driver's `drive` makes them."""
+
+    def __init__(self, own: Own) -> None:
+        self.own, self.deadline, self.refused = own, own.settings.engine.deadline, 0
+        self.device = device_of(own.settings.engine.device)
+        nothing = Batches({}, batch_size=1, epochs=1, seed=0)  # rows are agreed on later
+        seat = Seat.at(own.name, nothing)
+        self.clerk = Clerk(seat, self)
+        self.id_owner = self._id_owner(seat)
+        self.roles: list[Party] = [self.clerk, *([self.id_owner] if self.id_owner else [])]
+        self.member: Member | None = None
+        self._lock = threading.Lock()
+        others = [name for name in own.names if name != own.name]
+        self.desk = Desk(own.name, self.handle, admitted=others, device=self.device, refused=self._refused)
+
+    def handle(self, envelope: Envelope[Any]) -> Message:
+        """By the role that serves it."""
+        for role in self.roles:
+            if type(envelope.message) in role.served():
+                reply: Message = role.handle(envelope)
+                return reply
+        served = sorted({kind.kind for role in self.roles for kind in role.served()})
+        raise BoundaryError(
+            f"'{self.own.name}' does not serve {envelope.message.kind}.\n    It serves: {', '.join(served)}."
+        )
+
+    def prepare(self, run: str, outputs: int, *, resume: bool) -> Holdings:
+        """Build what this organisation holds, as a feature owner that only the driver may ask."""
+        holdings = own_holdings(self.own, self._rows())
+        self.member = Member(self.own, holdings, outputs, self.own.runs / run, device=self.device, resume=resume)
+        self.member.owner.serves_for = {self.own.driver}
+        self.roles.append(self.member.owner)
+        self._keep_alignment(self.own.runs / run)
+        return holdings
+
+    def digest(self, ids: NDArray[Any]) -> str:
+        """Of the whole list of ids: it tells two lists apart and says nothing else."""
+        return hashlib.sha256("\n".join([self.own.agreed, *ids.tolist()]).encode()).hexdigest()
+
+    def drive(
+        self, lines: Mapping[str, Line], run: str, *, resume: bool = False, watch: Watch | None = None
+    ) -> Outcome:
+        """Train with the others, from joining to the summaries; this organisation's part is in its own folder."""
+        own = self.own
+        if not own.drives:
+            raise BoundaryError(f"'{own.name}' does not drive; in the federation it agreed to, '{own.driver}' does.")
+        if not RUN.fullmatch(run):
+            raise ConfigError(f"A run's name has letters, digits, '-', '_' and '.'; found {run!r}.")
+        carrier = Flare(lines, device=self.device, deadline=self.deadline)
+        others = Peers(own.name, [name for name in own.names if name != own.name], carrier, self.clerk.ledger)
+        others.ask(Join(own.agreed))
+        if self.id_owner is not None:
+            align(self.id_owner, others)
+        holdings = self._driven()
+        step = RunDirectory(own.runs / run).mark()["step"] if resume else 0
+        prepared = others.ask(Prepare(run, holdings.loss.outputs, resume))
+        self._compare(holdings, step, prepared)
+        mine = holdings.parties[own.name].features is not None
+        names = [name for name in own.names if name != own.name or mine]
+
+        def reach(here: Transport) -> tuple[Transport, list[str]]:
+            return Flare(lines, here=here, own=[own.name], device=self.device, deadline=self.deadline), names
+
+        federation = Federation(own.local, holdings, reach=reach)
+        federation.counted_elsewhere = any(one.counts for one in prepared.values())
+        every = own.settings.train.checkpoint_every
+
+        def saving(event: Step | Record) -> None:
+            if isinstance(event, dict) and every and event["epoch"] % every == 0:
+                others.ask(Save(event["step"]))
+            if watch is not None:
+                watch(event)
+
+        outcome = fit(federation, own.runs / run, resume=resume, watch=saving)
+        self._keep_alignment(own.runs / run)
+        others.ask(Save(federation.batches.done))
+        others.ask(Close(outcome.stopped if not outcome.exhausted else "a privacy budget is spent"))
+        return outcome
+
+    def _compare(self, holdings: Holdings, step: int, answers: Mapping[str, Prepared]) -> None:
+        mine = self.digest(holdings.ids)
+        for name, answer in answers.items():
+            if answer.ids != mine:
+                raise DataError(
+                    f"'{name}' and '{self.own.name}' hold different ids, {answer.rows} there and {len(holdings.ids)} "
+                    'here. Give both the same ids, or set align = "private" under [data] in the agreed file.'
+                )
+            if answer.step != step:
+                raise CheckpointError(
+                    f"'{name}' saved this run at step {answer.step}, and '{self.own.name}' at step {step}: it broke "
+                    "off while they saved. Start a new run."
+                )
+
+    def _driven(self) -> Holdings:
+        own = self.own
+        if own.settings.data.dataset is not None:
+            return own_holdings(own, None)
+        table = read_own_table(own, self._rows())
+        aligned = replace(own.local, data=replace(own.local.data, align="exact"))
+        return from_tables(aligned, {own.name: table})
+
+    def _rows(self) -> NDArray[Any] | None:
+        """The common rows of this organisation's table, after an alignment; None: all."""
+        if self.id_owner is None:
+            return None
+        rows = self.id_owner.common_rows
+        if rows is None or not len(rows):
+            raise DataError("No id is held by all parties, or they were not compared. Compare how ids are written.")
+        return rows
+
+    def _id_owner(self, seat: Seat) -> IdOwner | None:
+        settings = self.own.settings
+        if settings.data.align != "private" or settings.data.dataset is not None:
+            return None
+        if settings.alignment != AlignmentSettings():
+            raise ConfigError('[data] align = "private" compares ids exactly; found other settings in [alignment].')
+        table = read_own_table(self.own, None)
+        owner = IdOwner(seat, Ids.of(self.own.name, [table.ids.tolist()]), settings.alignment)
+        owner.serves_for = {self.own.driver}
+        return owner
+
+    def _keep_alignment(self, run: Path) -> None:
+        """What crossed while rows were agreed on, beside the ledger of the training."""
+        if self.clerk.ledger.entries:
+            self.clerk.ledger.flush(run / "parties" / self.own.name / "alignment.jsonl")
+
+    def _refused(self, caller: str, why: str) -> None:
+        """One line per refused call, for whoever runs this organisation."""
+        with self._lock:
+            self.refused += 1
+            self.own.runs.mkdir(parents=True, exist_ok=True)
+            line = json.dumps({"time": time.time(), "caller": caller[:80], "why": why})
+            with (self.own.runs / "refused.jsonl").open("a", encoding="utf-8") as file:
+                file.write(line + "\n")

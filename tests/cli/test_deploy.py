@@ -1,0 +1,128 @@
+"""`colonnade provision`, `colonnade party check`, and what `--engine` runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from tests.federation.small import quick, write
+from tests.federation.small_sites import folders
+from typer.testing import CliRunner
+
+from colonnade.cli import deploy
+from colonnade.errors import ColonnadeError, ConfigError
+from colonnade.federation.party_file import OWN
+
+app = typer.Typer()
+app.command()(deploy.provision)
+app.command()(deploy.party)
+
+
+def called(*words: object) -> str:
+    result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+PRIVATE = {
+    "lab": {
+        "outbox": {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 2.0}}},
+        "budget": {"epsilon": 100.0, "delta": 1e-5},
+    }
+}
+
+
+def test_a_party_checks_its_own_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("dp_accounting")
+    folders(tmp_path, settings=quick(parties=PRIVATE))
+    deploy.party(deploy.Action.check, tmp_path / "lab" / OWN)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "lab: 80 rows, 2 numbers a row after preparation" in told
+    assert "only 'clinic' may ask it" in told
+    assert "Gaussian(clip=1.0" in told
+    assert "Budget: Budget(epsilon=100.0" in told
+    assert "residual" not in told, "the label owner's releases are not this party's"
+    deploy.party(deploy.Action.check, tmp_path / "clinic" / OWN)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "it drives, and asks the others" in told
+    assert "residual" in told
+    assert "No budget" in told
+
+
+def test_a_wrong_file_is_an_error_before_anything_is_sent(tmp_path: Path) -> None:
+    folders(tmp_path)
+    (tmp_path / "all" / "lab.csv").unlink()
+    with pytest.raises(ColonnadeError, match=r"lab\.csv"):
+        called("party", "check", tmp_path / "lab" / OWN)
+
+
+def test_kits_are_made_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
+    file = write(tmp_path / "all")
+    deploy.provision(file, tmp_path / "kits", server="localhost")
+    told = capsys.readouterr().out
+    for word in ("relay/", "parties/clinic/", "parties/lab/", "lead/", "state/"):
+        assert word in told
+    assert (tmp_path / "kits" / "parties" / "lab" / "local" / OWN).exists()
+
+
+def test_an_engine_is_one_of_four_and_flare_needs_a_kit(tmp_path: Path) -> None:
+    file = write(tmp_path / "all")
+    with pytest.raises(ConfigError, match="--engine must be one of in-process, flare-sim, flare-poc, flare"):
+        deploy.run_on_flare(file, "spark", tmp_path / "run")
+    with pytest.raises(ConfigError, match="needs --startup-kit DIR"):
+        deploy.run_on_flare(file, "flare", tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    with pytest.raises(ConfigError, match="is there already"):
+        deploy.run_on_flare(file, "flare-sim", tmp_path / "run")
+
+
+@pytest.mark.parametrize(("engine", "function"), [("flare-sim", "simulate"), ("flare-poc", "on_this_machine")])
+def test_an_engine_gets_the_settings_and_shows_each_epoch(
+    tmp_path: Path, engine: str, function: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the engines themselves do is in tests/federation/test_flare*.py."""
+    seen: dict[str, Any] = {}
+
+    def engine_of(settings: Any, work: Path, out: Path, **more: Any) -> dict[str, Any]:
+        seen.update(more, settings=settings, work=work, out=out)
+        more["watch"]({"epoch": 1, "loss": 0.5, "validation": {"loss": 0.6, "accuracy": 0.9}})
+        return {"seconds": 1.0, "exhausted": False}
+
+    monkeypatch.setattr(deploy, function, engine_of)
+    summary = deploy.run_on_flare(write(tmp_path / "all"), engine, tmp_path / "run", seed=7)
+    assert summary == {"seconds": 1.0, "exhausted": False}
+    assert (seen["settings"].engine.seed, seen["resume"]) == (7, False)
+    assert (seen["work"], seen["out"]) == (tmp_path / "run.flare", tmp_path / "run")
+    told = " ".join(capsys.readouterr().err.split())
+    assert "epoch 1 loss 0.5000 accuracy 0.9000" in told
+    assert ("not encrypted end to end" in told) == (engine == "flare-sim")
+
+
+@pytest.mark.parametrize("ended", ["FINISHED:COMPLETED", "FINISHED:EXECUTION_EXCEPTION"])
+def test_a_run_elsewhere_ends_well_or_says_where_to_look(
+    tmp_path: Path, ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deploy, "deploy", lambda *_, **__: ended)
+    file = write(tmp_path / "all")
+    if ended == "FINISHED:COMPLETED":
+        assert deploy.run_on_flare(file, "flare", tmp_path / "run", startup_kit=tmp_path) is None
+    else:
+        with pytest.raises(ColonnadeError, match=r"FINISHED:EXECUTION_EXCEPTION.*clinic's own runs/failed\.json"):
+            deploy.run_on_flare(file, "flare", tmp_path / "run", startup_kit=tmp_path)
+
+
+def test_a_data_sets_parties_get_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    def engine_of(settings: Any, _work: Path, _out: Path, **_more: Any) -> dict[str, Any]:
+        seen["parties"] = list(settings.parties)
+        return {"seconds": 1.0}
+
+    monkeypatch.setattr(deploy, "simulate", engine_of)
+    file = tmp_path / "federation.toml"
+    file.write_text('[data]\ndataset = "breast_cancer"\nparts = [10, 20]\n')
+    deploy.run_on_flare(file, "flare-sim", tmp_path / "run", quiet=True)
+    assert len(seen["parties"]) == 3

@@ -1,0 +1,109 @@
+"""A federation as a FLARE job: data without code; and the whole way in FLARE's simulator where it is installed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.federation.small import checkpoint_of, quick, write
+
+from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, PartyError
+from colonnade.federation import Federation, Settings, load
+from colonnade.federation import flare as engine
+
+WITHOUT = 'NVIDIA FLARE is not installed: pip install "colonnade[flare]"'
+
+
+def test_a_job_brings_no_code_and_no_settings(tmp_path: Path) -> None:
+    """So a site may forbid code altogether, and nothing about data can be said to it."""
+    job = engine.write_job(tmp_path / "job", driver="clinic", sites=2, run="run")
+    files = sorted(path.relative_to(job).as_posix() for path in job.rglob("*") if path.is_file())
+    assert files == ["app/config/config_fed_client.json", "app/config/config_fed_server.json", "meta.json"]
+    client = json.loads((job / "app/config/config_fed_client.json").read_text())
+    assert client["components"] == [{"id": "member", "path": engine.MEMBER, "args": {}}]
+    paths = [one["path"] for one in client["components"]] + [one["executor"]["path"] for one in client["executors"]]
+    server = json.loads((job / "app/config/config_fed_server.json").read_text())
+    paths += [one["path"] for one in server["components"] + server["workflows"]]
+    assert sorted(paths) == sorted(engine.ALLOWED)
+    assert server["components"][0]["args"] == {"driver": "clinic", "run": "run", "resume": False}
+
+
+def test_sites_have_their_own_files_and_nobody_elses(tmp_path: Path) -> None:
+    settings = Settings.from_toml(write(tmp_path / "all"))
+    engine.write_sites(tmp_path / "sites", settings)
+    assert "clinic.csv" not in "".join(path.read_text() for path in (tmp_path / "sites" / "lab").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("about", "error"),
+    [
+        ({"error": "ConfigError", "message": "no"}, ConfigError("no")),
+        ({"error": "BudgetExhausted", "message": "spent"}, BudgetExhausted("spent")),
+        ({"error": "ZeroDivisionError", "message": "by zero"}, ColonnadeError("by zero")),
+        (
+            {"error": "PartyError", "message": "x", "party": "lab", "request": "a.B", "batch": None, "cause": "c"},
+            PartyError("lab", "a.B", None, "c"),
+        ),
+    ],
+    ids=lambda value: value["error"] if isinstance(value, dict) else "",
+)
+def test_the_drivers_error_is_raised_as_it_was_there(tmp_path: Path, about: dict[str, Any], error: Exception) -> None:
+    path = tmp_path / "failed.json"
+    assert engine.failure_in(path) is None
+    path.write_text(json.dumps(about))
+    found = engine.failure_in(path)
+    assert (type(found), str(found)) == (type(error), str(error))
+
+
+def test_what_was_started_does_not_outlive_its_end() -> None:
+    text = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
+    process = subprocess.Popen([sys.executable, "-c", text + "print(1, flush=True); time.sleep(60)"],
+                               stdout=subprocess.PIPE, start_new_session=True)  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.readline()
+    engine.stop(process)
+    assert process.returncode is not None
+    assert process.stdout.read() == b"", "its child has closed the pipe, too"
+
+
+def test_each_record_is_passed_on_once(tmp_path: Path) -> None:
+    seen: list[dict[str, Any]] = []
+    path = tmp_path / "metrics.jsonl"
+    lines = iter(['{"epoch": 1}\n', '{"epoch": 2}\n'])
+
+    def running() -> bool:
+        line = next(lines, None)
+        if line:
+            with path.open("a") as file:
+                file.write(line)
+        return line is not None
+
+    engine.follow(running, path, seen.append, pause=0.0)
+    assert [record["epoch"] for record in seen] == [1, 2]
+
+
+def test_without_flare_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nvflare.collab", None)
+    with pytest.raises(ConfigError, match=r'pip install "colonnade\[flare\]"'):
+        engine.require()
+
+
+def test_a_federation_in_the_simulator_is_the_federation_in_one_process(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare", reason=WITHOUT)
+    file = write(tmp_path / "all", settings=quick(federation={"device": "cpu", "cohort": "off"}))
+    settings, seen = Settings.from_toml(file), list[dict[str, Any]]()
+    here = Federation.from_toml(file).fit(tmp_path / "here").summary
+    summary = engine.simulate(settings, tmp_path / "work", tmp_path / "run", watch=seen.append)
+    for key in ("metrics", "bytes", "parties", "rows", "rounds", "privacy"):
+        assert summary[key] == here[key], key
+    assert not summary["exhausted"]
+    assert [record["epoch"] for record in seen] == [1, 2]
+    one, other = checkpoint_of(tmp_path / "here"), checkpoint_of(tmp_path / "run")
+    assert one.keys() == other.keys()
+    assert all(bool((one[key] == other[key]).all()) for key in one)
+    assert load(tmp_path / "run", ids=["P003", "P001"]).predict(["P003", "P001"]).ids.tolist() == ["P003", "P001"]
+    assert "not encrypted end to end" in (tmp_path / "work" / "flare.log").read_text()

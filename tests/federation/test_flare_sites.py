@@ -1,0 +1,81 @@
+"""Organisations as processes of their own, with certificates: the whole way, once, and what their rules refuse."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.federation.small import checkpoint_of, quick, write
+
+from colonnade.errors import ConfigError
+from colonnade.federation import Federation, Settings
+from colonnade.federation.flare import MEMBER, write_job
+from colonnade.federation.flare_sites import Session, _free_ports, on_this_machine, running
+
+
+def test_a_folder_that_is_no_leads_kit_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
+    with pytest.raises(ConfigError, match="is no startup kit of a lead"):
+        Session(tmp_path)
+
+
+def test_two_ports_that_are_free_differ() -> None:
+    one, other = _free_ports()
+    assert one != other
+
+
+def test_three_processes_with_certificates_train_what_one_process_would(tmp_path: Path) -> None:
+    """And afterwards, the same sites refuse a job that brings code, and one that names another class."""
+    pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
+    file = write(tmp_path / "all", settings=quick(federation={"device": "cpu", "cohort": "off"}))
+    settings, seen = Settings.from_toml(file), list[dict[str, Any]]()
+    here = Federation.from_toml(file).fit(tmp_path / "here").summary
+    (tmp_path / "work").mkdir()
+    summary = on_this_machine(settings, tmp_path / "work", tmp_path / "run", watch=seen.append)
+    for key in ("metrics", "bytes", "parties", "rows", "rounds", "privacy"):
+        assert summary[key] == here[key], key
+    one, other = checkpoint_of(tmp_path / "here"), checkpoint_of(tmp_path / "run")
+    assert all(bool((one[key] == other[key]).all()) for key in one)
+    lab = tmp_path / "work" / "kits" / "parties" / "lab"
+    logs = "".join(path.read_text(errors="replace") for path in lab.rglob("log.txt"))
+    assert "not encrypted end to end" not in logs
+    _hostile(tmp_path / "work", settings)
+
+
+def _hostile(work: Path, settings: Settings) -> None:
+    code = write_job(work / "code", driver="clinic", sites=2, run="code")
+    (code / "app" / "custom").mkdir()
+    (code / "app" / "custom" / "mine.py").write_text("print('I run at your site')\n")
+    other = write_job(work / "other", driver="clinic", sites=2, run="other")
+    client = other / "app" / "config" / "config_fed_client.json"
+    client.write_text(client.read_text().replace(MEMBER, "nvflare.app_common.np.np_trainer.NPTrainer"))
+    shutil.rmtree(work / "kits" / "relay" / "kept", ignore_errors=True)
+    with running(work / "kits", settings.parties, work):
+        session = Session(work / "kits" / "lead")
+        try:
+            session.wait_for(settings.parties, 180.0)
+            for job in (code, other):
+                state = _ended(session, job)
+                assert state != "FINISHED:COMPLETED", job.name
+        finally:
+            session.close()
+    assert not (work / "kits" / "parties" / "lab" / "runs" / "code").exists()
+
+
+def _ended(session: Session, job: Path) -> str:
+    import time
+
+    try:
+        number = session.submit(job)
+    except Exception as error:  # refused when it is submitted
+        return type(error).__name__
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        state = session.state(number)
+        if not state.startswith(("RUNNING", "SUBMITTED", "DISPATCHED")):
+            return state
+        time.sleep(1.0)
+    raise AssertionError(f"{job.name} is still {json.dumps(state)}")
