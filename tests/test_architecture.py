@@ -22,7 +22,7 @@ LAYERS = (
     {"reproduction", "benchmark"},
     {"cli"},
 )
-NOT_MIRRORED = {"conformance", "security"}
+NOT_MIRRORED = {"conformance", "faults", "security"}
 
 
 def layer(part: str) -> int:

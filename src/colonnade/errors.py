@@ -9,6 +9,7 @@
     ├── WireError                     3   bytes that are not a message of ours
     ├── CheckpointError               2   a saved state that cannot be used
     ├── PartyError                    3   a party failed while answering
+    │   └── NoAnswer                  3   nothing came back: it may be asked again, or done without
     ├── BudgetExhausted               4   a party will not release any more
     └── AuditFailed                   5   an attack did better than the owner's threshold allows
 
@@ -27,6 +28,7 @@ __all__ = [
     "DataError",
     "Diverged",
     "InputError",
+    "NoAnswer",
     "PartyError",
     "WireError",
 ]
@@ -85,6 +87,11 @@ class PartyError(ColonnadeError):
         self.party, self.request, self.batch, self.cause, self.private = party, request, batch, cause, private
         at = f" at batch {batch}" if batch else ""
         super().__init__(f"'{party}' failed while answering {request}{at}: {cause}")
+
+
+class NoAnswer(PartyError):  # noqa: N818 - the name of the condition
+    """No answer came, in time or at all: nobody knows whether the party did what it was asked. The same call may be
+    made again, since a party does it once however often it arrives."""
 
 
 class BudgetExhausted(ColonnadeError):  # noqa: N818 - the name of the condition, as in the design

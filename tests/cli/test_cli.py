@@ -17,8 +17,11 @@ from colonnade.cli import app
 OPTIONS = {
     "demo": ["--out", "--quiet"],
     "align": ["--count", "--out", "--json", "--quiet", "FEDERATION.toml"],
-    "run": ["--out", "--resume", "--seed", "--json", "--quiet", "FEDERATION.toml"],
+    "select": ["--keep", "--method", "--bins", "--write", "--out", "--json", "--quiet", "FEDERATION.toml"],
+    "run": ["--out", "--resume", "--seed", "--engine", "--startup-kit", "--json", "--quiet", "FEDERATION.toml"],
     "predict": ["--rows", "--out", "--table", "--as", "--model", "--json", "DIR"],
+    "provision": ["--out", "--server", "--port", "FEDERATION.toml"],
+    "party": ["check", "party.toml"],
     "explain": ["--retrain", "--noise", "--rows", "--by", "--out", "--json", "--quiet", "DIR"],
     "audit": ["--rows", "--party", "--out", "--json", "--quiet", "DIR"],
     "privacy": ["--json", "DIR|FEDERATION.toml"],
@@ -71,7 +74,8 @@ def test_a_message_is_printed_as_it_is(call: Caller, tmp_path: Path) -> None:
     path = tmp_path / "federation.toml"
     path.write_text("[trian]\n")
     known = (
-        "algorithm, data, model, label_model, train, federation, audit, alignment, parties, label_owners, data_owners"
+        "algorithm, data, model, label_model, train, federation, audit, alignment, selection, parties, "
+        "label_owners, data_owners"
     )
     message = call.fails(2, "run", path)
     assert message == f"ConfigError: {path} has no table [trian] (did you mean 'train'?). It knows: {known}.\n"

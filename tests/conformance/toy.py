@@ -23,7 +23,7 @@ from colonnade.core import Batches, Party, Peers, Rule, Seat, State, Transport, 
 from colonnade.core.party import seed_for
 from colonnade.models import build
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
-from colonnade.transport import Cohort, Cohorts, Faulty, InProcess, Recording, groups
+from colonnade.transport import Cohort, Cohorts, Faulty, InProcess, Recording, Retrying, groups
 
 Wrap = Callable[[Mapping[str, Party]], Transport]
 Task = Literal["classes", "binary", "regression"]
@@ -63,6 +63,7 @@ TRANSPORTS: dict[str, Wrap] = {
     "auto": InProcess,
     "recording": lambda parties: Recording(sequential(parties)),
     "faulty, without faults": lambda parties: Faulty(sequential(parties), []),
+    "retrying": lambda parties: Retrying(sequential(parties)),
     "cohorts": cohorts,
 }
 STACKS = {"cohorts"}

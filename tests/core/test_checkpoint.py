@@ -251,3 +251,19 @@ def test_no_code_is_in_a_checkpoint(tmp_path: Path) -> None:
     checkpoint.write(tmp_path / "c", {"a": torch.ones(1), "b": [1, "x"]})
     state = json.loads((tmp_path / "c" / checkpoint.STATE).read_text())
     assert state == {"$items": [["a", {"$tensor": "state/'a'"}], ["b", [1, "x"]]]}
+
+
+def test_a_large_tensor_is_written_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, shared = torch.randn(100), torch.randn(10)
+    copies: list[int] = []
+    clone = Tensor.clone
+
+    def counted(one: Tensor) -> Tensor:
+        copies.append(one.numel())
+        return clone(one)
+
+    monkeypatch.setattr(Tensor, "clone", counted)
+    state = {"alone": alone, "twice": shared, "again": shared, "part": shared[:3], "turned": torch.randn(4, 5).T}
+    checkpoint.write(tmp_path / "checkpoint-000001", state)
+    assert sorted(copies) == [3, 10]  # only what shares its memory is copied
+    assert same(state, checkpoint.read(tmp_path / "checkpoint-000001"))

@@ -30,7 +30,8 @@ def test_a_csv_and_a_parquet_file_give_the_same_table(tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "t.parquet")
     one, two = (read_table(tmp_path / f"t.{end}", owner="bank", id="id", label="y") for end in ("csv", "parquet"))
     assert one.ids.tolist() == two.ids.tolist() == ["01", "02"]
-    assert one.features.to_dict() == two.features.to_dict() == {"a": {0: 1.5, 1: 2.5}}
+    assert one.features["a"].to_dict() == two.features["a"].to_dict() == {0: 1.5, 1: 2.5}
+    assert one.columns == two.columns == ["a"]
     assert one.label is not None
     assert one.label.tolist() == ["no", "yes"]
 

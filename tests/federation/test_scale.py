@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.federation import small
 
 from colonnade.core import checkpoint, ledger, mapped
 from colonnade.datasets import streams
 from colonnade.federation import Federation, Settings
-from tests.federation import small
 
 RUNS: dict[str, small.Tables] = {
     "vimadmm": small.quick(train={"early_stop": False}),

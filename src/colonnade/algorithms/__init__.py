@@ -3,12 +3,14 @@
 An algorithm is a module with `Config`, its messages, `FeatureOwner`, `LabelOwner`, `train`, `predict`, and `REVEALS`:
 for each name that it releases under, in words, what the receiver learns. Where parties hold whole models instead of
 parts of one, it also has `local_model`, which puts a head on a party's model; where its settings decide what crosses
-and whether it can be read, `crossing(config)`.
+and whether it can be read, `crossing(config)`; where it can go on without a party's answer, `missing(config)`: whether
+with the party's last one for the same rows ("stale"), or leaving the party out of a batch ("skip").
 """
 
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +34,8 @@ from colonnade.models import initialised
 __all__ = [
     "ALGORITHMS",
     "NESTED",
+    "allowed_without",
+    "check_missing",
     "complete",
     "compressed_vfl",
     "fdml",
@@ -70,6 +74,22 @@ def find(name: str) -> ModuleType:
         hint = did_you_mean(name, list(known))
         raise ConfigError(f"There is no algorithm {name!r}{hint}; there are {', '.join(known)}.")
     return known[name]
+
+
+def allowed_without(algorithm: ModuleType, config: Any) -> frozenset[str]:
+    """What may stand in for a party that does not answer: its last answer ("stale"), nothing ("skip"), or neither."""
+    return frozenset(algorithm.missing(config)) if hasattr(algorithm, "missing") else frozenset()
+
+
+def check_missing(name: str, config: Any, on_missing: str) -> None:
+    """Raise unless the algorithm can do what is asked when a party does not answer."""
+    allowed = {"fail", "wait"} | allowed_without(find(name), config)
+    if on_missing not in allowed:
+        words = ", ".join(f'"{word}"' for word in ("fail", "wait", "stale", "skip") if word in allowed)
+        raise ConfigError(
+            f"[federation] on_missing = {on_missing!r} cannot be used with {name} and its settings: its maths needs an "
+            f"answer of every party. It allows {words}."
+        )
 
 
 def complete(algorithm: ModuleType, model: nn.Module, row: Tensor, outputs: int, *, seed: int) -> nn.Module:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms.splitnn import Embed, Embedding
-from colonnade.core import Seat, State, roles, serves
+from colonnade.core import Seat, State, mapped, roles, serves
 from colonnade.optim.capture import Captured
 from colonnade.optim.local import make_optimizer
 from colonnade.optim.losses import Loss
@@ -66,7 +66,7 @@ class LabelOwner(roles.LabelOwner):
     def meet(self, cards: Mapping[str, roles.Card]) -> None:
         super().meet(cards)
         shape = len(self.labels), self.loss.outputs
-        self.z, self.duals = (torch.zeros(shape, device=self.device) for _ in range(2))
+        self.z, self.duals = (mapped.zeros(shape, device=self.device) for _ in range(2))
         self._solve = ZUpdate(self.loss, self.config.rho)
 
     def split(self, o: Tensor, batch: str) -> tuple[Tensor, Tensor]:
@@ -82,4 +82,5 @@ class LabelOwner(roles.LabelOwner):
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
-        self.z, self.duals = state["z"], state["duals"]
+        self.z.copy_(state["z"])
+        self.duals.copy_(state["duals"])

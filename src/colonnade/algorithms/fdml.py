@@ -26,7 +26,7 @@ from colonnade.core import Batches, Peers, Step, roles
 from colonnade.core.checks import fraction, not_negative, one_of, positive
 from colonnade.optim.losses import Loss
 
-__all__ = ["REVEALS", "Config", "FeatureOwner", "LabelOwner", "local_model", "predict", "train"]
+__all__ = ["REVEALS", "Config", "FeatureOwner", "LabelOwner", "local_model", "missing", "predict", "train"]
 
 REVEALS = {
     "logits": "what each row's columns say about its label, in the local model's view",
@@ -42,6 +42,11 @@ class Config:
     learning_rate: float = positive(default=0.1)
     momentum: float = fraction(default=0.9)
     weight_decay: float = not_negative(default=0.001)
+
+
+def missing(config: Config) -> set[str]:  # noqa: ARG001
+    """o is a sum over parties."""
+    return {"stale", "skip"}
 
 
 class FeatureOwner(splitnn.FeatureOwner):

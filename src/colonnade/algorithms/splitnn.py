@@ -45,6 +45,11 @@ class Config:
     head_hidden: int = whole(default=0, least=0)  # width of one hidden layer in g; 0: g is linear
 
 
+def missing(config: Config) -> set[str]:  # noqa: ARG001
+    """g reads all embeddings; a zero would be a value like any other."""
+    return {"stale"}
+
+
 class Embedding(Message):
     values: Released  # [rows, width]
 

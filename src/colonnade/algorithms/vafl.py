@@ -38,14 +38,14 @@ from torch import Generator, Tensor, nn
 
 from colonnade.algorithms import splitnn
 from colonnade.algorithms.splitnn import REVEALS, Descend, Embed, Embedding, predict
-from colonnade.core import Batches, Peers, Released, Request, Seat, State, Step, roles, serves
+from colonnade.core import Batches, Peers, Released, Request, Seat, State, Step, mapped, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive
 from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError
 from colonnade.models import initialised
 from colonnade.optim.losses import Loss
 
-__all__ = ["REVEALS", "Average", "Config", "FeatureOwner", "LabelOwner", "Turn", "predict", "train"]
+__all__ = ["REVEALS", "Average", "Config", "FeatureOwner", "LabelOwner", "Turn", "missing", "predict", "train"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,11 @@ class Config:
     learning_rate: float = positive(default=0.3)  # of the parties and of the label owner
     momentum: float = fraction(default=0.9)  # of the parties; the label owner's step has none
     weight_decay: float = not_negative(default=0.001)
+
+
+def missing(config: Config) -> set[str]:
+    """In rounds it is a weighted sum over parties; where they take turns, each must take its own."""
+    return {"stale", "skip"} if config.schedule == "rounds" else set()
 
 
 class Turn(Request[Embedding]):
@@ -119,6 +124,9 @@ class LabelOwner(splitnn.LabelOwner):
         self.optimizer = torch.optim.SGD(self.model.parameters(), rate, weight_decay=decay)
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
+        if len(h) < len(self.widths):  # who is left out adds nothing to the sum
+            nothing = torch.zeros_like(next(iter(h.values())))
+            h = {k: h.get(k, nothing) for k in self.widths}
         return self.model(torch.stack(list(h.values())))  # type: ignore[no-any-return]
 
     def head_norms(self) -> dict[str, float]:
@@ -152,7 +160,8 @@ class LabelOwner(splitnn.LabelOwner):
         """A party's embedding of its next batch came: one step of g and alpha with what the others sent last."""
         batch, parties = self.next_batch(party), list(self.widths)
         if self.latest is None:
-            self.latest = h_k.new_zeros(len(parties), len(self.seat.batches.splits["train"]), h_k.shape[-1])
+            train = self.seat.batches.splits["train"]
+            self.latest = mapped.zeros((len(parties), len(train), h_k.shape[-1]), h_k.dtype, self.device)
         rows = self.place[self.rows(batch)]
         self.latest[parties.index(party), rows] = h_k
         loss, gradients = self.learn(dict(zip(parties, self.latest[:, rows], strict=True)), batch)
@@ -169,6 +178,8 @@ class LabelOwner(splitnn.LabelOwner):
         super().load_state(state)
         if self.config.schedule != "rounds":
             self.latest, self.epoch, self.taken, self.owed = state["latest"], state["epoch"], dict(state["taken"]), {}
+            if self.latest is not None:  # a file of its own: what was read may be a checkpoint's
+                self.latest = mapped.zeros(self.latest.shape, self.latest.dtype, self.device).copy_(self.latest)
 
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:

@@ -33,7 +33,7 @@ from colonnade.algorithms.splitnn import Embed, predict
 from colonnade.core import Batches, Done, Peers, Released, Request, Seat, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.optim.descent import descend
-from colonnade.optim.heads import blocks, norms, uniform_heads
+from colonnade.optim.heads import beside, blocks, norms, uniform_heads
 
 __all__ = ["REVEALS", "Adopt", "Config", "Embed", "FeatureOwner", "Improve", "LabelOwner", "predict", "train"]
 
@@ -56,6 +56,11 @@ class Config:
     weight_decay: float = not_negative(default=0.001)  # beta
     head_update: str = one_of("sgd", "exact", default="sgd")
     head_learning_rate: float = positive(default=0.05)
+
+
+def missing(config: Config) -> set[str]:
+    """o is a sum over parties; but the exact minimum over W_k without any h_k would forget the head."""
+    return {"stale", "skip"} if config.head_update == "sgd" else {"stale"}
 
 
 class Adopt(Request[Done]):
@@ -116,7 +121,7 @@ class LabelOwner(admm.LabelOwner):
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
         """sum_k h_k W_k."""
-        return torch.cat(list(h.values()), dim=-1) @ self.heads
+        return beside(h, self.widths) @ self.heads
 
     def head_norms(self) -> dict[str, float]:
         """||W_k||, which reflects how much each party matters (Section 5.2)."""
@@ -124,7 +129,7 @@ class LabelOwner(admm.LabelOwner):
 
     def update(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, Tensor]:
         """Eq. 6 to 8 for a batch; gives the loss before the update, and the parties' residual r."""
-        H = torch.cat(list(h.values()), dim=-1)
+        H = beside(h, self.widths)
         o = H @ self.heads
         loss = self.loss(o, self.y(batch))
         z, duals = self.split(o, batch)

@@ -69,6 +69,11 @@ def crossing(config: Config) -> tuple[dict[str, DpEvent], dict[str, DpEvent]]:
     return {"logits": logits}, {"residual": NON_PRIVATE}
 
 
+def missing(config: Config) -> set[str]:
+    """o is a sum over parties; masked shares add up to it only if all of them come, and each is used once."""
+    return {"stale", "skip"} if config.aggregation == "plain" else set()
+
+
 class PublicKey(Message):
     key: str  # X25519, as hex
 

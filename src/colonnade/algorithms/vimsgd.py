@@ -27,10 +27,10 @@ from torch import Tensor
 from colonnade.algorithms.splitnn import REVEALS, FeatureOwner, predict, train
 from colonnade.core import State, roles
 from colonnade.core.checks import fraction, not_negative, one_of, positive
-from colonnade.optim.heads import blocks, norms, uniform_heads
+from colonnade.optim.heads import beside, blocks, norms, uniform_heads
 from colonnade.optim.losses import Loss
 
-__all__ = ["REVEALS", "Config", "FeatureOwner", "LabelOwner", "predict", "train"]
+__all__ = ["REVEALS", "Config", "FeatureOwner", "LabelOwner", "missing", "predict", "train"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,11 @@ class Config:
     momentum: float = fraction(default=0.9)  # of the parties; the heads' step has none
     weight_decay: float = not_negative(default=0.001)  # beta
     gradient_heads: str = one_of("old", "new", default="old")  # where dl/dh_k is taken; "new" as Eq. 14 prints it
+
+
+def missing(config: Config) -> set[str]:  # noqa: ARG001
+    """o is a sum over parties."""
+    return {"stale", "skip"}
 
 
 class LabelOwner(roles.LabelOwner):
@@ -56,7 +61,7 @@ class LabelOwner(roles.LabelOwner):
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
         """sum_k h_k W_k."""
-        return torch.cat(list(h.values()), dim=-1) @ self.heads
+        return beside(h, self.widths) @ self.heads
 
     def head_norms(self) -> dict[str, float]:
         """||W_k||, which reflects how much each party matters (Section 5.2)."""
@@ -64,7 +69,7 @@ class LabelOwner(roles.LabelOwner):
 
     def learn(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, dict[str, Tensor]]:
         """One step of the heads, and dl/dh_k for every party."""
-        H, labels, old = torch.cat(list(h.values()), dim=-1), self.y(batch), self.heads
+        H, labels, old = beside(h, self.widths), self.y(batch), self.heads
         loss, slope = self._slope(H @ old, labels)
         self.heads = old - self.config.learning_rate * (H.T @ slope + self.config.weight_decay * old)
         if self.config.gradient_heads == "new":

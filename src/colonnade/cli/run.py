@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from colonnade.cli.console import a_run, console, label_owners_table, metrics_table, progress_of, traffic_table
+from colonnade.cli.deploy import run_on_flare
 from colonnade.cli.privacy import show_privacy
 from colonnade.errors import BudgetExhausted, ConfigError, DataError, InputError
 from colonnade.federation import MultiFederation, Predictions, Settings, load
@@ -26,6 +27,13 @@ def run(
         bool, typer.Option("--resume", help="Continue the run in --out; the file may ask for more epochs.")
     ] = False,
     seed: Annotated[int | None, typer.Option(help="Use this seed instead of the file's.")] = None,
+    engine: Annotated[
+        str,
+        typer.Option(help="in-process; or NVIDIA FLARE: flare-sim, flare-poc (both on this machine), flare (sites)."),
+    ] = "in-process",
+    startup_kit: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="With --engine flare: the lead's kit, by colonnade provision.")
+    ] = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -37,16 +45,25 @@ def run(
         if not (folder / SETTINGS).exists():
             raise ConfigError(f"There is no run to resume in {folder}. Start it without --resume.")
         seed = RunDirectory(folder).settings().engine.seed
-    federation = federation_for(Settings.from_toml(file), seed=seed)
-    with progress_of(federation, file.stem, quiet=quiet or json_) as watch:
-        outcome = federation.fit(folder, resume=resume, watch=watch)
+    if engine != "in-process":
+        told = run_on_flare(
+            file, engine, folder, startup_kit=startup_kit, resume=resume, seed=seed, quiet=quiet or json_
+        )
+        if told is None:
+            return
+        summary, exhausted = told, bool(told["exhausted"])
+    else:
+        federation = federation_for(Settings.from_toml(file), seed=seed)
+        with progress_of(federation, file.stem, quiet=quiet or json_) as watch:
+            outcome = federation.fit(folder, resume=resume, watch=watch)
+        summary, exhausted = outcome.summary, outcome.exhausted
     if json_:
-        typer.echo(to_json(outcome.summary, indent=2))
+        typer.echo(to_json(summary, indent=2))
     elif not quiet:
-        show(outcome.summary)
+        show(summary)
         console.print(f"The run is in [bold]{folder}[/bold]. Predict with: colonnade predict {folder} --rows FILE")
-    if outcome.exhausted:
-        raise BudgetExhausted(outcome.stopped)
+    if exhausted:
+        raise BudgetExhausted(str(summary["stopped"]))
 
 
 def show(summary: dict[str, Any]) -> None:
@@ -60,6 +77,10 @@ def show(summary: dict[str, Any]) -> None:
     console.print(traffic_table(summary))
     for split, why in summary["not_measured"].items():
         console.print(f"The {split} rows were not measured: {why}.")
+    for party, times in summary.get("missing", {}).items():
+        words = {"stale": "its last answer was used", "skip": "it was left out", "not_updated": "it got no update"}
+        done = ", ".join(f"{words[what]} {number} times" for what, number in times.items())
+        console.print(f"{party} did not always answer: {done}.")
     show_privacy(summary["privacy"])
     epochs = "" if "label_owners" in summary else f"{summary['epochs']} epochs, "  # there, an epoch is a round
     console.print(

@@ -1,6 +1,6 @@
 """The core: messages, outboxes, parties, peers, batches, ledgers, the wire. Needs torch and numpy alone."""
 
-from colonnade.core import roles
+from colonnade.core import mapped, roles
 from colonnade.core.batches import Agreed, Batch, Batches, Rows, Step
 from colonnade.core.cipher import Ciphertext, Encrypted
 from colonnade.core.ledger import Entry, Ledger
@@ -55,6 +55,7 @@ __all__ = [
     "Step",
     "Transcript",
     "Transport",
+    "mapped",
     "roles",
     "serves",
 ]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
+from colonnade.core import mapped
 from colonnade.errors import ConfigError, WireError
 
 COUNT = r"(0|[1-9][0-9]{0,11})"  # one spelling per number, so one name per batch
@@ -70,6 +71,7 @@ class Batches:
         self.owner, self.prefix = owner, f"{owner}:" if owner else ""
         self.done = 0
         self._shuffled: dict[tuple[int, str], Tensor] = {}
+        self._known: tuple[dict[str, Tensor] | None, str] = None, ""
 
     @property
     def per_epoch(self) -> int:
@@ -124,18 +126,22 @@ class Batches:
         if order is None:
             digest = hashlib.sha256(f"{self.seed}/{epoch}".encode()).digest()
             generator = Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-            train = self.splits["train"]
-            order = train[torch.randperm(len(train), generator=generator)].to(device)
-            self._shuffled = dict([*self._shuffled.items()][-3:]) | {(epoch, device): order}
+            order = mapped.permutation(self.splits["train"], generator).to(device)
+            kept = 3 if order.nbytes < mapped.threshold() else 1  # of large ones this epoch's and the last
+            self._shuffled = dict([*self._shuffled.items()][-kept:]) | {(epoch, device): order}
         return order
 
     def fingerprint(self) -> str:
         """Equal at two parties exactly when they agree on every batch."""
-        digest = hashlib.sha256(f"{self.prefix}{self.batch_size}/{self.seed}/{self.reshuffle}".encode())
-        for name in sorted(self.splits):
-            rows = self.splits[name]
-            digest.update(f"/{name}[{len(rows)}]".encode() + rows.numpy().tobytes())
-        return digest.hexdigest()[:16]
+        splits, known = self._known  # every party of a process asks
+        if splits is not self.splits:
+            digest = hashlib.sha256(f"{self.prefix}{self.batch_size}/{self.seed}/{self.reshuffle}".encode())
+            for name in sorted(self.splits):
+                rows = self.splits[name]
+                digest.update(f"/{name}[{len(rows)}]".encode())
+                digest.update(rows.contiguous().numpy().data)
+            splits, known = self._known = self.splits, digest.hexdigest()[:16]
+        return known
 
 
 class Agreed(Mapping[str, Batches]):

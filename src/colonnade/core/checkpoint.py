@@ -23,6 +23,7 @@ TENSORS, STATE = "tensors.safetensors", "state.json"
 
 def write(folder: Path, state: dict[str, Any]) -> None:
     """Save a state as `folder`; it replaces one that is there."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     tensors: dict[str, Tensor] = {}
@@ -35,6 +36,9 @@ def write(folder: Path, state: dict[str, Any]) -> None:
         (fresh / STATE).write_text(json.dumps(plain), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         fresh.rename(folder)
+    except SafetensorError as error:  # how its writer tells of a full disk
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise OSError(str(error)) from None
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
@@ -61,7 +65,7 @@ def read(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
 
 def _split(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
-        tensors[path] = value.detach().contiguous().clone()
+        tensors[path] = _own(value.detach().contiguous(), tensors)
         return {"$tensor": path}
     if isinstance(value, dict):
         if any(not isinstance(key, (str, int, float, bool, type(None))) for key in value):
@@ -72,6 +76,13 @@ def _split(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     raise CheckpointError(f"{path} is a {type(value).__name__}, and a checkpoint holds tensors and plain values only.")
+
+
+def _own(tensor: Tensor, others: dict[str, Tensor]) -> Tensor:
+    """The tensor itself if its memory is its alone, which safetensors wants and writes without a copy; else a copy."""
+    alone = tensor.untyped_storage().nbytes() == tensor.nbytes
+    place = tensor.untyped_storage().data_ptr()
+    return tensor if alone and all(place != o.untyped_storage().data_ptr() for o in others.values()) else tensor.clone()
 
 
 def _join(value: Any, tensors: dict[str, Tensor]) -> Any:

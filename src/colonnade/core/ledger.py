@@ -15,6 +15,8 @@ from typing import Any, Literal, NamedTuple
 from colonnade.core.message import Message, batch_of
 
 Direction = Literal["out", "in", "own"]
+MOST = 10_000
+"""Entries that wait in memory where there is a file to write them to."""
 
 
 class Entry(NamedTuple):
@@ -45,6 +47,7 @@ class Ledger:
         self.owner = owner
         self.entries: list[Entry] = []
         self.written = 0
+        self._path: Path | None = None  # where they were flushed to last
         self._bytes: dict[tuple[Direction, str], int] = defaultdict(int)
 
     def write(self, direction: Literal["out", "in"], peer: str, message: Message) -> None:
@@ -60,6 +63,8 @@ class Ledger:
                 )
             )  # fmt: skip
             self._bytes[way, peer] += r.bytes
+        if len(self.entries) >= MOST and self._path is not None:
+            self.flush(self._path)
 
     def total(self, direction: Direction, peer: str | None = None) -> int:
         """Bytes sent ("out"), received ("in") or kept inside ("own"), with one peer or with all."""
@@ -72,22 +77,27 @@ class Ledger:
         return self.written + len(self.entries)
 
     def flush(self, path: Path) -> None:
-        """Append what is new to the file and forget it here."""
+        """Append what is new to the file and forget it here; from now on the file also takes what is too much to keep.
+
+        What it took after a checkpoint that a run continues from is cut off by `rewind`."""
         with path.open("a", encoding="utf-8") as file:
             file.writelines(entry.to_json() + "\n" for entry in self.entries)
         self.written += len(self.entries)
         self.entries.clear()
+        self._path = path
 
     def rewind(self, path: Path, state: dict[str, Any]) -> None:
         """Cut the file back to a checkpoint's position, so that a resumed run does not count twice."""
         position = int(state["position"])
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        if len(lines) != position:
-            fresh = path.with_suffix(".tmp")
-            fresh.write_text("".join(lines[:position]), encoding="utf-8")
-            fresh.replace(path)
+        self.written = 0
+        if path.exists():
+            with path.open("r+b") as file:
+                end = 0
+                while self.written < position and file.readline().endswith(b"\n"):
+                    self.written, end = self.written + 1, file.tell()
+                file.truncate(end)
         self.entries.clear()
-        self.written = min(len(lines), position)
+        self._path = path
         self._bytes.clear()
         self._bytes.update({(way, peer): n for way, peer, n in state["bytes"]})
 

@@ -105,6 +105,7 @@ class Party:
     peers: Peers
     serves_for: Collection[str] | None = None  # who may ask; None: whoever the transport lets through
     reserved: Mapping[type[Request[Any]], Collection[str]] = {}  # of some requests, who may ask them
+    aside: ClassVar[Collection[type[Request[Any]]]] = ()  # answered while it computes, and not counted as calls
     _served: ClassVar[dict[type[Request[Any]], str] | None] = None
 
     def __init__(self, seat: Seat) -> None:
@@ -129,10 +130,12 @@ class Party:
         """Answer one call and write down what came and went. The same call delivered twice is answered once, an older
         one not at all, and one of somebody else than agreed neither."""
         request, sender, number = envelope.message, envelope.sender, envelope.number
+        allowed = self.reserved.get(type(request), self.serves_for)
+        if allowed is not None and sender not in allowed:
+            raise self._refuse(request, sender, f"this is for {', '.join(sorted(allowed)) or 'nobody'} to ask")
+        if type(request) in self.aside:
+            return getattr(self, self.served()[type(request)])(request)  # type: ignore[no-any-return]
         with self._lock:
-            allowed = self.reserved.get(type(request), self.serves_for)
-            if allowed is not None and sender not in allowed:
-                raise self._refuse(request, sender, f"this is for {', '.join(sorted(allowed)) or 'nobody'} to ask")
             known = self._answered.get(sender)
             if known is not None and number <= known.newest:
                 try:

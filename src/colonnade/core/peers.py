@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
+from colonnade.core.answers import Answers
 from colonnade.core.ledger import Ledger
 from colonnade.core.message import Message, Request
+from colonnade.core.missing import Missing
+from colonnade.core.roles import Ping
 from colonnade.core.wire import Envelope
-from colonnade.errors import PartyError
+from colonnade.errors import BoundaryError, NoAnswer, PartyError
 
 R = TypeVar("R", bound=Message)
 NUMBERS = itertools.count(time.time_ns())
@@ -53,7 +56,13 @@ class Peer:
 
 
 class Peers(Mapping[str, Peer]):
-    """The parties that one party may ask, in their agreed order."""
+    """The parties that one party may ask, in their agreed order.
+
+    `answers`, where set, looks at every answer before it is used; `missing` goes on without those that do not come.
+    """
+
+    answers: Answers | None = None
+    missing: Missing | None = None
 
     def __init__(self, owner: str, names: Iterable[str], transport: Transport, ledger: Ledger) -> None:
         self.owner, self.transport, self.ledger = owner, transport, ledger
@@ -82,14 +91,16 @@ class Peers(Mapping[str, Peer]):
     def ask_one(self, name: str, request: Request[R]) -> R:
         self._note("out", name, request)
         reply = self.transport.exchange(name, Envelope(self.owner, next(self._calls), request))
-        self._note("in", name, reply)
+        self._take(name, request, reply)
         return reply
 
     def attempt(self, requests: Mapping[str, Request[R]]) -> tuple[dict[str, R], dict[str, PartyError]]:
         """To each its own question; the answers, and the failures of those that did not answer. All are asked at once,
         unless the transport knows better (`Attempting`); anything but a PartyError is raised when all are done."""
         number = next(self._calls)
-        envelopes = {name: Envelope(self.owner, number, request) for name, request in requests.items()}
+        return self._attempt({name: Envelope(self.owner, number, request) for name, request in requests.items()})
+
+    def _attempt(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> tuple[dict[str, Any], dict[str, PartyError]]:
         if isinstance(self.transport, Attempting):
             found = self.transport.attempt_each(envelopes)
         else:
@@ -101,16 +112,32 @@ class Peers(Mapping[str, Peer]):
                 if error is not None and not isinstance(error, PartyError):
                     raise error
                 found[name] = error or call.result()
-        replies: dict[str, R] = {}
+        replies: dict[str, Any] = {}
         failures: dict[str, PartyError] = {}
         for name, answer in found.items():
-            self._note("out", name, requests[name])
+            self._note("out", name, envelopes[name].message)
             if isinstance(answer, PartyError):
                 failures[name] = answer
             else:
-                self._note("in", name, answer)
+                self._take(name, envelopes[name].message, answer)
                 replies[name] = answer
         return replies, failures
+
+    def heartbeat(self) -> dict[str, float | None]:
+        """Who is there: the seconds until each said so, or None."""
+
+        def beat(name: str) -> float | None:
+            start = time.perf_counter()
+            try:
+                self.transport.exchange(name, Envelope(self.owner, next(self._calls), Ping()))
+            except NoAnswer:
+                return None
+            except BoundaryError:  # a role that serves no heartbeat is there to say so
+                pass
+            return time.perf_counter() - start
+
+        with ThreadPoolExecutor(max(len(self), 1), thread_name_prefix="heartbeat") as pool:
+            return dict(zip(self, pool.map(beat, self), strict=True))
 
     def stream(
         self, make: Callable[[str], Request[R] | None], turns: Iterable[str] | None = None
@@ -157,14 +184,23 @@ class Peers(Mapping[str, Peer]):
                 under_way -= 1
 
     def _exchange(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> dict[str, Any]:
+        if self.missing is not None:
+            answered, failures = self._attempt(self.missing.to_ask(envelopes))
+            return self.missing.complete(envelopes, answered, failures)
         try:
             replies = self.transport.exchange_each(envelopes)
         finally:  # what was asked is written down however it ended; while a GPU works on the answer
             for name, envelope in envelopes.items():
                 self._note("out", name, envelope.message)
         for name, reply in replies.items():
-            self._note("in", name, reply)
+            self._take(name, envelopes[name].message, reply)
         return replies
+
+    def _take(self, name: str, request: Request[Any], reply: Message) -> None:
+        """An answer came: it is written down, and looked at before anybody uses it."""
+        self._note("in", name, reply)
+        if self.answers is not None:
+            self.answers.check(name, request, reply)
 
     def _note(self, direction: Literal["out", "in"], name: str, message: Message) -> None:
         """Between two roles of one organisation the one that answers writes it down, once."""

@@ -28,8 +28,18 @@ class Introduce(Request[Card]):
     """Asked once, before anything else."""
 
 
+class Pong(Message):
+    """It is there."""
+
+
+class Ping(Request[Pong]):
+    """Is it there? Answered at once, whatever the party computes meanwhile, and with nothing of its data."""
+
+
 class FeatureOwner(Party):
     """Holds columns and a local model f_k."""
+
+    aside = (Ping,)
 
     row_axis = 0
     stackable = True  # False: what it does with keys of its own, no cohort may do for it
@@ -56,6 +66,10 @@ class FeatureOwner(Party):
         with torch.no_grad():
             width = self.model(self.features.narrow(self.row_axis, 0, 1)).shape[-1]
         return Card(width, self.features.shape[self.row_axis], self.seat.batches.fingerprint())
+
+    @serves
+    def ping(self, request: Ping) -> Pong:  # noqa: ARG002
+        return Pong()
 
     def state(self) -> State:
         return super().state() | {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}

@@ -12,7 +12,7 @@ from colonnade.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["MISSING", "kind_of", "numbers", "text"]
+__all__ = ["MISSING", "ids_as_text", "kind_of", "numbers", "text"]
 
 MISSING = "missing"
 
@@ -42,6 +42,32 @@ def numbers(cells: pd.Series[Any]) -> NDArray[np.float64]:
 
 def text(cells: pd.Series[Any]) -> NDArray[np.object_]:
     """The cells as strings, a gap as "missing"; so a column of mixed types becomes plain categories."""
+    import pandas as pd
+
+    if isinstance(cells.dtype, pd.CategoricalDtype):  # each category once; a gap's code is -1, the last
+        named = np.array([*map(str, cells.cat.categories.astype(object)), MISSING], dtype=object)
+        return named[cells.cat.codes.to_numpy()]
     words = np.array([str(value) for value in cells.astype(object)] + [""], dtype=object)[:-1]
     words[cells.isna().to_numpy(dtype=bool)] = MISSING
     return words
+
+
+def ids_as_text(column: pd.Series[Any], owner: str) -> NDArray[np.str_]:
+    """Ids as they are compared: whole numbers by their digits, strings exactly."""
+    values = column.astype(object).tolist()
+    missing = sum(
+        empty or (isinstance(value, str) and not value.strip())
+        for value, empty in zip(values, column.isna().tolist(), strict=True)
+    )
+    if missing:
+        raise DataError(
+            f"'{owner}' has {missing} rows without an id in column {str(column.name)!r}, and every row needs one. "
+            f"Remove these rows, or give them ids."
+        )
+    wrong = {kind.__name__ for kind in set(map(type, values)) if kind is bool or not issubclass(kind, str | int)}
+    if wrong:
+        raise DataError(
+            f"'{owner}' has ids of type {', '.join(sorted(wrong))} in column {str(column.name)!r}, and ids must be "
+            f"text or whole numbers, to be compared exactly. Convert the column to text."
+        )
+    return np.array([str(value) for value in values], dtype=np.str_)

@@ -78,14 +78,13 @@ class Category:
 
 def fit_numbers(columns: Mapping[str, NDArray[np.float64]], scale: Scale) -> dict[str, Number]:
     """Medians, then the scaler on the filled columns; each column needs at least one value."""
-    from sklearn.impute import SimpleImputer
     from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
     if not columns:
         return {}
-    values = np.stack(list(columns.values()), axis=1)
-    imputer = SimpleImputer(strategy="median").fit(values)
-    filled = imputer.transform(values)
+    gaps = {name: np.isnan(values) for name, values in columns.items()}
+    medians = {name: float(np.median(values[~gaps[name]])) for name, values in columns.items()}
+    filled = np.stack([np.where(gaps[name], medians[name], values) for name, values in columns.items()], axis=1)
     centre, divisor = np.zeros(len(columns)), np.ones(len(columns))
     if scale == "standard":
         standard = StandardScaler().fit(filled)
@@ -94,9 +93,8 @@ def fit_numbers(columns: Mapping[str, NDArray[np.float64]], scale: Scale) -> dic
         minmax = MinMaxScaler().fit(filled)
         # scikit-learn's factor is 1 for a column it takes as constant, whose range would be no divisor.
         centre, divisor = minmax.data_min_, np.where(minmax.scale_ == 1.0, 1.0, minmax.data_range_)
-    had_gaps = [bool(np.isnan(column).any()) for column in columns.values()]
     return {
-        name: Number(name, float(imputer.statistics_[at]), float(centre[at]), float(divisor[at]), had_gaps[at])
+        name: Number(name, medians[name], float(centre[at]), float(divisor[at]), bool(gaps[name].any()))
         for at, name in enumerate(columns)
     }
 

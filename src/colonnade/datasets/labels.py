@@ -58,7 +58,7 @@ class Labels:
         if task == "regression":
             values = _as_floats(training, owner)
             return cls(owner, task, mean=float(values.mean()), scale=float(values.std()))
-        found = {_plain(value) for value in training.astype(object)}
+        found = {_plain(value) for value in training.astype(object).unique()}
         return cls(owner, task, classes=tuple(sorted(found, key=lambda value: (isinstance(value, str), value))))
 
     def encode(self, label: pd.Series[Any]) -> Tensor:
@@ -67,7 +67,8 @@ class Labels:
         if self.task == "regression":
             return torch.from_numpy((_as_floats(label, self.owner) - self.mean) / self.scale).to(torch.float32)
         number = {value: at for at, value in enumerate(self.classes)}
-        encoded = torch.tensor([number.get(_plain(value), -1) for value in label.astype(object)], dtype=torch.int64)
+        places, values = label.astype(object).factorize()
+        encoded = torch.tensor([number.get(_plain(value), -1) for value in values], dtype=torch.int64)[places]
         unseen = int((encoded < 0).sum())
         if unseen:
             first = int((encoded < 0).nonzero()[0])

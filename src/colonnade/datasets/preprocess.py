@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from itertools import pairwise
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from colonnade.core import mapped
 from colonnade.datasets.cells import kind_of, numbers, text
 from colonnade.datasets.columns import listing, suggestion
 from colonnade.datasets.fitted import Category, Number, Scale, fit_categories, fit_numbers
@@ -26,10 +29,10 @@ from colonnade.datasets.rows import RowNumbers, row_numbers
 from colonnade.datasets.table import Table
 from colonnade.errors import CheckpointError, ConfigError, DataError
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 __all__ = ["Preprocessor"]
+
+GROUP = 8  # columns of numbers learned together
+PIECE = 65_536  # rows prepared at a time
 
 
 @dataclass(frozen=True)
@@ -51,15 +54,20 @@ class Preprocessor:
             raise ConfigError(f"'{table.owner}' sets max_categories to {max_categories}, and it must be at least 2.")
         if not table.columns:
             raise DataError(f"'{table.owner}' has no feature columns to preprocess. Name some with columns=[...].")
-        training = table.features.iloc[row_numbers(rows, len(table), owner=table.owner)]
-        kinds = {name: kind_of(training[name], owner=table.owner) for name in table.columns}
-        _refuse_useless(training, kinds, table.owner)
-        learned: dict[str, Number | Category] = {
-            **fit_numbers({name: numbers(training[name]) for name in kinds if kinds[name] == "number"}, scale),
-            **fit_categories(
-                {name: text(training[name]) for name in kinds if kinds[name] == "category"}, max_categories
-            ),
-        }
+        training = row_numbers(rows, len(table), owner=table.owner)
+        kinds = {name: kind_of(table.features[name], owner=table.owner) for name in table.columns}
+        learned: dict[str, Number | Category] = {}
+        useless = _Useless()
+        for names in _groups([name for name, kind in kinds.items() if kind == "number"]):
+            values = {name: numbers(table.features[name].iloc[training]) for name in names}
+            if useless.none_of(values):
+                learned |= fit_numbers(values, scale)
+        for name in (name for name, kind in kinds.items() if kind == "category"):
+            cells = table.features[name].iloc[training]
+            words = {name: text(cells)}
+            if useless.none_of(words, empty=bool(cells.isna().all())):
+                learned |= fit_categories(words, max_categories)
+        useless.refuse(table.owner, table.columns, len(training))
         return cls(table.owner, scale, tuple(learned[name] for name in table.columns))
 
     @property
@@ -78,19 +86,25 @@ class Preprocessor:
     def transform(self, table: Table) -> Tensor:
         """All rows of the table as float32, shape [rows, len(names)]."""
         self._check_columns(table)
-        spans = self.spans
-        out = torch.empty(len(table), len(self.names))
-        for column in self.columns:
-            cells = table.features[column.name]
-            values = column.apply(numbers(cells)) if isinstance(column, Number) else column.apply(text(cells))
-            out[:, spans[column.name]] = torch.from_numpy(values).to(torch.float32)
-        if not bool(torch.isfinite(out).all()):
-            large = [name for name, span in spans.items() if not bool(torch.isfinite(out[:, span]).all())]
+        spans, large = self.spans, set[str]()
+        cells = {column.name: table.features[column.name] for column in self.columns}
+        out = mapped.array((len(table), len(self.names)), np.float32)
+        for start in range(0, len(table), PIECE):
+            piece = slice(start, start + PIECE)
+            for column in self.columns:
+                here = cells[column.name].iloc[piece]
+                values = column.apply(numbers(here)) if isinstance(column, Number) else column.apply(text(here))
+                with np.errstate(over="ignore"):  # told below
+                    out[piece, spans[column.name]] = values
+            if not np.isfinite(out[piece]).all():
+                large |= {name for name, span in spans.items() if not np.isfinite(out[piece, span]).all()}
+        if large:
             raise DataError(
-                f"'{self.owner}' has values too large for float32 in {listing(large)}. Rescale these columns, for "
-                f"instance by a logarithm, or leave them out with columns=[...]."
+                f"'{self.owner}' has values too large for float32 in {listing([n for n in spans if n in large])}. "
+                f"Rescale these columns, for instance by a logarithm, or leave them out with columns=[...]."
             )
-        return out
+        mapped.let_go(out)
+        return torch.from_numpy(out)
 
     def state(self) -> dict[str, Any]:
         """All that was learned, as JSON-able values."""
@@ -133,26 +147,41 @@ class Preprocessor:
                 )
 
 
-def _refuse_useless(training: pd.DataFrame, kinds: Mapping[str, str], owner: str) -> None:
-    """Columns no model can use, all named at once: empty, constant, or with infinite values."""
-    empty = [name for name in kinds if training[name].isna().all()]
-    constant, infinite = [], []
-    for name, kind in kinds.items():
-        if name in empty:
-            continue
-        cells = numbers(training[name]) if kind == "number" else text(training[name])
-        if kind == "number" and bool(np.isinf(cells).any()):
-            infinite.append(name)
-        elif len(np.unique(cells)) == 1:
-            constant.append(name)
-    faults = [
-        f"{what}: {listing(names)}"
-        for what, names in (("no value at all", empty), ("one value only", constant), ("infinite values", infinite))
-        if names
-    ]
-    if faults:
-        raise DataError(
-            f"'{owner}' has columns that cannot be used as they look on its {len(training)} training rows: "
-            f"{'; '.join(faults)}. Leave them out with columns=[...]"
-            + (", or replace the infinite values." if infinite else ".")
-        )
+def _groups(names: list[str]) -> list[list[str]]:
+    """A few at a time, for memory's sake; never one alone of several, since NumPy adds up a single column otherwise."""
+    cuts = list(range(0, len(names) - 1, GROUP)) or [0]
+    return [names[start:stop] for start, stop in pairwise([*cuts, len(names)])] if names else []
+
+
+class _Useless:
+    """Columns no model can use, all to be named at once: empty, constant, or with infinite values."""
+
+    def __init__(self) -> None:
+        self.faults: dict[str, list[str]] = {"no value at all": [], "one value only": [], "infinite values": []}
+
+    def none_of(self, columns: Mapping[str, NDArray[Any]], *, empty: bool = False) -> bool:
+        """Note those of these columns that cannot be used; `empty` tells words that are nothing but gaps."""
+        count = sum(map(len, self.faults.values()))
+        for name, cells in columns.items():
+            is_number = cells.dtype != object
+            if empty or (is_number and np.isnan(cells).all()):
+                self.faults["no value at all"].append(name)
+            elif is_number and np.isinf(cells).any():
+                self.faults["infinite values"].append(name)
+            elif (cells == cells[0]).all():
+                self.faults["one value only"].append(name)
+        return sum(map(len, self.faults.values())) == count
+
+    def refuse(self, owner: str, order: list[str], rows: int) -> None:
+        """Raise, if there are any."""
+        faults = [
+            f"{what}: {listing([name for name in order if name in names])}"
+            for what, names in self.faults.items()
+            if names
+        ]
+        if faults:
+            raise DataError(
+                f"'{owner}' has columns that cannot be used as they look on its {rows} training rows: "
+                f"{'; '.join(faults)}. Leave them out with columns=[...]"
+                + (", or replace the infinite values." if self.faults["infinite values"] else ".")
+            )

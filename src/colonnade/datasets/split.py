@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from colonnade.core import mapped
 from colonnade.datasets.columns import check_present, listing
 from colonnade.errors import ConfigError
 
@@ -165,9 +166,11 @@ def train_validation_test(rows: int, *, validation: float, test: float, seed: in
             f"validation={validation} and test={test} take {held_out} of {rows} rows and leave none for training. "
             f"Make them smaller."
         )
-    order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
-    parts = torch.split(order, [rows - held_out, sizes["validation"], sizes["test"]])
-    return Split(*(part.sort().values for part in parts))
+    order = mapped.permutation(torch.arange(rows), torch.Generator().manual_seed(seed))
+    part = torch.zeros(rows, dtype=torch.uint8)
+    part[order[rows - held_out :]] = 1
+    part[order[rows - sizes["test"] :]] = 2
+    return Split(*((part == number).nonzero()[:, 0] for number in range(3)))
 
 
 def _size(share: float, rows: int, name: str) -> int:

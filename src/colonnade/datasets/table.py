@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.datasets.cells import ids_as_text
 from colonnade.datasets.columns import choose_columns
+from colonnade.datasets.stored import Columns
+from colonnade.datasets.streams import is_large, read_pieces
 from colonnade.datasets.table_files import read_frame
 from colonnade.errors import DataError
 
@@ -31,7 +35,7 @@ class Table:
 
     owner: str
     ids: NDArray[np.str_]
-    features: pd.DataFrame
+    features: pd.DataFrame | Columns  # of a large file outside memory
     label: pd.Series[Any] | None = None
 
     def __post_init__(self) -> None:
@@ -57,14 +61,22 @@ class Table:
 
     def in_order(self, ids: NDArray[np.str_]) -> Table:
         """The rows of these ids, in this order; ids not asked for are left out."""
-        order = np.argsort(self.ids)
-        found = np.searchsorted(self.ids, ids, sorter=order)
-        rows = order[np.minimum(found, len(order) - 1)]
-        absent = ids[self.ids[rows] != ids]
-        if len(absent):
-            raise DataError(_absent(self.owner, absent))
+        rows = self._order
+        if not np.array_equal(self.ids[rows], ids):
+            found = np.searchsorted(self.ids, ids, sorter=self._order)
+            rows = self._order[np.minimum(found, len(self) - 1)]
+            absent = ids[self.ids[rows] != ids]
+            if len(absent):
+                raise DataError(_absent(self.owner, absent))
         label = None if self.label is None else self.label.iloc[rows].reset_index(drop=True)
+        if isinstance(self.features, Columns):
+            return Table(self.owner, self.ids[rows], self.features.take(rows), label)
         return Table(self.owner, self.ids[rows], self.features.iloc[rows].reset_index(drop=True), label)
+
+    @cached_property
+    def _order(self) -> NDArray[np.int64]:
+        """The rows in the order of their ids."""
+        return np.argsort(self.ids, kind="stable")
 
 
 def read_table(
@@ -76,6 +88,9 @@ def read_table(
     columns: Sequence[str] | None = None,
 ) -> Table:
     """A table from a .csv, .csv.gz or .parquet file; `columns=None` takes all but id and label as features."""
+    if is_large(Path(path), columns):
+        ids, stored, labels = read_pieces(Path(path), owner=owner, id_column=id, label=label, columns=columns)
+        return _checked(Table(owner, ids, stored, labels))
     frame = read_frame(path, owner=owner, id_column=id, label=label, columns=columns)
     return table_from_frame(frame, owner=owner, id=id, label=label, columns=columns)
 
@@ -96,12 +111,9 @@ def table_from_frame(
             f"Rename them: frame.columns = frame.columns.astype(str)."
         )
     features = choose_columns(list(frame.columns), owner=owner, id_column=id, label=label, columns=columns)
-    if len(frame) == 0:
-        raise DataError(f"'{owner}' has a table without rows. Check the query or file it was exported from.")
-    ids = _ids_as_text(frame[id], owner)
-    _refuse_duplicates(ids, owner)
     values = frame[features].reset_index(drop=True).copy()
-    return Table(owner, ids, values, None if label is None else frame[label].reset_index(drop=True).copy())
+    labels = None if label is None else frame[label].reset_index(drop=True).copy()
+    return _checked(Table(owner, ids_as_text(frame[id], owner), values, labels))
 
 
 def align(tables: Mapping[str, Table]) -> NDArray[np.str_]:
@@ -112,6 +124,9 @@ def align(tables: Mapping[str, Table]) -> NDArray[np.str_]:
     """
     if not tables:
         raise DataError("align was given no table, and it needs at least one. Pass every party's table.")
+    first, *others = (table.ids[table._order] for table in tables.values())
+    if all(np.array_equal(first, other) for other in others):
+        return first
     union = np.unique(np.concatenate([table.ids for table in tables.values()]))
     absent = {name: np.setdiff1d(union, table.ids, assume_unique=True) for name, table in tables.items()}
     faults = [_absent(name, ids) for name, ids in absent.items() if len(ids)]
@@ -128,31 +143,16 @@ def _absent(party: str, ids: NDArray[np.str_]) -> str:
     )
 
 
-def _ids_as_text(column: pd.Series[Any], owner: str) -> NDArray[np.str_]:
-    values = column.astype(object).tolist()
-    gone = column.isna().tolist()
-    missing = sum(
-        empty or (isinstance(value, str) and not value.strip()) for value, empty in zip(values, gone, strict=True)
-    )
-    if missing:
+def _checked(table: Table) -> Table:
+    """It has rows, and no id twice."""
+    owner = table.owner
+    if not len(table):
+        raise DataError(f"'{owner}' has a table without rows. Check the query or file it was exported from.")
+    ids = table.ids[table._order]
+    again = ids[1:][ids[1:] == ids[:-1]]
+    if len(again):
         raise DataError(
-            f"'{owner}' has {missing} rows without an id in column {str(column.name)!r}, and every row needs one. "
-            f"Remove these rows, or give them ids."
+            f"'{owner}' has {len(np.unique(again))} ids that occur more than once, such as {str(again[0])!r}, and an "
+            f"id must name one row. Keep one row per id: merge or remove the others."
         )
-    wrong = {type(value).__name__ for value in values if isinstance(value, bool) or not isinstance(value, str | int)}
-    if wrong:
-        raise DataError(
-            f"'{owner}' has ids of type {', '.join(sorted(wrong))} in column {str(column.name)!r}, and ids must be "
-            f"text or whole numbers, to be compared exactly. Convert the column to text."
-        )
-    return np.array([str(value) for value in values], dtype=np.str_)
-
-
-def _refuse_duplicates(ids: NDArray[np.str_], owner: str) -> None:
-    distinct, counts = np.unique(ids, return_counts=True)
-    twice = distinct[counts > 1]
-    if len(twice):
-        raise DataError(
-            f"'{owner}' has {len(twice)} ids that occur more than once, such as {str(twice[0])!r}, and an id must "
-            f"name one row. Keep one row per id: merge or remove the others."
-        )
+    return table

@@ -9,9 +9,10 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from colonnade.datasets.columns import choose_columns
 from colonnade.errors import DataError
@@ -19,7 +20,7 @@ from colonnade.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["EXTENSIONS", "read_frame"]
+__all__ = ["EXTENSIONS", "names_and_rows", "parquet_shape", "pieces", "read_frame"]
 
 EXTENSIONS = (".csv", ".csv.gz", ".parquet")
 
@@ -48,35 +49,106 @@ def read_frame(
     return read(path, owner, id_column, label, columns)
 
 
-def _read_csv(path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None) -> pd.DataFrame:
-    import pandas as pd
+def names_and_rows(
+    path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None
+) -> tuple[list[str], int]:
+    """The columns to read of a file, and how many rows it has at most."""
+    import pyarrow
+    import pyarrow.parquet
+
+    if path.name.lower().endswith(".parquet"):
+        present = [str(name) for name in pyarrow.parquet.read_schema(path).names]
+        return _wanted(present, owner, id_column, label, columns), parquet_shape(path)[0]
+    with _refusing_csv(path, owner):
+        wanted = _wanted(_csv_header(path), owner, id_column, label, columns)
+        with _opened(path) as stream:
+            ends = [(part.count(b"\n"), part.count(b"\r")) for part in iter(lambda: stream.read(1 << 22), b"")]
+        return wanted, 1 + max(sum(one) for one in zip(*ends, strict=True))  # a quoted cell may hold more line ends
+
+
+def parquet_shape(path: Path) -> tuple[int, int]:
+    """Rows and columns; none, if it is no Parquet file."""
+    import pyarrow
+    import pyarrow.parquet
 
     try:
+        about = pyarrow.parquet.read_metadata(path)
+    except (OSError, pyarrow.ArrowException):
+        return 0, 0
+    return about.num_rows, about.num_columns
+
+
+def pieces(
+    path: Path, owner: str, wanted: list[str], rows: int, told: Mapping[str, str] | None = None
+) -> Iterator[pd.DataFrame]:
+    """These columns, the id's first, so many rows at a time; `told` is what columns of a CSV file hold."""
+    import pyarrow
+    import pyarrow.parquet
+
+    if path.name.lower().endswith(".parquet"):
+        try:
+            with pyarrow.parquet.ParquetFile(path) as file:
+                for batch in file.iter_batches(batch_size=rows, columns=wanted):
+                    yield batch.to_pandas(ignore_metadata=True)[wanted]
+        except (OSError, pyarrow.ArrowException) as error:
+            raise _unreadable(path, owner, "a Parquet file", error) from None
+        return
+    with _refusing_csv(path, owner):
+        for frame in _csv(path, wanted[0], chunksize=rows, told=told):
+            yield frame[wanted]
+
+
+def _read_csv(path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None) -> pd.DataFrame:
+    with _refusing_csv(path, owner):
         present = _csv_header(path)
         if present:
             wanted = _wanted(present, owner, id_column, label, columns)
-            frame = pd.read_csv(
-                path,
-                dtype={id_column: str},
-                na_values={name: GAPS for name in present if name != id_column},
-                keep_default_na=False,
-                encoding="utf-8-sig",
-                low_memory=False,
-            )
-            # Where all rows are wider than the header, pandas takes the first column as the index and shifts the rest.
-            if not isinstance(frame.index, pd.RangeIndex):
-                raise csv.Error("rows wider than the header")
+            frame: pd.DataFrame = _csv(path, id_column)
             return frame[wanted]
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error, pd.errors.ParserError) as error:
-        raise _unreadable(path, owner, "a UTF-8 CSV file whose rows all fit its header", error) from None
     raise DataError(f"'{owner}' has an empty table: {path} holds nothing, not even a header. Export it again.")
 
 
+def _csv(path: Path, id_column: str, *, chunksize: int | None = None, told: Mapping[str, str] | None = None) -> Any:
+    """pandas' reader, with the id as text and gaps everywhere else."""
+    import pandas as pd
+
+    types: Any = {id_column: str, **(told or {})}
+    read: Any = pd.read_csv
+    return read(
+        path,
+        dtype=types,
+        na_values={name: GAPS for name in _csv_header(path) if name != id_column},
+        keep_default_na=False,
+        encoding="utf-8-sig",
+        low_memory=False,
+        chunksize=chunksize,
+    )
+
+
+@contextmanager
+def _refusing_csv(path: Path, owner: str) -> Iterator[None]:
+    import pandas as pd
+
+    try:
+        yield
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, pd.errors.ParserError) as error:
+        raise _unreadable(path, owner, "a UTF-8 CSV file whose rows all fit its header", error) from None
+
+
+def _opened(path: Path) -> Any:
+    return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")
+
+
 def _csv_header(path: Path) -> list[str]:
-    """The names in the first line; pandas would rename duplicates silently, so it is not asked."""
-    packed = path.name.lower().endswith(".gz")
-    with gzip.open(path) if packed else path.open("rb") as stream:
-        return next(csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")), [])
+    """The names in the first line; pandas would rename duplicates silently, so it is not asked.
+
+    Where the first row is wider than that, pandas takes its first cells as an index and shifts the rest."""
+    with _opened(path) as stream:
+        rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""))
+        header = next(rows, [])
+        if header and len(next(filter(None, rows), [])) > len(header):
+            raise csv.Error("rows wider than the header")
+        return header
 
 
 def _read_parquet(

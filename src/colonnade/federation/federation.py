@@ -28,6 +28,7 @@ from colonnade.errors import ConfigError, DataError, Diverged
 from colonnade.evaluate.metrics import measure
 from colonnade.federation.holdings import Holdings, from_dataset, from_tables
 from colonnade.federation.owners import place_of
+from colonnade.federation.patience import Patience
 from colonnade.federation.seats import accounts_of, draw_labels, make_seat
 from colonnade.federation.settings import PartySettings, Settings
 from colonnade.federation.shares import Shares
@@ -50,6 +51,7 @@ class Predictions:
     labels: NDArray[Any]
     scores: NDArray[np.float64]
     classes: tuple[Any, ...]
+    degraded: tuple[str, ...] | None = None  # per row who was missing, "" for nobody; None: then it is an error
 
     def to_frame(self) -> pd.DataFrame:
         import pandas as pd
@@ -57,6 +59,8 @@ class Predictions:
         frame = pd.DataFrame({"id": self.ids, "prediction": self.labels})
         for number, name in enumerate(self.classes):
             frame[f"score_{name}"] = self.scores[:, number]
+        if self.degraded is not None:
+            frame["degraded"] = list(self.degraded)
         return frame
 
 
@@ -109,12 +113,14 @@ class Federation:
         names: Iterable[str] = self.owners
         if reach is not None:
             transport, names = reach(transport)
-        self.peers = self.driver.peers = Peers(seat.name, names, transport, seat.ledger)
+        patience = Patience(settings.engine, elsewhere=reach is not None)
+        self.peers = self.driver.peers = Peers(seat.name, names, patience.around(transport), seat.ledger)
         self.driver.meet(self.peers.ask(roles.Introduce()))
-        self.cohorts = self._cohorts()
+        self.cohorts = [] if patience.needed else self._cohorts()
         transport = Cohorts(transport, self.cohorts) if self.cohorts else transport
         self.recording = Recording(transport) if record else None
-        self.peers.transport = self.recording or transport
+        self.peers.transport = patience.around(self.recording or transport)
+        patience.mind(self.peers, self.driver, self.algorithm)
 
     @classmethod
     def from_toml(cls, path: str | Path, *, seed: int | None = None, record: bool = False) -> Federation:
@@ -186,7 +192,14 @@ class Federation:
 
     def outputs(self, split: str) -> Tensor:
         """The joint model's outputs for the rows of a split, computed together by all parties."""
-        return torch.cat([self.algorithm.predict(self.driver, self.peers, rows) for rows in self.batches.chunks(split)])
+        return torch.cat([outputs for outputs, _ in self._outputs(split)])
+
+    def _outputs(self, split: str) -> Iterator[tuple[Tensor, list[str]]]:
+        """Of each chunk of a split the outputs, and who was missing."""
+        missing = self.peers.missing
+        for rows in self.batches.chunks(split):
+            outputs = self.algorithm.predict(self.driver, self.peers, rows)
+            yield outputs, [] if missing is None else missing.of(rows.name)
 
     def evaluate(self, split: str = "test") -> dict[str, float]:
         """The loss and scores on a split; the label owner compares with its labels."""
@@ -211,12 +224,23 @@ class Federation:
             raise DataError("There are no ids to predict. Give at least one.")
         agreed = self.batches.splits
         asked = torch.tensor([position[one] for one in wanted.tolist()], dtype=torch.int64)
-        self.batches.splits = {**agreed, "predict": asked}
+        found: list[tuple[Tensor, list[str]]] = []
+        missing, groups = self.peers.missing, self.holdings.by_absence(asked)
         try:
-            outputs = self.outputs("predict")
+            for places, away in groups:
+                self.batches.splits = {**agreed, "predict": asked[places]}
+                if missing is not None:
+                    missing.known_away = away
+                found += self._outputs("predict")
         finally:
             self.batches.splits = agreed  # what was asked is no part of what a run agreed on
-        return decoded(self.holdings, wanted, outputs)
+            if missing is not None:
+                missing.known_away = ()
+        order = torch.cat([places for places, _ in groups]).argsort()
+        outputs = torch.cat([some for some, _ in found])[order.to(self.device)]
+        degraded = [" ".join(away) for some, away in found for _ in some]
+        said = None if missing is None else tuple(degraded[place] for place in order.tolist())
+        return dataclasses.replace(decoded(self.holdings, wanted, outputs), degraded=said)
 
     def save(self, folder: str | Path) -> None:
         """Every party's state under its own folder; `load` continues or predicts from there."""
@@ -257,6 +281,8 @@ class Federation:
             state["features"] = self.owners[party].state()
         if party == self.driver.name:
             state["labels"] = self.driver.state()
+            if self.peers.missing is not None:
+                state["missing"] = self.peers.missing.state()
             if self.drawn is not None and "train" in self.batches.splits:
                 state["drawn"] = self.driver.labels[self.batches.splits["train"].to(self.device)]
         return state
@@ -268,6 +294,8 @@ class Federation:
             self.owners[party].load_state(state["features"])
         if party == self.driver.name:
             self.driver.load_state(state["labels"])
+            if self.peers.missing is not None:
+                self.peers.missing.load_state(state.get("missing", {}))
             if "drawn" in state and "train" in self.batches.splits:  # drawn once: a second draw would cost again
                 self.driver.labels[self.batches.splits["train"].to(self.device)] = state["drawn"].to(self.device)
 
@@ -296,6 +324,7 @@ class Federation:
         model = complete(self.algorithm, model, features[:1], self.holdings.loss.outputs, seed=seed)
         model = models.seeded(model, self.seats[name].generator, owner=name)
         owner: roles.FeatureOwner = self.algorithm.FeatureOwner(self.seats[name], features, model, self.settings.config)
+        owner.serves_for = {self.holdings.label_owner}
         return owner
 
     def _party(self, name: str) -> PartySettings:

@@ -43,12 +43,17 @@ def fit(federation: Federation | MultiFederation, out: Path | None, *, resume: b
     """Train to the end of the last epoch, to an early stop, or until a party's budget is spent."""
     outcome = Outcome()
     run: RunDirectory | None = None
+    finished = False
     if out is not None and resume:
         run = RunDirectory(out)
         federation.settings.check_continues(run.settings())
-        run.restore(federation)
+        if run.begun():
+            run.restore(federation)
+            outcome.history, finished = run.metrics(), run.mark()["finished"]
+        else:  # it was killed before it could save anything
+            federation.keep_accounts(run.party)
+            run.checkpoint(federation)
         run.keep(federation.settings)
-        outcome.history = run.metrics()
     elif out is not None:
         run = RunDirectory.create(out, federation)
         run.checkpoint(federation)  # from here on it can be resumed
@@ -81,23 +86,31 @@ def fit(federation: Federation | MultiFederation, out: Path | None, *, resume: b
     except BudgetExhausted as error:
         outcome.stopped, outcome.exhausted = str(error), True
         federation.batches.done = done  # the batch that was refused is not done
-    outcome.summary = summarise(federation, outcome, clock.total(), None if run is None else run.summary())
+    before = None if run is None else run.summary()
+    outcome.summary = summarise(federation, outcome, clock.total(), before, finished=finished)
     if run is not None:
-        run.checkpoint(federation)
-        run.write_summary(outcome.summary)
+        run.write_summary(outcome.summary)  # first: a run is finished when its last checkpoint says so
+        run.checkpoint(federation, finished=True)
     return outcome
 
 
 def summarise(
-    federation: Federation | MultiFederation, outcome: Outcome, seconds: float, before: Record | None = None
+    federation: Federation | MultiFederation,
+    outcome: Outcome,
+    seconds: float,
+    before: Record | None = None,
+    *,
+    finished: bool = False,
 ) -> Record:
     """Final metrics, epochs, rounds, seconds, bytes per party and direction, and what was promised to whom.
 
-    `before` is the summary of the run that was resumed.
+    `before` is the summary of the run that was resumed, which had `finished`: then what it measured is not measured
+    again.
     """
     splits, settings = federation.batches.splits, federation.settings
     private = bool(federation.accounts) or getattr(federation, "counted_elsewhere", False)
-    metrics, each = _measured(federation, outcome, before) if private else ({}, {})
+    same = finished and before is not None and before["rounds"] == federation.batches.done
+    metrics, each = _measured(federation, outcome, before) if private or same else ({}, {})
     for split in splits:
         if split in metrics or (private and split == "train"):
             continue
@@ -107,6 +120,8 @@ def summarise(
         except BudgetExhausted as error:  # what cannot be measured any more is left out
             outcome.stopped, outcome.exhausted = outcome.stopped if outcome.exhausted else str(error), True
     holdings = federation.holdings
+    missing = _missing(federation)
+    seen = [record.get("missing", {}) for record in outcome.history]
     traffic = {name: {"out": book.total("out"), "in": book.total("in")} for name, book in federation.ledgers.items()}
     return {
         "algorithm": settings.algorithm,
@@ -123,6 +138,7 @@ def summarise(
         "metrics": metrics,
         **({"label_owners": _label_owners(holdings, each, outcome)} if isinstance(holdings, Shares) else {}),
         "not_measured": {"train": "releasing training rows once more would cost privacy"} if private else {},
+        **({} if missing is None else {"missing": _added([*seen, missing])}),
         "privacy": [guarantee.to_json() for guarantee in guarantees(federation)],
     }
 
@@ -188,7 +204,24 @@ def _record(federation: Federation | MultiFederation, steps: list[Step], clock: 
         scores = federation.score("validation")
         record["validation"] = scores.all
         record |= {"validation_each": scores.each} if scores.each else {}
-    return record
+    missing = _missing(federation)
+    return record if missing is None else record | {"missing": missing}
+
+
+def _missing(federation: Federation | MultiFederation) -> Record | None:
+    """How often each party did not answer since this was last asked, and what was done; None where each must."""
+    peers = getattr(federation, "peers", None)
+    return None if peers is None or peers.missing is None else peers.missing.take()
+
+
+def _added(counts: list[Record]) -> Record:
+    total: Record = {}
+    for one in counts:
+        for party, times in one.items():
+            mine = total.setdefault(party, {})
+            for what, number in times.items():
+                mine[what] = mine.get(what, 0) + number
+    return total
 
 
 def _stop(federation: Federation | MultiFederation, history: list[Record]) -> str | None:

@@ -6,7 +6,7 @@ From the parties' own tables, or from a named public data set cut into parties f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,6 +50,18 @@ class Holdings:
     splits: dict[str, Tensor]
     label_owner: str
     encoder: Labels
+    away: dict[str, Tensor] = field(default_factory=dict)  # of a party that lacks some rows: which; only to predict
+
+    def by_absence(self, rows: Tensor) -> list[tuple[Tensor, list[str]]]:
+        """Places in `rows` and who lacks those rows: first where nobody does."""
+        if not self.away:
+            return [(torch.arange(len(rows)), [])]
+        lacks = torch.stack([lacking[rows] for lacking in self.away.values()], dim=1)
+        patterns, which = torch.unique(lacks, dim=0, return_inverse=True)
+        return [
+            ((which == number).nonzero().flatten(), [k for k, gone in zip(self.away, pattern, strict=True) if gone])
+            for number, pattern in enumerate(patterns.tolist())
+        ]
 
     @property
     def loss(self) -> Loss:
@@ -94,26 +106,19 @@ def from_tables(
     if settings.data.align == "private":
         tables = in_common(settings, tables, owner)
     order = datasets.align(tables)
-    rows = {name: table.in_order(order) for name, table in tables.items()}
     split = _divide(len(order), settings.data, settings.engine.seed)
-    label = rows[owner].label
-    assert label is not None
+    mine = tables[owner].in_order(order)
+    assert mine.label is not None
     task: Any = settings.data.task
-    encoder = Labels.fit(label, split.train, owner=owner, task=task)
-    labels = encoder.encode(label)
-    prepared = {
-        name: Preprocessor.fit(table, split.train, scale=_scale(settings, name))
-        for name, table in rows.items()
-        if table.columns
-    }
-    parties = {
-        name: Holding(
-            features=prepared[name].transform(table) if name in prepared else None,
-            labels=labels if name == owner else None,
-            preprocessor=prepared.get(name),
-        )
-        for name, table in rows.items()
-    }
+    encoder = Labels.fit(mine.label, split.train, owner=owner, task=task)
+    parties = {}
+    for name in tables:  # one after the other: only one table is in memory twice
+        table = mine if name == owner else tables[name].in_order(order)
+        held = Holding(labels=encoder.encode(mine.label) if name == owner else None)
+        if table.columns:
+            held.preprocessor = Preprocessor.fit(table, split.train, scale=_scale(settings, name))
+            held.features = held.preprocessor.transform(table)
+        parties[name] = held
     return Holdings(parties, order, _named(split), owner, encoder)
 
 
@@ -133,10 +138,13 @@ def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> d
     return {name: table.in_order(table.ids[aligned.rows[name]]) for name, table in tables.items()}
 
 
-def to_predict(tables: Mapping[str, Table], fitted: Mapping[str, State], ids: Sequence[str]) -> Holdings:
+def to_predict(
+    tables: Mapping[str, Table], fitted: Mapping[str, State], ids: Sequence[str], *, may_lack: bool = False
+) -> Holdings:
     """Only these rows, prepared as `state_of` remembers: nothing is learned, and no labels are needed.
 
-    `tables` are those of the parties with columns; they may hold rows that are new since training.
+    `tables` are those of the parties with columns; they may hold rows that are new since training. With `may_lack` a
+    party may hold some of the rows only, or have no table at all; but every row must be held by somebody.
     """
     from colonnade.datasets.labels import Labels
     from colonnade.datasets.preprocess import Preprocessor
@@ -144,12 +152,27 @@ def to_predict(tables: Mapping[str, Table], fitted: Mapping[str, State], ids: Se
     order = np.array(list(ids), dtype=np.str_)
     owner = next(name for name, state in fitted.items() if "labels" in state)
     parties = {name: Holding() for name in fitted}
-    for name, table in tables.items():
+    away: dict[str, Tensor] = {}
+    for name in [name for name, state in fitted.items() if "columns" in state]:
         prepared = Preprocessor.from_state(fitted[name]["columns"])
-        parties[name] = Holding(prepared.transform(table.in_order(order)), preprocessor=prepared)
+        held = np.ones(len(order), dtype=bool)
+        if may_lack:
+            held = np.isin(order, tables[name].ids if name in tables else np.array([], dtype=np.str_))
+        if held.all():
+            parties[name] = Holding(prepared.transform(tables[name].in_order(order)), preprocessor=prepared)
+            continue
+        away[name] = torch.from_numpy(~held)
+        features = torch.zeros(len(order), len(prepared.names))  # nobody is asked for a row that it lacks
+        if held.any():
+            features[~away[name]] = prepared.transform(tables[name].in_order(order[held]))
+        parties[name] = Holding(features, preprocessor=prepared)
+    columns = [name for name, holding in parties.items() if holding.features is not None]
+    if len(away) == len(columns) and bool((nobody := torch.stack(list(away.values())).all(0)).any()):
+        lost = order[nobody.numpy()]
+        raise DataError(f"{len(lost)} of {len(order)} ids are in no party's table, such as {str(lost[0])!r}.")
     parties[owner].labels = torch.zeros(len(order), dtype=torch.int64)
     encoder = Labels.from_state(fitted[owner]["labels"])
-    return Holdings(parties, order, {"predict": torch.arange(len(order))}, owner, encoder)
+    return Holdings(parties, order, {"predict": torch.arange(len(order))}, owner, encoder, away)
 
 
 def from_dataset(settings: Settings) -> Holdings:

@@ -16,7 +16,8 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -68,20 +69,42 @@ class RunDirectory:
     def party(self, name: str) -> Path:
         return self.path / "parties" / name
 
-    def checkpoint(self, federation: Trained) -> None:
+    def checkpoint(self, federation: Trained, *, finished: bool = False) -> None:
         """Let every party save itself; only when all have, the mark moves and older checkpoints go."""
         number = self.mark()["number"] + 1 if (self.path / MARK).exists() else 1
-        mark = {"number": number, "step": federation.batches.done, "rows": _fingerprint(federation)}
+        rows = _fingerprint(federation)
+        mark = {"number": number, "step": federation.batches.done, "rows": rows, "finished": finished}
         for name, seat in federation.seats.items():
-            checkpoint.write(self._checkpoint(name, mark), federation.state_of(name))
-            seat.ledger.flush(self.party(name) / "ledger.jsonl")
-        write_text(self.path / MARK, json.dumps(mark))
+            with self._saving(f"'{name}' cannot save its state in {self.party(name)}"):
+                checkpoint.write(self._checkpoint(name, mark), federation.state_of(name))
+                seat.ledger.flush(self.party(name) / "ledger.jsonl")
+        with self._saving(f"The run directory {self.path} cannot be written"):
+            write_text(self.path / MARK, json.dumps(mark))
         for account in federation.accounts.values():
             account.settled()
         for name in federation.seats:
-            for old in self.party(name).glob("checkpoint-*"):
+            left_over = self.party(name).glob(".checkpoint-*.tmp")  # by a run that was killed while it saved
+            for old in [*self.party(name).glob("checkpoint-*"), *left_over]:
                 if old != self._checkpoint(name, mark):
                     shutil.rmtree(old, ignore_errors=True)
+
+    @contextmanager
+    def _saving(self, otherwise: str) -> Iterator[None]:
+        """What cannot be written is told with what is still there."""
+        try:
+            yield
+        except OSError as error:
+            raise InputError(f"{otherwise}: {error.strerror or error}. {self._still_there()}") from error
+
+    def _still_there(self) -> str:
+        if not (self.path / MARK).exists():
+            return "No checkpoint was saved yet. Put it right, and start again."
+        step = self.mark()["step"]
+        return f"The checkpoint of step {step} is intact. Put it right, and continue with --resume."
+
+    def begun(self) -> bool:
+        """Whether there is a checkpoint; a run that was killed before its first one has trained nothing yet."""
+        return (self.path / MARK).exists()
 
     def restore(self, federation: Trained) -> None:
         """Continue from the last checkpoint that all parties saved."""
@@ -106,7 +129,8 @@ class RunDirectory:
     def mark(self) -> dict[str, Any]:
         try:
             mark = json.loads((self.path / MARK).read_text(encoding="utf-8"))
-            return {"number": int(mark["number"]), "step": int(mark["step"]), "rows": str(mark["rows"])}
+            found = {"number": int(mark["number"]), "step": int(mark["step"]), "rows": str(mark["rows"])}
+            return found | {"finished": mark.get("finished") is True}
         except FileNotFoundError:
             raise CheckpointError(
                 f"{self.path} holds no finished checkpoint. Start the run without --resume."
@@ -145,7 +169,8 @@ class RunDirectory:
         return kept
 
     def add_metrics(self, record: Mapping[str, Any]) -> None:
-        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+        saving = self._saving(f"The run directory {self.path} cannot be written")
+        with saving, (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(to_json(record) + "\n")
 
     def summary(self) -> dict[str, Any] | None:
@@ -157,7 +182,8 @@ class RunDirectory:
         return found
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        write_text(self.path / SUMMARY, to_json(summary, indent=2) + "\n")
+        with self._saving(f"The run directory {self.path} cannot be written"):
+            write_text(self.path / SUMMARY, to_json(summary, indent=2) + "\n")
 
     def load(self, federation: Trained, mark: Mapping[str, Any]) -> None:
         for name in federation.seats:
@@ -209,13 +235,15 @@ def load(
     columns = {n: tuple(c["name"] for c in s["columns"]["columns"]) for n, s in fitted.items() if "columns" in s}
     bring = {name: replace(moved[name], label=None, columns=names) for name, names in columns.items()}
     reading = replace(settings, parties=bring)
+    may_lack = settings.engine.on_missing in ("stale", "skip")
     if frames is not None:
         held = tables_of(
             reading, {name: frame for name, frame in frames.items() if name not in fitted or name in bring}
         )
     else:
-        held = read_tables(reading)
-    federation = Federation(settings, to_predict(held, fitted, ids), record=record)
+        there = {n: p for n, p in bring.items() if not may_lack or (p.table and Path(p.table).exists())}
+        held = read_tables(replace(settings, parties=there))
+    federation = Federation(settings, to_predict(held, fitted, ids, may_lack=may_lack), record=record)
     run.load(federation, run.mark())
     return federation
 
@@ -255,8 +283,10 @@ def load_multi(
 
 def _fingerprint(federation: Trained) -> str:
     """Of the agreed batches and the ids behind their row numbers."""
-    ids = "\n".join(federation.holdings.ids.tolist())
-    return hashlib.sha256(f"{federation.batches.fingerprint()}\n{ids}".encode()).hexdigest()[:16]
+    digest, ids = hashlib.sha256(federation.batches.fingerprint().encode()), federation.holdings.ids
+    for start in range(0, len(ids), 65_536):
+        digest.update("".join(f"\n{one}" for one in ids[start : start + 65_536].tolist()).encode())
+    return digest.hexdigest()[:16]
 
 
 def _about(text: str) -> Any:
@@ -278,5 +308,9 @@ def to_json(value: Any, indent: int | None = None) -> str:
 def write_text(path: Path, text: str) -> None:
     """The whole file or none of it."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade.core import Agreed, Batches, DpEvent, Plain, Rule, Seat
@@ -43,7 +45,7 @@ def make_seat(
         budget=budget,
         epochs=settings.train.epochs,
     )
-    ids = None if drives else holdings.ids.tolist()
+    ids = None if drives else holdings.ids
     return _seat(name, rules, batches, settings.engine, device, ids, budget)
 
 
@@ -72,7 +74,7 @@ def make_seats(
             known_to=shares.known_to,
             section=section,
         )
-        ids = shares.ids.tolist() if features and not labels else None
+        ids = shares.ids if features and not labels else None
         seats[name] = _seat(name, rules, agreed, settings.engine, device, ids, budget)
     return seats
 
@@ -83,7 +85,7 @@ def _seat(
     batches: Batches | Agreed,
     engine: EngineSettings,
     device: torch.device,
-    ids: list[str] | None,
+    ids: NDArray[np.str_] | None,
     budget: Budget | None,
 ) -> Seat:
     """With an account where rules promise something for the columns of these rows."""
@@ -92,7 +94,7 @@ def _seat(
         seat.outbox.noise = secret_generator()
     if ids is not None and any(not isinstance(rule.mechanism, Plain) for rule in rules.values()):
         dp_accounting()  # a missing library is told now, not at the first release
-        seat.outbox.meter = Account(name, batches, ids, budget)
+        seat.outbox.meter = Account(name, batches, ids.tolist(), budget)
     return seat
 
 

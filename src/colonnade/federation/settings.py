@@ -7,6 +7,7 @@
     [federation]                seed, device, engine
     [audit]                     what an audit may find at most            label_inference = 0.6
     [alignment]                 whose ids are common, found in private    ids = "normalised", reveal = "count"
+    [selection]                 for `colonnade select`                    queries = 256, k = 3
     [parties.clinic]            one table per organisation                table = "clinic.csv", label = "diagnosis"
     [parties.clinic.outbox]     its owner's rules by release name         embedding = { mechanism = "plain" }
     [parties.clinic.budget]     what its owner's rows may pay in all      epsilon = 8.0, delta = 1e-5
@@ -25,9 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from colonnade.algorithms import NESTED, find
+from colonnade.algorithms import NESTED, check_missing, find
 from colonnade.alignment import AlignmentSettings
-from colonnade.core.checks import did_you_mean, fraction, from_mapping, one_of, share, whole
+from colonnade.core.checks import did_you_mean, fraction, from_mapping, one_of, positive, share, whole
 from colonnade.errors import ConfigError
 from colonnade.federation.owners import (
     LISTS,
@@ -39,11 +40,16 @@ from colonnade.federation.owners import (
     place_of,
 )
 from colonnade.privacy import Budget
+from colonnade.selection.settings import SelectionSettings
 
 MAY_CHANGE = {("train", key) for key in ("epochs", "early_stop", "patience_drop", "checkpoint_every")} | {
-    ("federation", key) for key in ("device", "engine", "through_bytes", "threads", "cohort")
+    ("federation", key)
+    for key in ("device", "engine", "through_bytes", "threads", "cohort", "deadline", "retries", "on_missing")
 }
-SECTIONS = ("algorithm", "data", "model", "label_model", "train", "federation", "audit", "alignment", "parties", *LISTS)
+SECTIONS = (
+    *("algorithm", "data", "model", "label_model", "train", "federation", "audit", "alignment", "selection", "parties"),
+    *LISTS,
+)
 MODELS = ("model", "label_model")
 
 
@@ -85,6 +91,9 @@ class EngineSettings:
     through_bytes: bool = False  # send real frames between the parties of one process
     threads: str = one_of("auto", "always", "never", default="auto")
     cohort: str = one_of("auto", "on", "off", default="auto")
+    deadline: float = positive(default=600.0)  # seconds for a call to a party elsewhere, before it is made again
+    retries: int = whole(default=3, least=0)
+    on_missing: str = one_of("fail", "wait", "stale", "skip", default="fail")  # when a party still does not answer
     noise: str = one_of("secret", "seeded", default="secret")  # "seeded": repeatable, and no protection: experiments
 
 
@@ -133,6 +142,7 @@ class Settings:
     parties: Mapping[str, PartySettings]
     audit: AuditSettings = AuditSettings()
     alignment: AlignmentSettings = field(default_factory=AlignmentSettings)
+    selection: SelectionSettings = field(default_factory=SelectionSettings)
     label_owners: Mapping[str, LabelOwnerSettings] = field(default_factory=dict)
     label_model: Mapping[str, Any] = field(default_factory=dict)
 
@@ -174,10 +184,12 @@ class Settings:
             parties=parties,
             audit=from_mapping(AuditSettings, tables.get("audit", {}), where="[audit]"),
             alignment=from_mapping(AlignmentSettings, tables.get("alignment", {}), where="[alignment]"),
+            selection=from_mapping(SelectionSettings, tables.get("selection", {}), where="[selection]"),
             label_owners={party: label_owner(party, given) for party, given in labelled.items()},
             label_model=label_model,
         )
         check_dealt(settings.label_owners, settings.data.dataset)
+        check_missing(settings.algorithm, settings.config, settings.engine.on_missing)
         return settings
 
     @classmethod
@@ -215,6 +227,7 @@ class Settings:
             "federation": _table(self.engine),
             **({"audit": thresholds} if (thresholds := _table(self.audit)) else {}),
             **({"alignment": _table(self.alignment)} if self.alignment != AlignmentSettings() else {}),
+            **({"selection": _table(self.selection)} if self.selection != SelectionSettings() else {}),
             **({"label_model": dict(self.label_model), "label_owners": labelled} if labelled else {}),
             self.section: parties,
         }
@@ -228,7 +241,7 @@ class Settings:
         and what computes, not what is trained."""
         before, now = saved.to_mapping(), self.to_mapping()
         for section in before:
-            if section in ("audit", "alignment"):  # training compares ids exactly, whatever an alignment may do
+            if section in ("audit", "alignment", "selection"):  # of other commands; training compares ids exactly
                 continue
             table, other = (
                 {one["name"]: one for one in found} if isinstance(found, list) else found

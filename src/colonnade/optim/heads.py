@@ -22,6 +22,15 @@ def blocks(stacked: Tensor, widths: Iterable[int]) -> tuple[Tensor, ...]:
     return torch.split(stacked, list(widths))
 
 
+def beside(h: Mapping[str, Tensor], widths: Mapping[str, int]) -> Tensor:
+    """The embeddings side by side, [rows, all widths]. A party that is not in `h` has zeros there, so that its term
+    h_k W_k is left out of the sum."""
+    if len(h) == len(widths):
+        return torch.cat(list(h.values()), dim=-1)
+    one = next(iter(h.values()))
+    return torch.cat([h[k] if k in h else one.new_zeros(*one.shape[:-1], width) for k, width in widths.items()], dim=-1)
+
+
 def norms(stacked: Tensor, widths: Mapping[str, int]) -> dict[str, float]:
     """The Frobenius norm of each party's block."""
     return {party: float(block.norm()) for party, block in zip(widths, blocks(stacked, widths.values()), strict=True)}

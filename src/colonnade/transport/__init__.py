@@ -1,8 +1,20 @@
 """What carries calls between parties. Algorithms do not know which one it is."""
 
 from colonnade.transport.cohort import Cohort, Cohorts, groups, worth_stacking
-from colonnade.transport.faulty import Fault, Faulty
+from colonnade.transport.faulty import Fault, Faulty, Storm
 from colonnade.transport.in_process import InProcess
 from colonnade.transport.recording import Recording
+from colonnade.transport.retrying import Retrying
 
-__all__ = ["Cohort", "Cohorts", "Fault", "Faulty", "InProcess", "Recording", "groups", "worth_stacking"]
+__all__ = [
+    "Cohort",
+    "Cohorts",
+    "Fault",
+    "Faulty",
+    "InProcess",
+    "Recording",
+    "Retrying",
+    "Storm",
+    "groups",
+    "worth_stacking",
+]

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from colonnade.core import mapped
 from colonnade.core.cipher import Ciphertext, Encrypted
 from colonnade.core.ledger import Ledger
 from colonnade.core.message import Message, Request, batch_of
@@ -80,7 +81,7 @@ class Cohort:
         name = ", ".join(self.members)
         self.outbox = CohortOutbox([party.outbox for party in parties], name)
         seat = Seat(name, self.outbox, first.seat.batches, first.generator, Ledger(name), first.device)
-        features = torch.stack([party.features for party in parties])
+        features = mapped.stack([party.features for party in parties])
         self.twin = type(first)(seat, features, Stacked([party.model for party in parties]), first.config)
         self.twin.row_axis = 1
         for index, party in enumerate(parties):

@@ -1,0 +1,241 @@
+"""How far one process goes: a million rows of four parties within four gigabytes, and how cost grows with rows and
+parties. Times are CPU seconds, so that what else runs on the machine counts little; memory is a process's own peak.
+
+The rows are random; the models are the default ones (50-120-60), batches have 1,024 rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from colonnade import datasets
+from colonnade.benchmark import Result
+from colonnade.core import Transport, mapped
+from colonnade.datasets.labels import Labels
+from colonnade.federation.federation import Federation
+from colonnade.federation.holdings import Holding, Holdings, from_tables
+from colonnade.federation.settings import Settings
+
+COLUMNS, BATCH, PARTIES = 50, 1024, 4
+ROWS = (10_240, 102_400, 1_024_000)
+LIMIT = 4.0  # GB
+ALGORITHMS = ("splitnn", "vafl", "fdml", "vimsgd", "vimadmm", "vimadmm_joint", "compressed_vfl")
+
+
+def run(quick: bool) -> list[Result]:
+    rows = 50_000 if quick else 1_000_000
+    return [
+        *_from_files(rows),
+        _by_rows(ROWS[:2] if quick else ROWS, laps=3 if quick else 20, steps=10 if quick else 50),
+        _by_parties((2, 4, 8) if quick else (2, 4, 8, 16, 32, 64), laps=2 if quick else 5),
+        *(_traffic(name, rows=4 * BATCH if quick else 20 * BATCH) for name in ALGORITHMS),
+    ]
+
+
+def _from_files(rows: int) -> list[Result]:
+    """Written by one process; read, prepared, trained on for an epoch, scored and saved by another: its peak counts."""
+    with tempfile.TemporaryDirectory(dir=mapped.folder()) as folder:
+        for what in ("write", "train"):
+            command = [sys.executable, __file__, what, folder, str(rows)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True, env=dict(os.environ))
+        found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    told = ", ".join(f"{stage} {found[stage]:.1f}" for stage in ("read", "prepare", "train", "rest"))
+    return [
+        Result(
+            f"{rows:,} rows x {PARTIES} parties x {COLUMNS} columns, Parquet to saved model: memory",
+            f"{found['peak']:.2f} GB at most",
+            f"{found['anonymous']:.2f} GB of it at the end not backed by a file",
+            f"≤ {LIMIT} GB" if rows >= 1_000_000 else "",
+            found["peak"] <= LIMIT if rows >= 1_000_000 else None,
+            found,
+        ),
+        Result("the same: CPU seconds (VIMADMM, one epoch)", told, numbers=found),
+    ]
+
+
+def _by_rows(sizes: tuple[int, ...], *, laps: int, steps: int) -> Result:
+    """Of VIMADMM with one local step, which leaves the most of fetching rows; the sizes take turns. An epoch at the
+    largest is as long as all laps, so that shuffling it is counted."""
+    runs = {str(rows): Federation(_settings(local_steps=1), _holdings(rows, PARTIES)).train() for rows in sizes}
+    spent = _laps(runs, laps, steps)
+    speed = {name: laps * steps * BATCH / sum(seconds) for name, seconds in spent.items()}
+    middle = (max(speed.values()) + min(speed.values())) / 2
+    apart = max(speed.values()) / middle - 1
+    return Result(
+        f"rows a second by the number of rows, {PARTIES} parties",
+        ", ".join(f"{int(name):,}: {value:,.0f}" for name, value in speed.items()),
+        f"± {apart:.1%}",
+        "± 10 %",
+        apart <= 0.1,
+        speed,
+    )
+
+
+def _by_parties(counts: tuple[int, ...], *, laps: int) -> Result:
+    runs = {str(count): Federation(_settings(local_steps=1), _holdings(10 * BATCH, count)).train() for count in counts}
+    spent = _laps(runs, laps, 4)
+    each = {name: min(seconds) / 4 / int(name) * 1e3 for name, seconds in spent.items()}
+    growth = max(each[str(b)] / each[str(a)] for a, b in pairwise(counts))
+    return Result(
+        "a VIMADMM round by the number of parties",
+        ", ".join(f"{name}: {value:.1f}" for name, value in each.items()) + " ms for each party",
+        f"twice the parties cost at most {2 * growth:.2f} times as much",
+        "≤ 2.2 times",
+        2 * growth <= 2.2,
+        each,
+    )
+
+
+def _traffic(name: str, rows: int) -> Result:
+    """What an algorithm sends and computes for one row, at each party, in one epoch, and how often all are asked."""
+    federation = Federation(_settings(name), _holdings(rows, PARTIES))
+    training, steps = federation.train(), rows // BATCH - 1
+    next(training)
+    before, asked = _sent(federation), _Asked(federation.peers.transport)
+    federation.peers.transport = asked
+    seconds = _spend(training, steps)
+    count = steps * BATCH * PARTIES
+    up, down = ((b - a) / count for a, b in zip(before, _sent(federation), strict=True))
+    numbers = {"up": up, "down": down, "cpu_us": seconds / count * 1e6, "calls": asked.times / steps}
+    return Result(
+        f"{name}: one row at one of {PARTIES} parties, one epoch",
+        f"{up:.0f} bytes up, {down:.0f} down, {numbers['cpu_us']:.1f} µs of CPU",
+        f"all are asked {numbers['calls']:.0f} times a batch",
+        numbers=numbers,
+    )
+
+
+class _Asked:
+    """A transport that counts how often several are asked at once: each is a round trip."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner, self.times = inner, 0
+
+    def exchange(self, to: str, envelope: Any) -> Any:
+        return self.inner.exchange(to, envelope)
+
+    def exchange_each(self, envelopes: Mapping[str, Any]) -> Any:
+        self.times += 1
+        return self.inner.exchange_each(envelopes)
+
+
+def _laps(runs: Mapping[str, Iterator[Any]], laps: int, steps: int) -> dict[str, list[float]]:
+    """CPU seconds of each lap of each run, in turns, after a first step."""
+    for training in runs.values():
+        next(training)
+    spent: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(laps):
+        for name, training in runs.items():
+            spent[name].append(_spend(training, steps))
+    return spent
+
+
+def _spend(training: Iterator[Any], steps: int) -> float:
+    start = time.process_time()
+    for _ in range(steps):
+        next(training)
+    return time.process_time() - start
+
+
+def _sent(federation: Federation) -> tuple[int, int]:
+    book = federation.driver.ledger
+    return book.total("in"), book.total("out")
+
+
+def _settings(name: str = "vimadmm", **config: Any) -> Settings:
+    return Settings.from_mapping(
+        {
+            "algorithm": {"name": name, **config},
+            "train": {"epochs": 1000, "batch_size": BATCH},
+            "federation": {"device": "cpu"},
+        }
+    )
+
+
+def _holdings(rows: int, parties: int) -> Holdings:
+    """Random columns, as a table's would lie; all rows are training rows."""
+    draw = np.random.default_rng(0)
+    held = {}
+    for name in datasets.party_names(parties):
+        columns = mapped.array((rows, COLUMNS), np.float32)
+        for start in range(0, rows, BATCH):
+            columns[start : start + BATCH] = draw.standard_normal((BATCH, COLUMNS), dtype=np.float32)
+        mapped.let_go(columns)
+        held[name] = Holding(torch.from_numpy(columns))
+    held["server"] = Holding(labels=torch.from_numpy(draw.integers(0, 2, rows)))
+    ids = np.arange(rows).astype(np.str_)
+    encoder = Labels("server", "classification", (0, 1))
+    return Holdings(held, ids, {"train": torch.arange(rows)}, "server", encoder)
+
+
+def write(folder: Path, rows: int) -> None:
+    """Four Parquet files, each in an order of its own, and the federation file."""
+    import pyarrow
+    import pyarrow.parquet
+
+    draw = np.random.default_rng(0)
+    sections = ['[algorithm]\nname = "vimadmm"\nlocal_steps = 5\n[train]\nepochs = 1\n[federation]\ndevice = "cpu"\n']
+    for party in range(PARTIES):
+        order = draw.permutation(rows)
+        values: dict[str, Any] = {"id": np.char.mod("person-%08d", order)}
+        values |= {f"x{column}": draw.standard_normal(rows, dtype=np.float32) for column in range(COLUMNS)}
+        if party == 0:
+            values["label"] = (values["x0"] + values["x1"] > 0).astype(np.int64)
+        pyarrow.parquet.write_table(pyarrow.table(values), folder / f"p{party}.parquet")
+        label = 'label = "label"\n' if party == 0 else ""
+        sections.append(f'[parties.p{party}]\ntable = "p{party}.parquet"\n{label}')
+    (folder / "federation.toml").write_text("".join(sections), encoding="utf-8")
+
+
+def train(folder: Path) -> dict[str, float]:
+    from colonnade.federation.federation import read_tables
+
+    found, marks = {}, [time.process_time()]
+
+    def mark(stage: str) -> None:
+        marks.append(time.process_time())
+        found[stage] = marks[-1] - marks[-2]
+
+    settings = Settings.from_toml(folder / "federation.toml")
+    tables = read_tables(settings)
+    mark("read")
+    holdings = from_tables(settings, tables)
+    del tables
+    federation = Federation(settings, holdings)
+    mark("prepare")
+    trained: list[float] = []
+    federation.fit(folder / "run", watch=lambda _: trained.append(time.process_time()))
+    mark("rest")
+    found["train"] = trained[-2] - trained[0] if len(trained) > 2 else 0.0
+    found["rest"] -= found["train"]
+    unit = 1024 if sys.platform != "darwin" else 1  # ru_maxrss counts kilobytes, on macOS bytes
+    found["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+    found["anonymous"] = _anonymous()
+    return found
+
+
+def _anonymous() -> float:
+    """Memory that no file stands behind, in GB; where the system tells."""
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
+    return next((int(line.split()[1]) * 1024 / 1e9 for line in lines if line.startswith("RssAnon")), float("nan"))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "write":
+        write(Path(sys.argv[2]), int(sys.argv[3]))
+    else:
+        print(json.dumps(train(Path(sys.argv[2]))))

@@ -1,0 +1,88 @@
+"""A large table's columns outside memory: one mapped array, a row of it per column, so that a column is in one piece.
+
+Numbers are kept as float64, which is what is made of them anyway; a category as its place in the column's list of
+words. What a column gives is what a data frame's would: the same numbers, or categories with the same text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.core import mapped
+from colonnade.datasets.cells import numbers, text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Columns", "Filling"]
+
+
+class Columns:
+    """Read like a data frame: `columns`, `len`, and by name one column as a Series that is a view of the file."""
+
+    def __init__(self, names: Sequence[str], cells: NDArray[np.float64], words: Mapping[str, Sequence[str]]) -> None:
+        self.columns, self.cells, self.words = list(names), cells, words
+        self._place = {name: at for at, name in enumerate(self.columns)}
+
+    def __len__(self) -> int:
+        return int(self.cells.shape[1])
+
+    def __getitem__(self, name: str) -> pd.Series[Any]:
+        import pandas as pd
+
+        cells = self.cells[self._place[name]]
+        if name not in self.words:
+            return pd.Series(np.asarray(cells), name=name, copy=False)
+        codes = np.where(np.isnan(cells), -1.0, cells).astype(np.int64)
+        kind = pd.CategoricalDtype(pd.Index(self.words[name], dtype=object))
+        return pd.Series(pd.Categorical.from_codes(codes, dtype=kind), name=name, copy=False)
+
+    def take(self, rows: NDArray[np.int64]) -> Columns:
+        """These rows in this order, one column after the other."""
+        moved = mapped.array((len(self.columns), len(rows)))
+        for place in range(len(self.columns)):
+            np.take(self.cells[place], rows, out=moved[place])
+        mapped.let_go(self.cells)
+        mapped.let_go(moved)
+        return Columns(self.columns, moved, self.words)
+
+
+class Filling:
+    """Columns while they are read, some rows at a time."""
+
+    def __init__(self, names: Sequence[str], most: int) -> None:
+        self.names, self.rows = list(names), 0
+        self.cells = mapped.array((len(self.names), most))
+        self.words: dict[str, dict[str, int]] = {}
+
+    def add(self, frame: pd.DataFrame, at: int, as_numbers: Mapping[str, bool]) -> None:
+        """Rows from row `at` on; of each column that is to be filled, whether it holds numbers."""
+        for place, name in enumerate(self.names):
+            if name in as_numbers:
+                values = numbers(frame[name]) if as_numbers[name] else self._codes(name, frame[name])
+                self.cells[place, at : at + len(frame)] = values
+        self.rows = max(self.rows, at + len(frame))
+        mapped.let_go(self.cells)
+
+    def done(self) -> Columns:
+        return Columns(
+            self.names, self.cells[:, : self.rows], {name: list(words) for name, words in self.words.items()}
+        )
+
+    def forget(self, names: Collection[str]) -> None:
+        """The words of these columns, which are read again."""
+        self.words = {name: words for name, words in self.words.items() if name not in names}
+
+    def _codes(self, name: str, cells: pd.Series[Any]) -> NDArray[np.float64]:
+        """Each word's place in the list of this column's words; a gap has none."""
+        import pandas as pd
+
+        known = self.words.setdefault(name, {})
+        found, words = pd.factorize(text(cells))
+        places = np.array([known.setdefault(str(word), len(known)) for word in words], dtype=np.float64)
+        gaps = cells.isna().to_numpy(dtype=bool)
+        return np.where(gaps, np.nan, places[found])

@@ -1,0 +1,44 @@
+"""What a driver does about parties that do not answer, as [federation] says.
+
+    deadline, retries       every call that can be lost is made again under its number (`transport.retrying`)
+    on_missing = "fail"     then the run ends with an error; --resume continues it from the last checkpoint
+    on_missing = "wait"     it goes on asking for a sign of life until the party is back
+    on_missing = "stale"    the party's last answer for the same rows stands in (`core.missing`)
+    on_missing = "skip"     the party is left out of the batch
+
+Between parties of one process no call is lost, so with "fail" nothing of this is needed there.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from colonnade.algorithms import allowed_without
+from colonnade.core import Peers, Transport
+from colonnade.core.answers import Answers
+from colonnade.core.missing import Missing
+from colonnade.federation.settings import EngineSettings
+from colonnade.transport import Retrying
+
+
+class Patience:
+    """For one driver; `elsewhere` says that some parties are not in this process."""
+
+    def __init__(self, engine: EngineSettings, *, elsewhere: bool) -> None:
+        self.engine, self.needed = engine, elsewhere or engine.on_missing != "fail"
+
+    def around(self, transport: Transport) -> Transport:
+        """The same transport, with its lost calls made again."""
+        if not self.needed:
+            return transport
+        wait = self.engine.on_missing == "wait"
+        return Retrying(transport, deadline=self.engine.deadline, retries=self.engine.retries, wait=wait)
+
+    def mind(self, peers: Peers, driver: Any, algorithm: ModuleType) -> None:
+        """From here on every answer is looked at, and a missing one dealt with. The driver has met everybody."""
+        if self.needed:
+            peers.answers = Answers(driver.rows, driver.widths)
+        if self.engine.on_missing in ("stale", "skip"):
+            allowed = allowed_without(algorithm, driver.config)
+            peers.missing = Missing(self.engine.on_missing, allowed, driver.outbox, driver.rows, len(driver.labels))

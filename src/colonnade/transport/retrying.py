@@ -1,0 +1,180 @@
+"""Calls that may be lost, made until they are answered: a deadline, and the same call again under the same number.
+
+A party does a call once however often it arrives (`core.calls`), so a repeated one is safe: it is answered from memory
+where it had been done, and done where it had not. Only what was not answered (`NoAnswer`) is repeated; a party that
+answered that it failed would fail again.
+
+    deadline   seconds for each try; a party may be asked again while it still computes, and then answers both
+    retries    how often after the first try, with pauses that double
+    wait       after that: ask for a sign of life (`Ping`) until there is one, and go on; else raise
+
+Who did not answer is first asked for a sign of life the next time, so that a party that is gone costs each round a
+moment and not all its retries. And while a call that was given up may still arrive, nothing newer is sent: a party must
+not meet the two in the wrong order.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from colonnade.core.message import Message, Request, batch_of
+from colonnade.core.peers import NUMBERS, Transport
+from colonnade.core.roles import Ping
+from colonnade.core.wire import Envelope
+from colonnade.errors import BoundaryError, NoAnswer, PartyError
+
+R = TypeVar("R", bound=Message)
+T = TypeVar("T")
+log = logging.getLogger("colonnade.transport")
+
+HEARTBEAT = 5.0
+"""Seconds in which a party that is there says so, unless the deadline is shorter."""
+LONGEST_PAUSE = 5.0
+
+
+class Retrying:
+    """Makes the calls of another transport again until they are answered, or it is enough."""
+
+    def __init__(
+        self, inner: Transport, *, deadline: float = 600.0, retries: int = 3, wait: bool = False, pause: float = 0.1
+    ) -> None:
+        self.inner, self.deadline, self.retries, self.wait, self.pause = inner, deadline, retries, wait, pause
+        self.silent: set[str] = set()  # who did not answer when last asked
+        self._given_up: dict[str, tuple[int, threading.Thread]] = {}  # a call that may still arrive
+
+    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
+        if isinstance(envelope.message, Ping):
+            return self._once(to, envelope, min(self.deadline, HEARTBEAT))
+        return self._persist(to, envelope, self.retries + 1)
+
+    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
+        return self._each(envelopes, raising=PartyError)  # type: ignore[return-value]
+
+    def attempt_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]:
+        return self._each(envelopes, raising=())
+
+    def _each(
+        self, envelopes: Mapping[str, Envelope[Request[R]]], raising: type[PartyError] | tuple[()]
+    ) -> dict[str, R | PartyError]:
+        """All at once, as the other transport does it best; where that fails, each for itself with the same number."""
+        tries = dict.fromkeys(envelopes, self.retries + 1)
+        first: dict[str, NoAnswer] = {}
+        if not self.silent & envelopes.keys() and not any(self._unfinished(to, e) for to, e in envelopes.items()):
+            try:
+                return dict(self._within(self.deadline, envelopes, lambda: self.inner.exchange_each(envelopes)))
+            except TimeoutError:  # nobody knows whose
+                pass
+            except NoAnswer as error:
+                tries[error.party], first[error.party] = self.retries, error
+            except raising:
+                raise
+            except PartyError:
+                pass
+        found: dict[str, R | BaseException] = {}
+
+        def ask(to: str) -> None:
+            try:
+                found[to] = self._persist(to, envelopes[to], tries[to], first.get(to))
+            except BaseException as error:
+                found[to] = error
+
+        threads = [threading.Thread(target=ask, args=(to,), daemon=True) for to in envelopes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for to in envelopes:
+            answer = found[to]
+            if isinstance(answer, BaseException) and (
+                not isinstance(answer, PartyError) or (raising and isinstance(answer, raising))
+            ):
+                raise answer
+        return {to: found[to] for to in envelopes}  # type: ignore[misc]
+
+    def _persist(self, to: str, envelope: Envelope[Request[R]], tries: int, last: NoAnswer | None = None) -> R:
+        while True:
+            try:
+                return self._tried(to, envelope, tries, last)
+            except NoAnswer as error:
+                self.silent.add(to)
+                tries = self.retries + 1
+                if not self.wait:
+                    raise
+                log.warning("%s Waiting for it.", error)
+                pause = self.pause
+                while not self.alive(to, envelope.sender):
+                    time.sleep(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _tried(self, to: str, envelope: Envelope[Request[R]], tries: int, last: NoAnswer | None) -> R:
+        """At most so many tries; a party that was silent before must show first that it is there again."""
+        if to in self.silent and not self.alive(to, envelope.sender):
+            raise self._no_answer(to, envelope, "it did not answer before, and gives no sign of life")
+        pause, last = self.pause, last or self._no_answer(to, envelope, "no answer")
+        for number in range(tries):
+            try:
+                reply = self._once(to, envelope, self.deadline)
+            except NoAnswer as error:
+                last = error
+                log.info("%s (try %d of %d)", error, number + 1, tries)
+                if number + 1 < tries:
+                    time.sleep(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                self.silent.discard(to)
+                return reply
+        sign = "it gives a sign of life" if self.alive(to, envelope.sender) else "it gives no sign of life"
+        raise self._no_answer(to, envelope, f"{last.cause}; asked {self.retries + 1} times, and {sign}") from last
+
+    def alive(self, to: str, sender: str) -> bool:
+        """Whether a party answers a heartbeat, whatever it answers."""
+        try:
+            self._once(to, Envelope(sender, next(NUMBERS), Ping()), min(self.deadline, HEARTBEAT))
+        except NoAnswer:
+            return False
+        except (BoundaryError, PartyError):  # not served there, and said so
+            return True
+        return True
+
+    def _once(self, to: str, envelope: Envelope[Request[R]], deadline: float) -> R:
+        if not isinstance(envelope.message, Ping) and (before := self._unfinished(to, envelope)) is not None:
+            before.join(deadline)
+            if before.is_alive():
+                raise self._no_answer(to, envelope, f"a call before this one is still under way after {deadline:g} s")
+        try:
+            return self._within(deadline, {to: envelope}, lambda: self.inner.exchange(to, envelope))
+        except TimeoutError:
+            raise self._no_answer(to, envelope, f"no answer within {deadline:g} s") from None
+
+    def _unfinished(self, to: str, envelope: Envelope[Any]) -> threading.Thread | None:
+        number, thread = self._given_up.get(to, (envelope.number, None))
+        return thread if number != envelope.number and thread is not None and thread.is_alive() else None
+
+    def _within(self, deadline: float, envelopes: Mapping[str, Envelope[Any]], call: Callable[[], T]) -> T:
+        found: list[T | BaseException] = []
+
+        def run() -> None:
+            try:
+                found.append(call())
+            except BaseException as error:
+                found.append(error)
+
+        thread = threading.Thread(target=run, daemon=True, name="call")
+        thread.start()
+        thread.join(deadline)
+        if not found:
+            for to, envelope in envelopes.items():
+                if not isinstance(envelope.message, Ping):
+                    self._given_up[to] = envelope.number, thread
+            raise TimeoutError
+        answer = found[0]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def _no_answer(self, to: str, envelope: Envelope[Any], cause: str) -> NoAnswer:
+        return NoAnswer(to, envelope.message.kind, batch_of(envelope.message), cause)
