@@ -82,5 +82,8 @@ class LabelOwner(roles.LabelOwner):
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
-        self.z.copy_(state["z"])
-        self.duals.copy_(state["duals"])
+        if state["z"].shape == self.z.shape:
+            self.z.copy_(state["z"])
+            self.duals.copy_(state["duals"])
+        else:  # loaded to predict other rows than it was trained with
+            self.z, self.duals = state["z"].to(self.device), state["duals"].to(self.device)
