@@ -133,15 +133,16 @@ class Batches:
 
     def fingerprint(self) -> str:
         """Equal at two parties exactly when they agree on every batch."""
-        splits, known = self._known  # every party of a process asks
+        splits, known = self._known  # of the rows, which may be many: every party of a process asks
         if splits is not self.splits:
-            digest = hashlib.sha256(f"{self.prefix}{self.batch_size}/{self.seed}/{self.reshuffle}".encode())
+            digest = hashlib.sha256()
             for name in sorted(self.splits):
                 rows = self.splits[name]
                 digest.update(f"/{name}[{len(rows)}]".encode())
                 digest.update(rows.contiguous().numpy().data)
-            splits, known = self._known = self.splits, digest.hexdigest()[:16]
-        return known
+            splits, known = self._known = self.splits, digest.hexdigest()
+        agreed = f"{self.prefix}{self.batch_size}/{self.seed}/{self.reshuffle}{known}"
+        return hashlib.sha256(agreed.encode()).hexdigest()[:16]
 
 
 class Agreed(Mapping[str, Batches]):
