@@ -1,8 +1,9 @@
-"""What tests of several folders share: one thread of torch, and where the real data sets are."""
+"""What tests of several folders share: one thread of torch, untraced threads, and where the real data sets are."""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,15 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def untraced_threads() -> Iterator[None]:
+    """Retries start threads by the thousand, and Python 3.11 cannot install a tracer, coverage's, in two at once."""
+    tracer = threading.gettrace()
+    threading.settrace(None)
+    yield
+    threading.settrace(tracer)
 
 
 @pytest.fixture(scope="session")
