@@ -45,6 +45,7 @@ from colonnade.algorithms.multi_vfl_data_owner import (
 )
 from colonnade.core import Batch, Batches, Done, Message, Party, Peers, Released, Request, Rows, Seat, State, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
+from colonnade.core.roles import check_agreed
 from colonnade.errors import ConfigError, PartyError
 from colonnade.optim.losses import Loss
 from colonnade.optim.server import SERVER_OPTIMIZERS, ServerOptimizer, mean
@@ -178,14 +179,8 @@ class LabelOwner(Party):
 
     def meet(self, cards: Mapping[str, Cut]) -> None:
         """Check that data owners have the same rows, and make g for what they send."""
-        mine = self.batches.fingerprint()
         for party, card in cards.items():
-            if card.agreed != mine or card.rows != len(self.labels):
-                raise ConfigError(
-                    f"'{party}' and '{self.name}' do not agree on the rows: {card.rows} rows with fingerprint "
-                    f"{card.agreed} there, {len(self.labels)} with {mine} here.\n"
-                    "    Give both the same aligned rows, split, batch size and seed."
-                )
+            check_agreed(party, card.rows, card.agreed, self.name, len(self.labels), self.batches.fingerprint())
         self.shapes = {party: tuple(card.shape) for party, card in cards.items()}
         self.model = self.build(joined(self.shapes, self.config)).to(self.device)
         refuse_unaveraged(self.model, self.name)

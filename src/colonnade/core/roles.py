@@ -80,6 +80,15 @@ class FeatureOwner(Party):
         self.optimizer.load_state_dict(state["optimizer"])
 
 
+def check_agreed(party: str, rows: int, agreed: str, owner: str, own_rows: int, own: str) -> None:
+    """Raise unless a party has as many rows as the label owner, and the same batches of them (`fingerprint`)."""
+    if agreed != own or rows != own_rows:
+        raise ConfigError(
+            f"'{party}' and '{owner}' do not agree on the rows: {rows} rows with fingerprint {agreed} there, "
+            f"{own_rows} with {own} here.\n    Give both the same aligned rows, split, batch size and seed."
+        )
+
+
 class LabelOwner(Party):
     """Holds labels and drives. `meet` is called once, with the cards of all feature owners."""
 
@@ -91,14 +100,8 @@ class LabelOwner(Party):
 
     def meet(self, cards: Mapping[str, Card]) -> None:
         """Check that everybody agreed to the same rows, and learn how wide the embeddings are."""
-        mine = self.seat.batches.fingerprint()
         for party, card in cards.items():
-            if card.agreed != mine or card.rows != len(self.labels):
-                raise ConfigError(
-                    f"'{party}' and '{self.name}' do not agree on the rows: {card.rows} rows with fingerprint "
-                    f"{card.agreed} there, {len(self.labels)} with {mine} here.\n"
-                    "    Give both the same aligned rows, split, batch size and seed."
-                )
+            check_agreed(party, card.rows, card.agreed, self.name, len(self.labels), self.seat.batches.fingerprint())
         self.widths = {party: card.width for party, card in cards.items()}
 
     def y(self, batch: str) -> Tensor:

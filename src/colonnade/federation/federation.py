@@ -26,7 +26,7 @@ from colonnade.core.checks import did_you_mean
 from colonnade.core.party import State, seed_for
 from colonnade.errors import ConfigError, DataError, Diverged
 from colonnade.evaluate.metrics import measure
-from colonnade.federation.holdings import Holdings, from_dataset, from_tables
+from colonnade.federation.holdings import Holdings, asked_for, from_dataset, from_tables
 from colonnade.federation.owners import place_of
 from colonnade.federation.patience import Patience
 from colonnade.federation.seats import accounts_of, draw_labels, make_seat
@@ -212,18 +212,8 @@ class Federation:
     def predict(self, ids: Sequence[str] | None = None) -> Predictions:
         """Labels and scores for rows that every party holds, by id; all rows without ids."""
         known = self.holdings.ids
-        wanted = known if ids is None else np.array([str(one) for one in ids], dtype=np.str_)
-        position = {one: at for at, one in enumerate(known.tolist())}
-        absent = [one for one in wanted.tolist() if one not in position]
-        if absent:
-            raise DataError(
-                f"{len(absent)} of {len(wanted)} ids are not among the {len(known)} rows that all parties share, such "
-                f"as {absent[0]!r}. Predict ids that every party's table holds."
-            )
-        if not len(wanted):
-            raise DataError("There are no ids to predict. Give at least one.")
+        wanted, asked = asked_for(ids, known, "all parties share", "Predict ids that every party's table holds.")
         agreed = self.batches.splits
-        asked = torch.tensor([position[one] for one in wanted.tolist()], dtype=torch.int64)
         found: list[tuple[Tensor, list[str]]] = []
         missing, groups = self.peers.missing, self.holdings.by_absence(asked)
         try:

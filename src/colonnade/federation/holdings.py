@@ -175,6 +175,23 @@ def to_predict(
     return Holdings(parties, order, {"predict": torch.arange(len(order))}, owner, encoder, away)
 
 
+def asked_for(
+    ids: Sequence[str] | None, known: NDArray[np.str_], whose: str, cure: str
+) -> tuple[NDArray[np.str_], Tensor]:
+    """The ids to predict, all that are known where none are given, and their row numbers."""
+    wanted = known if ids is None else np.array([str(one) for one in ids], dtype=np.str_)
+    position = {one: at for at, one in enumerate(known.tolist())}
+    absent = [one for one in wanted.tolist() if one not in position]
+    if absent:
+        raise DataError(
+            f"{len(absent)} of {len(wanted)} ids are not among the {len(known)} rows that {whose}, such as "
+            f"{absent[0]!r}. {cure}"
+        )
+    if not len(wanted):
+        raise DataError("There are no ids to predict. Give at least one.")
+    return wanted, torch.tensor([position[one] for one in wanted.tolist()], dtype=torch.int64)
+
+
 def from_dataset(settings: Settings) -> Holdings:
     """A named public data set cut into parties, with its official test rows where it has some."""
     from colonnade.datasets.labels import Labels

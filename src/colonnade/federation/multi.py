@@ -37,6 +37,7 @@ from colonnade.federation.federation import (
     read_tables,
     tables_of,
 )
+from colonnade.federation.holdings import asked_for
 from colonnade.federation.owners import SERVER
 from colonnade.federation.rounds import RoundDone, Rounds
 from colonnade.federation.seats import accounts_of, draw_labels, make_seats
@@ -177,19 +178,14 @@ class MultiFederation:
         """Labels and scores for rows of a label owner (the first, unless named), by id; all its rows without ids."""
         owner = self.owner_named(owner)
         known = self.holdings.label_owners[owner].ids
-        wanted = known if ids is None else np.array([str(one) for one in ids], dtype=np.str_)
-        position = {one: at for at, one in enumerate(known.tolist())}
-        absent = [one for one in wanted.tolist() if one not in position]
-        if absent:
-            raise DataError(
-                f"{len(absent)} of {len(wanted)} ids are not among the {len(known)} rows that '{owner}' has in common "
-                f"with all data owners, such as {absent[0]!r}. Ask for its own rows, or as another label owner."
-            )
-        if not len(wanted):
-            raise DataError("There are no ids to predict. Give at least one.")
+        whose, cure = (
+            f"'{owner}' has in common with all data owners",
+            "Ask for its own rows, or as another label owner.",
+        )
+        wanted, asked = asked_for(ids, known, whose, cure)
         batches = self.agreed[owner]
         agreed = batches.splits
-        batches.splits = {**agreed, "predict": torch.tensor([position[one] for one in wanted.tolist()])}
+        batches.splits = {**agreed, "predict": asked}
         try:
             outputs = self.outputs(owner, "predict", model)
         finally:
