@@ -19,6 +19,8 @@ LAYERS = (
     {"evaluate"},
     {"federation"},
     {"explain", "attacks"},
+    {"report", "tracking", "planning"},
+    {"serving", "export"},
     {"reproduction", "benchmark"},
     {"cli"},
 )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.cli.called import Caller
+from tests.federation.small import write
 
 from colonnade.cli.console import console, error_console
+from colonnade.federation import Federation
 
 
 @pytest.fixture
@@ -16,3 +20,11 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("NO_COLOR", "1")
     return Caller(monkeypatch, capfd)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with tables and a finished run; tests copy it or leave it as it is."""
+    folder = tmp_path_factory.mktemp("finished")
+    Federation.from_toml(write(folder)).fit(folder / "run")
+    return folder

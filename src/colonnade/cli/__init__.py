@@ -19,8 +19,9 @@ from colonnade.cli.deploy import party, provision
 from colonnade.cli.explain import explain
 from colonnade.cli.listings import algorithms, datasets
 from colonnade.cli.measure import bench, reproduce
+from colonnade.cli.predict import predict
 from colonnade.cli.privacy import privacy
-from colonnade.cli.run import predict, run
+from colonnade.cli.run import run
 from colonnade.cli.select import select
 from colonnade.errors import ColonnadeError
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from colonnade.algorithms import ALGORITHMS, NESTED
-from colonnade.cli.console import console
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
+from colonnade.cli.console import Json, console
 
 
 def algorithms(json_: Json = False) -> None:

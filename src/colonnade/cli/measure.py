@@ -12,11 +12,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from colonnade import benchmark, reproduction
-from colonnade.cli.console import console, error_console
+from colonnade.cli.console import Json, console, error_console
 from colonnade.core import Step
 
 MISSED = 6
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 
 
 def reproduce(

@@ -9,14 +9,12 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from colonnade.cli.console import a_run, console
+from colonnade.cli.console import Json, a_run, console
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.federation.guarantees import of_run, plan
 from colonnade.federation.multi import federation_for
 from colonnade.federation.run_directory import RunDirectory, to_json
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
 
 
 def privacy(
