@@ -33,6 +33,8 @@ from colonnade.reproduction.pictures import COLOURS, MARKS
 DATA = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
 SCENARIOS = {"1niid": 1, "2niid": 2, "3niid": 3, "4niid": 4}
 OPTIMIZERS = {"FedAvg": "fedavg", "FedAdam": "fedadam", "FedYogi": "fedyogi", "FedDemonAdam": "feddemonadam"}
+ADAPTIVE = [*(name for name in OPTIMIZERS if name != "FedAvg"), "FedAdam-delta", "FedYogi-delta", "FedDemonAdam-delta"]
+"""With "-delta", the second moment is of the change, as Reddi et al. have it; the listing's is of the momentum."""
 LABEL_OWNERS = 5
 KEPT = 25  # rounds after which what was found so far is written down
 WARM = 2  # rounds that are not timed: kernels are chosen and graphs captured in them
@@ -60,7 +62,7 @@ def cells(plan: Plan) -> list[str]:
     if plan.short:
         return list(QUICK_CELLS)
     runs = [(scenario, "FedAvg") for scenario in reversed(SCENARIOS)]
-    runs += [("4niid", optimizer) for optimizer in OPTIMIZERS if optimizer != "FedAvg"]
+    runs += [("4niid", optimizer) for optimizer in ADAPTIVE]
     return [f"{data}, {scenario}, {optimizer}" for data in DATA for scenario, optimizer in runs]
 
 
@@ -73,7 +75,8 @@ def classes(data: str, niid: int) -> list[tuple[str, ...] | None]:
 def settings(plan: Plan, cell: Cell, changes: Changes | None = None, rows: int | None = None) -> Settings:
     """The plan's federation file for a cell; `changes` by section come last, and another model has other settings."""
     tables = Settings.from_toml(plan.config).to_mapping()
-    tables["algorithm"]["server"] = OPTIMIZERS[cell.optimizer]
+    server, _, moment = cell.optimizer.partition("-")
+    tables["algorithm"] |= {"server": OPTIMIZERS[server]} | ({"second_moment": moment} if moment else {})
     tables["data"]["dataset"] = cell.data
     tables["train"]["epochs"] = max(plan.epochs)
     for owner, wanted in zip(tables["label_owners"], classes(cell.data, SCENARIOS[cell.scenario]), strict=True):
@@ -148,9 +151,7 @@ def finish(study: Study) -> None:
     for data, number in itertools.product(DATA, study.plan.epochs):
         average = found.get(f"{data}, 4niid, FedAvg, round {number}")
         even = found.get(f"{data}, 1niid, FedAvg, round {number}")
-        adaptive = {
-            name: found.get(f"{data}, 4niid, {name}, round {number}") for name in OPTIMIZERS if name != "FedAvg"
-        }
+        adaptive = {name: found.get(f"{data}, 4niid, {name}, round {number}") for name in ADAPTIVE}
         if average is None:
             continue
         if even is not None:
@@ -165,11 +166,11 @@ def draw(study: Study, out: Path) -> list[Path]:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    rows = {"scenarios": [(one, "FedAvg") for one in SCENARIOS], "optimizers": [("4niid", one) for one in OPTIMIZERS]}
+    rows = [[(one, "FedAvg") for one in SCENARIOS], [("4niid", one) for one in ("FedAvg", *ADAPTIVE)]]
     shown = [data for data in DATA if any(title.startswith(f"{data}, ") for title in study.curves)]
     figure = Figure(figsize=(1 + 4.4 * len(shown), 7), layout="constrained")
     grid = figure.subplots(2, len(shown), squeeze=False, sharex=True)
-    for down, runs in enumerate(rows.values()):
+    for down, runs in enumerate(rows):
         for across, data in enumerate(shown):
             axes = grid[down][across]
             for number, (scenario, optimizer) in enumerate(runs):
@@ -213,7 +214,9 @@ def tables(measured: list[dict[str, Any]]) -> str:
     rounds = sorted({int(at[1]) for what in mean if (at := re.search(r"round (\d+)$", what))})
     lines = ["| data, scenario, optimizer | " + " | ".join(f"round {at}" for at in rounds) + " | s per round |"]
     lines += ["|---" * (len(rounds) + 2) + "|"]
-    titles = dict.fromkeys(re.sub(r", round \d+$", "", what) for what in mean if re.match(r"\w+, \dniid, \w+, ", what))
+    titles = dict.fromkeys(
+        re.sub(r", round \d+$", "", what) for what in mean if re.match(r"\w+, \dniid, [\w-]+, ", what)
+    )
     for title in titles:
         scores = [_percent(mean.get(f"{title}, round {at}")) for at in rounds]
         taken = mean.get(f"{title}: seconds per round")
