@@ -15,7 +15,8 @@ from tests.conformance.toy import TRANSPORTS, Task, Toy, assert_bit_equal, diffe
 from torch import Generator, Tensor, nn
 
 from colonnade.algorithms import vfedcce
-from colonnade.errors import ConfigError, PartyError
+from colonnade.algorithms.splitnn import Descend
+from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.models.dropout import Dropout
 from colonnade.transport import Fault, Faulty, Recording
 
@@ -235,3 +236,11 @@ def test_a_label_owner_with_columns_of_its_own_keeps_them_at_home(mode: str, tra
 def test_numbers_to_be_predicted_are_refused() -> None:
     with pytest.raises(ConfigError, match="averages class probabilities, and the label of 'label owner' is a number"):
         made("plaintext", task="regression")
+
+
+def test_a_gradient_in_the_clear_is_taken_from_the_own_label_owner_alone() -> None:
+    toy = federation(vfedcce)
+    next(iter(vfedcce.train(toy.driver, toy.peers, toy.batches)))
+    gradient = toy.driver.outbox.release(torch.zeros(32, 3), "gradient", "train/0/0")
+    with pytest.raises(BoundaryError, match="this is for ada to ask"):
+        toy.peers["ada"].ask(Descend("train/0/0", gradient))

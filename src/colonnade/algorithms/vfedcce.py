@@ -173,6 +173,7 @@ class FeatureOwner(splitnn.FeatureOwner):
 
     def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config) -> None:
         super().__init__(seat, features, model, config)  # type: ignore[arg-type]
+        self.reserved = {Descend: {seat.name}}  # in the clear from its own label owner alone
         self.stackable = config.mode == "plaintext"  # nobody else may compute with this party's keys
         self._secret: SecretKey | None = None
         self._key: PublicKey | None = None
