@@ -69,7 +69,8 @@ class Hostile:
                 self.ends[type(error).__name__] += 1
                 continue
             self.ends["answered"] += 1
-            party.handle(Envelope(honest.sender, next(NUMBERS), roles.Introduce()))
+            if roles.Introduce in party.served():  # it still answers
+                party.handle(Envelope(honest.sender, next(NUMBERS), roles.Introduce()))
             raise Answered
 
 
