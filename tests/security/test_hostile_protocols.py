@@ -15,6 +15,7 @@ from tests.fuzz.corpus import corpus
 from colonnade.alignment import in_process as alignment
 from colonnade.alignment.ids import Ids
 from colonnade.core import Party
+from colonnade.errors import ColonnadeError
 from colonnade.selection import in_process as selection
 
 TRIALS = 20
@@ -59,10 +60,12 @@ def test_a_refused_call_changes_no_result(
         made: list[Hostile] = []
         monkeypatch.setattr(module, "InProcess", _hostile(random.Random(seed), frames, made))
         try:
-            assert protocol() == honest, seed
+            found = protocol()
+        except (Answered, ColonnadeError):  # parties are asked in threads, so another may be the first to notice
+            assert any(one.ends["answered"] for one in made), seed
+        else:
+            assert found == honest, seed
             survived += 1
-        except Answered:
-            pass
         ends += sum((one.ends for one in made), Counter())
     assert ends.total() > 2 * TRIALS
     assert survived > 0, "every trial ended with a mutant that was answered, so nothing was compared"
