@@ -297,3 +297,15 @@ def test_a_prediction_in_the_middle_of_a_round_does_not_disturb_it() -> None:
         toy.peers.ask_each(messages)
     for name, tensor in plain.states()["ada"]["model"].items():
         assert torch.equal(tensor, disturbed.states()["ada"]["model"][name])
+
+
+@stacked_or_not
+def test_a_label_owner_passes_its_own_embeddings_on_under_its_rule(wrap: Any) -> None:
+    rules = {"embedding": Rule(codec=Quantize(levels=4))}
+    toy = federation(compressed_vfl, lambda parties: Recording(wrap(parties)), rules=rules, driver="ada")
+    toy.run(2)
+    passed = [e for e in toy.driver.ledger.entries if (e.direction, e.name, e.owner) == ("out", "embedding", "ada")]
+    assert {entry.codec for entry in passed} == {"quantize"}
+    others = toy.transport.of("bob").tensors("embedding")
+    assert others
+    assert all(len(tensor.unique()) <= 4 * tensor.shape[-1] for tensor in others)

@@ -87,6 +87,7 @@ class FeatureOwner(roles.FeatureOwner):
 
     def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config) -> None:
         super().__init__(seat, features, model, config)
+        self.outbox.passed_on = frozenset({"embedding"})  # also by a label owner of the same organisation
         self.optimizer = make_optimizer(self.model.parameters(), config)
         self.labels: Tensor | None = None  # from Join on
         self.inputs: Tensor | None = None

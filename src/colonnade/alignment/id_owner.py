@@ -179,7 +179,7 @@ class IdOwner(Party):
         owner, known = request.owner, self._raising.get(request.owner)
         self.expect(owner in self._parties and owner != self.name, f"it was given points of {owner!r}, no other party")
         if request.start == 0 and known is None:
-            known = self._raising[owner] = Raising(request.total)
+            known = Raising(request.total)
         fits = known is not None and (request.start, request.total) == (known.received, known.total)
         self.expect(fits, f"the points of '{owner}' came out of turn, at {request.start} of {request.total}")
         assert known is not None
@@ -194,7 +194,7 @@ class IdOwner(Party):
             raise Refused(
                 f"point {at} of what '{request.giver}' handed out of '{owner}' is not on the curve secp256k1"
             ) from None
-        known.received = received
+        self._raising[owner], known.received = known, received  # now only: a refused call leaves no trace
         if received == known.total:
             known.order = shuffled(known.total)
             known.points, known.chunks = np.concatenate(known.chunks), []

@@ -207,6 +207,7 @@ class Outbox:
         self.rules = dict(rules or {})
         self.released = 0
         self.seals: dict[str, Seal] = {}
+        self.passed_on: frozenset[str] = frozenset()  # names whose releases go on to others, whoever asks for them
         self._own: dict[str, tuple[int, Tensor]] = {}  # the last sealed release of a name, before the seal
         self._local = threading.local()  # roles of one organisation share an outbox and may answer in parallel
 
@@ -240,7 +241,7 @@ class Outbox:
 
     def release(self, tensor: Tensor, as_: str, batch: str | None = None) -> Released:
         """The only way to a Released: what comes back shares no memory with `tensor` and cannot change later."""
-        rule = INSIDE if self._recipient == self.owner else self.rule(as_, batch)
+        rule = self._applying(as_, batch)
         if as_ in self.seals:
             _sealable(self.owner, as_, rule)
             rule = Rule(rule.mechanism, self.seals[as_].on(batch))
@@ -261,9 +262,14 @@ class Outbox:
         receipt = Receipt(self.owner, self.released, as_, batch, event, rule.codec.name, size, epsilon)
         return Released._seal(safe, receipt, packed)
 
+    def _applying(self, as_: str, batch: str | None) -> Rule:
+        """Inside the organisation nothing is protected, unless its label owner passes it on."""
+        inside = self._recipient == self.owner and as_ not in self.passed_on
+        return INSIDE if inside else self.rule(as_, batch)
+
     def as_it_is(self, as_: str, batch: str | None = None) -> bool:
         """Whether what is released under a name leaves unchanged and uncounted."""
-        rule = INSIDE if self._recipient == self.owner else self.rule(as_, batch)
+        rule = self._applying(as_, batch)
         plain = type(rule.mechanism) is Plain and type(rule.codec) is Identity and as_ not in self.seals
         return plain and self.meter is None
 
@@ -271,7 +277,7 @@ class Outbox:
         """As `release`, with encryption in the codec's place: the key's holder can read what the mechanism let through,
         and nobody else anything. Under a secret key of the owner's own it costs nothing, unless a mechanism let it
         through: that was meant for somebody, and is counted here, once."""
-        rule = INSIDE if self._recipient == self.owner else self.rule(as_, batch)
+        rule = self._applying(as_, batch)
         _sealable(self.owner, as_, rule)
         safe, event = rule.mechanism.apply(tensor.detach(), self.noise)
         encrypted = key.encrypt(safe.detach(), owner=self.owner)  # refuses what is out of range
@@ -287,7 +293,7 @@ class Outbox:
 
         `event` says what the receiver learns where it can undo the encryption; without it, nothing.
         """
-        rule = INSIDE if self._recipient == self.owner else self.rule(as_, batch)
+        rule = self._applying(as_, batch)
         _sealable(self.owner, as_, rule)
         if not isinstance(rule.mechanism, Plain):
             raise ConfigError(
