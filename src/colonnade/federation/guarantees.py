@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from colonnade.algorithms import find
-from colonnade.core import NON_PRIVATE, Batches, DpEvent, Plain, checkpoint
+from colonnade.core import NON_PRIVATE, Agreed, Batches, DpEvent, Plain, checkpoint
 from colonnade.federation.rules import LABELS, from_columns
 from colonnade.privacy import Account
 from colonnade.privacy.accounting import costs_nothing
@@ -34,22 +34,27 @@ def guarantees(federation: Federation | MultiFederation) -> list[Guarantee]:
 
 def plan(federation: Federation | MultiFederation) -> list[Guarantee]:
     """What a whole run will have spent: every epoch, its validation, and the test at the end."""
-    accounts = {}
+    return _all(federation, {name: expected(federation, name, federation.planned()) for name in federation.accounts})
+
+
+def expected(
+    federation: Federation | MultiFederation, party: str, planned: Iterable[tuple[Batches | Agreed, str, int]]
+) -> Account:
+    """What a party's rows will have paid once those of each split are released so often."""
     columns, _ = crossing(federation.algorithm, federation.settings.config)
     always = from_columns(federation.algorithm.REVEALS)
-    for name, held in federation.accounts.items():
-        account = Account(name, held.batches, federation.holdings.ids.tolist(), held.budget)
-        outbox, row = federation.seats[name].outbox, torch.zeros(1, federation.widths[name])
-        for batches, split, times in federation.planned():
-            account.batches = batches
-            for release, event in columns.items():
-                mechanism = outbox.rule(release, split).mechanism
-                if release in always:
-                    account.expect(release, split, times, mechanism.apply(row, torch.Generator())[1])
-                elif split == "train" and not (isinstance(mechanism, Plain) and costs_nothing(event)):
-                    account.expect(release, split, times, NON_PRIVATE)
-        accounts[name] = account
-    return _all(federation, accounts)
+    held = federation.accounts[party]
+    account = Account(party, held.batches, federation.holdings.ids.tolist(), held.budget)
+    outbox, row = federation.seats[party].outbox, torch.zeros(1, federation.widths[party])
+    for batches, split, times in planned:
+        account.batches = batches
+        for release, event in columns.items():
+            mechanism = outbox.rule(release, split).mechanism
+            if release in always:
+                account.expect(release, split, times, mechanism.apply(row, torch.Generator())[1])
+            elif split == "train" and not (isinstance(mechanism, Plain) and costs_nothing(event)):
+                account.expect(release, split, times, NON_PRIVATE)
+    return account
 
 
 Crossing = dict[str, DpEvent]

@@ -1,0 +1,34 @@
+"""`colonnade doctor`: whether this installation works."""
+
+from __future__ import annotations
+
+import typer
+
+from colonnade.cli.console import Json, console, error_console
+from colonnade.federation.run_directory import to_json
+from colonnade.planning.doctor import Check, examine, healthy
+
+MARKS = {"ok": "[green]✓[/green]", "failed": "[bold red]✗[/bold red]", "absent": "[dim]–[/dim]"}
+
+
+def doctor(json_: Json = False) -> None:
+    """Check this installation: torch, devices, extras, folders, limits. Exit code 1: something required is broken."""
+    checks: list[Check] = []
+    for check in examine():
+        checks.append(check)
+        if not json_:
+            console.print(f"{MARKS[check.state]} [bold]{check.name}[/bold]  ", end="")
+            console.print(check.found, markup=False, highlight=False, soft_wrap=True)
+            if check.cure:
+                console.print(f"    {check.cure}", markup=False, highlight=False, soft_wrap=True)
+    if json_:
+        typer.echo(to_json({"healthy": healthy(checks), "checks": [check.to_json() for check in checks]}, indent=2))
+    elif healthy(checks):
+        absent = sum(check.state == "absent" for check in checks)
+        broken = sum(check.state == "failed" for check in checks)
+        more = f"; {absent} extras are not installed" if absent else ""
+        console.print(f"All that is required works{f', and {broken} other thing(s) do not' if broken else ''}{more}.")
+    if not healthy(checks):
+        if not json_:
+            error_console.print("Something that is required does not work: see ✗ above.")
+        raise typer.Exit(1)

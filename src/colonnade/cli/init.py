@@ -1,0 +1,81 @@
+"""`colonnade init`: a federation file from tables, by a few questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from colonnade.cli.console import console
+from colonnade.errors import ConfigError, DataError, InputError
+from colonnade.federation.run_directory import write_text
+from colonnade.planning import questions
+from colonnade.planning.tables import files_in
+from colonnade.planning.template import write
+
+T = TypeVar("T")
+
+
+class Terminal:
+    """Asks whoever sits there."""
+
+    def text(self, question: str, default: str, accept: Callable[[str], T]) -> T:
+        while True:
+            try:
+                return accept(str(typer.prompt(question, default=default)).strip())
+            except InputError as error:
+                self.say(str(error))
+
+    def choose(self, question: str, options: Mapping[str, str], default: str) -> str:
+        for name, line in options.items():
+            console.print(f"  [bold]{name}[/bold]  ", end="")
+            console.print(line, markup=False, highlight=False)
+
+        def accept(given: str) -> str:
+            if given not in options:
+                raise ConfigError(f"There is no {given!r} here; there are {', '.join(options)}.")
+            return given
+
+        return self.text(question, default, accept)
+
+    def yes(self, question: str, default: bool) -> bool:
+        return typer.confirm(question, default=default)
+
+    def say(self, text: str) -> None:
+        console.print(text, markup=False, highlight=False)
+
+
+def init(
+    tables: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[CSV]...", help="One table per organisation: .csv, .csv.gz, .parquet; else all here."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("federation.toml"),
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take every guess.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+) -> None:
+    """Write a commented federation file from tables, by asking a few questions."""
+    if out.exists() and not force:
+        raise ConfigError(f"{out} is there already. Choose another name with --out, or replace it with --force.")
+    if not out.parent.is_dir():
+        raise ConfigError(f"There is no folder {out.parent} to write {out.name} to. Make it first.")
+    paths = tables or files_in(Path())
+    if not paths:
+        raise DataError("There is no table in this folder. Name them: colonnade init clinic.csv lab.csv.")
+    terminal = Terminal()
+    if not tables and not yes:
+        terminal.say(f"Tables here: {', '.join(path.name for path in paths)}.")
+        paths = [path for path in paths if terminal.yes(f"Shall {path.name} take part?", default=True)]
+    answers = questions.ask(paths, questions.Silent(terminal) if yes else terminal)
+    questions.check(answers, out.parent)
+    write_text(out, write(answers, out.parent, str(out)))
+    console.print(
+        f"[bold]{out}[/bold] is written: {', '.join(answers.parties)}; {answers.algorithm} predicts "
+        f"{next(about.label for about in answers.parties.values() if about.label)}.",
+        highlight=False,
+    )
+    console.print(
+        f"What will it take?  [bold]colonnade plan {out}[/bold]\nTrain:              [bold]colonnade run {out}[/bold]"
+    )

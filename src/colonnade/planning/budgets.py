@@ -1,0 +1,89 @@
+"""Which rows of which party run out of budget first, and in which epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from colonnade.federation import Federation, MultiFederation
+from colonnade.federation.guarantees import expected
+from colonnade.privacy import Account
+from colonnade.privacy.accounting import Key, known_batch
+
+PURPOSES = ("train", "validation", "test")
+ROOM = 1 + 1e-9
+"""As much over a budget as an account lets pass for rounding."""
+
+
+@dataclass(frozen=True)
+class End:
+    """Where a budget ends: rows that cannot be released as often as a whole run would."""
+
+    party: str
+    epsilon: float  # the budget
+    epoch: int  # the first that the run cannot finish; for test rows, the last
+    purpose: str  # what these rows are for
+    rows: int  # that run out together
+    row: str  # the first of them
+    times: int  # how often each can be released
+
+
+def budget_ends(federation: Federation | MultiFederation) -> list[End]:
+    """Of each party whose budget does not last for a whole run; the first to end comes first."""
+    budgeted = [name for name, account in federation.accounts.items() if account.budget is not None]
+    found = [end for name in budgeted for purpose in PURPOSES if (end := _end(federation, name, purpose)) is not None]
+    found.sort(key=lambda end: (end.epoch, PURPOSES.index(end.purpose)))
+    return list({end.party: end for end in reversed(found)}.values())[::-1]
+
+
+def _end(federation: Federation | MultiFederation, party: str, purpose: str) -> End | None:
+    """By halving: epsilon grows with the epochs."""
+    epochs = federation.settings.train.epochs
+    most = epochs if purpose != "test" else 1
+
+    def after(number: int) -> Account:
+        planned = [
+            (batches, split, n * number // most) for batches, split, n in federation.planned() if split == purpose
+        ]
+        return expected(federation, party, planned)
+
+    def lasts(number: int) -> bool:
+        account = after(number)
+        return epsilon_of(account) <= account.limit.epsilon * ROOM
+
+    if lasts(most):
+        return None
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if lasts(middle) else (low, middle)
+    account = after(high)
+    counts = np.sum(list(account.counts.values()), axis=0)
+    worst = np.flatnonzero(counts == counts.max())
+    before = np.sum(list(after(low).counts.values()), axis=0)
+    row, times = str(federation.holdings.ids[worst[0]]), int(np.max(before, initial=0))
+    return End(party, account.limit.epsilon, epochs if purpose == "test" else high, purpose, len(worst), row, times)
+
+
+def epsilon_of(account: Account) -> float:
+    """Of the row that paid most."""
+    worst = 0.0
+    for way in account.spent():
+        spent: dict[Key, int] = {}
+        for (_, key), count in way.items():
+            spent[key] = spent.get(key, 0) + count
+        worst = max(worst, known_batch(spent, account.limit.relation, account.limit.delta))
+    return worst
+
+
+def told(end: End, epochs: int) -> str:
+    """In words."""
+    whose = {"train": "training", "validation": "validation", "test": "test"}[end.purpose]
+    when = f"epoch {end.epoch} of {epochs}" if end.purpose != "test" else "the test at the end"
+    often = {0: "not even once", 1: "once"}.get(end.times, f"{end.times} times")
+    return (
+        f"'{end.party}' has a budget of epsilon {end.epsilon:g}, which ends in {when}: {end.rows:,} of its {whose} "
+        f"rows, such as {end.row!r}, can be released {often}. "
+        'Train for fewer epochs, add noise (sigma = "auto" finds how much), or raise the budget.'
+    )

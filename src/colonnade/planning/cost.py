@@ -1,0 +1,137 @@
+"""What a whole run costs: what was measured of one batch and one scoring, as often as a run does them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import median
+
+from colonnade.federation import Federation, MultiFederation
+from colonnade.planning import measure
+from colonnade.planning.measure import Scored, Trained
+from colonnade.planning.traffic import Traffic
+
+PATIENCE = 8.0
+"""Seconds that the timed batches may take, about."""
+VARIES = "bytes: ciphertexts vary a little in size"
+TRIED = "bytes and times: scoring encrypts, and was tried on some of the rows"
+AT_MOST = "bytes: the last batch of an epoch is shorter, and was counted as a whole one"
+
+
+@dataclass
+class Cost:
+    """Of training, of all validations, or of the scoring at the end."""
+
+    traffic: Traffic = field(default_factory=Traffic)
+    seconds: float = 0.0
+    exchanges: float = 0.0  # one after the other; label owners ask at the same time
+
+    def add(self, traffic: Traffic, times: int = 1, seconds: float = 0.0, exchanges: float = 0.0) -> None:
+        self.traffic.update(traffic * times)
+        self.seconds += seconds * times
+        self.exchanges += exchanges * times
+
+
+@dataclass
+class Costs:
+    """All of a run."""
+
+    rounds: int = 0
+    per_epoch: int = 0  # batches of all label owners, in an epoch or a round
+    training: Cost = field(default_factory=Cost)
+    validation: Cost = field(default_factory=Cost)
+    final: Cost = field(default_factory=Cost)
+    per_batch: list[float] = field(default_factory=list)  # seconds, as measured
+    estimates: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> tuple[Cost, Cost, Cost]:
+        return self.training, self.validation, self.final
+
+
+def whole_run(federation: Federation | MultiFederation, batches: int) -> Costs:
+    """Of a federation that is not trained yet; `batches` are timed at most, and no more than patience allows."""
+    costs = Costs()
+    first = measure.train(federation.settings, federation.holdings, lambda rows: min(rows, _size(federation)))
+    if first is not None:
+        _train(costs, federation, first, batches)
+    _score(costs, federation)
+    return costs
+
+
+def _train(costs: Costs, federation: Federation | MultiFederation, first: Trained, batches: int) -> None:
+    settings, size = federation.settings, _size(federation)
+    owners = measure.batches_of(federation)
+    local = settings.config.local_epochs if isinstance(federation, MultiFederation) else 1
+    passes, costs.rounds = settings.train.epochs * local, len(federation.batches)
+    costs.per_epoch = local * sum(one.per_epoch for one in owners.values())
+    costs.training.add(_opening(federation, first))
+    costs.training.add(first.each_round, costs.rounds)
+    if not first.is_exact:
+        costs.estimates[VARIES] = None
+    rows = {owner: len(one.splits.get("train", ())) for owner, one in owners.items()}
+    short = _shorter(costs, federation, first, rows)
+    timed = _timed(federation, first, min(batches, max(rows.values()) // size))
+    costs.per_batch = timed.seconds
+    for owner in first.batch:
+        costs.training.add(first.batch[owner], rows[owner] // size * passes)
+        costs.training.add(short.get(owner, Traffic()), passes)
+    costs.training.add(Traffic(), costs.per_epoch * settings.train.epochs, median(timed.seconds))
+    costs.training.exchanges = timed.exchanges * passes * max(one.per_epoch for one in owners.values())
+
+
+def _shorter(
+    costs: Costs, federation: Federation | MultiFederation, first: Trained, rows: dict[str, int]
+) -> dict[str, Traffic]:
+    """The last batch of an epoch, where it has fewer rows."""
+    size = _size(federation)
+    left = {owner: n % size for owner, n in rows.items() if n % size}
+    if all(rows[owner] < size for owner in left):  # then it is the only one, and measured
+        return {owner: first.batch[owner] for owner in left}
+    if first.seconds[-1] > PATIENCE:
+        costs.estimates[AT_MOST] = None
+        return {owner: first.batch[owner] for owner in left}
+    found = measure.train(federation.settings, federation.holdings, lambda n: n % size or size)
+    assert found is not None
+    return {owner: found.batch[owner] for owner in left}
+
+
+def _opening(federation: Federation | MultiFederation, first: Trained) -> Traffic:
+    """What is sent once; where it is about every training row, tried with all of them."""
+    if not first.about_all_rows:
+        return first.opening
+    whole = measure.train(federation.settings, federation.holdings, lambda rows: rows, steps=1)
+    assert whole is not None
+    return whole.opening
+
+
+def _timed(federation: Federation | MultiFederation, first: Trained, batches: int) -> Trained:
+    """Several batches one after the other, the slow first one left out."""
+    size, many = _size(federation), min(batches + 1, int(PATIENCE / max(first.seconds[-1], 1e-9)))
+    if not first.is_exact or batches < 2 or many < 2:
+        return first
+    found = measure.train(federation.settings, federation.holdings, lambda rows: min(rows // size, many) * size or rows)
+    assert found is not None
+    return found
+
+
+def _score(costs: Costs, federation: Federation | MultiFederation) -> None:
+    """Validation rows after every epoch; in the end every split, where that costs no privacy."""
+    splits = list(federation.batches.splits)
+    scored: dict[str, Scored] = {split: measure.score(federation, split) for split in splits}
+    last = splits
+    if costs.rounds and "validation" in scored:
+        one = scored["validation"]
+        costs.validation.add(one.traffic, federation.settings.train.epochs, one.seconds, one.exchanges)
+    if federation.accounts:
+        last = [split for split in splits if split == "test" or (split == "validation" and not costs.rounds)]
+    for number, split in enumerate(last):
+        one = scored[split]
+        costs.final.add(one.traffic, 1, one.seconds, one.exchanges)
+        if not costs.rounds and not number:  # nothing was opened by training
+            costs.final.add(one.opening)
+        if not one.is_exact:
+            costs.estimates[TRIED] = None
+
+
+def _size(federation: Federation | MultiFederation) -> int:
+    return federation.settings.train.batch_size

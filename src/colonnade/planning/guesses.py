@@ -1,0 +1,124 @@
+"""What tables suggest: the id column, the label, the task, whether rows must be aligned, and what to leave out."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from colonnade.errors import DataError
+from colonnade.planning.tables import FEW, ID_NAME, Column, Seen
+
+LABEL_NAME = re.compile(
+    r"(^|_)(y|label|target|class|outcome|diagnosis|default|churn|fraud|response|result|survived|price)($|_)", re.I
+)
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How the ids of several tables fit."""
+
+    rows: tuple[int, ...]
+    common: int
+
+    @property
+    def is_same(self) -> bool:
+        return all(count == self.common for count in self.rows)
+
+
+def guess_id(tables: Sequence[Seen]) -> str:
+    """A column that all tables have, with a different value in every row: with an id's name, or the first."""
+    shared = [name for name in tables[0].columns if all(name in table.columns for table in tables)]
+    able = [name for name in shared if all(table.columns[name].could_be_id for table in tables)]
+    if able:
+        return next((name for name in able if ID_NAME.search(name)), able[0])
+    if not shared:
+        raise DataError(
+            "No column is in all tables, and an id column must be, under one name. Rename it in the files: "
+            + "; ".join(f"{table.path.name} has {', '.join(list(table.columns)[:6])}" for table in tables)
+        )
+    faults = [
+        f"{table.path.name}: {why}"
+        for table in tables
+        for name in shared[:1]
+        if (why := _why_no_id(table.columns[name]))
+    ]
+    raise DataError(
+        f"No column that all tables have can be the id, which must be different in every row; {shared[0]!r} is not: "
+        f"{'; '.join(faults)}. Remove the rows that occur twice, or add an id column."
+    )
+
+
+def _why_no_id(column: Column) -> str:
+    if column.gaps:
+        return f"{column.gaps} rows have none"
+    if not column.is_unique:
+        return f"{column.distinct} different values in {column.rows} rows"
+    return "" if column.could_be_id else "its values are numbers with a fraction"
+
+
+def guess_label(tables: Sequence[Seen], id_column: str) -> tuple[Seen, str]:
+    """A column with a label's name; else the last of a table, with few values; else the last of all."""
+    candidates = [
+        (table, column)
+        for table in tables
+        for column in table.columns.values()
+        if column.name != id_column and column.could_be_label and not column.identifies
+    ]
+    if not candidates:
+        raise DataError("No column can be the label: it needs two values at least, and no gaps.")
+
+    def worth(found: tuple[Seen, Column]) -> tuple[bool, bool, bool, bool]:
+        table, column = found
+        last = column.name == list(table.columns)[-1]
+        return bool(LABEL_NAME.search(column.name)), last and column.distinct <= FEW, column.distinct <= FEW, last
+
+    table, column = max(candidates, key=worth)
+    return table, column.name
+
+
+def guess_task(label: Column) -> str:
+    """Many different numbers are values, everything else classes."""
+    return "regression" if label.numeric and label.distinct > FEW else "classification"
+
+
+def overlap(tables: Sequence[Seen], id_column: str) -> Overlap:
+    ids = [table.ids(id_column) for table in tables]
+    found = Overlap(tuple(map(len, ids)), len(frozenset.intersection(*ids)))
+    if not found.common:
+        raise DataError(
+            f"No value of {id_column!r} is in all tables, so there is no row to train on. Compare how ids are written "
+            "(leading zeros, spaces, capitals)."
+        )
+    return found
+
+
+def left_out(table: Seen, id_column: str, label: str) -> dict[str, str]:
+    """Columns that are no use as features, and why."""
+    found = {}
+    for name, column in table.columns.items():
+        if name == id_column:
+            continue
+        if name == label:
+            found[name] = "is the label's name, and would tell it"
+        elif column.distinct == 0:
+            found[name] = "is empty"
+        elif column.is_constant:
+            found[name] = "has one value only"
+        elif column.identifies:
+            found[name] = f"has {column.distinct:,} different values in {column.rows:,} rows, as an identifier does"
+    return found
+
+
+def batch_size(rows: int) -> int:
+    """About eight batches an epoch of these training rows; at most 1024, at least 16."""
+    size = 16
+    while size < 1024 and size * 16 <= rows:
+        size *= 2
+    return size
+
+
+def patience_drop(rows: int) -> float:
+    """By how much a score on so many validation rows may fall: three rows decide nothing, and never less than 2 %."""
+    return max(0.02, min(0.2, math.ceil(300 / max(rows, 1)) / 100))

@@ -1,0 +1,198 @@
+"""What one batch and one scoring cost, tried on a few batches in memory.
+
+Bytes follow from shapes alone, so one batch of each size tells them all. A federation is built from the same settings
+and holdings, with the training rows cut down to a few batches; nothing is written, and no budget is touched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from colonnade.core import Batches
+from colonnade.core.batches import CHUNK, Rows
+from colonnade.core.peers import NUMBERS
+from colonnade.federation import Federation, MultiFederation, Settings
+from colonnade.federation.holdings import Holdings
+from colonnade.federation.shares import Shares
+from colonnade.planning.traffic import TRAINING, Traffic, encrypted, taken, total
+
+ROUNDS = 3
+"""Of several label owners: in the first some things happen once, and a median needs two others."""
+ENCRYPTED_VALUES = 1 << 17
+"""Numbers that are encrypted to measure a scoring, where all of them would take long."""
+
+
+@dataclass(frozen=True)
+class Lap:
+    """One step of training: a batch, or a round of several label owners."""
+
+    seconds: float
+    exchanges: int  # questions that were asked, one after the other
+    pieces: dict[str | None, Traffic]
+
+    @property
+    def rest(self) -> dict[str | None, Traffic]:
+        """What was about no batch."""
+        return {name: part for name, part in self.pieces.items() if not (name and TRAINING.fullmatch(name))}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One batch of each label owner (under "" where there is one), and what goes with it."""
+
+    batch: dict[str, Traffic]
+    opening: Traffic  # once, before the first batch
+    each_round: Traffic  # of several label owners: the weights
+    seconds: list[float]  # per batch; the first, which is slower, only where it is alone
+    exchanges: float  # per batch
+    about_all_rows: bool  # the opening says something about every training row
+    is_exact: bool
+
+
+@dataclass
+class Scored:
+    """One scoring of a split."""
+
+    traffic: Traffic = field(default_factory=Traffic)
+    opening: Traffic = field(default_factory=Traffic)
+    seconds: float = 0.0
+    exchanges: float = 0.0
+    is_exact: bool = True
+
+
+def build(settings: Settings, holdings: Holdings | Shares) -> Federation | MultiFederation:
+    """As a run builds it, with accounts that count and never refuse."""
+    federation = _federation(settings, holdings)
+    for account in federation.accounts.values():
+        account.budget = None
+    return federation
+
+
+def _federation(settings: Settings, holdings: Holdings | Shares) -> Federation | MultiFederation:
+    if isinstance(holdings, Shares):
+        return MultiFederation(settings, holdings)
+    return Federation(settings, holdings)
+
+
+def batches_of(federation: Federation | MultiFederation) -> dict[str, Batches]:
+    """Each label owner's; under "" where there is one."""
+    return dict(federation.agreed) if isinstance(federation, MultiFederation) else {"": federation.batches}
+
+
+def shortened(holdings: Holdings | Shares, rows: Callable[[int], int]) -> Holdings | Shares:
+    """With fewer training rows: `rows` of so many, at every label owner."""
+
+    def cut(splits: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: part[: rows(len(part))] if name == "train" else part for name, part in splits.items()}
+
+    if not isinstance(holdings, Shares):
+        return dataclasses.replace(holdings, splits=cut(holdings.splits))
+    owners = {k: dataclasses.replace(share, splits=cut(share.splits)) for k, share in holdings.label_owners.items()}
+    return dataclasses.replace(holdings, label_owners=owners)
+
+
+def train(
+    settings: Settings, holdings: Holdings | Shares, rows: Callable[[int], int], steps: int | None = None
+) -> Trained | None:
+    """An epoch, or so many steps of it, or rounds of several label owners, with so many training rows; None where
+    nothing is trained."""
+    federation = build(settings, shortened(holdings, rows))
+    several = isinstance(federation, MultiFederation)
+    batches = sum(one.per_epoch for one in batches_of(federation).values())
+    batches *= settings.config.local_epochs if several else 1
+    laps, is_exact = [], True
+    clock, asked = time.perf_counter(), next(NUMBERS)
+    for _ in islice(federation.train(), steps or (ROUNDS if several else batches)):
+        if federation.device.type == "cuda":
+            torch.cuda.synchronize()
+        is_exact = is_exact and not encrypted(federation.ledgers)
+        seconds, answered = time.perf_counter() - clock, next(NUMBERS)
+        laps.append(Lap(seconds, answered - asked - 1, taken(federation.ledgers)))
+        clock, asked = time.perf_counter(), answered
+    if not laps:
+        return None
+    per = batches if several else 1
+    settled = laps[1:] or laps
+    opening = total(laps[0].rest.values())
+    each = total(laps[-1].rest.values()) if several and len(laps) > 1 else Traffic()
+    opening.subtract(each)
+    return Trained(
+        _first_batches(laps[-1:] if several else laps),
+        opening,
+        each,
+        [lap.seconds / per for lap in settled],
+        median(lap.exchanges for lap in settled) / per,
+        any(name and CHUNK.fullmatch(name) for name in laps[0].rest),
+        is_exact,
+    )
+
+
+def _first_batches(laps: list[Lap]) -> dict[str, Traffic]:
+    """Of each label owner the first batch of the first epoch in it; where parties take turns, over several laps."""
+    found: dict[str, tuple[int, Traffic]] = {}
+    for lap in laps:
+        for name, part in lap.pieces.items():
+            if name and (match := TRAINING.fullmatch(name)) and match[3] == "0":
+                owner, epoch = match[1] or "", int(match[2])
+                first, before = found.get(owner, (epoch, Traffic()))
+                if epoch == first:
+                    found[owner] = epoch, total([before, part])
+    return {owner: part for owner, (_, part) in found.items()}
+
+
+def score(federation: Federation | MultiFederation, split: str) -> Scored:
+    """Of a federation with all its rows; one chunk of each size tells the others."""
+    found = Scored()
+    for owner, batches in batches_of(federation).items():
+        if split not in batches.splits:
+            continue
+        chunks = batches.chunks(split)
+        for size in dict.fromkeys(chunk.size for chunk in chunks):
+            times = sum(chunk.size == size for chunk in chunks)
+            one = _chunk(federation, owner, next(chunk for chunk in chunks if chunk.size == size))
+            found.traffic.update(one.traffic * times)
+            found.opening.update(one.opening)
+            found.seconds += one.seconds * times
+            found.exchanges += one.exchanges * times
+            found.is_exact = found.is_exact and one.is_exact
+    return found
+
+
+def _chunk(federation: Federation | MultiFederation, owner: str, rows: Rows) -> Scored:
+    tried = _asked(federation, owner, _part(rows, 1))
+    if tried.is_exact:
+        return _asked(federation, owner, rows)
+    known = len(batches_of(federation)[owner].splits.get("train", ()))  # knn: a distance to each of them
+    size = min(rows.size, max(1, ENCRYPTED_VALUES // max(known, 1)))
+    more, share = _asked(federation, owner, _part(rows, size)), rows.size / size
+    return Scored(more.traffic.scaled(share), tried.opening, more.seconds * share, more.exchanges, is_exact=False)
+
+
+def _part(rows: Rows, size: int) -> Rows:
+    """The first so many of a chunk's rows."""
+    split, _, bounds = rows.name.rpartition("[")
+    start = int(bounds.partition(":")[0])
+    return Rows(f"{split}[{start}:{start + size}]", size)
+
+
+def _asked(federation: Federation | MultiFederation, owner: str, rows: Rows) -> Scored:
+    taken(federation.ledgers)
+    driver: Any = federation.label_owners[owner] if isinstance(federation, MultiFederation) else federation.driver
+    start, asked = time.perf_counter(), next(NUMBERS)
+    federation.algorithm.predict(driver, driver.peers, rows)
+    if federation.device.type == "cuda":
+        torch.cuda.synchronize()
+    seconds, exchanges = time.perf_counter() - start, next(NUMBERS) - asked - 1
+    is_exact = not encrypted(federation.ledgers)
+    pieces = taken(federation.ledgers)
+    opening = pieces.pop(None, Traffic())  # keys, where training did not need them
+    return Scored(total(pieces.values()), opening, seconds, exchanges, is_exact)

@@ -1,0 +1,234 @@
+"""The questions of `colonnade init`: each has a guess from the tables as its default, so all can be left unanswered."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from colonnade.algorithms import ALGORITHMS
+from colonnade.errors import ConfigError, DataError
+from colonnade.federation import Federation, Settings
+from colonnade.federation.federation import read_tables
+from colonnade.federation.guarantees import crossing
+from colonnade.federation.holdings import from_tables
+from colonnade.federation.rules import from_columns
+from colonnade.planning import guesses
+from colonnade.planning.tables import Seen, look
+from colonnade.planning.template import Answers, PartyAnswer, write
+from colonnade.privacy.accounting import costs_nothing
+
+T = TypeVar("T")
+TASKS = {"classification": "one of several classes", "regression": "a number"}
+DEFAULT = "vimadmm"
+MOST_WIDTH = 16
+
+
+class Asker(Protocol):
+    """Whoever answers. `accept` gives what an answer means, or raises: then it may be asked again."""
+
+    def text(self, question: str, default: str, accept: Callable[[str], T]) -> T: ...
+
+    def choose(self, question: str, options: Mapping[str, str], default: str) -> str: ...
+
+    def yes(self, question: str, default: bool) -> bool: ...
+
+    def say(self, text: str) -> None: ...
+
+
+class Silent:
+    """Takes every guess."""
+
+    def __init__(self, say: Asker | None = None) -> None:
+        self._say = say
+
+    def text(self, question: str, default: str, accept: Callable[[str], T]) -> T:  # noqa: ARG002
+        return accept(default)
+
+    def choose(self, question: str, options: Mapping[str, str], default: str) -> str:  # noqa: ARG002
+        return default
+
+    def yes(self, question: str, default: bool) -> bool:  # noqa: ARG002
+        return default
+
+    def say(self, text: str) -> None:
+        if self._say is not None:
+            self._say.say(text)
+
+
+def ask(paths: Sequence[Path], asker: Asker) -> Answers:
+    """Look at the tables and ask what they do not tell."""
+    tables = _named([look(path) for path in paths], asker)
+    seen = list(tables.values())
+    id_column = _id(seen, asker)
+    owner, label = _label(tables, id_column, asker)
+    about = tables[owner].columns[label]
+    is_private = _rows(tables, id_column, asker)
+    task = asker.choose("What kind of label is it?", TASKS, guesses.guess_task(about))
+    left_out = {name: guesses.left_out(table, id_column, label) for name, table in tables.items()}
+    left_out[owner].pop(label, None)
+    parties = {}
+    for name, table in tables.items():
+        for column, why in left_out[name].items():
+            asker.say(f"'{name}': the column {column!r} {why}; it is left out.")
+        held = label if name == owner else None
+        kept = tuple(c for c in table.columns if c not in (id_column, held, *left_out[name]))
+        if not kept and held is None:
+            raise DataError(f"'{name}' has no column to learn from besides the id. Leave {table.path} out.")
+        parties[name] = PartyAnswer(table.path, held, kept if left_out[name] else None)
+    columns = {name: [c for c in tables[name].columns if c not in (id_column, about.label, *left_out[name])]
+               for name, about in parties.items()}  # fmt: skip
+    algorithm = asker.choose("Which algorithm?", algorithms_for(task, sum(map(bool, columns.values()))), DEFAULT)
+    for release, tells in ALGORITHMS[algorithm].REVEALS.items():
+        asker.say(f"{algorithm} sends {release}: {tells}.")
+    epochs = asker.text("For how many epochs at most?", "10", _whole)
+    epsilon = _epsilon(algorithm, asker, parties)
+    shared = guesses.overlap(seen, id_column).common
+    fewest = min(len(names) for names in columns.values() if names)
+    return Answers(
+        parties, id_column, task, algorithm, epochs, guesses.batch_size(round(0.7 * shared)),
+        max(2, min(MOST_WIDTH, fewest)), guesses.patience_drop(round(0.1 * shared)), is_private, epsilon, left_out,
+    )  # fmt: skip
+
+
+def check(answers: Answers, folder: Path) -> None:
+    """Build the federation from the file's text, so that what is written also runs; rows are compared in the open,
+    since all tables are here."""
+    settings = Settings.from_mapping(tomllib.loads(write(answers, folder, "federation.toml")))
+    resolved = {
+        name: dataclasses.replace(party, table=str(answers.parties[name].table))
+        for name, party in settings.parties.items()
+    }
+    settings = dataclasses.replace(settings, parties=resolved, data=dataclasses.replace(settings.data, align="exact"))
+    tables = read_tables(settings)
+    if answers.is_private:
+        common = reduce(np.intersect1d, (table.ids for table in tables.values()))
+        tables = {name: table.in_order(common) for name, table in tables.items()}
+    Federation(settings, from_tables(settings, tables))
+
+
+def algorithms_for(task: str, holders: int) -> dict[str, str]:
+    """Those that can serve, each with what it is and what crosses."""
+    found = {}
+    for name, module in ALGORITHMS.items():
+        if (name == "vfedcce" and task == "regression") or (name == "knn" and holders == 2):
+            continue  # no classes to average; with two parties, distances that hide nothing
+        about = (module.__doc__ or "").strip().splitlines()[0].rstrip(".")
+        found[name] = f"{about.partition(': ')[2] or about} (sends {', '.join(module.REVEALS)})"
+    return found
+
+
+def _named(tables: Sequence[Seen], asker: Asker) -> dict[str, Seen]:
+    if len(tables) < 2:
+        raise DataError(f"A federation has two tables at least, one per organisation; found {len(tables)}.")
+    twice = Counter(table.owner for table in tables)
+    found: dict[str, Seen] = {}
+    for number, table in enumerate(tables, 1):
+        guess = table.owner if twice[table.owner] == 1 else f"{table.owner}_{number}"
+        question = f"{table.path.name}: {table.rows:,} rows, {len(table.columns)} columns. Whose is it?"
+        found[asker.text(question, guess, partial(_new_name, found))] = table
+    return found
+
+
+def _new_name(taken: Mapping[str, Seen], name: str) -> str:
+    if name in taken or not name or len(name) > 64 or not all(c.isalnum() or c in "_-" for c in name):
+        raise ConfigError(f"Every party has a name of its own, of letters, digits, '-' and '_'; found {name!r}.")
+    return name
+
+
+def _id(tables: Sequence[Seen], asker: Asker) -> str:
+    def accept(chosen: str) -> str:
+        for table in tables:
+            if chosen not in table.columns:
+                there = ", ".join(map(repr, list(table.columns)[:20]))
+                raise DataError(f"{table.path.name} has no column {chosen!r}, the id; its columns are {there}.")
+            if not table.columns[chosen].could_be_id:
+                raise DataError(
+                    f"{chosen!r} cannot be the id: in {table.path.name} it has {table.columns[chosen].distinct:,} "
+                    f"different values in {table.rows:,} rows, and every row needs its own, whole numbers or text."
+                )
+        return chosen
+
+    return asker.text("By which column do the tables fit together?", guesses.guess_id(tables), accept)
+
+
+def _label(tables: Mapping[str, Seen], id_column: str, asker: Asker) -> tuple[str, str]:
+    guessed, guess = guesses.guess_label(list(tables.values()), id_column)
+    likely = next(name for name, table in tables.items() if table is guessed)
+    columns = [(name, c) for name, table in tables.items() for c in table.columns if c != id_column]
+
+    def accept(chosen: str) -> tuple[str, str]:
+        found = [(name, c) for name, c in columns if chosen in (c, f"{name}.{c}")]
+        if len(found) != 1:
+            where = f"it is in {', '.join(name for name, _ in found)}" if found else "it is in no table"
+            raise DataError(
+                f"The label is one column of one party, as {likely}.{guess}; found {chosen!r}, and {where}."
+            )
+        owner, column = found[0]
+        about = tables[owner].columns[column]
+        if about.gaps or about.distinct < 2:
+            raise DataError(
+                f"'{owner}' has {about.distinct} different values and {about.gaps} gaps in {column!r}, and a label "
+                "needs two values at least and no gaps. Remove these rows, or choose another column."
+            )
+        return owner, column
+
+    owner, column = asker.text("Which column is to be predicted (party.column)?", f"{likely}.{guess}", accept)
+    others = [name for name, c in columns if c == column and name != owner]
+    if others:
+        asker.say(
+            f"{column!r} is also a column of {', '.join(map(repr, others))}. Where several organisations hold labels, "
+            "the algorithm multi_vfl trains with all of them: see [[label_owners]] in the federation file's page."
+        )
+    return owner, column
+
+
+def _rows(tables: Mapping[str, Seen], id_column: str, asker: Asker) -> bool:
+    """Whether the common rows must be found first."""
+    found = guesses.overlap(list(tables.values()), id_column)
+    if found.is_same:
+        asker.say(f"All tables hold the same {found.common:,} rows.")
+        return False
+    held = ", ".join(f"'{name}' {count:,}" for name, count in zip(tables, found.rows, strict=True))
+    asker.say(f"The tables hold different rows ({held}); {found.common:,} are in all of them.")
+    if not asker.yes("Train on these, found by private set intersection?", True):
+        raise DataError("All tables must hold the same rows then. Remove the others, and call colonnade init again.")
+    if find_spec("coincurve") is None:
+        asker.say('That needs a package that is not installed: pip install "colonnade[crypto]".')
+    return True
+
+
+def _whole(given: str) -> int:
+    if not given.isascii() or not given.isdigit() or int(given) < 1:
+        raise ConfigError(f"Epochs are a whole number, at least 1; found {given!r}.")
+    return int(given)
+
+
+def _epsilon(algorithm: str, asker: Asker, parties: Mapping[str, PartyAnswer]) -> float | None:
+    module = ALGORITHMS[algorithm]
+    columns, _ = crossing(module, module.Config())
+    bare = [r for r, event in columns.items() if r not in from_columns(module.REVEALS) and not costs_nothing(event)]
+    if bare:
+        asker.say(f"{algorithm} cannot keep a privacy budget: {', '.join(bare)} leave without noise.")
+        return None
+    others = ", ".join(f"'{name}'" for name, about in parties.items() if about.label is None)
+    if not asker.yes(f"Shall what leaves {others} carry noise, with a privacy budget?", False):
+        return None
+    return asker.text("Which epsilon per row, for the whole run?", "8.0", _above_zero)
+
+
+def _above_zero(given: str) -> float:
+    try:
+        value = float(given)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ConfigError(f"epsilon is a number above 0; found {given!r}.")
+    return value

@@ -1,0 +1,152 @@
+"""A first look at a file that may become a party's table: its columns, and which of them could be ids or labels.
+
+Cells of a CSV are read as text, so that an id such as 007 stays what it is.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from colonnade.datasets.table_files import EXTENSIONS, GAPS
+from colonnade.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FEW = 20
+"""A label with at most so many different values is taken for classes."""
+ID_NAME = re.compile(
+    r"(^|_|\b)(id|ids|uuid|guid|key|ssn|patient|person|customer|client|member|user|account)($|_|\b)", re.I
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """What its cells look like."""
+
+    name: str
+    rows: int
+    distinct: int  # different values, gaps not counted
+    gaps: int
+    numeric: bool
+    whole: bool  # numbers without a fraction
+
+    @property
+    def is_unique(self) -> bool:
+        return self.rows > 0 and self.distinct == self.rows
+
+    @property
+    def is_constant(self) -> bool:
+        return self.distinct <= 1 and not (self.distinct == 1 and self.gaps)
+
+    @property
+    def could_be_id(self) -> bool:
+        return self.is_unique and (self.whole or not self.numeric)
+
+    @property
+    def identifies(self) -> bool:
+        """Told from nearly every other row: as a feature it would be learned by heart, and show whose row it is."""
+        many = self.distinct > 0.9 * max(self.rows - self.gaps, 1) and self.distinct > FEW
+        return many and (not self.numeric or (self.whole and bool(ID_NAME.search(self.name))))
+
+    @property
+    def could_be_label(self) -> bool:
+        return self.gaps == 0 and self.distinct >= 2 and (self.numeric or self.distinct <= max(FEW, self.rows // 20))
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """One file."""
+
+    path: Path
+    frame: pd.DataFrame
+
+    @property
+    def owner(self) -> str:
+        """A party's name, from the file's."""
+        stem = self.path.name[: -len(_extension(self.path))]
+        return "".join(c if c.isalnum() or c in "_-" else "_" for c in stem)[:64].strip("_") or "party"
+
+    @property
+    def rows(self) -> int:
+        return len(self.frame)
+
+    @cached_property
+    def columns(self) -> dict[str, Column]:
+        return {name: _column(self.frame[name]) for name in self.frame.columns}
+
+    def ids(self, column: str) -> frozenset[str]:
+        return frozenset(self.frame[column].astype(str))
+
+
+def look(path: Path) -> Seen:
+    """Read a file, or say why it cannot be a table."""
+    import pandas as pd
+
+    extension = _extension(path)
+    if not path.is_file():
+        raise DataError(f"There is no file {path}. Give the tables as they are called, or leave them out to be asked.")
+    try:
+        if extension == ".parquet":
+            frame = pd.read_parquet(path)
+            frame.columns = frame.columns.astype(str)
+        else:
+            _refuse_ragged(path, extension)
+            frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    except DataError:
+        raise
+    except Exception as error:  # readers have many; their texts may quote cells
+        kind = "a Parquet file" if extension == ".parquet" else "a UTF-8 CSV file whose rows all fit its header"
+        raise DataError(f"{path} is not {kind} ({type(error).__name__}). Export it again.") from None
+    if not len(frame) or len(frame.columns) < 2:
+        raise DataError(
+            f"{path} has {len(frame)} rows and {len(frame.columns)} columns, and a table needs rows, an id column and "
+            "another column. Is it separated by commas?"
+        )
+    return Seen(path, frame)
+
+
+def files_in(folder: Path) -> list[Path]:
+    """All that could be tables."""
+    return sorted(path for path in folder.iterdir() if path.is_file() and path.name.lower().endswith(EXTENSIONS))
+
+
+def _extension(path: Path) -> str:
+    for extension in sorted(EXTENSIONS, key=len, reverse=True):
+        if path.name.lower().endswith(extension):
+            return extension
+    raise DataError(f"{path} cannot be a table: its name must end in one of {', '.join(EXTENSIONS)}. Save it as one.")
+
+
+def _refuse_ragged(path: Path, extension: str) -> None:
+    """pandas would rename a column that occurs twice, and take a cell too many for an index."""
+    import gzip
+    import io
+
+    opened: Any = gzip.open if extension == ".csv.gz" else Path.open
+    with opened(path, "rb") as stream:
+        rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""))
+        header = next(rows, [])
+        first = next(filter(None, rows), [])
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice:
+        raise DataError(f"{path} has the column {twice[0]!r} more than once. Rename one of them.")
+    if len(first) > len(header):
+        raise csv.Error("rows wider than the header")
+
+
+def _column(cells: pd.Series[Any]) -> Column:
+    import pandas as pd
+
+    name = str(cells.name)
+    text = pd.api.types.is_object_dtype(cells.dtype) or pd.api.types.is_string_dtype(cells.dtype)
+    filled = cells[~(cells.isna() | cells.isin(GAPS))] if text else cells.dropna()
+    numbers = pd.to_numeric(filled, errors="coerce") if not pd.api.types.is_bool_dtype(cells.dtype) else None
+    numeric = numbers is not None and len(filled) > 0 and not bool(numbers.isna().any())
+    whole = numeric and bool((numbers % 1 == 0).all()) if numbers is not None else False
+    return Column(name, len(cells), int(filled.nunique()), len(cells) - len(filled), numeric, whole)

@@ -1,0 +1,124 @@
+"""A federation file with a word on every setting."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from colonnade.algorithms import find
+from colonnade.federation.rules import from_columns
+from colonnade.federation.settings import to_toml
+
+PLACE = 34
+"""Where comments begin."""
+
+
+@dataclass(frozen=True)
+class PartyAnswer:
+    """One organisation's part of the file."""
+
+    table: Path
+    label: str | None = None
+    columns: tuple[str, ...] | None = None  # None: all but id and label
+
+
+@dataclass(frozen=True)
+class Answers:
+    """All that the questions found out."""
+
+    parties: Mapping[str, PartyAnswer]
+    id: str
+    task: str
+    algorithm: str
+    epochs: int
+    batch_size: int
+    width: int
+    patience_drop: float
+    is_private: bool  # rows are found by private set intersection
+    epsilon: float | None = None  # a budget for every party without labels
+    left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def write(answers: Answers, folder: Path, name: str) -> str:
+    """The file's text; paths are relative to the folder it will be in."""
+    return "\n".join(_lines(answers, folder, name)) + "\n"
+
+
+def _lines(answers: Answers, folder: Path, name: str) -> Iterator[str]:
+    algorithm = find(answers.algorithm)
+    yield f"# Written by colonnade init. What will it take?  colonnade plan {name}"
+    yield f"# Train:                                         colonnade run {name}"
+    yield ""
+    yield "[algorithm]"
+    yield _line("name", answers.algorithm, "colonnade algorithms lists all, with their settings")
+    yield f"# {(algorithm.__doc__ or '').strip().splitlines()[0]}"
+    yield "# What crosses, and what it tells:"
+    yield from (f"#   {release}: {tells}" for release, tells in algorithm.REVEALS.items())
+    yield from ("", "[data]")
+    yield _line("id", answers.id, "the column by which the tables fit together")
+    if answers.is_private:
+        yield _line("align", "private", "the tables hold different rows: those that all share are found in private")
+    else:
+        yield _line("align", "exact", "all tables hold the same rows, in any order")
+    yield _line("validation", 0.1, "share of the rows that decides when to stop")
+    yield _line("test", 0.2, "share of the rows that tells how good the model is; never trained on")
+    yield _line("task", answers.task, "what the label is: classes, or a number (regression)")
+    yield from ("", "[model]" + " " * (PLACE - 7) + "# of every party, unless it names its own")
+    yield _line("name", "mlp", '"linear", "cnn", or any torch module, as "my_package.nets:Tower"')
+    yield _line("hidden", [32], "widths of the hidden layers")
+    yield _line("width", answers.width, "numbers a row that a party sends: fewer send less and show less")
+    yield from ("", "[train]")
+    yield _line("epochs", answers.epochs, "at most: early_stop = false trains them all")
+    yield _line("patience_drop", answers.patience_drop, "it stops when the validation score fell by more than this")
+    yield _line("batch_size", answers.batch_size, "rows at a time; an exchange between the parties each")
+    yield from ("", "[federation]")
+    yield _line("seed", 0, "decides the split, the batches and the first weights")
+    for party, about in answers.parties.items():
+        yield from _party(party, about, answers, folder)
+
+
+def _party(party: str, about: PartyAnswer, answers: Answers, folder: Path) -> Iterator[str]:
+    what = "holds the labels, and drives" if about.label is not None else "holds columns about the same rows"
+    yield from ("", _heading(f"parties.{_key(party)}", what))
+    yield _line("table", Path(os.path.relpath(about.table, folder)).as_posix(), "relative to this file")
+    if about.label is not None:
+        yield _line("label", about.label, "to be predicted")
+    for column, why in answers.left_out.get(party, {}).items():
+        yield f"# left out: {_one_line(column)} {why}"
+    if about.columns is not None:
+        yield _line("columns", list(about.columns), "")
+    release = from_columns(find(answers.algorithm).REVEALS)[0]
+    if about.label is not None:
+        return
+    if answers.epsilon is None:
+        yield f"# outbox.{release} = {NOISE}   # with a budget: noise for every row"
+        yield "# budget = { epsilon = 8.0 }"
+        return
+    yield _heading(f"parties.{_key(party)}.outbox", "this owner's rules for what leaves")
+    yield f"{release} = {NOISE}   # sigma: the least noise that lasts for all epochs"
+    yield _heading(f"parties.{_key(party)}.budget", "what each of its rows may pay in all; then it is refused")
+    yield _line("epsilon", answers.epsilon, "smaller protects more")
+    yield _line("delta", 1e-5, "the chance that epsilon does not hold")
+
+
+NOISE = '{ mechanism = { name = "gaussian", clip = 1.0, sigma = "auto" } }'
+
+
+def _line(key: str, value: Any, why: str) -> str:
+    text = to_toml({key: value}).strip()
+    return f"{text:<{PLACE}}# {why}" if why else text
+
+
+def _heading(name: str, why: str) -> str:
+    return f"{f'[{name}]':<{PLACE}}# {why}"
+
+
+def _key(name: str) -> str:
+    return to_toml({name: 0}).partition(" = ")[0]
+
+
+def _one_line(text: str) -> str:
+    return to_toml({"c": text}).strip().partition(" = ")[2]

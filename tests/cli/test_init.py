@@ -1,0 +1,118 @@
+"""`colonnade init`: by guesses and by answers; what it writes, runs at once."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli.called import Caller
+from tests.planning.three import frames
+
+from colonnade.federation import Settings
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three tables in an empty folder: rows overlap in part, a column is constant, another names everybody."""
+    for number, (name, frame) in enumerate(frames(120).items()):
+        some = frame.sample(frac=0.9, random_state=number)
+        if name == "clinic":
+            some.insert(1, "ward", "A")
+            some.insert(2, "name", [f"person {n}" for n in range(len(some))])
+        if name == "lab":
+            some.to_parquet(tmp_path / "lab.parquet", index=False)
+        else:
+            some.to_csv(tmp_path / f"{name}.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+
+
+def test_with_yes_it_asks_nothing_and_the_file_runs(call: Caller, folder: Path) -> None:
+    pytest.importorskip("coincurve")
+    called = call("init", "--yes")
+    assert called.code == 0, called.err
+    for part in (
+        "are in all of them",
+        "'ward' has one value only",
+        "'name' has 108 different values",
+        "colonnade plan",
+    ):
+        assert part in called.out, part
+    settings = Settings.from_toml(folder / "federation.toml")
+    assert list(settings.parties) == ["clinic", "lab", "scan"]
+    assert settings.parties["clinic"].columns == ("age", "weight")
+    assert settings.data.align == "private"
+    planned = json.loads(call("plan", "federation.toml", "--json").out)
+    done = json.loads(call("run", "federation.toml", "--json").out)
+    assert planned["rows"] == done["rows"]
+    assert done["metrics"]["test"]["accuracy"] > 0.6
+
+
+def test_answers_are_asked_again_until_they_can_be(call: Caller, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("coincurve")
+    pytest.importorskip("dp_accounting")
+    answer(
+        monkeypatch,
+        "y", "y", "n",  # scan.csv does not take part
+        "the clinic", "hospital", "",  # a name has no space
+        "age", "",  # no id
+        "shoes", "hospital.diagnosis", "",
+        "", "nonsense", "fdml", "many", "2", "y", "-3", "4",
+    )  # fmt: skip
+    called = call("init", "--out", "two.toml")
+    assert called.code == 0, called.err
+    for part in (
+        "name of its own",
+        "'age' cannot be the id",
+        "it is in no table",
+        "no 'nonsense' here",
+        "at least 1",
+        "above 0",
+    ):
+        assert part in called.out.replace("\n", " ") or "no column 'age'" in called.out, part
+    settings = Settings.from_toml(folder / "two.toml")
+    assert list(settings.parties) == ["hospital", "lab"]
+    assert (settings.algorithm, settings.train.epochs) == ("fdml", 2)
+    assert settings.parties["lab"].budget == {"epsilon": 4.0, "delta": 1e-5}
+    assert call("run", "two.toml", "--quiet").code == 0
+
+
+def test_a_file_is_not_replaced_without_force(call: Caller, folder: Path) -> None:
+    (folder / "federation.toml").write_text("mine")
+    assert "--force" in call.fails(2, "init", "--yes")
+    assert (folder / "federation.toml").read_text() == "mine"
+    assert call("init", "--yes", "--force").code == 0
+    assert (folder / "federation.toml").read_text() != "mine"
+
+
+def test_tables_elsewhere_are_named_from_where_the_file_is(call: Caller, folder: Path) -> None:
+    (folder / "there").mkdir()
+    assert call("init", "clinic.csv", "lab.parquet", "--yes", "--out", "there/f.toml").code == 0
+    text = (folder / "there" / "f.toml").read_text()
+    assert 'table = "../clinic.csv"' in text
+    assert Settings.from_toml(folder / "there" / "f.toml").parties["lab"].table == str(folder / "lab.parquet")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.csv", "clinic.csv"], "There is no file nowhere.csv"),
+        (["clinic.csv"], "two tables at least"),
+        (["clinic.csv", "scan.csv", "--out", "no/f.toml"], "There is no folder no"),
+    ],
+)
+def test_bad_arguments(arguments: list[str], words: str, call: Caller, folder: Path) -> None:
+    assert words in call.fails(2, "init", *arguments, "--yes")
+    assert not list(folder.glob("*.toml"))
+
+
+def test_an_empty_folder(call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "There is no table in this folder" in call.fails(2, "init")

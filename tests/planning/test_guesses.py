@@ -1,0 +1,93 @@
+"""Guesses from tables: the id, the label, what to leave out, how rows fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from colonnade.errors import DataError
+from colonnade.planning import guesses
+from colonnade.planning.tables import Column, Seen
+
+ROWS = 40
+
+
+def table(name: str, rows: int = ROWS, first: int = 0, **columns: Any) -> Seen:
+    ids = [f"P{n:03d}" for n in range(first, first + rows)]
+    return Seen(Path(f"{name}.csv"), pd.DataFrame({"person": ids, **columns}))
+
+
+def numbers(step: float = 0.5) -> list[float]:
+    return [step * n + 0.25 for n in range(ROWS)]
+
+
+CLINIC = table(
+    "clinic", index=range(ROWS), age=numbers(), sex=["m", "f"] * 20, outcome=["ill", "well"] * 20, site=["A"] * ROWS
+)
+LAB = table("lab", index=range(ROWS), iron=numbers(), kind=["a", "b"] * 20)
+
+
+def test_the_id_is_unique_and_in_all_tables_and_has_an_ids_name() -> None:
+    assert guesses.guess_id([CLINIC, LAB]) == "person"
+    plain = [Seen(t.path, t.frame.rename(columns={"person": "row"})) for t in (CLINIC, LAB)]
+    assert guesses.guess_id(plain) == "row"  # the first that could be
+
+
+def test_no_id() -> None:
+    other = Seen(Path("lab.csv"), LAB.frame.rename(columns={"person": "who", "index": "number"}))
+    with pytest.raises(DataError, match=r"under one name. Rename it in the files: clinic.csv has person"):
+        guesses.guess_id([CLINIC, other])
+    twice = Seen(Path("lab.csv"), pd.concat([LAB.frame, LAB.frame]))
+    with pytest.raises(DataError, match=r"lab.csv: 40 different values in 80 rows"):
+        guesses.guess_id([CLINIC, twice])
+
+
+def test_the_label_has_a_labels_name_or_few_values_at_the_end() -> None:
+    assert guesses.guess_label([LAB, CLINIC], "person") == (CLINIC, "outcome")
+    plain = table("bank", income=numbers(), age=numbers(), paid=[0, 1] * 20)
+    assert guesses.guess_label([table("shop", spent=numbers()), plain], "person") == (plain, "paid")
+    with pytest.raises(DataError, match="No column can be the label"):
+        guesses.guess_label([table("a", x=["one"] * ROWS)], "person")
+
+
+@pytest.mark.parametrize(
+    ("column", "task"),
+    [
+        (Column("y", 100, 2, 0, numeric=True, whole=True), "classification"),
+        (Column("y", 100, 10, 0, numeric=False, whole=False), "classification"),
+        (Column("y", 100, 90, 0, numeric=True, whole=False), "regression"),
+        (Column("y", 100, 50, 0, numeric=True, whole=True), "regression"),
+    ],
+)
+def test_the_task(column: Column, task: str) -> None:
+    assert guesses.guess_task(column) == task
+
+
+def test_how_rows_fit() -> None:
+    later = table("late", first=10, x=numbers())
+    assert guesses.overlap([CLINIC, LAB], "person") == guesses.Overlap((40, 40), 40)
+    assert guesses.overlap([CLINIC, LAB], "person").is_same
+    found = guesses.overlap([CLINIC, later], "person")
+    assert (found.common, found.is_same) == (30, False)
+    with pytest.raises(DataError, match="No value of 'person' is in all tables"):
+        guesses.overlap([CLINIC, table("other", first=100, x=numbers())], "person")
+
+
+def test_what_is_no_use_is_left_out() -> None:
+    odd = table("odd", x=numbers(), empty=[None] * ROWS, note=[f"n{n}" for n in range(ROWS)], outcome=[0, 1] * 20)
+    assert set(guesses.left_out(odd, "person", "outcome")) == {"empty", "note", "outcome"}
+    assert guesses.left_out(CLINIC, "person", "outcome")["site"] == "has one value only"
+    assert set(guesses.left_out(LAB, "person", "outcome")) == set()
+
+
+@pytest.mark.parametrize(("rows", "size"), [(10, 16), (300, 32), (1000, 64), (10_000, 1024), (10**6, 1024)])
+def test_a_batch_is_about_an_eighth_of_few_rows(rows: int, size: int) -> None:
+    assert guesses.batch_size(rows) == size
+
+
+@pytest.mark.parametrize(("rows", "drop"), [(1, 0.2), (45, 0.07), (100, 0.03), (10**4, 0.02)])
+def test_a_few_rows_do_not_stop_a_run(rows: int, drop: float) -> None:
+    assert guesses.patience_drop(rows) == drop

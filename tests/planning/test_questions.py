@@ -1,0 +1,143 @@
+"""Answers become a file that runs; what cannot be is refused with the cure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import pandas as pd
+import pytest
+from tests.planning.three import frames
+
+from colonnade.errors import ColonnadeError, ConfigError
+from colonnade.planning import questions
+from colonnade.planning.questions import Silent, algorithms_for, ask, check
+from colonnade.planning.template import Answers
+
+T = TypeVar("T")
+
+
+class Scripted(Silent):
+    """Answers some questions, by a word in them, and takes the other guesses."""
+
+    def __init__(self, **answers: str) -> None:
+        super().__init__()
+        self.answers, self.said = answers, list[str]()
+
+    def text(self, question: str, default: str, accept: Callable[[str], T]) -> T:
+        return accept(next((given for word, given in self.answers.items() if word in question), default))
+
+    def choose(self, question: str, options: Mapping[str, str], default: str) -> str:
+        given = self.text(question, default, str)
+        assert given in options
+        return given
+
+    def yes(self, question: str, default: bool) -> bool:
+        return self.text(question, "yes" if default else "no", str) == "yes"
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+def tables(folder: Path, keep: float = 1.0) -> list[Path]:
+    paths = []
+    for number, (name, frame) in enumerate(frames().items()):
+        path = folder / f"{name}.csv"
+        frame.sample(frac=keep, random_state=number).to_csv(path, index=False)
+        paths.append(path)
+    return paths
+
+
+def test_all_guesses(tmp_path: Path) -> None:
+    silent = Scripted()
+    found = ask(tables(tmp_path), silent)
+    assert list(found.parties) == ["clinic", "lab", "scan"]
+    assert (found.id, found.task, found.algorithm) == ("patient", "classification", "vimadmm")
+    assert found.parties["clinic"].label == "diagnosis"
+    assert [party.columns for party in found.parties.values()] == [None] * 3
+    assert not found.is_private
+    assert found.epsilon is None
+    assert "All tables hold the same 90 rows." in silent.said
+    check(found, tmp_path)
+
+
+def test_answers_take_the_place_of_guesses(tmp_path: Path) -> None:
+    given = Scripted(
+        **{"lab.csv": "laboratory", "predicted": "clinic.age", "kind of label": "regression", "algorithm": "fdml"},
+        **{"epochs": "4", "noise": "yes", "epsilon": "2.5"},
+    )
+    found = ask(tables(tmp_path, keep=0.9), given)
+    assert list(found.parties) == ["clinic", "laboratory", "scan"]
+    assert (found.parties["clinic"].label, found.task, found.algorithm) == ("age", "regression", "fdml")
+    assert (found.epochs, found.epsilon, found.is_private) == (4, 2.5, True)
+    assert any("90" not in line and "are in all of them" in line for line in given.said)
+    check(found, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ({"lab.csv": "clinic"}, "name of its own"),
+        ({"lab.csv": "a/b"}, "name of its own"),
+        ({"fit together": "age"}, "'age' cannot be the id: in clinic.csv"),
+        ({"fit together": "shoes"}, "no column 'shoes'"),
+        ({"predicted": "shoes"}, "it is in no table"),
+        ({"predicted": "patient"}, "it is in no table"),
+        ({"epochs": "ten"}, "a whole number, at least 1"),
+        ({"noise": "yes", "epsilon": "-1"}, "above 0"),
+        ({"noise": "yes", "epsilon": "much"}, "above 0"),
+    ],
+)
+def test_answers_that_cannot_be(script: dict[str, str], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ColonnadeError, match=words):
+        ask(tables(tmp_path), Scripted(**script))
+
+
+def test_rows_must_be_found_or_be_the_same(tmp_path: Path) -> None:
+    with pytest.raises(ColonnadeError, match="must hold the same rows then"):
+        ask(tables(tmp_path, keep=0.9), Scripted(**{"private set": "no"}))
+
+
+def test_one_table_is_no_federation(tmp_path: Path) -> None:
+    with pytest.raises(ColonnadeError, match="two tables at least"):
+        ask(tables(tmp_path)[:1], Scripted())
+
+
+def test_a_second_table_with_the_label_is_pointed_out_and_does_not_tell_it(tmp_path: Path) -> None:
+    paths = tables(tmp_path)
+    lab = pd.read_csv(paths[1]).merge(pd.read_csv(paths[0])[["patient", "diagnosis"]], on="patient")
+    lab.assign(site="A").to_csv(paths[1], index=False)
+    scripted = Scripted()
+    found = ask(paths, scripted)
+    assert found.parties["lab"].columns == ("iron", "zinc")
+    assert any("multi_vfl" in line for line in scripted.said)
+    assert any("'site' has one value only" in line for line in scripted.said)
+
+
+def test_two_files_of_one_name_are_two_parties(tmp_path: Path) -> None:
+    first, second, third = tables(tmp_path)
+    (tmp_path / "more").mkdir()
+    other = second.rename(tmp_path / "more" / "clinic.csv")
+    assert list(ask([first, other, third], Scripted()).parties) == ["clinic_1", "clinic_2", "scan"]
+
+
+def test_a_budget_that_could_not_be_kept_is_not_asked_for(tmp_path: Path) -> None:
+    scripted = Scripted(algorithm="knn", noise="yes")
+    assert ask(tables(tmp_path), scripted).epsilon is None
+    assert "knn cannot keep a privacy budget: total, neighbours leave without noise." in scripted.said
+
+
+def test_only_algorithms_that_can_serve_are_offered() -> None:
+    assert "knn" in algorithms_for("classification", 3)
+    assert "knn" not in algorithms_for("classification", 2)  # encrypted distances would hide nothing
+    assert "vfedcce" not in algorithms_for("regression", 3)
+    assert all(line.isprintable() and "sends" in line for line in algorithms_for("classification", 3).values())
+
+
+def test_what_would_not_run_is_not_written(tmp_path: Path) -> None:
+    found = ask(tables(tmp_path), Scripted())
+    wrong = Answers(**{**vars(found), "algorithm": "knn", "epsilon": None, "batch_size": 0})
+    with pytest.raises(ConfigError):
+        check(wrong, tmp_path)
+    assert questions.DEFAULT in algorithms_for("classification", 2)

@@ -1,0 +1,50 @@
+"""The file that is written reads back as what was answered, whatever names are in it."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from colonnade.algorithms import ALGORITHMS
+from colonnade.federation import Settings
+from colonnade.planning.template import Answers, PartyAnswer, write
+
+PARTIES = {
+    "clinic": PartyAnswer(Path("/data/the clinic.csv"), label='a "label"', columns=("a#b", "größe", "c\\d")),
+    "lab-2": PartyAnswer(Path("/data/in/lab.csv")),
+}
+
+
+def answers(**changes: object) -> Answers:
+    given = {"epsilon": None, "left_out": {"clinic": {'od"d\n': "has one value only"}}, **changes}
+    algorithm = str(given.pop("algorithm", "vimadmm"))
+    return Answers(PARTIES, "i d", "classification", algorithm, 7, 32, 4, 0.07, True, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("epsilon", [None, 4.0])
+def test_it_reads_back(algorithm: str, epsilon: float | None) -> None:
+    text = write(answers(algorithm=algorithm, epsilon=epsilon), Path("/data"), "federation.toml")
+    settings = Settings.from_mapping(tomllib.loads(text))
+    assert settings.algorithm == algorithm
+    assert (settings.data.id, settings.data.align, settings.data.task) == ("i d", "private", "classification")
+    assert (settings.train.epochs, settings.train.batch_size, settings.train.patience_drop) == (7, 32, 0.07)
+    assert settings.model["width"] == 4
+    clinic, lab = settings.parties.values()
+    assert (clinic.table, clinic.label, clinic.columns) == ("the clinic.csv", 'a "label"', ("a#b", "größe", "c\\d"))
+    assert (lab.table, lab.label, lab.columns) == ("in/lab.csv", None, None)
+    budget = lab.limit("lab-2")
+    assert (budget and budget.epsilon) == epsilon
+    assert bool(lab.outbox) is (epsilon is not None)
+    assert not clinic.outbox
+
+
+def test_every_setting_has_a_word() -> None:
+    text = write(answers(epsilon=4.0), Path("/data"), "two.toml")
+    for line in text.splitlines():
+        is_setting = " = " in line and not line.startswith("#")
+        assert "#" in line or not is_setting or line.startswith("columns"), line
+    assert "colonnade plan two.toml" in text
+    assert '# left out: "od\\"d\\u000a" has one value only' in text
