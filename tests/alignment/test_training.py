@@ -9,7 +9,7 @@ from tests.federation.small import equal, federation, frames, models_of, quick, 
 
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation
-from colonnade.federation.run_directory import load
+from colonnade.federation.loading import load
 
 PRIVATE = quick(data={"align": "private"})
 

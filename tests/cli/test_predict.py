@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import pytest
 from tests.cli.called import Caller
-from tests.federation.small import frames, write
+from tests.federation.small import frames, quick, write
 
 from colonnade.federation import Federation, load
 
@@ -97,3 +101,79 @@ def test_a_damaged_run_is_code_2(call: Caller, finished: Path, tmp_path: Path) -
     assert "checkpoint.json is damaged" in call.fails(
         2, "predict", tmp_path / "run", "--rows", ids_file(tmp_path, ["P001"])
     )
+
+
+def test_many_rows_are_predicted_and_written_piece_by_piece(
+    call: Caller, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["colonnade.cli.predict"], "PIECE", 7)
+    ids = frames()["lab"]["patient"].tolist()
+    ids = [*ids[:30], *ids[:4], *ids[20:40]]  # some again, in other pieces
+    rows, frame = ids_file(tmp_path, ids), expected(finished, ids)
+    for name, read in (("p.csv", pd.read_csv), ("p.parquet", pd.read_parquet)):
+        before = len(left(finished))
+        called = call("predict", finished / "run", "--rows", rows, "--out", tmp_path / name)
+        assert called.code == 0
+        pd.testing.assert_frame_equal(read(tmp_path / name), frame, check_dtype=False, rtol=1e-5)
+        assert "54/54 rows" in called.err
+        # what left the laboratory is written down: every row once, though 14 were asked for twice
+        assert sum(entry["shape"][0] for entry in left(finished)[before:]) == 40
+    assert call("predict", finished / "run", "--rows", rows, "--out", tmp_path / "p.csv", "--quiet").err == ""
+
+
+def left(finished: Path) -> list[dict[str, Any]]:
+    """What crossed from the laboratory after training."""
+    file = finished / "run" / "parties" / "lab" / "ledger-after.jsonl"
+    entries = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [entry for entry in entries if entry["direction"] == "out"]
+
+
+RULE = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 4.0}}}
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Path:
+    """A run whose laboratory counts what its rows are released with."""
+    lab = {"outbox": RULE, "budget": {"epsilon": 3.0}}  # two appearances of a row cost 2.94
+    settings = quick(parties={"lab": lab}, train={"epochs": 2, "early_stop": False})
+    Federation.from_toml(write(tmp_path, settings=settings)).fit(tmp_path / "run")
+    return tmp_path
+
+
+def test_what_was_predicted_before_a_budget_was_spent_is_kept(
+    call: Caller, private: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["colonnade.cli.predict"], "PIECE", 5)
+    one = load(private / "run")
+    spent, fresh = (one.holdings.ids[one.batches.splits[split]].tolist() for split in ("train", "test"))
+    rows, out = ids_file(private, fresh[:8] + spent[:3]), private / "p.csv"
+    message = call.fails(4, "predict", private / "run", "--rows", rows, "--out", out, "--quiet")
+    assert "The first 5 predictions are in" in message
+    assert not out.exists()
+    assert pd.read_csv(private / "p.partial.csv")["patient"].tolist() == fresh[:5]
+    assert not list(private.glob(".p*"))
+
+
+def test_a_budget_is_counted_by_one_process_at_a_time(call: Caller, private: Path) -> None:
+    rows = ids_file(private, ["P001"])
+    lock = private / "run" / "parties" / "lab" / ".spent.journal.lock"
+    holding = (
+        "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_EX); print('holding', flush=True); "
+        "sys.stdin.read()"
+    )
+    command = [sys.executable, "-S", "-c", holding, str(lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "holding\n"
+        message = call.fails(2, "predict", private / "run", "--rows", rows)
+        assert "is counted by one process at a time, and another one releases under it now" in message
+        assert call("privacy", private / "run").code == 0  # whoever reads need not wait
+        other.stdin.close()
+    assert call("predict", private / "run", "--rows", rows).code in (0, 4)
+
+
+def test_another_engine_has_its_own_tables(call: Caller, finished: Path, tmp_path: Path) -> None:
+    for option in ("--table=lab=x.csv", "--as=clinic", "--model=own"):
+        message = call.fails(2, "predict", finished / "run", "--rows", "r.csv", "--engine", "flare-sim", option)
+        assert "are for --engine in-process" in message

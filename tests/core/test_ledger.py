@@ -145,3 +145,18 @@ def test_rewinding_without_a_file_starts_one_at_nothing(tmp_path: Path) -> None:
     ledger = Ledger("bank")
     ledger.rewind(tmp_path / "ledger.jsonl", {"position": 0, "bytes": []})
     assert ledger.position == 0
+
+
+def test_what_is_followed_is_in_the_file_as_it_is_written(tmp_path: Path) -> None:
+    ledger = filled([("out", "shop", 2)])
+    ledger.flush(tmp_path / "ledger.jsonl")
+    ledger.follow(tmp_path / "after.jsonl")
+    for number in range(1, 4):
+        ledger.write("out", "shop", pair(3))
+        assert len((tmp_path / "after.jsonl").read_text().splitlines()) == number * len(pair(3).crossing())
+    assert ledger.entries == []
+    kept = (tmp_path / "ledger.jsonl").read_text()
+    ledger.rewind(tmp_path / "ledger.jsonl", {"position": 1, "bytes": []})  # training goes on, in its own file
+    ledger.write("out", "shop", pair(3))
+    assert len((tmp_path / "after.jsonl").read_text().splitlines()) == 3 * len(pair(3).crossing())
+    assert kept.startswith((tmp_path / "ledger.jsonl").read_text())

@@ -16,7 +16,7 @@ from colonnade import datasets
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation
 from colonnade.federation.federation import tables_of
-from colonnade.federation.holdings import Holdings, from_dataset, from_tables
+from colonnade.federation.holdings import Holdings, Index, from_dataset, from_tables
 from colonnade.optim.losses import CrossEntropy, Logistic, Squared
 
 PARTIES = {"clinic": {"label": "diagnosis"}, "lab": {}}
@@ -263,3 +263,14 @@ def test_party_settings_for_nobody_are_refused() -> None:
         ConfigError, match=r"\[parties\.client_1\] is no party of this federation \(did you mean 'client_01'"
     ):
         Federation.from_settings(settings_of(**tables))
+
+
+def test_an_index_finds_each_id_as_a_dict_would() -> None:
+    random = np.random.default_rng(0)
+    ids = random.permutation(np.array([f"P{number}" for number in range(500)]))
+    position = {one: at for at, one in enumerate(ids.tolist())}
+    wanted = np.array([f"P{number}" for number in random.integers(0, 1000, 300)] + ["", "P", "zzz", "P00"])
+    rows, there = Index(ids).find(wanted)
+    assert there.tolist() == [one in position for one in wanted.tolist()]
+    assert rows[there].tolist() == [position[one] for one in wanted[there].tolist()]
+    assert Index(ids[:0]).find(wanted)[1].sum() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +121,34 @@ def test_rows_that_a_party_lacks_are_named(tmp_path: Path) -> None:
     gone = frames()["lab"]["patient"].iloc[0]
     with pytest.raises(DataError, match=r"'lab' lacks 1 of the ids asked for\. Remove"):
         load(tmp_path / "run", ids=[gone], frames=given)
+
+
+def test_all_rows_of_the_tables_can_be_loaded_new_ones_too(tmp_path: Path) -> None:
+    one = Federation.from_toml(write(tmp_path / "tables"))
+    one.fit(tmp_path / "run")
+    both = {name: pd.concat([frame, fresh()[name]]) for name, frame in frames().items()}
+    both["lab"] = both["lab"].iloc[1:]  # all but one are held by both
+    again = load(tmp_path / "run", ids="all", frames=both)
+    assert again.holdings.ids.tolist() == sorted(set(both["lab"]["patient"]))
+    known = sorted(set(both["lab"]["patient"]) - set(fresh()["lab"]["patient"]))
+    np.testing.assert_allclose(again.predict(known).scores, one.predict(known).scores, rtol=1e-5)
+    other = {**both, "lab": fresh()["lab"].assign(patient="X" + fresh()["lab"]["patient"])}
+    with pytest.raises(DataError, match="There is no row to predict"):
+        load(tmp_path / "run", ids="all", frames=other)
+
+
+def test_what_crosses_after_training_is_written_down_beside_the_training(tmp_path: Path) -> None:
+    one = Federation.from_toml(write(tmp_path / "tables"))
+    one.fit(tmp_path / "run")
+    lab = tmp_path / "run" / "parties" / "lab"
+    training = (lab / "ledger.jsonl").read_text()
+    load(tmp_path / "run", ids=["P003", "P001"]).predict(["P001"])
+    load(tmp_path / "run").evaluate("test")
+    entries = [json.loads(line) for line in (lab / "ledger-after.jsonl").read_text().splitlines()]
+    assert [(e["direction"], e["batch"], e["shape"]) for e in entries] == [
+        ("out", "predict[0:1]", [1, 4]),
+        ("out", "test[0:16]", [16, 4]),
+    ]
+    assert (lab / "ledger.jsonl").read_text() == training
+    Federation.from_toml(tmp_path / "tables" / "federation.toml").fit(tmp_path / "run", resume=True)
+    assert len((lab / "ledger-after.jsonl").read_text().splitlines()) == 2

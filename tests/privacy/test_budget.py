@@ -14,7 +14,7 @@ from torch import Generator
 
 from colonnade.core import NON_PRIVATE, Batches, DpEvent, Outbox, Rule
 from colonnade.core.checks import from_mapping
-from colonnade.errors import BudgetExhausted, ConfigError
+from colonnade.errors import BudgetExhausted, CheckpointError, ConfigError
 from colonnade.privacy import Account, Budget, Gaussian
 from colonnade.privacy.accounting import key_of, known_batch
 
@@ -227,3 +227,25 @@ WRONG = [
 def test_a_bad_budget_is_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         from_mapping(Budget, given, where="[parties.lab.budget]")
+
+
+def test_two_accounts_with_one_journal_count_what_both_release(tmp_path: Path) -> None:
+    one, two = account(cost(2) + 0.01), account(cost(2) + 0.01)
+    for mine in (one, two):
+        mine.keep(tmp_path / "spent.journal")
+    one.charge("embedding", "test[0:5]", 5, NOISE)
+    assert two.charge("embedding", "test[0:5]", 5, NOISE) == pytest.approx(cost(2))
+    with pytest.raises(BudgetExhausted):
+        one.charge("embedding", "test[4:5]", 1, NOISE)
+    assert torch.equal(one.state()["counts"], two.state()["counts"])
+
+
+def test_an_account_whose_run_was_trained_further_must_be_loaded_again(tmp_path: Path) -> None:
+    trained, old = account(), account()
+    for mine in (trained, old):
+        mine.keep(tmp_path / "spent.journal")
+    epoch(trained, 0)
+    trained.settled()
+    with pytest.raises(CheckpointError, match="trained further since 'lab' was loaded"):
+        old.charge("embedding", "test[0:5]", 5, NOISE)
+    trained.charge("embedding", "test[0:5]", 5, NOISE)

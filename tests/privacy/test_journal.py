@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from colonnade.core import DpEvent
+from colonnade.errors import ConfigError
 from colonnade.privacy.journal import Journal, Record
 
 
@@ -60,3 +62,28 @@ def test_clearing_starts_anew(tmp_path: Path) -> None:
     journal.clear()
     journal.append(record("new", 1))
     assert [name for name, _, _ in told(journal)] == ["new"]
+
+
+def test_a_claim_is_shared_in_one_process_and_ends_with_its_last_holder(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    first, second = journal.claim(), Journal(tmp_path / "journal").claim()
+    assert first is second
+    lock = tmp_path / ".journal.lock"
+    with lock.open() as other, pytest.raises(OSError, match="unavailable"):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    del first, second
+    with lock.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(ConfigError, match="counted by one process at a time"):
+            journal.claim()
+
+
+def test_it_says_how_often_it_was_cleared_and_is_read_on_from_anywhere(tmp_path: Path) -> None:
+    journal = written(tmp_path / "journal", 3, 2)
+    ends = [end for _, end in journal.read_on(0)]
+    assert ends[-1] == journal.size
+    assert [record.name for record, _ in journal.read_on(ends[0])] == ["x1"]
+    assert list(journal.read_on(ends[1])) == []
+    assert journal.cleared == 0
+    journal.clear()
+    assert (journal.cleared, journal.size) == (1, 0)

@@ -2,90 +2,231 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from colonnade.cli.console import Json, a_run, console
-from colonnade.errors import ConfigError, DataError, InputError
+from colonnade.cli.console import Json, Quiet, a_run, console, error_console
+from colonnade.errors import ColonnadeError, ConfigError, DataError, InputError
 from colonnade.federation import MultiFederation, Predictions, Settings, load
 from colonnade.federation.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PIECE = 65_536
+"""Rows predicted and written at a time; with fewer there is no progress bar."""
+
+Table = Annotated[
+    list[str] | None, typer.Option(metavar="PARTY=FILE", help="A party's table of new rows; may be repeated.")
+]
+Owner = Annotated[
+    str | None, typer.Option("--as", metavar="NAME", help="With several label owners: who asks; else the first.")
+]
+Model = Annotated[
+    str | None,
+    typer.Option(metavar="MODEL", help="With several label owners: aggregated (the default), or own, the asker's."),
+]
 
 
 def predict(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
     rows: Annotated[Path, typer.Option(help="A .csv or .parquet file whose id column names the rows to predict.")],
     out: Annotated[Path | None, typer.Option(help="Write a .csv or .parquet file instead of printing.")] = None,
-    table: Annotated[
-        list[str] | None, typer.Option(metavar="PARTY=FILE", help="A party's table of new rows; may be repeated.")
-    ] = None,
-    owner: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="With several label owners: who asks; else the first.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="With several label owners: aggregated (the default), or own, the asker's."),
+    table: Table = None,
+    owner: Owner = None,
+    model: Model = None,
+    engine: Annotated[
+        str,
+        typer.Option(help="in-process; or NVIDIA FLARE: flare-sim, flare-poc (both on this machine), flare (sites)."),
+    ] = "in-process",
+    startup_kit: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="With --engine flare: the lead's kit, by colonnade provision.")
     ] = None,
     json_: Json = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Predict rows by id with a trained federation. Every party must hold the rows; they may be new since training."""
+    """Predict rows by id with a trained federation. Every party must hold the rows; they may be new since training.
+
+    Where a party may be missing ([federation] on_missing = "skip" or "stale"), the column degraded says who was.
+    An id that occurs twice is asked for once, and pays once.
+    """
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise ConfigError(f"--out must end in .csv or .parquet; found {out}.")
+    if engine != "in-process":
+        if table or owner or model:
+            raise ConfigError("--table, --as and --model are for --engine in-process; with FLARE a site has its own.")
+        from colonnade.cli.deploy import predict_on_flare
+
+        told = predict_on_flare(folder, rows, engine, startup_kit=startup_kit)
+        if told is not None:
+            _tell(_kept(iter([told]), out), out, json_=json_, quiet=quiet)
+        return
     settings = RunDirectory(a_run(folder)).settings()
     ids = _ids(rows, settings.data.id)
     if not ids:
         raise DataError(f"{rows} has no rows to predict.")
-    found = _predicted(folder, settings, ids, _overrides(table or [], settings.parties), owner, model)
-    predictions = found.to_frame().rename(columns={"id": settings.data.id})
-    if out is not None:
-        fresh = out.with_name(f".{out.name}.tmp")
-        write = predictions.to_parquet if out.suffix == ".parquet" else predictions.to_csv
-        try:
-            write(fresh, index=False)
-            fresh.replace(out)
-        except OSError as error:
-            raise InputError(f"--out {out} cannot be written: {error}.") from None
-        console.print(f"{len(predictions)} predictions are in [bold]{out}[/bold].")
+    ask = _asker(folder, settings, list(dict.fromkeys(ids)), overrides(table or [], settings.parties), owner, model)
+    with _progress(len(ids), quiet=quiet or json_) as advance:
+        pieces = (piece.rename(columns={"id": settings.data.id}) for piece in _pieces(ask, ids, advance))
+        found = _kept(pieces, out)
+    _tell(found, out, json_=json_, quiet=quiet)
+
+
+def _kept(pieces: Iterator[pd.DataFrame], out: Path | None) -> pd.DataFrame | int:
+    """In the file, piece by piece, and how many; or all of them."""
+    import pandas as pd
+
+    return pd.concat(pieces, ignore_index=True) if out is None else _write(out, pieces)
+
+
+def _tell(found: pd.DataFrame | int, out: Path | None, *, json_: bool, quiet: bool) -> None:
+    if isinstance(found, int):
+        if not quiet:
+            console.print(f"{found} predictions are in [bold]{out}[/bold].")
     elif json_:
-        typer.echo(predictions.to_json(orient="records", indent=2))
+        typer.echo(found.to_json(orient="records", indent=2))
     else:
-        typer.echo(predictions.to_csv(index=False), nl=False)
+        typer.echo(found.to_csv(index=False), nl=False)
 
 
-def _predicted(
+Ask = Callable[[Sequence[str]], Predictions]
+
+
+def _asker(
     folder: Path, settings: Settings, ids: list[str], tables: dict[str, str], owner: str | None, model: str | None
-) -> Predictions:
-    if not settings.label_owners:
-        if owner is not None or model is not None:
-            raise ConfigError("--as and --model are for runs with several label owners, and this one has one.")
-        return load(folder, ids=ids, tables=tables).predict(ids)
+) -> Ask:
+    """What predicts some of these ids; whose budgets are counted is told now if another process counts them."""
+    check_several(settings, owner, model)
+    if settings.label_owners:
+        several = MultiFederation.load(folder, ids=ids, owner=owner, tables=tables)
+        accounts = several.accounts
+        ask: Ask = partial(several.predict, owner=owner, model="own" if model == "own" else "aggregated")
+    else:
+        federation = load(folder, ids=ids, tables=tables)
+        accounts, ask = federation.accounts, federation.predict
+    for account in accounts.values():
+        account.claim()
+    return ask
+
+
+def check_several(settings: Settings, owner: str | None, model: str | None) -> None:
+    """--as and --model belong to runs with several label owners."""
+    if not settings.label_owners and (owner is not None or model is not None):
+        raise ConfigError("--as and --model are for runs with several label owners, and this one has one.")
     if model not in (None, "aggregated", "own"):
         raise ConfigError(f"--model is aggregated or own; found {model!r}.")
-    federation = MultiFederation.load(folder, ids=ids, owner=owner, tables=tables)
-    return federation.predict(ids, owner=owner, model="own" if model == "own" else "aggregated")
+
+
+def _pieces(ask: Ask, ids: list[str], advance: Callable[[int], object]) -> Iterator[pd.DataFrame]:
+    """Predictions for ids in their order, a piece at a time; of an id that occurs again the first answer is kept."""
+    import pandas as pd
+
+    again = {one for one, times in Counter(ids).items() if times > 1}
+    kept: pd.DataFrame | None = None
+    for start in range(0, len(ids), PIECE):
+        wanted = ids[start : start + PIECE]
+        new = [one for one in dict.fromkeys(wanted) if kept is None or one not in kept.index]
+        parts = [] if kept is None else [kept]
+        parts += [ask(new).to_frame().set_index("id")] if new else []
+        found = pd.concat(parts) if len(parts) > 1 else parts[0]
+        if again:
+            kept = found[found.index.isin(again)]
+        yield found.loc[wanted].reset_index()
+        advance(len(wanted))
+
+
+def _write(out: Path, pieces: Iterator[pd.DataFrame]) -> int:
+    """All of it; or, under another name, what was predicted before a party refused: its rows have paid for it."""
+    fresh, rows = out.with_name(f".{out.name}.tmp"), 0
+    try:
+        with _appending(fresh, out.suffix) as append:
+            for piece in pieces:
+                append(piece)
+                rows += len(piece)
+        fresh.replace(out)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be written: {error}.") from None
+    except ColonnadeError:
+        if rows:
+            kept = fresh.replace(out.with_name(f"{out.stem}.partial{out.suffix}"))
+            error_console.print(f"The first {rows} predictions are in {kept}.", markup=False)
+        raise
+    finally:
+        fresh.unlink(missing_ok=True)
+    return rows
+
+
+@contextmanager
+def _appending(path: Path, suffix: str) -> Iterator[Callable[[pd.DataFrame], None]]:
+    """What adds rows to a new file."""
+    import pyarrow
+    import pyarrow.parquet
+
+    path.unlink(missing_ok=True)
+    writer: Any = None
+
+    def append(piece: pd.DataFrame) -> None:
+        nonlocal writer
+        if suffix == ".csv":
+            piece.to_csv(path, index=False, header=not path.exists(), mode="a")
+            return
+        schema = None if writer is None else writer.schema
+        table = pyarrow.Table.from_pandas(piece, schema=schema, preserve_index=False)
+        writer = writer or pyarrow.parquet.ParquetWriter(path, table.schema)
+        writer.write_table(table)
+
+    try:
+        yield append
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+@contextmanager
+def _progress(rows: int, *, quiet: bool) -> Iterator[Callable[[int], object]]:
+    """A bar on standard error, where there are many rows."""
+    columns = (TextColumn("[bold]predict"), BarColumn(), MofNCompleteColumn(), TextColumn("rows"))
+    off = quiet or rows <= PIECE
+    with Progress(*columns, TimeRemainingColumn(compact=True), console=error_console, disable=off) as bar:
+        task = bar.add_task("predict", total=rows)
+        yield lambda done: bar.advance(task, done)
 
 
 def _ids(rows: Path, column: str) -> list[str]:
     """The ids of a file, whatever else it holds."""
     import pandas as pd
+    import pyarrow.parquet
 
     from colonnade.datasets.columns import check_present
 
+    read: Any = pd.read_csv
+    how = {"dtype": str, "keep_default_na": False, "encoding": "utf-8-sig"}
     try:
         if rows.suffix == ".parquet":
-            frame = pd.read_parquet(rows)
+            names = [str(name) for name in pyarrow.parquet.read_schema(rows).names]
         else:
-            frame = pd.read_csv(rows, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+            names = [str(name) for name in read(rows, nrows=0, **how).columns]
+        check_present([column], names, owner="--rows", part="id")
+        if rows.suffix == ".parquet":
+            frame = pd.read_parquet(rows, columns=[column])
+        else:
+            frame = read(rows, usecols=[column], **how)
     except FileNotFoundError:
         raise DataError(f"--rows names {rows}, and there is no such file.") from None
     except (OSError, ValueError) as error:  # the reader's own text may quote cells
         raise DataError(f"--rows {rows} cannot be read as CSV or Parquet ({type(error).__name__}).") from None
-    check_present([column], [str(name) for name in frame.columns], owner="--rows", part="id")
     return [str(one) for one in frame[column]]
 
 
-def _overrides(given: list[str], parties: Any) -> dict[str, str]:
+def overrides(given: list[str], parties: Any) -> dict[str, str]:
+    """--table PARTY=FILE, as many as there are."""
     pairs = dict(one.partition("=")[::2] for one in given)
     for name, path in pairs.items():
         if name not in parties or not path:

@@ -1,7 +1,8 @@
 """A party's own record of every tensor that left it or arrived: for its owner to read, never sent.
 
 One line per tensor and peer. `bytes` counts the packed tensor as it travels; a message's header (about 200 bytes)
-is not in it. Direction "own" is a call between two roles of the same organisation: nothing crossed.
+is not in it. Direction "own" is a call between two roles of the same organisation: nothing crossed. After training,
+what crosses is written to a file of its own as it crosses (`follow`).
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Ledger:
         self.entries: list[Entry] = []
         self.written = 0
         self._path: Path | None = None  # where they were flushed to last
+        self._most = MOST
         self._bytes: dict[tuple[Direction, str], int] = defaultdict(int)
 
     def write(self, direction: Literal["out", "in"], peer: str, message: Message) -> None:
@@ -63,7 +65,7 @@ class Ledger:
                 )
             )  # fmt: skip
             self._bytes[way, peer] += r.bytes
-        if len(self.entries) >= MOST and self._path is not None:
+        if len(self.entries) >= self._most and self._path is not None:
             self.flush(self._path)
 
     def total(self, direction: Direction, peer: str | None = None) -> int:
@@ -84,7 +86,11 @@ class Ledger:
             file.writelines(entry.to_json() + "\n" for entry in self.entries)
         self.written += len(self.entries)
         self.entries.clear()
-        self._path = path
+        self._path, self._most = path, self._most if path == self._path else MOST
+
+    def follow(self, path: Path) -> None:
+        """From here on every entry goes to the end of this file as it is written."""
+        self._path, self._most = path, 1
 
     def rewind(self, path: Path, state: dict[str, Any]) -> None:
         """Cut the file back to a checkpoint's position, so that a resumed run does not count twice."""
@@ -97,7 +103,7 @@ class Ledger:
                     self.written, end = self.written + 1, file.tell()
                 file.truncate(end)
         self.entries.clear()
-        self._path = path
+        self._path, self._most = path, MOST
         self._bytes.clear()
         self._bytes.update({(way, peer): n for way, peer, n in state["bytes"]})
 

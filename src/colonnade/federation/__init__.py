@@ -2,8 +2,8 @@
 
 from colonnade.federation.federation import Federation, Predictions
 from colonnade.federation.fit import Outcome
+from colonnade.federation.loading import load
 from colonnade.federation.multi import MultiFederation
-from colonnade.federation.run_directory import load
 from colonnade.federation.settings import Settings
 
 __all__ = ["Federation", "MultiFederation", "Outcome", "Predictions", "Settings", "load"]

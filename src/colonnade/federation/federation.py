@@ -211,8 +211,8 @@ class Federation:
 
     def predict(self, ids: Sequence[str] | None = None) -> Predictions:
         """Labels and scores for rows that every party holds, by id; all rows without ids."""
-        known = self.holdings.ids
-        wanted, asked = asked_for(ids, known, "all parties share", "Predict ids that every party's table holds.")
+        cure = "Predict ids that every party's table holds."
+        wanted, asked = asked_for(ids, self.holdings.index, "all parties share", cure)
         agreed = self.batches.splits
         found: list[tuple[Tensor, list[str]]] = []
         missing, groups = self.peers.missing, self.holdings.by_absence(asked)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,6 +63,11 @@ class Holdings:
             ((which == number).nonzero().flatten(), [k for k, gone in zip(self.away, pattern, strict=True) if gone])
             for number, pattern in enumerate(patterns.tolist())
         ]
+
+    @cached_property
+    def index(self) -> Index:
+        """Where the row of an id is."""
+        return Index(self.ids)
 
     @property
     def loss(self) -> Loss:
@@ -175,21 +181,42 @@ def to_predict(
     return Holdings(parties, order, {"predict": torch.arange(len(order))}, owner, encoder, away)
 
 
+class Index:
+    """Row numbers by id: two arrays, since a dict of a million ids takes ten times as much."""
+
+    def __init__(self, ids: NDArray[np.str_]) -> None:
+        self.ids, self.order = ids, np.argsort(ids, kind="stable")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def find(self, wanted: NDArray[np.str_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The row of each id, and whether there is one."""
+        if not len(self):
+            return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)
+        found = np.searchsorted(self.ids, wanted, sorter=self.order)
+        rows: NDArray[np.int64] = self.order[np.minimum(found, len(self) - 1)]
+        return rows, self.ids[rows] == wanted
+
+
 def asked_for(
-    ids: Sequence[str] | None, known: NDArray[np.str_], whose: str, cure: str
+    ids: Sequence[str] | None, known: NDArray[np.str_] | Index, whose: str, cure: str
 ) -> tuple[NDArray[np.str_], Tensor]:
     """The ids to predict, all that are known where none are given, and their row numbers."""
-    wanted = known if ids is None else np.array([str(one) for one in ids], dtype=np.str_)
-    position = {one: at for at, one in enumerate(known.tolist())}
-    absent = [one for one in wanted.tolist() if one not in position]
-    if absent:
-        raise DataError(
-            f"{len(absent)} of {len(wanted)} ids are not among the {len(known)} rows that {whose}, such as "
-            f"{absent[0]!r}. {cure}"
-        )
+    index = known if isinstance(known, Index) else Index(known)
+    if ids is None:
+        return index.ids, torch.arange(len(index))
+    wanted = np.array([str(one) for one in ids], dtype=np.str_)
     if not len(wanted):
         raise DataError("There are no ids to predict. Give at least one.")
-    return wanted, torch.tensor([position[one] for one in wanted.tolist()], dtype=torch.int64)
+    rows, there = index.find(wanted)
+    if not there.all():
+        absent = wanted[~there]
+        raise DataError(
+            f"{len(absent)} of {len(wanted)} ids are not among the {len(index)} rows that {whose}, such as "
+            f"{str(absent[0])!r}. {cure}"
+        )
+    return wanted, torch.from_numpy(rows)
 
 
 def from_dataset(settings: Settings) -> Holdings:

@@ -3,8 +3,10 @@
     federation.toml              the settings, every default written out
     metrics.jsonl                one line per epoch
     summary.json                 final metrics, rounds, seconds, bytes per party and direction
-    checkpoint.json              which checkpoint is the last that all parties saved
-    parties/<name>/              columns.json  ledger.jsonl  spent.journal  checkpoint-<number>/
+    checkpoint.json              which checkpoint is the last that all parties here saved
+    parties/<name>/              columns.json  ledger.jsonl  ledger-after.jsonl  spent.journal  checkpoint-<number>/
+
+What crossed in training is in ledger.jsonl; what crosses later, to predict or to explain, in ledger-after.jsonl.
 
 On one machine this is one folder; each `parties/<name>` belongs to that organisation alone.
 """
@@ -16,31 +18,33 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from colonnade.core import checkpoint
 from colonnade.errors import CheckpointError, ConfigError, InputError
-from colonnade.federation import shares
-from colonnade.federation.holdings import from_dataset, from_tables, to_predict
 from colonnade.federation.settings import Settings
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from colonnade.federation.federation import Federation
     from colonnade.federation.multi import MultiFederation
 
     Trained: TypeAlias = "Federation | MultiFederation"
 
 MARK, METRICS, SUMMARY, SETTINGS = "checkpoint.json", "metrics.jsonl", "summary.json", "federation.toml"
+AFTER = "ledger-after.jsonl"
 
 
 class RunDirectory:
-    """One run's folder."""
+    """One run's folder.
+
+    Where parties are elsewhere, `common` is the number of the last checkpoint that all of them are known to have: it is
+    kept beside the newest, for a run that breaks off while they save (`saves`).
+    """
+
+    common: int | None = None
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,20 +52,25 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, federation: Trained) -> RunDirectory:
         """A new run; an existing one is never overwritten."""
+        run = cls(path)
+        run.begin(federation)
+        return run
+
+    def begin(self, federation: Trained) -> None:
+        """`create`, in this folder."""
+        path = self.path
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path} is a file, and a run needs a folder. Choose another --out.")
         if (path / SETTINGS).exists():
             raise ConfigError(f"{path} already holds a run. Choose another --out, or continue it with --resume.")
-        run = cls(path)
         try:
             for name in federation.seats:
-                run.party(name).mkdir(parents=True, exist_ok=True)
-                write_text(run.party(name) / "columns.json", json.dumps(federation.holdings.state_of(name)))
-            run.keep(federation.settings)
-            federation.keep_accounts(run.party)
+                self.party(name).mkdir(parents=True, exist_ok=True)
+                write_text(self.party(name) / "columns.json", json.dumps(federation.holdings.state_of(name)))
+            self.keep(federation.settings)
+            federation.keep_accounts(self.party)
         except OSError as error:
             raise InputError(f"The run directory {path} cannot be written: {error.strerror}.") from None
-        return run
 
     def keep(self, settings: Settings) -> None:
         write_text(self.path / SETTINGS, settings.to_toml())
@@ -69,11 +78,16 @@ class RunDirectory:
     def party(self, name: str) -> Path:
         return self.path / "parties" / name
 
-    def checkpoint(self, federation: Trained, *, finished: bool = False) -> None:
+    def checkpoint(self, federation: Trained, *, finished: bool = False, number: int | None = None) -> None:
         """Let every party save itself; only when all have, the mark moves and older checkpoints go."""
-        number = self.mark()["number"] + 1 if (self.path / MARK).exists() else 1
+        for account in federation.accounts.values():
+            account.claim()
+        before = self.marks()
+        number = number or (before[0]["number"] + 1 if before else 1)
         rows = _fingerprint(federation)
         mark = {"number": number, "step": federation.batches.done, "rows": rows, "finished": finished}
+        kept = [one for one in before if one["number"] == self.common != number]
+        mark |= {"before": kept[0]} if kept else {}
         for name, seat in federation.seats.items():
             with self._saving(f"'{name}' cannot save its state in {self.party(name)}"):
                 checkpoint.write(self._checkpoint(name, mark), federation.state_of(name))
@@ -82,10 +96,12 @@ class RunDirectory:
             write_text(self.path / MARK, json.dumps(mark))
         for account in federation.accounts.values():
             account.settled()
+            if finished:
+                account.leave()
         for name in federation.seats:
             left_over = self.party(name).glob(".checkpoint-*.tmp")  # by a run that was killed while it saved
             for old in [*self.party(name).glob("checkpoint-*"), *left_over]:
-                if old != self._checkpoint(name, mark):
+                if old not in [self._checkpoint(name, one) for one in (mark, *kept)]:
                     shutil.rmtree(old, ignore_errors=True)
 
     @contextmanager
@@ -127,16 +143,33 @@ class RunDirectory:
         federation.batches.done = mark["step"]
 
     def mark(self) -> dict[str, Any]:
+        """Of the newest checkpoint."""
+        for mark in self.marks():
+            return mark
+        raise CheckpointError(f"{self.path} holds no finished checkpoint. Start the run without --resume.")
+
+    def marks(self) -> list[dict[str, Any]]:
+        """Of all checkpoints that are kept, the newest first."""
         try:
-            mark = json.loads((self.path / MARK).read_text(encoding="utf-8"))
-            found = {"number": int(mark["number"]), "step": int(mark["step"]), "rows": str(mark["rows"])}
-            return found | {"finished": mark.get("finished") is True}
+            newest = json.loads((self.path / MARK).read_text(encoding="utf-8"))
+            return [
+                {"number": int(mark["number"]), "step": int(mark["step"]), "rows": str(mark["rows"])}
+                | {"finished": mark.get("finished") is True}
+                for mark in (newest, *([newest["before"]] if "before" in newest else []))
+            ]
         except FileNotFoundError:
-            raise CheckpointError(
-                f"{self.path} holds no finished checkpoint. Start the run without --resume."
-            ) from None
+            return []
         except (ValueError, KeyError, TypeError):
             raise CheckpointError(f"{self.path / MARK} is damaged.") from None
+
+    def back_to(self, number: int) -> None:
+        """Continue from this checkpoint of those that are kept, though there is a newer one; 0: from nothing."""
+        kept = [mark for mark in self.marks() if mark["number"] == number]
+        if kept:
+            write_text(self.path / MARK, json.dumps(kept[0]))
+        else:
+            for file in (MARK, SETTINGS):
+                (self.path / file).unlink(missing_ok=True)
 
     def fitted(self, name: str, read: Callable[[str], Any] | None = None) -> Any:
         """How a party's columns and labels became numbers, to about six digits unless `read` says otherwise."""
@@ -191,94 +224,17 @@ class RunDirectory:
         federation.keep_accounts(self.party)
         federation.restack()
 
+    def follow(self, federation: Trained) -> None:
+        """From here on every party writes down at once what crosses, in a file that no resumed training cuts back."""
+        for name, seat in federation.seats.items():
+            if not os.access(self.party(name), os.W_OK):
+                raise InputError(
+                    f"'{name}' cannot write down what leaves it, as {self.party(name)} cannot be written. Make it so."
+                )
+            seat.ledger.follow(self.party(name) / AFTER)
+
     def _checkpoint(self, name: str, mark: Mapping[str, Any]) -> Path:
         return self.party(name) / f"checkpoint-{mark['number']:06d}"
-
-
-def load(
-    folder: str | Path,
-    *,
-    ids: Sequence[str] | None = None,
-    frames: Mapping[str, pd.DataFrame] | None = None,
-    tables: Mapping[str, str] | None = None,
-    record: bool = False,
-) -> Federation:
-    """A saved federation, trained as far as it was.
-
-    With `ids` it is loaded for prediction: only those rows are read, and they may be new since training. Tables come
-    from where the run's settings say, or from `frames` (needed when it was made from frames) or `tables` (files).
-    """
-    from colonnade.federation.federation import Federation, read_tables, tables_of
-
-    run = RunDirectory(Path(folder))
-    settings = run.settings()
-    if settings.label_owners:
-        raise ConfigError(
-            f"This run has several label owners ({settings.algorithm}), and what was asked works on runs with one. "
-            "`colonnade predict` and `colonnade privacy` take both; in Python use MultiFederation.load."
-        )
-    if settings.data.dataset is not None and frames is None:
-        federation = Federation(settings, from_dataset(settings), record=record)
-        run.restore(federation)
-        return federation
-    moved = {
-        name: replace(party, table=(tables or {}).get(name, party.table)) for name, party in settings.parties.items()
-    }
-    settings = replace(settings, parties=moved)
-    if ids is None:
-        held = tables_of(settings, frames) if frames is not None else read_tables(settings)
-        federation = Federation(settings, from_tables(settings, held), record=record)
-        run.restore(federation)
-        return federation
-    fitted = {name: run.fitted(name, json.loads) for name in settings.parties}
-    # Those who hold columns bring just these; a label column is neither needed nor read.
-    columns = {n: tuple(c["name"] for c in s["columns"]["columns"]) for n, s in fitted.items() if "columns" in s}
-    bring = {name: replace(moved[name], label=None, columns=names) for name, names in columns.items()}
-    reading = replace(settings, parties=bring)
-    may_lack = settings.engine.on_missing in ("stale", "skip")
-    if frames is not None:
-        held = tables_of(
-            reading, {name: frame for name, frame in frames.items() if name not in fitted or name in bring}
-        )
-    else:
-        there = {n: p for n, p in bring.items() if not may_lack or (p.table and Path(p.table).exists())}
-        held = read_tables(replace(settings, parties=there))
-    federation = Federation(settings, to_predict(held, fitted, ids, may_lack=may_lack), record=record)
-    run.load(federation, run.mark())
-    return federation
-
-
-def load_multi(
-    folder: str | Path,
-    *,
-    ids: Sequence[str] | None = None,
-    owner: str | None = None,
-    tables: Mapping[str, str] | None = None,
-) -> MultiFederation:
-    """A saved federation with several label owners.
-
-    With `ids` it is loaded for a label owner's prediction (the first's unless `owner` is named): only those rows are
-    read, and they may be new since training. `tables` are files that data owners have in the place of the run's.
-    """
-    from colonnade.federation.federation import read_tables
-    from colonnade.federation.multi import MultiFederation
-
-    run = RunDirectory(Path(folder))
-    settings = run.settings()
-    if ids is None or settings.data.dataset is not None:
-        federation = MultiFederation.from_settings(settings)
-        run.restore(federation)
-        return federation
-    moved = {n: replace(party, table=(tables or {}).get(n, party.table)) for n, party in settings.parties.items()}
-    fitted = {name: run.fitted(name, json.loads) for name in {**moved, **settings.label_owners}}
-    columns = {name: tuple(c["name"] for c in fitted[name]["columns"]["columns"]) for name in moved}
-    bring = replace(settings, parties={n: replace(party, columns=columns[n]) for n, party in moved.items()})
-    asks = owner if owner is not None and owner in settings.label_owners else next(iter(settings.label_owners))
-    wanted = shares.to_predict(read_tables(bring), fitted, ids, asks)
-    federation = MultiFederation(replace(settings, parties=moved), wanted)
-    federation.owner_named(owner)
-    run.load(federation, run.mark())
-    return federation
 
 
 def _fingerprint(federation: Trained) -> str:

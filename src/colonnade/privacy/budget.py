@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from colonnade.core.batches import Agreed, Batches
 from colonnade.core.checks import Checked, one_of, positive
 from colonnade.core.release import NON_PRIVATE, DpEvent, purpose
-from colonnade.errors import BudgetExhausted, WireError
+from colonnade.errors import BudgetExhausted, CheckpointError, WireError
 from colonnade.privacy.accounting import Key, costs_nothing, key_of, known_batch
-from colonnade.privacy.journal import Journal, Record
+from colonnade.privacy.journal import Claim, Journal, Record
 
 DELTA = 1e-5
 Rows = NDArray[np.int64]
@@ -63,6 +63,8 @@ class Account:
         self.rounds: dict[Item, int] = {}  # training batches: for statements about hidden batches
         self.worst = 0.0
         self.journal: Journal | None = None
+        self._read = self._cleared = 0  # how much of the journal is counted here, and how often it began anew
+        self._claim: Claim | None = None
         self._lock = threading.Lock()
 
     def charge(self, name: str, batch: str | None, size: int, event: DpEvent) -> float | None:
@@ -71,6 +73,7 @@ class Account:
         Raises before anything is counted when a row would go over the budget.
         """
         with self._lock:
+            self._catch_up()
             rows = self._rows(batch, size)
             if rows is None:  # not one row per row of data: no row's share of it is known
                 rows, event = np.arange(len(self.keys)), event if costs_nothing(event) else NON_PRIVATE
@@ -81,6 +84,7 @@ class Account:
                 raise BudgetExhausted(refusal(self.owner, name, epsilon, self.budget))
             if self.journal is not None:
                 self.journal.append(Record(name, event, purpose(batch) == "train", self.keys[touched], times))
+                self._read = self.journal.size
             self._count(item, touched, times, purpose(batch) == "train")
             self.worst = max(self.worst, epsilon)
             return None if math.isinf(self.worst) else self.worst
@@ -137,23 +141,53 @@ class Account:
 
     def keep(self, path: Path) -> None:
         """Write every release down before it is made, and count what was written there since the last checkpoint."""
-        self.replay(path)
         self.journal = Journal(path)
-        self.journal.repair()
+        self._cleared = self.journal.cleared
+        self.replay(path)
 
     def replay(self, path: Path) -> None:
         """Count what a journal says."""
         with self._lock:
-            for record in Journal(path).read():
-                self._widen(record.keys)
-                item = record.name, key_of(record.event)
-                self._count(item, self._find(record.keys), record.times, record.training)
-            self.worst = self._paid()
+            self._read = 0
+            self._replay(Journal(path))
+
+    def claim(self) -> None:
+        """Be the one process that releases under this account, or raise ConfigError; done before the first release."""
+        with self._lock:
+            self._catch_up()
 
     def settled(self) -> None:
         """A checkpoint holds all that the journal says."""
         if self.journal is not None:
             self.journal.clear()
+            self._read, self._cleared = 0, self.journal.cleared
+
+    def leave(self) -> None:
+        """Another process may release; before this one does again, it counts what others did."""
+        self._claim = None
+
+    def _catch_up(self) -> None:
+        """Count what others released since the journal was read: an earlier process, or another federation here."""
+        if self.journal is None:
+            return
+        if self._claim is None:
+            self._claim = self.journal.claim()
+            self.journal.repair()
+        if self.journal.cleared != self._cleared:
+            raise CheckpointError(
+                f"The run was trained further since '{self.owner}' was loaded from it, so what its rows have paid is "
+                "not known here. Load the run again."
+            )
+        if self.journal.size > self._read:
+            self._replay(self.journal)
+
+    def _replay(self, journal: Journal) -> None:
+        for record, end in journal.read_on(self._read):
+            self._read = end
+            self._widen(record.keys)
+            item = record.name, key_of(record.event)
+            self._count(item, self._find(record.keys), record.times, record.training)
+        self.worst = self._paid()
 
     def _find(self, keys: NDArray[np.int64]) -> Rows:
         order = np.argsort(self.keys)

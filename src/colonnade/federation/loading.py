@@ -1,0 +1,137 @@
+"""A saved federation, trained as far as it was: to go on with, to explain, or to predict rows that may be new.
+
+What crosses between parties from here on is in every party's ledger-after.jsonl.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.errors import ConfigError, DataError
+from colonnade.federation import shares
+from colonnade.federation.federation import Federation, read_tables, tables_of
+from colonnade.federation.holdings import from_dataset, from_tables, to_predict
+from colonnade.federation.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from colonnade.datasets.table import Table
+    from colonnade.federation.multi import MultiFederation
+    from colonnade.federation.settings import Settings
+
+Ids = Sequence[str] | Literal["all"]
+
+
+def load(
+    folder: str | Path,
+    *,
+    ids: Ids | None = None,
+    frames: Mapping[str, pd.DataFrame] | None = None,
+    tables: Mapping[str, str] | None = None,
+    record: bool = False,
+) -> Federation:
+    """A saved federation, trained as far as it was.
+
+    With `ids` it is loaded for prediction: only those rows are read, and they may be new since training; "all" reads
+    every row that can be predicted. Tables come from where the run's settings say, or from `frames` (needed when it was
+    made from frames) or `tables` (files).
+    """
+    run = RunDirectory(Path(folder))
+    settings = run.settings()
+    if settings.label_owners:
+        raise ConfigError(
+            f"This run has several label owners ({settings.algorithm}), and what was asked works on runs with one. "
+            "`colonnade predict` and `colonnade privacy` take both; in Python use MultiFederation.load."
+        )
+    if settings.data.dataset is not None and frames is None:
+        federation = Federation(settings, from_dataset(settings), record=record)
+        run.restore(federation)
+    else:
+        settings = _moved(settings, tables)
+        if ids is None:
+            held = tables_of(settings, frames) if frames is not None else read_tables(settings)
+            federation = Federation(settings, from_tables(settings, held), record=record)
+            run.restore(federation)
+        else:
+            federation = _to_predict(run, settings, ids, frames, record=record)
+    run.follow(federation)
+    return federation
+
+
+def _to_predict(
+    run: RunDirectory, settings: Settings, ids: Ids, frames: Mapping[str, pd.DataFrame] | None, *, record: bool
+) -> Federation:
+    fitted = {name: run.fitted(name, json.loads) for name in settings.parties}
+    # Those who hold columns bring just these; a label column is neither needed nor read.
+    columns = {n: tuple(c["name"] for c in s["columns"]["columns"]) for n, s in fitted.items() if "columns" in s}
+    bring = {name: replace(settings.parties[name], label=None, columns=names) for name, names in columns.items()}
+    may_lack = settings.engine.on_missing in ("stale", "skip")
+    if frames is not None:
+        given = {name: frame for name, frame in frames.items() if name not in fitted or name in bring}
+        held = tables_of(replace(settings, parties=bring), given)
+    else:
+        there = {n: p for n, p in bring.items() if not may_lack or (p.table and Path(p.table).exists())}
+        held = read_tables(replace(settings, parties=there))
+    if ids == "all":
+        ids = every_id(held, np.union1d if may_lack else np.intersect1d)
+    federation = Federation(settings, to_predict(held, fitted, ids, may_lack=may_lack), record=record)
+    run.load(federation, run.mark())
+    return federation
+
+
+def load_multi(
+    folder: str | Path,
+    *,
+    ids: Ids | None = None,
+    owner: str | None = None,
+    tables: Mapping[str, str] | None = None,
+) -> MultiFederation:
+    """A saved federation with several label owners.
+
+    With `ids` it is loaded for a label owner's prediction (the first's unless `owner` is named): only those rows are
+    read, and they may be new since training; "all" reads every row that all data owners hold. `tables` are files that
+    data owners have in the place of the run's.
+    """
+    from colonnade.federation.multi import MultiFederation
+
+    run = RunDirectory(Path(folder))
+    settings = run.settings()
+    if ids is None or settings.data.dataset is not None:
+        federation = MultiFederation.from_settings(settings)
+        run.restore(federation)
+    else:
+        settings = _moved(settings, tables)
+        fitted = {name: run.fitted(name, json.loads) for name in {**settings.parties, **settings.label_owners}}
+        columns = {name: tuple(c["name"] for c in fitted[name]["columns"]["columns"]) for name in settings.parties}
+        bring = {name: replace(party, columns=columns[name]) for name, party in settings.parties.items()}
+        asks = owner if owner is not None and owner in settings.label_owners else next(iter(settings.label_owners))
+        held = read_tables(replace(settings, parties=bring))
+        wanted = every_id(held, np.intersect1d) if ids == "all" else ids
+        federation = MultiFederation(settings, shares.to_predict(held, fitted, wanted, asks))
+        federation.owner_named(owner)
+        run.load(federation, run.mark())
+    run.follow(federation)
+    return federation
+
+
+def every_id(tables: Mapping[str, Table], join: Callable[..., NDArray[Any]]) -> list[str]:
+    """The ids of all tables together, or those that all of them hold."""
+    ids = reduce(join, [table.ids for table in tables.values()]) if tables else np.array([])
+    if not len(ids):
+        raise DataError("There is no row to predict: no id is held by all parties, or there is no table. Compare them.")
+    return [str(one) for one in ids.tolist()]
+
+
+def _moved(settings: Settings, tables: Mapping[str, str] | None) -> Settings:
+    """With these files in the place of the run's."""
+    moved = {n: replace(party, table=(tables or {}).get(n, party.table)) for n, party in settings.parties.items()}
+    return replace(settings, parties=moved)

@@ -1,0 +1,1 @@
+"""Predictions over HTTP, at the label owner: `colonnade serve DIR`."""

@@ -1,0 +1,198 @@
+"""The gate in front of the service: who may ask, how often, how much; what is logged and counted of it.
+
+    401   the token is missing or wrong           413   too many rows, or too long a body
+    408   the body does not arrive                429   too many requests: Retry-After says when
+    500   something of ours failed: a reference, which the log has too
+
+A log line has the route, the status, the rows and the time. Ids travel in the body alone, and a path that is no route
+of ours is logged as "other", so no id is ever in it, at any level.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from colonnade.serving.metrics import Metrics
+
+log = logging.getLogger("colonnade.serving")
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+ROUTES = ("/", "/predict", "/health", "/metrics", "/openapi.json")
+METHODS = ("GET", "POST", "HEAD", "OPTIONS")
+OPEN = ("/health", "/openapi.json")  # without a token; then /health says no more than that it is alive
+ID_BYTES = 1024
+"""Of one id in a body, at most on average; an id has at most 256 characters."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one service takes."""
+
+    rows: int = 1000  # of one request
+    rate: float = 0.0  # requests per second, of all callers together; 0: any
+    token: str | None = None
+    body_seconds: float = 10.0
+
+    @property
+    def body(self) -> int:
+        """Bytes of a request's body."""
+        return 1024 + ID_BYTES * self.rows
+
+
+class Problem(Exception):  # noqa: N818 - the word of RFC 9457
+    """An answer that is an error: what it is, the rule, and the cure."""
+
+    def __init__(
+        self, status: int, error: str, rule: str, cure: str, headers: Mapping[str, str] | None = None, **more: Any
+    ) -> None:
+        self.status, self.headers = status, dict(headers or {})
+        self.body = {"error": error, "rule": rule, "cure": cure, **more}
+        super().__init__(error)
+
+
+class Bucket:
+    """A token bucket: `rate` a second, and as many at once as one second has, but at least one."""
+
+    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rate, self.clock, self.size = rate, clock, max(rate, 1.0)
+        self.left, self.at = self.size, clock()
+
+    def take(self) -> float:
+        """0: go on; else the seconds to wait."""
+        if not self.rate:
+            return 0.0
+        now = self.clock()
+        self.left, self.at = min(self.size, self.left + (now - self.at) * self.rate), now
+        if self.left < 1:
+            return (1 - self.left) / self.rate
+        self.left -= 1
+        return 0.0
+
+
+class Gate:
+    """ASGI middleware; what it lets through carries whether its token was right, as scope["trusted"]."""
+
+    def __init__(self, app: App, limits: Limits, metrics: Metrics) -> None:
+        self.app, self.limits, self.metrics = app, limits, metrics
+        self.bucket = Bucket(limits.rate)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start, status, reference = time.perf_counter(), 0, secrets.token_hex(4)
+        scope["reference"] = reference
+        route = scope["path"] if scope["path"] in ROUTES else "other"
+        method = scope["method"] if scope["method"] in METHODS else "other"  # a caller may send any word
+
+        async def sending(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            self._check(scope, route)
+            await self.app(scope, await self._read(receive), sending)
+        except Problem as problem:
+            if not status:
+                await answer(problem, sending)
+        except Exception as error:
+            log.error("reference %s: %s", reference, type(error).__name__)
+            if not status:
+                await answer(internal(reference), sending)
+        seconds = time.perf_counter() - start
+        self.metrics.count("requests", route=route, status=str(status))
+        if route == "/predict" and status == 200:
+            self.metrics.took(seconds)
+        rows = scope.get("rows")
+        log.info("%s %s %d %s %.1f ms", method, route, status, "" if rows is None else rows, seconds * 1e3)
+
+    def _check(self, scope: Scope, route: str) -> None:
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        scope["trusted"] = self._trusted(headers.get(b"authorization", b""))
+        if not scope["trusted"] and route not in OPEN:
+            raise Problem(
+                401,
+                "no token, or a wrong one",
+                "This service answers those who have its token.",
+                "Send the header Authorization: Bearer TOKEN.",
+                {"WWW-Authenticate": "Bearer"},
+            )
+        if route != "/predict":
+            return
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > self.limits.body:
+            raise self._too_long()
+        if wait := self.bucket.take():
+            raise Problem(
+                429,
+                "too many requests",
+                f"This service takes {self.limits.rate:g} requests a second, of all callers together.",
+                "Ask for more rows at once, or wait as long as Retry-After says.",
+                {"Retry-After": str(int(wait) + 1)},
+            )
+
+    def _trusted(self, header: bytes) -> bool:
+        if self.limits.token is None:
+            return True
+        kind, _, given = header.partition(b" ")
+        return kind.lower() == b"bearer" and hmac.compare_digest(given.strip(), self.limits.token.encode())
+
+    async def _read(self, receive: Receive) -> Receive:
+        """The whole body first, as long as it is short enough and comes in time; then what gives it to the service."""
+        body, more = b"", True
+        while more:
+            try:
+                message = await asyncio.wait_for(receive(), self.limits.body_seconds)
+            except TimeoutError:
+                rule = f"Each part of a body must be here within {self.limits.body_seconds:g} seconds."
+                raise Problem(408, "the body did not arrive", rule, "Send it again.") from None
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+            if len(body) > self.limits.body:
+                raise self._too_long()
+        whole = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def reading() -> MutableMapping[str, Any]:
+            return next(whole, None) or await receive()
+
+        return reading
+
+    def _too_long(self) -> Problem:
+        return Problem(
+            413,
+            "the body is too long",
+            f"A request has at most {self.limits.rows} rows and {self.limits.body} bytes.",
+            "Ask in several requests.",
+        )
+
+
+def internal(reference: str) -> Problem:
+    return Problem(
+        500,
+        "something of ours failed",
+        "The service's log has the kind of error, under this reference.",
+        "Tell whoever runs the service.",
+        reference=reference,
+    )
+
+
+async def answer(problem: Problem, send: Send) -> None:
+    """Send a problem as JSON."""
+    body = json.dumps(problem.body).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **problem.headers}
+    named = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": problem.status, "headers": named})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,206 @@
+"""The HTTP service in front of a desk: POST /predict, GET /health, /metrics, /openapi.json and a page that says so.
+
+There is no Swagger page: it would be loaded from somewhere else. Needs the extra `serve`.
+
+Status: 403 a privacy budget is spent, and asking again changes nothing; 404 some ids cannot be predicted (how many, not
+which); 502 a party failed; 503 one did not answer, or too many requests wait: ask again later.
+"""
+
+import asyncio
+import html
+import logging
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, DataError, NoAnswer, PartyError
+from colonnade.serving.desk import Busy, Desk, Unknown
+from colonnade.serving.limits import App, Gate, Limits, Problem, internal
+
+HEARTBEAT = 2.0
+"""Seconds for which what the parties said last counts: monitors may ask often."""
+GRACE = 30
+"""Seconds for requests under way when the service is stopped."""
+
+PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Colonnade</title>
+<style>body{{font:16px/1.5 system-ui,sans-serif;max-width:44rem;margin:3rem auto;padding:0 1rem}}
+pre{{background:#8881;padding:.8rem;overflow:auto}}</style>
+<h1>Predictions of {owner}</h1>
+<p>{algorithm}, with {parties}. A request has at most {rows} rows.</p>
+<pre>curl -s {url}/predict -H 'Content-Type: application/json'{token} -d '{{"ids": ["…"]}}'</pre>
+<p><a href="health">health</a> · <a href="metrics">metrics</a> · <a href="openapi.json">OpenAPI</a></p></html>
+"""
+
+
+def needed() -> None:
+    """The libraries, or an error that says how to get them."""
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise ConfigError('colonnade serve needs FastAPI and uvicorn: pip install "colonnade[serve]".') from None
+
+
+def application(desk: Desk, limits: Limits) -> App:
+    """The ASGI application; when it ends, the desk is closed."""
+    from fastapi import FastAPI, Request
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+    from starlette.exceptions import HTTPException
+
+    from colonnade.serving.schema import Answer, Asked, Health, Trouble
+
+    source, pulse = desk.source, Pulse(desk.source.heartbeat)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(desk.close)
+
+    from colonnade import __version__
+
+    app = FastAPI(title="Colonnade", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
+    troubles: dict[int | str, dict[str, Any]] = {
+        status: {"model": Trouble} for status in (401, 403, 404, 408, 413, 422, 429, 500, 502, 503)
+    }
+
+    @app.exception_handler(Problem)
+    async def problem(_: Request, error: Problem) -> JSONResponse:
+        return JSONResponse(error.body, error.status, error.headers)
+
+    @app.exception_handler(Exception)  # the gate logs it
+    async def ours(request: Request, _: Exception) -> JSONResponse:
+        error = internal(request.scope["reference"])
+        return JSONResponse(error.body, error.status)
+
+    @app.exception_handler(RequestValidationError)
+    async def bad(_: Request, __: RequestValidationError) -> JSONResponse:  # its own text quotes what was sent
+        rule = 'The body is JSON with a list of ids, each text or a whole number: {"ids": ["17", "23"]}.'
+        body = {"error": "this is no request of ours", "rule": rule, "cure": "See /openapi.json."}
+        return JSONResponse(body, 422)
+
+    @app.exception_handler(HTTPException)
+    async def other(_: Request, error: HTTPException) -> JSONResponse:
+        rule = "There are POST /predict and GET /health, /metrics, /openapi.json."
+        body = {"error": str(error.detail), "rule": rule, "cure": "See /openapi.json."}
+        return JSONResponse(body, error.status_code, error.headers)
+
+    @app.post("/predict", response_model=Answer, responses=troubles, operation_id="predict")
+    async def predict(asked: Asked, request: Request) -> JSONResponse:
+        """Predict rows by id."""
+        ids = [str(one) for one in asked.ids]
+        request.scope["rows"] = len(ids)
+        if len(ids) > limits.rows:
+            rule = f"A request has at most {limits.rows} rows."
+            raise Problem(413, f"{len(ids)} rows are too many", rule, "Ask in several requests.")
+        try:
+            rows = await asyncio.wait_for(asyncio.wrap_future(desk.ask(ids)), desk.patience)
+        except (ColonnadeError, TimeoutError) as error:
+            raise as_problem(error) from None
+        found = [
+            {
+                "id": row.id,
+                "prediction": row.prediction,
+                "scores": row.scores,
+                "answered": row.answered,
+                "missing": row.missing,
+            }
+            for row in rows
+        ]
+        return JSONResponse({"predictions": found, "degraded": sum(bool(row.missing) for row in rows)})
+
+    @app.get("/health", response_model=Health, responses={503: {"model": Health}}, operation_id="health")
+    async def health(request: Request) -> JSONResponse:
+        """Whether rows can be predicted now; with the token, who answers."""
+        parties = await asyncio.to_thread(pulse.now)
+        allowed = source.settings.engine.on_missing in ("skip", "stale")
+        ready = all(parties.values()) or (allowed and any(parties.values()))
+        status = "ready" if all(parties.values()) else "degraded" if ready else "unavailable"
+        told: dict[str, Any] = {"status": status}
+        if request.scope["trusted"]:
+            told |= {"parties": parties, "tables": "old" if source.failed else "current"}
+        return JSONResponse(told, 200 if ready else 503)
+
+    @app.get("/metrics", response_class=PlainTextResponse, responses={401: {"model": Trouble}}, operation_id="metrics")
+    async def metrics() -> PlainTextResponse:
+        """Counters for Prometheus."""
+        up = await asyncio.to_thread(pulse.now)
+        gauges: dict[str, list[tuple[dict[str, str], float]]] = {
+            "party_up": [({"party": name}, float(there)) for name, there in up.items()],
+            "budget_left_epsilon": [({"party": name}, left) for name, left in source.budgets().items()],
+            "waiting": [({}, float(desk.waiting))],
+        }
+        return PlainTextResponse(desk.metrics.text(gauges), media_type="text/plain; version=0.0.4")
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    async def page(request: Request) -> HTMLResponse:
+        words = {
+            "owner": source.label_owner,
+            "algorithm": source.settings.algorithm,
+            "parties": ", ".join(source.parties),
+            "rows": str(limits.rows),
+            "url": str(request.base_url).rstrip("/"),
+            "token": " -H 'Authorization: Bearer TOKEN'" if limits.token else "",
+        }
+        return HTMLResponse(PAGE.format(**{name: html.escape(text, quote=False) for name, text in words.items()}))
+
+    return Gate(app, limits, desk.metrics)
+
+
+def as_problem(error: Exception) -> Problem:
+    """What a caller is told; never a text that may quote data."""
+    if isinstance(error, Unknown):
+        rule = "A row is predicted where every party holds it; which ids a party lacks is not told."
+        cure = "Ask for rows that all parties hold. Ask one at a time to find out; such requests are counted."
+        return Problem(404, str(error), rule, cure, unknown=error.unknown, asked=error.asked)
+    if isinstance(error, BudgetExhausted):
+        rule = "A party releases what its budget covers, row by row, and no more."
+        cure = "These rows cannot be asked for again. The party's owner may raise its budget."
+        return Problem(403, "a privacy budget is spent", rule, cure)
+    if isinstance(error, (Busy, TimeoutError)):
+        rule = "A request waits for its turn, as long as not too many others do, and not for ever."
+        return Problem(503, "too busy, or stopping", rule, "Ask again later.", {"Retry-After": "1"})
+    if isinstance(error, NoAnswer):
+        rule = 'Every party must answer, unless [federation] on_missing is "skip" or "stale".'
+        return Problem(503, f"'{error.party}' does not answer", rule, "Ask again later.", {"Retry-After": "5"})
+    if isinstance(error, PartyError):
+        rule = "Every party must answer. Its own log says why it did not."
+        return Problem(502, f"'{error.party}' failed", rule, "Tell whoever runs the service.")
+    if isinstance(error, DataError):  # a table has changed between the question and the answer
+        return Problem(404, "some ids cannot be predicted any more", "A table has changed.", "Ask again.")
+    raise error
+
+
+class Pulse:
+    """Who answers, asked anew only after a while."""
+
+    def __init__(self, beat: Callable[[], dict[str, bool]], every: float = HEARTBEAT) -> None:
+        self.beat, self.every, self.at, self.last = beat, every, -every, dict[str, bool]()
+
+    def now(self) -> dict[str, bool]:
+        if time.monotonic() - self.at >= self.every or not self.last:
+            self.last, self.at = self.beat(), time.monotonic()
+        return self.last
+
+
+def serve(desk: Desk, limits: Limits, listener: socket.socket) -> None:
+    """Answer until SIGTERM or SIGINT; then finish what is under way and return."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        application(desk, limits),
+        log_level=logging.WARNING,
+        access_log=False,  # it would log paths as they are sent; the gate has its own
+        server_header=False,
+        limit_concurrency=desk.most_waiting + 100,
+        timeout_graceful_shutdown=GRACE,
+    )
+    before = {one: signal.signal(one, lambda *_: None) for one in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        uvicorn.Server(config).run(sockets=[listener])  # in the end it gives the signal on to our handlers
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

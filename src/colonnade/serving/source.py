@@ -1,0 +1,168 @@
+"""The federation that a service asks: loaded once, with every row that can be predicted, and again when a file changes.
+
+The files are the parties' tables and the run's checkpoint. What is new is loaded beside what is in use and takes its
+place when it is whole; a table that cannot be read, such as one that is half-written, changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from colonnade.errors import ColonnadeError
+from colonnade.federation import Federation, MultiFederation, Predictions, load
+from colonnade.federation.holdings import Index
+from colonnade.federation.run_directory import MARK, RunDirectory
+
+log = logging.getLogger("colonnade.serving")
+EVERY = 1.0
+"""Seconds between two looks at the files."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One answer: the prediction, a score per class (none for numbers), and who was missing."""
+
+    id: str
+    prediction: Any
+    scores: Mapping[str, float | None]
+    answered: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+
+
+class Source:
+    """Of one run; with several label owners, as one of them (`owner`, else the first) and with one `model`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        owner: str | None = None,
+        model: str | None = None,
+        tables: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder, self.owner, self.model, self.tables = folder, owner, model, dict(tables or {})
+        self.settings = RunDirectory(folder).settings()
+        self.failed: str | None = None  # the kind of error that the last change of a file ended in
+        self._seen = self._files()
+        self._stop = threading.Event()
+        self._watch: threading.Thread | None = None
+        self._use(self._load())
+
+    @property
+    def label_owner(self) -> str:
+        """Who asks."""
+        one = self.federation
+        return str(one.driver.name) if isinstance(one, Federation) else one.owner_named(self.owner)
+
+    @property
+    def parties(self) -> list[str]:
+        """Who is asked."""
+        return list(self.federation.owners)
+
+    def unknown(self, ids: Sequence[str]) -> int:
+        """How many of these cannot be predicted."""
+        return int((~self.index.find(np.array(ids, dtype=np.str_))[1]).sum())
+
+    def ask(self, ids: Sequence[str]) -> list[Row]:
+        """Ask the parties for these rows."""
+        one = self.federation
+        if isinstance(one, Federation):
+            return _rows(one.predict(ids), list(one.owners))
+        which: Any = "own" if self.model == "own" else "aggregated"
+        return _rows(one.predict(ids, owner=self.owner, model=which), list(one.owners))
+
+    def heartbeat(self) -> dict[str, bool]:
+        """Who is there."""
+        one = self.federation
+        if isinstance(one, Federation):
+            return {name: seconds is not None for name, seconds in one.peers.heartbeat().items()}
+        asks = one.label_owners[self.label_owner]
+        return {name: seconds is not None for name, seconds in asks.peers.heartbeat().items()}
+
+    def budgets(self) -> dict[str, float]:
+        """What is left to the row that paid most, of each party with a budget."""
+        accounts = self.federation.accounts
+        return {n: max(a.budget.epsilon - a.worst, 0.0) for n, a in accounts.items() if a.budget is not None}
+
+    def watch(self, changed: Callable[[], None], every: float = EVERY) -> None:
+        """Look at the files from time to time; `changed` is called when what they say is in use."""
+
+        def look() -> None:
+            while not self._stop.wait(every):
+                if self.refresh():
+                    changed()
+
+        self._watch = threading.Thread(target=look, daemon=True, name="tables")
+        self._watch.start()
+
+    def refresh(self) -> bool:
+        """Load what has changed, if anything has and it can be loaded."""
+        files = self._files()
+        if files == self._seen:
+            return False
+        self._seen = files
+        try:
+            self._use(self._load())
+        except ColonnadeError as error:
+            self.failed = type(error).__name__
+            log.warning("a file changed and cannot be used (%s); what was loaded before is still in use", self.failed)
+            return False
+        self.failed = None
+        log.info("a file changed: %d rows can be predicted", len(self.index))
+        return True
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._watch is not None:
+            self._watch.join()
+
+    def _use(self, federation: Federation | MultiFederation) -> None:
+        if isinstance(federation, Federation):
+            index = federation.holdings.index
+        else:
+            index = Index(federation.holdings.label_owners[federation.owner_named(self.owner)].ids)
+        self.federation, self.index = federation, index
+
+    def _load(self) -> Federation | MultiFederation:
+        if self.settings.label_owners:
+            several = MultiFederation.load(self.folder, ids="all", owner=self.owner, tables=self.tables)
+            several.owner_named(self.owner)
+            found: Federation | MultiFederation = several
+        else:
+            found = load(self.folder, ids="all", tables=self.tables)
+        for account in found.accounts.values():
+            account.claim()
+        return found
+
+    def _files(self) -> list[tuple[int, int] | None]:
+        """When each was written, and its size."""
+        tables = [self.tables.get(name, party.table) for name, party in self.settings.parties.items()]
+        return [_written(Path(one)) for one in [str(self.folder / MARK), *(table for table in tables if table)]]
+
+
+def _written(path: Path) -> tuple[int, int] | None:
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_mtime_ns, about.st_size
+
+
+def _rows(found: Predictions, parties: list[str]) -> list[Row]:
+    scores = np.where(np.isfinite(found.scores), found.scores, np.nan).tolist()
+    degraded = found.degraded or [""] * len(found.ids)
+    names = [str(one) for one in found.classes]
+    rows = []
+    for one, label, values, away in zip(found.ids.tolist(), found.labels.tolist(), scores, degraded, strict=True):
+        missing = tuple(away.split())
+        by_class = {name: None if value != value else value for name, value in zip(names, values, strict=False)}
+        answered = tuple(party for party in parties if party not in missing)
+        rows.append(Row(one, label, by_class, answered, missing))
+    return rows
