@@ -16,15 +16,15 @@ LAYERS = (
     {"core"},
     {"transport", "datasets", "models", "optim", "privacy", "compression", "encryption"},
     {"algorithms", "alignment", "selection"},
-    {"evaluate"},
+    {"evaluate", "tracking"},
     {"federation"},
     {"explain", "attacks"},
-    {"report", "tracking", "planning"},
+    {"report", "planning"},
     {"serving", "export"},
     {"reproduction", "benchmark"},
     {"cli"},
 )
-NOT_MIRRORED = {"conformance", "faults", "security"}
+NOT_MIRRORED = {"conformance", "docs", "examples", "faults", "security"}
 
 
 def layer(part: str) -> int:

@@ -1,0 +1,293 @@
+"""Which algorithm? All of them on one small task: scores, bytes, seconds, what an audit finds, and what noise leaves.
+
+scikit-learn's breast cancer data, 569 women and thirty columns: ten at a clinic, which also has the diagnoses, and ten
+at each of two laboratories. All get the same rows, local models, batches and epochs, and are tuned equally little: four
+learning rates, of which the validation rows of seed 0 choose one. Multi-VFL has the diagnoses at two hospitals instead,
+and the clinic as a third laboratory. vFedCCE's scores come from the same exchange without encryption, its bytes and
+seconds from an encrypted epoch. `python benchmarks/choose.py RESULTS.json` prints the tables of the documentation from
+what `colonnade bench choose --json` measured.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from colonnade.attacks.audit import audit_federation
+from colonnade.benchmark import Result
+from colonnade.core import Ledger
+from colonnade.errors import Diverged
+from colonnade.federation import Federation
+from colonnade.federation.guarantees import plan
+from colonnade.federation.multi import MultiFederation
+from colonnade.transport.computing import one_torch_thread
+
+LABS = ("lab_north", "lab_south")
+FACTORS = (1 / 3, 1.0, 3.0, 10.0)  # of the algorithm's own learning rate
+CLIP, SIGMA, NOTHING = 1.0, 4.0, 1e-6
+LEVELS = {"codec": {"name": "quantize", "levels": 16}}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One line of the tables."""
+
+    algorithm: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    sends: str = "embedding"  # what laboratories release, which noise is put on
+    codecs: Mapping[str, Any] = field(default_factory=dict)  # of all three
+    really: Mapping[str, Any] = field(default_factory=dict)  # settings for what is measured in an epoch of its own
+    noisy: bool = True
+
+
+CHOICES = {
+    "splitnn": Choice("splitnn"),
+    "vafl": Choice("vafl"),
+    "fdml": Choice("fdml", sends="logits"),
+    "vimsgd": Choice("vimsgd"),
+    "vimadmm": Choice("vimadmm"),
+    "vimadmm_joint": Choice("vimadmm_joint", sends="logits"),
+    "vimadmm_joint, secure": Choice("vimadmm_joint", {"aggregation": "secure"}, sends="logits", noisy=False),
+    "compressed_vfl, 16 levels": Choice("compressed_vfl", codecs={"embedding": LEVELS}),
+    "vfedcce": Choice("vfedcce", {"scheme": "plain"}, sends="log_odds", really={"scheme": "bfv"}),
+    "knn": Choice("knn", noisy=False),
+    "multi_vfl": Choice("multi_vfl"),
+}
+
+
+def run(quick: bool) -> list[Result]:
+    seeds, epochs = (1, 3) if quick else (5, 20)
+    names = ("vimadmm", "knn", "multi_vfl") if quick else tuple(CHOICES)
+    with one_torch_thread(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scores, leaks, noise = list(_references(seeds)), [], []
+        for name in names:
+            choice, rate = CHOICES[name], dict[str, float]()
+            if choice.algorithm != "knn":
+                rate = {"learning_rate": _rate(choice, epochs, FACTORS[1:2] if quick else FACTORS)}
+            scores.append(_scores(name, choice, rate, seeds, epochs))
+            if choice.algorithm != "multi_vfl":
+                leaks.append(_leaks(name, choice, rate, epochs))
+            if choice.noisy and not quick:
+                noise.append(_noise(name, choice, rate, min(seeds, 3), epochs))
+    return [*scores, *leaks, *noise]
+
+
+def _references(seeds: int) -> Iterator[Result]:
+    """Logistic regression on the same rows: the clinic's columns, and all of them in one place."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
+
+    for who in ("the clinic alone", "all columns in one place"):
+        found = []
+        for seed in range(seeds):
+            held = federation(CHOICES["splitnn"], {}, seed, 1).holdings
+            parts = [held.parties[name].features for name in (held.parties if who.startswith("all") else ("clinic",))]
+            x = torch.cat([part for part in parts if part is not None], dim=1).numpy()
+            labels = held.parties["clinic"].labels
+            assert labels is not None
+            y, train, test = labels.numpy(), held.splits["train"].numpy(), held.splits["test"].numpy()
+            model = LogisticRegression(max_iter=1000).fit(x[train], y[train])
+            auc = roc_auc_score(y[test], model.predict_proba(x[test])[:, 1])
+            found.append({"accuracy": float(model.score(x[test], y[test])), "auc": float(auc)})
+        mean = {key: fmean(one[key] for one in found) for key in found[0]}
+        yield Result(f"scores: {who}", _scored(mean), "logistic regression", numbers=mean)
+
+
+def tables() -> dict[str, Any]:
+    """Each party's columns of the same women."""
+    from sklearn.datasets import load_breast_cancer
+
+    frame = load_breast_cancer(as_frame=True).frame.rename_axis("patient").reset_index()
+    columns = list(frame.columns[1:-1])
+    dealt = {name: columns[10 * n : 10 * n + 10] for n, name in enumerate(("clinic", *LABS))}
+    found = {name: frame[["patient", *own]] for name, own in dealt.items()}
+    return {**found, "clinic": frame[["patient", *dealt["clinic"], "target"]]}
+
+
+def federation(
+    choice: Choice, settings: Mapping[str, Any], seed: int, epochs: int, rules: Mapping[str, Any] | None = None,
+    record: bool = False,
+) -> Any:  # fmt: skip
+    """Three parties of the task, with rules for what the laboratories send."""
+    frames, rules = tables(), {**choice.codecs, **(rules or {})}
+    said: dict[str, Any] = {
+        "algorithm": {"name": choice.algorithm, **choice.settings, **settings},
+        "model": {"name": "mlp", "hidden": [16], "width": 8},
+        "train": {"epochs": epochs, "batch_size": 64, "early_stop": False},
+        "federation": {"seed": seed, "device": "cpu", "noise": "seeded"},
+    }
+    if choice.algorithm == "multi_vfl":
+        said["data_owners"] = [{"name": name, "outbox": rules} for name in LABS]
+        labels = frames["clinic"][["patient", "target"]]
+        owners = {"hospital_east": labels.iloc[::2], "hospital_west": labels.iloc[1::2]}
+        columns = {**frames, "clinic": frames["clinic"].drop(columns="target")}
+        return MultiFederation.from_frames(owners, columns, id="patient", label="target", settings=said)
+    said["parties"] = {"clinic": {"outbox": choice.codecs}, **{name: {"outbox": rules} for name in LABS}}
+    return Federation.from_frames(frames, id="patient", label="target", settings=said, record=record)
+
+
+def trained(made: Any) -> Any:
+    for _ in made.train():
+        pass
+    return made
+
+
+def _rate(choice: Choice, epochs: int, factors: tuple[float, ...]) -> float:
+    """The learning rate with the least loss on validation rows."""
+    usual = float(federation(choice, {}, 0, 1).settings.config.learning_rate)
+    losses: dict[float, float] = {}
+    for factor in factors:
+        try:
+            made = trained(federation(choice, {"learning_rate": usual * factor}, 0, epochs))
+            losses[usual * factor] = made.evaluate("validation")["loss"]
+        except Diverged:
+            continue
+    return min(losses, key=losses.__getitem__)
+
+
+def _scores(name: str, choice: Choice, rate: Mapping[str, Any], seeds: int, epochs: int) -> Result:
+    """Scores of new rows, and what all of it cost one laboratory."""
+    found = []
+    for seed in range(seeds):
+        made = trained(federation(choice, rate, seed, epochs))
+        found.append(made.evaluate("test"))
+    numbers = {key: fmean(one[key] for one in found) for key in ("accuracy", "auc")}
+    numbers |= _costs(choice, rate, epochs)
+    cost = "{up:,.1f} kB up, {down:,.1f} kB down, {row:,.0f} bytes to predict a row".format(
+        up=numbers["up"] / 1e3, down=numbers["down"] / 1e3, row=numbers["row"]
+    )
+    told = {**numbers, **rate}
+    return Result(f"scores: {name}", _scored(numbers), f"{cost}, {numbers['seconds']:.1f} s of CPU", numbers=told)
+
+
+def _costs(choice: Choice, rate: Mapping[str, Any], epochs: int) -> dict[str, float]:
+    """Bytes of one laboratory and seconds of all together, to train and then to predict the test rows. Where an epoch
+    stands for all, keys are counted once."""
+    times = epochs if choice.really else 1
+    made = federation(choice, {**rate, **choice.really}, 0, epochs // times)
+    start = time.process_time()
+    book = trained(made).ledgers[LABS[0]]
+    halfway = time.process_time()
+    way = {direction: _bytes(book, direction, times) for direction in ("out", "in")}
+    before = book.total("out") + book.total("in")
+    made.evaluate("test")
+    seconds = (halfway - start) * times + time.process_time() - halfway
+    row = (book.total("out") + book.total("in") - before) / _rows(made)
+    rounds = float(made.batches.done * times)
+    keys = float(sum(one.bytes for one in book.entries if one.name == "public_key"))
+    return {"rounds": rounds, "up": way["out"], "down": way["in"], "keys": keys, "row": row, "seconds": seconds}
+
+
+def _bytes(book: Ledger, direction: str, times: int) -> float:
+    crossed = [one for one in book.entries if one.direction == direction]
+    return float(sum(one.bytes * (1 if one.name == "public_key" else times) for one in crossed))
+
+
+def _rows(made: Any) -> int:
+    shares = getattr(made.holdings, "label_owners", None)
+    return sum(len(one.splits["test"]) for one in shares.values()) if shares else len(made.holdings.splits["test"])
+
+
+def _leaks(name: str, choice: Choice, rate: Mapping[str, Any], epochs: int) -> Result:
+    """What `colonnade audit` finds: labels told by a laboratory, columns rebuilt by the clinic."""
+    if choice.really:
+        rate, epochs = {**rate, **choice.really}, 1
+    found = audit_federation(trained(federation(choice, rate, 0, epochs, record=True)), rows=32)
+    numbers, said = dict[str, float](), list[str]()
+    for limit, words in (("label_inference", "of labels told"), ("inversion_r2", "R² of the best column rebuilt")):
+        worst = max((one for one in found.findings if one.limit == limit), key=lambda one: one.score, default=None)
+        if worst is not None:
+            numbers |= {limit: worst.score, f"{limit} without": worst.baseline}
+            said.append(f"{worst.score:.2f} {words} by {worst.attacker} (without attack {worst.baseline:.2f})")
+    return Result(f"leaks: {name}", "; ".join(said) or "no attack of the audit applies", numbers=numbers)
+
+
+def _noise(name: str, choice: Choice, rate: Mapping[str, Any], seeds: int, epochs: int) -> Result:
+    """Scores when the laboratories' training rows leave with noise, or empty; test rows leave as they are."""
+    numbers: dict[str, float] = {}
+    for what, mechanism in (
+        ("noise", {"name": "gaussian", "clip": CLIP, "sigma": SIGMA}),
+        ("empty", {"name": "gaussian", "clip": NOTHING, "sigma": SIGMA}),
+    ):
+        rules = {f"train.{choice.sends}": {**choice.codecs.get(choice.sends, {}), "mechanism": mechanism}}
+        found = []
+        for seed in range(seeds):
+            try:
+                made = trained(federation(choice, rate, seed, epochs, rules))
+                found.append(made.evaluate("test"))
+            except Diverged:
+                found.append({"auc": 0.5, "accuracy": 0.5})
+        numbers |= {f"{what} {key}": fmean(one[key] for one in found) for key in ("accuracy", "auc")}
+    numbers["epsilon"] = _epsilon(choice, epochs)
+    told = f"AUC {numbers['noise auc']:.3f} with noise for ε = {numbers['epsilon']:.1f}"
+    return Result(f"noise: {name}", told, f"with empty uploads {numbers['empty auc']:.3f}", numbers=numbers)
+
+
+def _epsilon(choice: Choice, epochs: int) -> float:
+    """Of a laboratory's training row, against the label owner, who knows the batches; one row replaced."""
+    mechanism = {"name": "gaussian", "clip": CLIP, "sigma": SIGMA}
+    made = federation(choice, choice.really, 0, epochs, {choice.sends: {"mechanism": mechanism}})
+    told = next(one for one in plan(made) if one.party == LABS[0])
+    found = [one.epsilon for one in told.statements if one.relation == "replace-one" and "who knows" in one.adversary]
+    return float("inf") if found[0] is None else found[0]
+
+
+def _scored(numbers: Mapping[str, float]) -> str:
+    return f"accuracy {numbers['accuracy']:.3f}, AUC {numbers['auc']:.3f}"
+
+
+def pages(results: Sequence[Mapping[str, Any]]) -> str:
+    """The documentation's tables."""
+    parts = {word: [one for one in results if one["what"].startswith(word)] for word in HEADINGS}
+    return "\n\n".join("\n".join([*HEADINGS[word], *map(_line, parts[word])]) for word in HEADINGS) + "\n"
+
+
+HEADINGS = {
+    "scores": (
+        "| | accuracy | AUC | rounds | kB up | kB down | bytes to predict a row | CPU, s |",
+        "|---|---|---|---|---|---|---|---|",
+    ),
+    "leaks": (
+        "| | labels told by a laboratory | without attack | best column rebuilt by the clinic, R² |",
+        "|---|---|---|---|",
+    ),
+    "noise": (
+        "| | AUC with noise | accuracy | AUC with empty uploads | accuracy | ε of a training row |",
+        "|---|---|---|---|---|---|",
+    ),
+}
+SHOWN = {
+    "scores": (
+        ("accuracy", "{:.3f}"), ("auc", "{:.3f}"), ("rounds", "{:.0f}"), ("up", "kB"), ("down", "kB"),
+        ("row", "{:,.0f}"), ("seconds", "{:.1f}"),
+    ),
+    "leaks": (("label_inference", "{:.2f}"), ("label_inference without", "{:.2f}"), ("inversion_r2", "{:.2f}")),
+    "noise": (
+        ("noise auc", "{:.3f}"), ("noise accuracy", "{:.3f}"), ("empty auc", "{:.3f}"), ("empty accuracy", "{:.3f}"),
+        ("epsilon", "{:.1f}"),
+    ),
+}  # fmt: skip
+
+
+def _line(result: Mapping[str, Any]) -> str:
+    part, _, name = result["what"].partition(": ")
+    word, comma, rest = name.partition(",")
+    cells = [f"`{word}`{comma}{rest}" if name in CHOICES else name]
+    for key, shape in SHOWN[part]:
+        value = result["numbers"].get(key)
+        cells.append("–" if value is None else f"{value / 1e3:,.1f}" if shape == "kB" else shape.format(value))
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    print(pages(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))), end="")
