@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 from tests.federation.small import checkpoint_of, quick, write
+from tests.federation.small_sites import lines_of
 
 from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, PartyError
 from colonnade.federation import Federation, Settings, load
 from colonnade.federation import flare as engine
+from colonnade.federation.party_file import OWN, read_own
+from colonnade.federation.run_directory import RunDirectory
+from colonnade.federation.site import Site
 
 WITHOUT = 'NVIDIA FLARE is not installed: pip install "colonnade[flare]"'
 
@@ -105,5 +109,27 @@ def test_a_federation_in_the_simulator_is_the_federation_in_one_process(tmp_path
     one, other = checkpoint_of(tmp_path / "here"), checkpoint_of(tmp_path / "run")
     assert one.keys() == other.keys()
     assert all(bool((one[key] == other[key]).all()) for key in one)
-    assert load(tmp_path / "run", ids=["P003", "P001"]).predict(["P003", "P001"]).ids.tolist() == ["P003", "P001"]
     assert "not encrypted end to end" in (tmp_path / "work" / "flare.log").read_text()
+    (tmp_path / "ids.csv").write_text("patient\nP003\nP001\n")
+    out = engine.simulate_prediction(settings, tmp_path / "work", "run", tmp_path / "ids.csv")
+    mine = load(tmp_path / "run", ids=["P003", "P001"]).predict(["P003", "P001"])
+    assert out.read_text() == mine.to_frame().rename(columns={"id": "patient"}).to_csv(index=False)
+
+
+def test_a_run_in_the_simulator_whose_sites_saved_at_different_steps_is_resumed(tmp_path: Path) -> None:
+    """As after a kill while they saved: the driver has a checkpoint that the laboratory has not."""
+    pytest.importorskip("nvflare", reason=WITHOUT)
+    settings = Settings.from_toml(
+        write(tmp_path / "all", settings=quick(federation={"device": "cpu", "cohort": "off"}))
+    )
+    sites = tmp_path / "work" / "sites"
+    engine.write_sites(sites, settings)
+    every = {name: Site(read_own(sites / name / OWN)) for name in settings.parties}
+    every["clinic"].drive(lines_of("clinic", every), "run")
+    here = {name: checkpoint_of(sites / name / "runs" / "run") for name in every}
+    lab = RunDirectory(sites / "lab" / "runs" / "run")
+    lab.back_to(lab.marks()[1]["number"])
+    engine.simulate(settings, tmp_path / "work", tmp_path / "run", resume=True)
+    for name, one in here.items():
+        other = checkpoint_of(sites / name / "runs" / "run")
+        assert all(bool((one[key] == other[key]).all()) for key in one)

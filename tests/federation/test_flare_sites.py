@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from tests.federation.small import checkpoint_of, quick, write
 
-from colonnade.errors import ConfigError
+from colonnade.errors import ConfigError, PartyError
 from colonnade.federation import Federation, Settings
-from colonnade.federation.flare import MEMBER, write_job
-from colonnade.federation.flare_sites import Session, _free_ports, on_this_machine, running
+from colonnade.federation.flare import MEMBER, conclude, write_job
+from colonnade.federation.flare_sites import Session, _free_ports, _run, on_this_machine, running
+from colonnade.federation.run_directory import METRICS
 
 
 def test_a_folder_that_is_no_leads_kit_is_told(tmp_path: Path) -> None:
@@ -27,22 +28,54 @@ def test_two_ports_that_are_free_differ() -> None:
     assert one != other
 
 
-def test_three_processes_with_certificates_train_what_one_process_would(tmp_path: Path) -> None:
-    """And afterwards, the same sites refuse a job that brings code, and one that names another class."""
+def test_processes_with_certificates_train_what_one_process_would_though_one_is_killed(tmp_path: Path) -> None:
+    """The laboratory's process is killed with SIGKILL while they train; the run ends, and is resumed to the same bits.
+    Afterwards the same sites refuse a job that brings code, and one that names another class."""
     pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
-    file = write(tmp_path / "all", settings=quick(federation={"device": "cpu", "cohort": "off"}))
-    settings, seen = Settings.from_toml(file), list[dict[str, Any]]()
+    changes = {"device": "cpu", "cohort": "off", "deadline": 20, "retries": 0}
+    file = write(tmp_path / "all", settings=quick(train={"epochs": 40, "early_stop": False}, federation=changes))
+    settings, work, seen = Settings.from_toml(file), tmp_path / "work", list[dict[str, Any]]()
     here = Federation.from_toml(file).fit(tmp_path / "here").summary
-    (tmp_path / "work").mkdir()
-    summary = on_this_machine(settings, tmp_path / "work", tmp_path / "run", watch=seen.append)
+    work.mkdir()
+    lab, killed = work / "kits" / "parties" / "lab", list[int]()
+
+    def watch(record: dict[str, Any]) -> None:
+        if not killed:
+            killed.append(_kill_job_of(lab))
+
+    with pytest.raises(PartyError, match="'lab' failed while answering"):
+        on_this_machine(settings, work, tmp_path / "run", watch=watch)
+    assert killed
+    shutil.rmtree(work / "kits" / "relay" / "kept", ignore_errors=True)
+    with running(work / "kits", settings.parties, work):
+        driver = work / "kits" / "parties" / "clinic" / "runs" / "run"
+        _run(settings, work / "kits" / "lead", "run", True, driver / METRICS, seen.append)
+        _hostile(work, settings)
+    assert seen[-1]["epoch"] == 40
+    folders = {name: work / "kits" / "parties" / name / "runs" / "run" for name in settings.parties}
+    summary = conclude(settings, folders, tmp_path / "run", work / "clinic.log")
     for key in ("metrics", "bytes", "parties", "rows", "rounds", "privacy"):
         assert summary[key] == here[key], key
     one, other = checkpoint_of(tmp_path / "here"), checkpoint_of(tmp_path / "run")
     assert all(bool((one[key] == other[key]).all()) for key in one)
-    lab = tmp_path / "work" / "kits" / "parties" / "lab"
     logs = "".join(path.read_text(errors="replace") for path in lab.rglob("log.txt"))
     assert "not encrypted end to end" not in logs
-    _hostile(tmp_path / "work", settings)
+
+
+def _kill_job_of(kit: Path) -> int:
+    """The process that FLARE started at a site for the run; the site itself stays."""
+    import os
+    import signal
+
+    for one in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (one / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(word.endswith(b"worker_process") for word in words) and str(kit).encode() in words:
+            os.kill(int(one.name), signal.SIGKILL)
+            return int(one.name)
+    raise AssertionError("there is no such process")
 
 
 def _hostile(work: Path, settings: Settings) -> None:
@@ -52,16 +85,14 @@ def _hostile(work: Path, settings: Settings) -> None:
     other = write_job(work / "other", driver="clinic", sites=2, run="other")
     client = other / "app" / "config" / "config_fed_client.json"
     client.write_text(client.read_text().replace(MEMBER, "nvflare.app_common.np.np_trainer.NPTrainer"))
-    shutil.rmtree(work / "kits" / "relay" / "kept", ignore_errors=True)
-    with running(work / "kits", settings.parties, work):
-        session = Session(work / "kits" / "lead")
-        try:
-            session.wait_for(settings.parties, 180.0)
-            for job in (code, other):
-                state = _ended(session, job)
-                assert state != "FINISHED:COMPLETED", job.name
-        finally:
-            session.close()
+    session = Session(work / "kits" / "lead")
+    try:
+        session.wait_for(settings.parties, 180.0)
+        for job in (code, other):
+            state = _ended(session, job)
+            assert state != "FINISHED:COMPLETED", job.name
+    finally:
+        session.close()
     assert not (work / "kits" / "parties" / "lab" / "runs" / "code").exists()
 
 

@@ -10,6 +10,7 @@ import torch
 from tests.federation.small import frames, learned_of, quick, tensors
 from tests.federation.small_sites import folders
 
+from colonnade.algorithms.vimadmm import Embed
 from colonnade.errors import CheckpointError, ConfigError, DataError
 from colonnade.federation import Federation
 from colonnade.federation.member import Member, own_holdings, read_own_table, rehearse
@@ -18,9 +19,9 @@ from colonnade.federation.party_file import OWN, read_own
 CPU = torch.device("cpu")
 
 
-def member(base: Path, name: str = "lab", run: str = "run", *, resume: bool = False) -> Member:
+def member(base: Path, name: str = "lab", run: str = "run", *, resumed: int | None = None) -> Member:
     own = read_own(base / name / OWN)
-    return Member(own, own_holdings(own, None), 1, base / name / "runs" / run, device=CPU, resume=resume)
+    return Member(own, own_holdings(own, None), 1, base / name / "runs" / run, device=CPU, resumed=resumed)
 
 
 def test_it_is_what_one_process_would_have_made_of_it(tmp_path: Path) -> None:
@@ -40,14 +41,49 @@ def test_it_saves_itself_and_continues(tmp_path: Path) -> None:
     with torch.no_grad():
         for parameter in first.owner.model.parameters():
             parameter.add_(1.0)
-    first.save(5)
-    second = member(tmp_path, resume=True)
+    first.save(5, 2)
+    second = member(tmp_path, resumed=2)
     assert second.batches.done == 5
     one, other = dict(tensors(first.state_of("lab"))), dict(tensors(second.state_of("lab")))
     assert all(torch.equal(one[place], other[place]) for place in one)
     second.close("all epochs done", 3)
     summary = json.loads((tmp_path / "lab" / "runs" / "run" / "summary.json").read_text())
     assert (summary["rounds"], summary["stopped"], summary["refused_calls"]) == (5, "all epochs done", 3)
+
+
+def test_it_goes_back_to_the_last_checkpoint_that_all_have_and_nothing_is_unspent(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    rules = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 50.0}}}
+    folders(tmp_path, settings=quick(parties={"lab": {"outbox": rules}}))
+    lab = member(tmp_path)
+    before = {place: tensor.clone() for place, tensor in tensors(lab.state_of("lab")["features"])}
+    lab.owner.answer(Embed("train/0/0"))
+    with torch.no_grad():
+        for parameter in lab.owner.model.parameters():
+            parameter.add_(1.0)
+    lab.save(1, 2, common=1)
+    lab.owner.answer(Embed("train/0/1"))  # never saved, but written down before it left
+    spent = {item: counts.sum() for item, counts in lab.accounts["lab"].counts.items()}
+    assert [mark["number"] for mark in lab.run.marks()] == [2, 1]
+    lab.leave()
+    again = member(tmp_path, resumed=1)
+    after = dict(tensors(again.state_of("lab")["features"]))
+    assert all(torch.equal(before[place], after[place]) for place in before)
+    assert again.batches.done == 0
+    assert {item: counts.sum() for item, counts in again.accounts["lab"].counts.items()} == spent
+    again.save(1, 2, common=1)
+    again.save(2, 3, common=2)
+    kept = sorted(path.name for path in again.run.party("lab").glob("checkpoint-*"))
+    assert kept == ["checkpoint-000002", "checkpoint-000003"]
+
+
+def test_what_not_all_had_begun_begins_again(tmp_path: Path) -> None:
+    folders(tmp_path)
+    first = member(tmp_path)
+    second = member(tmp_path, resumed=0)
+    assert [mark["number"] for mark in second.run.marks()] == [1]
+    one, other = dict(tensors(first.state_of("lab"))), dict(tensors(second.state_of("lab")))
+    assert all(torch.equal(one[place], other[place]) for place in one)
 
 
 def test_a_run_is_not_overwritten_and_not_continued_with_another_table(tmp_path: Path) -> None:
@@ -59,7 +95,7 @@ def test_a_run_is_not_overwritten_and_not_continued_with_another_table(tmp_path:
     lines = table.read_text().splitlines()
     table.write_text("\n".join([lines[0], *(f"{line}1" for line in lines[1:])]))
     with pytest.raises(CheckpointError, match="is not the one"):
-        member(tmp_path, resume=True)
+        member(tmp_path, resumed=1)
 
 
 def test_rows_are_in_the_order_of_the_ids(tmp_path: Path) -> None:

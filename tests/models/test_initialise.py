@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 from torch import Tensor, nn
 
@@ -19,3 +21,13 @@ def test_the_seed_alone_decides() -> None:
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_threads_that_make_models_at_once_do_not_disturb_each_other() -> None:
+    def weights(seed: int) -> torch.Tensor:
+        with initialised(seed):
+            return torch.cat([nn.Linear(40, 40).weight.detach() for _ in range(20)])
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(weights, range(12)))
+    assert all(torch.equal(one, weights(seed)) for seed, one in enumerate(found))

@@ -104,6 +104,16 @@ def test_the_first_failure_in_the_order_of_the_questions_is_raised_and_its_text_
     assert float(parties["cyd"].held[0, 0]) == 1.0
 
 
+def test_each_answer_or_the_failure_in_its_place() -> None:
+    transport = lines(echoes())
+    found = transport.attempt_each(
+        {to: Envelope("asker", n, Break(2.5)) for n, to in enumerate(("cyd", "bob", "ada"), 1)}
+    )
+    assert [(to, isinstance(answer, PartyError)) for to, answer in found.items()] == [
+        ("cyd", False), ("bob", True), ("ada", True)
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("error", [BudgetExhausted("it is spent"), BoundaryError("it is not for you")], ids=repr)
 def test_what_is_meant_for_the_asker_arrives_as_it_is(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     parties = echoes(("ada",))

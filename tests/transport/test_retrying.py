@@ -152,3 +152,56 @@ def test_a_heartbeat_is_no_call_that_counts() -> None:
     party.serves_for = {"clinic"}
     with pytest.raises(BoundaryError, match=r"does not answer roles\.Ping of 'asker'"):
         party.handle(Envelope("asker", 10, Ping()))
+
+
+def test_of_several_only_the_silent_are_asked_again_where_that_can_be_told() -> None:
+    """What a party did before it failed it would do again, such as release rows."""
+    parties, calls = echoes(), list[str]()
+
+    class Telling:
+        """Gives each answer, or the failure in its place."""
+
+        def __init__(self) -> None:
+            self.inner = Faulty(InProcess(parties), [Fault("drop", "cyd", at=1)])
+
+        def exchange(self, to: str, envelope: Envelope[Any]) -> Any:
+            calls.append(to)
+            return self.inner.exchange(to, envelope)
+
+        def exchange_each(self, envelopes: Mapping[str, Envelope[Any]]) -> dict[str, Any]:
+            return {to: self.exchange(to, envelope) for to, envelope in envelopes.items()}
+
+        def attempt_each(self, envelopes: Mapping[str, Envelope[Any]]) -> dict[str, Any]:
+            found: dict[str, Any] = {}
+            for to, envelope in envelopes.items():
+                try:
+                    found[to] = self.exchange(to, envelope)
+                except PartyError as error:
+                    found[to] = error
+            return found
+
+    peers, _ = asker(retrying(Telling()))
+    replies, failures = peers.attempt(dict.fromkeys(parties, Break(2.5)))
+    assert (set(replies), set(failures)) == ({"cyd"}, {"ada", "bob"})
+    assert sorted(calls) == ["ada", "bob", "cyd", "cyd"]
+
+
+def test_who_gives_no_sign_of_life_is_not_waited_for_until_the_deadline() -> None:
+    """A process that was killed never answers; one that computes for long still says that it is there."""
+
+    class Killed(InProcess):
+        def exchange(self, to: str, envelope: Any) -> Any:
+            if to == "bob":
+                threading.Event().wait(20)
+            return super().exchange(to, envelope)
+
+    peers, _ = asker(retrying(Killed(echoes()), deadline=0.2, gone=60.0))
+    peers.transport.deadline, peers.transport.gone = 600.0, 0.4  # type: ignore[attr-defined]
+    began = time.monotonic()
+    peers.transport.alive = lambda to, _sender: to != "bob"  # type: ignore[attr-defined]
+    with pytest.raises(NoAnswer, match=r"'bob' .*no sign of life for 0\.4 s; asked"):
+        peers["bob"].ask(Sleep(0.0))
+    assert time.monotonic() - began < 5.0
+    began = time.monotonic()
+    peers["ada"].ask(Sleep(1.0))
+    assert time.monotonic() - began >= 1.0

@@ -45,7 +45,7 @@ from colonnade.algorithms.multi_vfl_data_owner import (
 )
 from colonnade.core import Batch, Batches, Done, Message, Party, Peers, Released, Request, Rows, Seat, State, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
-from colonnade.core.roles import check_agreed
+from colonnade.core.roles import Ping, Pong, check_agreed
 from colonnade.errors import ConfigError, PartyError
 from colonnade.optim.losses import Loss
 from colonnade.optim.server import SERVER_OPTIMIZERS, ServerOptimizer, mean
@@ -159,6 +159,7 @@ def local_round(side: Side, round: int) -> Tensor:  # noqa: A002
 class LabelOwner(Party):
     """Holds labels of its rows, g (the aggregated one, `model`) and g_k (`copy`); drives the data owners."""
 
+    aside = (Ping,)
     shapes: dict[str, tuple[int, ...]]  # what each data owner sends per row
     model: nn.Module
     copy: Copy
@@ -221,6 +222,10 @@ class LabelOwner(Party):
         if loss is None:
             loss = local_round(self, request.round).item()
         return Trained(self.outbox.release(flat(self.copy.model), "weights"), self.training_rows, loss)
+
+    @serves
+    def ping(self, request: Ping) -> Pong:  # noqa: ARG002
+        return Pong()
 
     def open(self, round: int) -> None:  # noqa: A002
         self.ahead = None

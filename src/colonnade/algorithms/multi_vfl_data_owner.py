@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from colonnade.algorithms.multi_vfl_copies import Copy, refuse_unaveraged
 from colonnade.core import Agreed, Done, Message, Party, Released, Request, Seat, State, serves
+from colonnade.core.roles import Ping, Pong
 from colonnade.optim.server import mean
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class Average(Request[Done]):
 
 class DataOwner(Party):
     """Holds columns, f_d, and a copy f_{d,k} for each label owner k: whose it is says who asks."""
+
+    aside = (Ping,)
 
     def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config, agreed: Agreed) -> None:
         super().__init__(seat)
@@ -128,6 +131,10 @@ class DataOwner(Party):
                     copy.load(self.model)
             self.round, self.took_part = request.round, request.took_part
         return Done()
+
+    @serves
+    def ping(self, request: Ping) -> Pong:  # noqa: ARG002
+        return Pong()
 
     def _asker(self) -> str:
         self.expect(self.asker in self.copies, f"{self.asker!r} is no label owner of this federation")

@@ -18,7 +18,7 @@ from colonnade.core.ledger import Ledger
 from colonnade.core.message import Message, Request, batch_of
 from colonnade.core.release import Outbox, Rule
 from colonnade.core.wire import Envelope
-from colonnade.errors import BoundaryError, BudgetExhausted, PartyError
+from colonnade.errors import BoundaryError, BudgetExhausted, NoAnswer, PartyError
 
 if TYPE_CHECKING:
     from colonnade.core.peers import Peers
@@ -171,7 +171,9 @@ class Party:
         before = vars(self).copy()
         try:
             return getattr(self, method)(request)  # type: ignore[no-any-return]
-        except PartyError:  # of somebody that this party had asked in turn
+        except NoAnswer as error:  # of somebody that this party had asked in turn: it answers itself, that it failed
+            raise PartyError(error.party, error.request, error.batch, error.cause) from error
+        except PartyError:
             raise
         except (BoundaryError, BudgetExhausted):
             vars(self).update(before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from colonnade import models
 from colonnade.algorithms import complete, find
-from colonnade.core import Batches, Ledger, Seat, checkpoint, roles
+from colonnade.core import Batches, Ledger, Seat, roles
 from colonnade.core.party import State, seed_for
 from colonnade.datasets.labels import Labels
 from colonnade.errors import ConfigError, DataError
@@ -20,6 +20,7 @@ from colonnade.federation.federation import Federation
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.holdings import Holding, Holdings, _divide, _named, from_dataset, from_tables
 from colonnade.federation.party_file import Own
+from colonnade.federation.purse import Purse
 from colonnade.federation.run_directory import RunDirectory
 from colonnade.federation.seats import accounts_of, make_seat
 from colonnade.privacy import Account
@@ -27,20 +28,24 @@ from colonnade.privacy import Account
 if TYPE_CHECKING:
     from colonnade.datasets.table import Table
 
-ACCOUNT, JOURNAL = "account", "spent.journal"
-"""What all runs spent together, in the organisation's folder of runs; and what one spent since it was last saved."""
-
 
 class Member:
     """What a `Federation` is to the driver, for one organisation with columns: it has the same state to save."""
 
     driver: Any = None
     drawn: Any = None
-    _lock: IO[str] | None = None
     drawn_by: Any = {}  # noqa: RUF012 - labels are elsewhere
 
     def __init__(
-        self, own: Own, holdings: Holdings, outputs: int, folder: Path, *, device: torch.device, resume: bool
+        self,
+        own: Own,
+        holdings: Holdings,
+        outputs: int,
+        folder: Path,
+        *,
+        device: torch.device,
+        resumed: int | None = None,  # the checkpoint to go back to, 0 where not all had one
+        loaded: int | None = None,  # the checkpoint to predict with
     ) -> None:
         settings = own.local
         train, name = settings.train, own.name
@@ -52,24 +57,34 @@ class Member:
         self.seats = {name: seat}
         self.owner = self._feature_owner(outputs)
         self.owners = {name: self.owner}
-        self.runs, self.number = own.runs, folder.name
-        self._alone()
-        as_federation = cast(Federation, self)
-        if resume:
-            self.run = RunDirectory(folder)
+        self.purse = Purse(name, own.runs, folder.name, self.accounts)
+        as_federation, self.run = cast(Federation, self), RunDirectory(folder)
+        if loaded is not None:
+            self.run.load(as_federation, next(mark for mark in self.run.marks() if mark["number"] == loaded))
+            self.run.follow(as_federation)
+            self.settle_accounts()
+            return
+        if resumed is not None:
+            self.run.back_to(resumed)
+        if resumed:
             settings.check_continues(self.run.settings())
             self.run.restore(as_federation)
             self.run.keep(settings)
         else:
-            self.run = RunDirectory.create(folder, as_federation)
-            self.save(0)
+            self.run.begin(as_federation)
+            self.save(0, 1)
 
-    def save(self, step: int) -> None:
-        """A checkpoint of this organisation, where the driver says that training stands."""
-        self.batches.done = step
-        for account in self.accounts.values():  # first: between the two, a crash would count twice, never not at all
-            checkpoint.write(self.runs / ACCOUNT, {"run": self.number, "meter": account.state()})
-        self.run.checkpoint(cast(Federation, self))
+    def save(self, step: int, number: int, common: int | None = None) -> None:
+        """A checkpoint of this organisation, where the driver says that training stands; `common` is kept as well."""
+        self.batches.done, self.run.common = step, common
+        self.purse.save()
+        self.run.checkpoint(cast(Federation, self), number=number)
+
+    def settle_accounts(self) -> None:
+        """What all runs spent together, without a checkpoint of this one."""
+        self.purse.save()
+        for account in self.accounts.values():
+            account.settled()
 
     def close(self, outcome: str, refused: int) -> None:
         """This organisation's own summary; another run may begin."""
@@ -90,8 +105,7 @@ class Member:
         self.leave()
 
     def leave(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
+        self.purse.leave()
 
     @property
     def ledgers(self) -> dict[str, Ledger]:
@@ -102,34 +116,7 @@ class Member:
         return accounts_of(self.seats)
 
     def keep_accounts(self, folder: Any) -> None:
-        for name, account in self.accounts.items():
-            self._carry_over(account)
-            account.keep(folder(name) / JOURNAL)
-
-    def _carry_over(self, account: Account) -> None:
-        """A budget is for all runs: whoever starts a new one goes on where the last one ended."""
-        if not (self.runs / ACCOUNT).exists():
-            return
-        before, agreed = checkpoint.read(self.runs / ACCOUNT), (account.rows, account.batch_size)
-        account.load_state(before["meter"])
-        account.rows, account.batch_size = agreed
-        if before["run"] != self.number:
-            account.replay(self.runs / str(before["run"]) / "parties" / self.name / JOURNAL)
-
-    def _alone(self) -> None:
-        """One run at a time where releases are counted, else two could spend the same budget."""
-        if not self.accounts:
-            return
-        import fcntl
-
-        self.runs.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.runs / ".lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(
-                f"'{self.name}' takes part in another run, and counts its budget for one at a time. Wait for its end."
-            ) from None
+        self.purse.keep(folder)
 
     def state_of(self, party: str) -> State:
         return {"seat": self.seats[party].state(), "features": self.owner.state()}

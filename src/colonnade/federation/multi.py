@@ -20,12 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from colonnade import models
 from colonnade.algorithms import find
 from colonnade.algorithms.multi_vfl_lockstep import Lockstep
 from colonnade.core import Agreed, Batch, Batches, DpEvent, Ledger, Peers, Seat, Transport
 from colonnade.core.checks import did_you_mean
-from colonnade.core.party import State, seed_for
+from colonnade.core.party import State
 from colonnade.errors import ConfigError, DataError, Diverged
 from colonnade.federation.federation import (
     Federation,
@@ -37,11 +36,13 @@ from colonnade.federation.federation import (
     read_tables,
     tables_of,
 )
-from colonnade.federation.holdings import asked_for
+from colonnade.federation.holdings import Holding, asked_for
+from colonnade.federation.multi_roles import batches_for, data_owner, epochs_of, label_owner
 from colonnade.federation.owners import SERVER
+from colonnade.federation.patience import Patience
 from colonnade.federation.rounds import RoundDone, Rounds
-from colonnade.federation.seats import accounts_of, draw_labels, make_seats
-from colonnade.federation.settings import PartySettings, Settings
+from colonnade.federation.seats import accounts_of, make_seats
+from colonnade.federation.settings import Settings
 from colonnade.federation.shares import Shares, from_dataset, from_tables
 from colonnade.privacy import Account
 from colonnade.privacy.calibrate import planned
@@ -53,32 +54,34 @@ if TYPE_CHECKING:
     from colonnade.federation.fit import Outcome, Watch
 
 Model = Literal["aggregated", "own"]
+Between = Callable[[str, Transport], Transport]
+"""Who asks, and what would carry its calls -> what carries them."""
 
 
 class MultiFederation:
-    """Everything that `settings` and `holdings` describe, in this process."""
+    """Everything that `settings` and `holdings` describe, in this process.
 
-    def __init__(self, settings: Settings, holdings: Shares) -> None:
+    `between` puts something between a party that asks and those it asks, such as a network that loses calls."""
+
+    def __init__(self, settings: Settings, holdings: Shares, *, between: Between | None = None) -> None:
         _check_parties(settings, holdings)
         self.settings, self.holdings = settings, holdings
         self.algorithm = find(settings.algorithm)
         self.device = device_of(settings.engine.device)
-        train, config = settings.train, settings.config
-        epochs = train.epochs * config.local_epochs
-        agreed: dict[str, Any] = {"batch_size": train.batch_size, "seed": settings.engine.seed, "epochs": epochs}
-        own = {
-            name: Batches(share.splits, reshuffle=train.reshuffle, owner=name, **agreed)
-            for name, share in holdings.label_owners.items()
-        }
+        rounds = settings.train.epochs
+        own = {name: batches_for(settings, name, share.splits) for name, share in holdings.label_owners.items()}
         self.agreed = Agreed({name: (batches, holdings.label_owners[name].rows) for name, batches in own.items()})
-        self.batches = Rounds(self.agreed, train.epochs)
-        shared: dict[str, Any] = {"releases": self.algorithm.REVEALS, "epochs": epochs, "device": self.device}
-        self.seats: dict[str, Seat] = make_seats(settings, holdings, self.agreed, **shared)
+        self.batches = Rounds(self.agreed, rounds)
+        shared: dict[str, Any] = {"releases": self.algorithm.REVEALS, "device": self.device}
+        self.seats: dict[str, Seat] = make_seats(settings, holdings, self.agreed, epochs=epochs_of(settings), **shared)
         self.drawn_by: dict[str, DpEvent] = {}
-        self.owners: dict[str, Any] = {name: self._data_owner(name) for name in holdings.data_owners}
+        self.owners: dict[str, Any] = {
+            name: data_owner(settings, self.seats[name], _columns(held), self.agreed)
+            for name, held in holdings.data_owners.items()
+        }
         self.label_owners: dict[str, Any] = {name: self._label_owner(name, own[name]) for name in own}
-        self.driver: Any = self.algorithm.AggregationServer(self.seats[SERVER], config, train.epochs)
-        self._connect()
+        self.driver: Any = self.algorithm.AggregationServer(self.seats[SERVER], settings.config, rounds)
+        self._connect(between)
 
     @classmethod
     def from_toml(cls, path: str | Path, *, seed: int | None = None) -> MultiFederation:
@@ -124,22 +127,14 @@ class MultiFederation:
 
     @classmethod
     def load(cls, folder: str | Path, **which: Any) -> MultiFederation:
-        """A saved one, trained as far as it was; see `run_directory.load_multi`."""
-        from colonnade.federation.run_directory import load_multi
+        """A saved one, trained as far as it was; see `loading.load_multi`."""
+        from colonnade.federation.loading import load_multi
 
         return load_multi(folder, **which)
 
     def train(self) -> Iterator[RoundDone]:
         """Train from where it stands to the last round."""
-        for done in self.algorithm.train(self.driver, self.driver.peers, self.settings.train.epochs):
-            if not np.isfinite(done.loss):
-                raise Diverged(
-                    f"Training diverged: the loss is {done.loss} in round {done.number + 1}. Lower learning_rate, "
-                    "server_rate or local_epochs."
-                )
-            self.batches.done = done.number + 1
-            batch = Batch(f"round/{done.number}", done.rows, done.number, 0, done.number)
-            yield RoundDone(batch, done.loss, done.losses, done.dropped)
+        return trained(self.driver, self.batches, self.settings)
 
     def fit(self, out: str | Path | None = None, *, resume: bool = False, watch: Watch | None = None) -> Outcome:
         """Train with evaluation after every round and early stop; with `out`, keep a run directory."""
@@ -170,7 +165,7 @@ class MultiFederation:
         if not each:
             there = ", ".join(map(repr, self.batches.splits))
             raise ConfigError(f"No label owner has rows called {split!r}; there are {there}.")
-        return Scores(_mean(each, rows), each)
+        return Scores(mean_scores(each, rows), each)
 
     def predict(
         self, ids: Sequence[str] | None = None, *, owner: str | None = None, model: Model = "aggregated"
@@ -261,44 +256,47 @@ class MultiFederation:
     def _trained(self, owner: str) -> Tensor:
         return self.agreed[owner].splits["train"].to(self.device)
 
-    def _data_owner(self, name: str) -> Any:
-        features = self.holdings.data_owners[name].features
-        assert features is not None
-        spec = self.settings.parties.get(name, PartySettings()).model or self.settings.model or "mlp"
-        seed = seed_for(self.settings.engine.seed, name, "model")
-        model = models.build(spec, tuple(features.shape[1:]), seed=seed, owner=name)
-        model = models.seeded(model, self.seats[name].generator, owner=name)
-        return self.algorithm.DataOwner(self.seats[name], features, model, self.settings.config, self.agreed)
-
     def _label_owner(self, name: str, batches: Batches) -> Any:
-        share, loss = self.holdings.label_owners[name], self.holdings.loss
-        given, event = draw_labels(share.labels, self.seats[name], batches.splits.get("train"))
+        labels = self.holdings.label_owners[name].labels
+        owner, event = label_owner(self.settings, self.seats[name], labels, self.holdings.loss, batches)
         if event is not None:
             self.drawn_by[name] = event
-        spec, seed = self.settings.label_model or "mlp", seed_for(self.settings.engine.seed, name, "head")
+        return owner
 
-        def build(shape: tuple[int, ...]) -> torch.nn.Module:
-            return models.build_head(spec, shape, loss.outputs, seed=seed, owner=name)
-
-        return self.algorithm.LabelOwner(self.seats[name], given, loss, self.settings.config, batches, build)
-
-    def _connect(self) -> None:
+    def _connect(self, between: Between | None) -> None:
         """Who may ask whom: label owners the data owners, the aggregation server the label owners."""
         engine = self.settings.engine
+        patience = Patience(engine, elsewhere=between is not None)
+        lies = between or (lambda _, transport: transport)
         parallel: Any = engine.threads
         below: Transport = InProcess(self.owners, through_bytes=engine.through_bytes, parallel=parallel)
         for owner in self.label_owners.values():
-            owner.peers = Peers(owner.name, self.owners, below, owner.ledger)
+            owner.peers = Peers(owner.name, self.owners, patience.around(lies(owner.name, below)), owner.ledger)
             owner.meet(owner.peers.ask(self.algorithm.Introduce()))
-        stack: Any = engine.cohort
+            patience.look(owner.peers, owner.rows, {name: shape[-1] for name, shape in owner.shapes.items()})
+        stack: Any = "off" if patience.needed else engine.cohort
         above = Lockstep(self.label_owners, self.owners, stack=stack, through_bytes=engine.through_bytes)
-        self.driver.peers = Peers(SERVER, self.label_owners, above, self.driver.ledger)
+        self.driver.peers = Peers(SERVER, self.label_owners, patience.around(lies(SERVER, above)), self.driver.ledger)
+        patience.look(self.driver.peers, self.driver.rows, {})
 
 
 def federation_for(settings: Settings, *, seed: int | None = None) -> Federation | MultiFederation:
     """Of the kind that the settings ask for."""
     kind: type[Federation | MultiFederation] = MultiFederation if settings.label_owners else Federation
     return kind.from_settings(settings, seed=seed)
+
+
+def trained(server: Any, batches: Any, settings: Settings) -> Iterator[RoundDone]:
+    """The rounds that an aggregation server drives, counted in `batches.done`."""
+    for done in find(settings.algorithm).train(server, server.peers, settings.train.epochs):
+        if not np.isfinite(done.loss):
+            raise Diverged(
+                f"Training diverged: the loss is {done.loss} in round {done.number + 1}. Lower learning_rate, "
+                "server_rate or local_epochs."
+            )
+        batches.done = done.number + 1
+        batch = Batch(f"round/{done.number}", done.rows, done.number, 0, done.number)
+        yield RoundDone(batch, done.loss, done.losses, done.dropped)
 
 
 def read_labels(settings: Settings) -> dict[str, Any]:
@@ -314,7 +312,7 @@ def read_labels(settings: Settings) -> dict[str, Any]:
     return tables
 
 
-def _mean(each: Mapping[str, Mapping[str, float]], rows: Mapping[str, int]) -> dict[str, float]:
+def mean_scores(each: Mapping[str, Mapping[str, float]], rows: Mapping[str, int]) -> dict[str, float]:
     """Weighted by rows, over those who have the score: AUC needs rows of both classes."""
     found = {}
     for name in next(iter(each.values())):
@@ -322,6 +320,11 @@ def _mean(each: Mapping[str, Mapping[str, float]], rows: Mapping[str, int]) -> d
         total = sum(rows[owner] for owner in values)
         found[name] = sum(value * rows[owner] for owner, value in values.items()) / total if total else float("nan")
     return found
+
+
+def _columns(held: Holding) -> Tensor:
+    assert held.features is not None
+    return held.features
 
 
 def _check_parties(settings: Settings, holdings: Shares) -> None:

@@ -16,6 +16,10 @@
         epsilon = 8.0
 
 An organisation works by its own copies alone. A driver sends a fingerprint of what it thinks was agreed, no setting.
+
+Where several hold labels, the agreed file has [[label_owners]] and [[data_owners]], and what adds the label owners'
+weights up is a site of its own, `aggregation_server`, whose party.toml has nothing but its name. Were it to sit with a
+label owner, that one would see the others' weights; at the relay, the relay would no longer be neutral.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from typing import Any
 from colonnade.algorithms import find
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
+from colonnade.federation.owners import LISTS, SERVER, LabelOwnerSettings, by_name
 from colonnade.federation.settings import PartySettings, Settings, to_toml
 
 AGREED = "federation.toml"
@@ -39,6 +44,11 @@ OWN = "party.toml"
 LOCAL = ("device", "threads", "cohort", "through_bytes", "engine")
 """Of [federation]: how a machine computes is its owner's business."""
 
+LABELS_TO_FILL_IN = """
+# Fill in, then check: colonnade party check {file}
+# table = "/data/{name}.csv"      # .csv, .csv.gz or .parquet; relative to this file
+# label = "diagnosis"             # unless the agreed file names it
+"""
 TO_FILL_IN = """
 # Fill in, then check: colonnade party check {file}
 # table = "/data/{name}.csv"      # .csv, .csv.gz or .parquet; relative to this file
@@ -72,7 +82,10 @@ class Own:
 
     @property
     def local(self) -> Settings:
-        """The same, without the names of the others: what this organisation alone builds."""
+        """The same, without the names of the others: what this organisation alone builds. Several label owners stay
+        named, since data owners keep the rows of each apart."""
+        if self.settings.label_owners:
+            return self.settings
         mine = {name: party for name, party in self.settings.parties.items() if name == self.name}
         return dataclasses.replace(self.settings, parties=mine)
 
@@ -81,7 +94,7 @@ def read_own(path: Path) -> Own:
     """A party.toml and the agreed file it names, checked against each other."""
     tables = dict(_toml(path))
     name, runs = tables.pop("name", None), tables.pop("runs", "runs")
-    federation = tables.pop("federation", AGREED)
+    federation, tracking = tables.pop("federation", AGREED), tables.pop("tracking", {})
     if not isinstance(name, str):
         raise ConfigError(f'{path} must have the name of its organisation, as in name = "lab"; found {name!r}.')
     for key, value in (("runs", runs), ("federation", federation)):
@@ -89,40 +102,60 @@ def read_own(path: Path) -> Own:
             raise ConfigError(f"{path}: {key} must be text, a path; found {value!r}.")
     agreed = dict(_toml(path.parent / federation))
     _refuse_private(agreed, path.parent / federation)
-    parties = dict(agreed.get("parties", {}))
-    if name not in parties:
-        hint = did_you_mean(name, list(parties))
-        there = ", ".join(map(repr, parties))
-        raise ConfigError(f"{path} is of {name!r}, which is no party of {federation}{hint}; there are {there}.")
-    label = parties[name].get("label")
-    if label != tables.get("label", label):
+    held = _sections(agreed)
+    section = _section_of(name, held, path, federation)
+    mine = held[section].get(name, {}) if section else {}
+    label = mine.get("label")
+    if label is not None and label != tables.get("label", label):
         raise ConfigError(f"{path} has label = {tables['label']!r}, and {federation} says {label!r}. Agree on one.")
-    known = [field.name for field in dataclasses.fields(PartySettings)]
+    if section == "parties" and label is None and "label" in tables:
+        raise ConfigError(f"{path} has label = {tables['label']!r}, and {federation} says None. Agree on one.")
+    kind = LabelOwnerSettings if section == "label_owners" else PartySettings
+    known = [field.name for field in dataclasses.fields(kind)] if section else []
     for key in tables:
         if key not in known:
             hint = did_you_mean(key, [*known, "name", "runs", "federation"])
             raise ConfigError(
-                f"{path} has no setting {key!r}{hint}. It knows: name, federation, runs, {', '.join(known)}."
+                f"{path} has no setting {key!r}{hint}. It knows: {', '.join(['name', 'federation', 'runs', *known])}."
             )
-    parties[name] = {**parties[name], **tables}
-    settings = Settings.from_mapping({**agreed, "parties": parties}, where=str(path))
-    table = settings.parties[name].table
-    if table is None and settings.data.dataset is None:
-        raise ConfigError(f"{path} must name the table of '{name}', as in table = \"{name}.csv\".")
-    own = dataclasses.replace(settings.parties[name], table=str((path.parent / table).resolve()) if table else None)
-    settings = dataclasses.replace(settings, parties={**settings.parties, name: own})
+    if section:
+        every = {**held[section], name: {**mine, **tables}}
+        agreed[section] = every if section == "parties" else [{"name": n} | one for n, one in every.items()]
+    settings = Settings.from_mapping({**agreed, "tracking": tracking}, where=str(path))
+    settings = _resolved(settings, name, path)
+    settings = dataclasses.replace(settings, tracking=settings.tracking.below(path.parent))
+    if tracking and name != driver_of(settings):
+        raise ConfigError(f"{path} has [tracking], and '{driver_of(settings)}' drives: only there are numbers to tell.")
     if settings.engine.noise == "seeded":
         raise ConfigError(
             f'{federation} has [federation] noise = "seeded", which everybody who knows the seed can subtract. Between '
             "organisations noise is secret: remove the setting."
         )
-    return Own(name, settings, tuple(settings.parties), driver_of(settings), (path.parent / runs).resolve())
+    return Own(name, settings, sites_of(settings), driver_of(settings), (path.parent / runs).resolve())
+
+
+def sites_of(settings: Settings) -> tuple[str, ...]:
+    """All that take part, in the agreed order: each a site."""
+    if not settings.label_owners:
+        return tuple(settings.parties)
+    for name in settings.label_owners:
+        if name in settings.parties:
+            raise ConfigError(
+                f"{name!r} is in [[label_owners]] and in [[data_owners]], and a site plays one role. Give it two "
+                f"names, as in {name!r} and '{name}_columns', and each a site."
+            )
+    if settings.data.dataset is None and settings.data.align != "private":
+        raise ConfigError(
+            'Between machines label owners and data owners find the rows they share by [data] align = "private"; found '
+            f"{settings.data.align!r}. Set it in the agreed file, or train in one process."
+        )
+    return (*settings.label_owners, *settings.parties, SERVER)
 
 
 def driver_of(settings: Settings) -> str:
-    """The party with the labels."""
+    """The party with the labels; where several have labels, the one that adds their weights up."""
     if settings.label_owners:
-        raise ConfigError(f"{settings.algorithm!r} has several label owners, which FLARE does not carry yet.")
+        return SERVER
     if settings.data.dataset is not None:
         return settings.data.labels_at
     owners = [name for name, party in settings.parties.items() if party.label is not None]
@@ -136,13 +169,21 @@ def agreed_tables(settings: Settings) -> dict[str, Any]:
     """What all must know, of settings that may hold more: nobody's paths, columns, models, rules or budgets."""
     tables = settings.to_mapping()
     public = settings.data.dataset is not None  # columns of a public data set say who gets which
-    keep = ("label", "columns", "scale") if public else ("label",)
-    parties = {
-        name: {key: value for key, value in party.items() if key in keep and (key != "scale" or value != "standard")}
-        for name, party in tables["parties"].items()
+
+    def told(section: str, party: Mapping[str, Any]) -> dict[str, Any]:
+        keep = ("name", *_told_of(section, public))
+        return {key: value for key, value in party.items() if key in keep and (key != "scale" or value != "standard")}
+
+    found = {
+        section: [told(section, one) for one in tables[section]]
+        if section in LISTS
+        else {name: told(section, one) for name, one in tables[section].items()}
+        for section in ("parties", *LISTS)
+        if section in tables
     }
     engine = {key: value for key, value in tables["federation"].items() if key not in LOCAL}
-    return {key: value for key, value in tables.items() if key != "audit"} | {"federation": engine, "parties": parties}
+    kept = {key: value for key, value in tables.items() if key not in ("audit", "tracking")}
+    return kept | {"federation": engine} | found
 
 
 def fingerprint(settings: Settings) -> str:
@@ -157,24 +198,73 @@ def write_agreed(folder: Path, settings: Settings) -> None:
 
 def write_own(folder: Path, settings: Settings, name: str, *, runs: Path | None = None) -> None:
     """One organisation's part of a file for one machine, as its party.toml beside the agreed file."""
-    party = settings.to_mapping()["parties"].get(name, {})
+    sections = _sections(settings.to_mapping())
+    section = next((one for one, parties in sections.items() if name in parties), "")
+    party = sections[section][name] if section else {}
     head = {"name": name, "federation": AGREED, "runs": "runs" if runs is None else str(runs)}
-    text = to_toml({**head, **party})
-    if settings.data.dataset is None and "table" not in party:
-        text += TO_FILL_IN.format(file=OWN, name=name, release=next(iter(find(settings.algorithm).REVEALS)))
+    tables = settings.to_mapping()
+    told = {"tracking": tables["tracking"]} if "tracking" in tables and name == driver_of(settings) else {}
+    text = to_toml({**head, **party, **told})
+    if settings.data.dataset is None and "table" not in party and name != SERVER:
+        form = LABELS_TO_FILL_IN if section == "label_owners" else TO_FILL_IN
+        text += form.format(file=OWN, name=name, release=next(iter(find(settings.algorithm).REVEALS)))
     (folder / OWN).write_text(text, encoding="utf-8")
+
+
+def _sections(tables: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Under which heading who stands, with its settings."""
+    if any(section in tables for section in LISTS):
+        return {section: by_name(section, tables.get(section, [])) for section in LISTS}
+    return {"parties": dict(tables.get("parties", {}))}
+
+
+def _section_of(name: str, held: Mapping[str, Mapping[str, Any]], path: Path, federation: str) -> str:
+    """Where an organisation stands in the agreed file; "" for the one without data."""
+    found = [section for section, parties in held.items() if name in parties]
+    if not found and not (name == SERVER and "parties" not in held):
+        names = [one for parties in held.values() for one in parties]
+        hint, there = did_you_mean(name, names), ", ".join(map(repr, names))
+        raise ConfigError(f"{path} is of {name!r}, which is no party of {federation}{hint}; there are {there}.")
+    return found[0] if found else ""
+
+
+def _resolved(settings: Settings, name: str, path: Path) -> Settings:
+    """With the table of an organisation where its own file says, relative to it."""
+    for section, owners in (("label_owners", settings.label_owners), ("parties", settings.parties)):
+        if name not in owners:
+            continue
+        own: Any = owners[name]
+        if own.table is None and settings.data.dataset is None:
+            raise ConfigError(f"{path} must name the table of '{name}', as in table = \"{name}.csv\".")
+        if section == "label_owners" and own.label is None and settings.data.dataset is None:
+            raise ConfigError(f"{path} must name the label column of '{name}', as in label = \"diagnosis\".")
+        table = str((path.parent / own.table).resolve()) if own.table else None
+        changed: Any = {section: {**owners, name: dataclasses.replace(own, table=table)}}
+        return dataclasses.replace(settings, **changed)
+    return settings
+
+
+def _told_of(section: str, public: bool) -> tuple[str, ...]:
+    """What all know of an organisation, besides its name."""
+    if section == "label_owners":
+        return ("label", "rows", "classes") if public else ("label",)
+    columns = ("columns", "scale") if public else ()
+    return columns if section == "data_owners" else ("label", *columns)
 
 
 def _refuse_private(tables: Mapping[str, Any], path: Path) -> None:
     public = tables.get("data", {}).get("dataset") is not None
-    allowed = {"label", "columns", "scale"} if public else {"label"}
-    for name, party in tables.get("parties", {}).items():
-        for key in party if isinstance(party, Mapping) else ():
-            if key not in allowed:
-                raise ConfigError(
-                    f"{path} is agreed among all, and has {key!r} of '{name}'. What a party does with its data is in "
-                    f"its own {OWN} alone: remove it there; `colonnade provision` writes an agreed file without it."
-                )
+    if "tracking" in tables:
+        raise ConfigError(f"{path} is agreed among all, and has [tracking]. Put it into the {OWN} of who drives.")
+    for section, parties in _sections(tables).items():
+        for name, party in parties.items():
+            for key in party if isinstance(party, Mapping) else ():
+                if key not in _told_of(section, public):
+                    raise ConfigError(
+                        f"{path} is agreed among all, and has {key!r} of '{name}'. What a party does with its data is "
+                        f"in its own {OWN} alone: remove it there; `colonnade provision` writes an agreed file without "
+                        "it."
+                    )
 
 
 def _toml(path: Path) -> dict[str, Any]:

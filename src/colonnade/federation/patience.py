@@ -7,12 +7,20 @@
     on_missing = "skip"     the party is left out of the batch
 
 Between parties of one process no call is lost, so with "fail" nothing of this is needed there.
+
+Where several organisations hold labels there are two kinds of drivers. A label owner must have every data owner's
+answer. The aggregation server need not have every label owner's: who failed or was silent is left out of the round and
+comes back (`algorithms.multi_vfl`); with "wait" it waits for the silent ones. A call that begins a round is answered at
+its end, so `deadline` times `retries` must be above the longest round.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
+
+from torch import Tensor
 
 from colonnade.algorithms import allowed_without
 from colonnade.core import Peers, Transport
@@ -35,10 +43,14 @@ class Patience:
         wait = self.engine.on_missing == "wait"
         return Retrying(transport, deadline=self.engine.deadline, retries=self.engine.retries, wait=wait)
 
-    def mind(self, peers: Peers, driver: Any, algorithm: ModuleType) -> None:
-        """From here on every answer is looked at, and a missing one dealt with. The driver has met everybody."""
+    def look(self, peers: Peers, rows: Callable[[str], Tensor], widths: Mapping[str, int]) -> None:
+        """From here on every answer is looked at before it is used."""
         if self.needed:
-            peers.answers = Answers(driver.rows, driver.widths)
+            peers.answers = Answers(rows, widths)
+
+    def mind(self, peers: Peers, driver: Any, algorithm: ModuleType) -> None:
+        """The same, and a missing one is dealt with. The driver has met everybody."""
+        self.look(peers, driver.rows, driver.widths)
         if self.engine.on_missing in ("stale", "skip"):
             allowed = allowed_without(algorithm, driver.config)
             peers.missing = Missing(self.engine.on_missing, allowed, driver.outbox, driver.rows, len(driver.labels))

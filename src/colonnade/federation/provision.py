@@ -4,7 +4,7 @@
     DIR/state/               FLARE's root certificate with its key: whoever has it can make sites; keep it, show nobody
     DIR/relay/               for the machine that relays; it holds no data and no key of the others
     DIR/parties/NAME/        for one organisation: startup/ (its certificate), local/ (its rules)
-    DIR/lead/                for whoever starts runs, at the label owner
+    DIR/lead/                for whoever starts runs, at the label owner (at the aggregation server, where several are)
 
 A site takes jobs of the lead alone, that bring no code and name no other classes than Colonnade's two; nobody can read
 its files from afar, and its logs stay with it. These rules lie in the organisation's own folder `local`; it may tighten
@@ -26,7 +26,7 @@ from typing import Any
 
 from colonnade.errors import ConfigError
 from colonnade.federation.flare import ALLOWED, require
-from colonnade.federation.party_file import driver_of, write_agreed, write_own
+from colonnade.federation.party_file import driver_of, sites_of, write_agreed, write_own
 from colonnade.federation.settings import Settings
 
 SITE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -46,16 +46,17 @@ def project_of(settings: Settings, *, server: str, port: int, admin_port: int) -
     driver = driver_of(settings)
     if not HOST.fullmatch(server):
         raise ConfigError(f"--server must be a host name that all sites can reach; found {server!r}.")
-    for name in settings.parties:
+    names = sites_of(settings)
+    for name in names:
         if not SITE_NAME.fullmatch(name) or name in (server, "server"):
             raise ConfigError(
                 f"A site's name has ASCII letters, digits, '-' and '_', and is not the relay's; found {name!r}."
             )
-    organisation = {name: name.replace("-", "_") for name in settings.parties}
+    organisation = {name: name.replace("-", "_") for name in names}
     lead = f"lead@{driver.replace('_', '-').lower()}.local"
     participants: list[dict[str, Any]] = [
         {"name": server, "type": "server", "org": "relay", "fed_learn_port": port, "admin_port": admin_port},
-        *({"name": name, "type": "client", "org": organisation[name]} for name in settings.parties),
+        *({"name": name, "type": "client", "org": organisation[name]} for name in names),
         {"name": lead, "type": "admin", "org": organisation[driver], "role": "lead"},
     ]
     builders = [{"path": f"nvflare.lighter.impl.{path}", "args": args} for path, args in BUILDERS]
@@ -97,7 +98,9 @@ def _arrange(fresh: Path, settings: Settings, project: Mapping[str, Any]) -> Non
         kit = made / "prod_00" / one["name"]
         kind = {"server": "relay", "admin": "lead"}.get(one["type"], f"parties/{one['name']}")
         kit.rename(fresh / kind)
-        if kind != "lead":
+        if kind == "lead":
+            write_agreed(fresh / kind, settings)
+        else:
             _restrict(fresh / kind / "local")
         if one["type"] == "client":
             local = fresh / kind / "local"

@@ -90,28 +90,52 @@ def from_tables(settings: Settings, labelled: Mapping[str, Table], columns: Mapp
     import pandas as pd
 
     from colonnade.datasets.labels import Labels
-    from colonnade.datasets.preprocess import Preprocessor
 
     rows = {name: _common(settings, name, table, columns) for name, table in labelled.items()}
-    splits = {name: divide(table.ids, settings.data, settings.engine.seed, name) for name, table in rows.items()}
-    every = np.unique(np.concatenate([table.ids for table in rows.values()]))
-    at = {name: torch.from_numpy(np.searchsorted(every, table.ids)) for name, table in rows.items()}
-    learned = [
-        table.label.iloc[splits[name]["train"].numpy()] for name, table in rows.items() if table.label is not None
-    ]
+    ids = {name: table.ids for name, table in rows.items()}
+    held = {name: own_columns(settings, name, table, ids) for name, table in columns.items()}
+    placed = next(iter(held.values())) if held else own_columns(settings, "", None, ids)
+    splits = {name: share.splits for name, share in placed.label_owners.items()}
+    learned = [_label(table).iloc[splits[name]["train"].numpy()] for name, table in rows.items()]
     task: Any = settings.data.task
     encoder = Labels.fit(pd.concat(learned, ignore_index=True), owner=", ".join(rows), task=task)
-    train = torch.from_numpy(np.unique(torch.cat([at[name][splits[name]["train"]] for name in rows]).numpy()))
+    shares = {
+        name: dataclasses.replace(share, labels=encoded(encoder, name, rows[name]))
+        for name, share in placed.label_owners.items()
+    }
+    parts = {name: one.data_owners[name] for name, one in held.items()}
+    return Shares(shares, parts, placed.ids, encoder, placed.known_to)
+
+
+def own_columns(settings: Settings, name: str, table: Table | None, ids: Mapping[str, Ids]) -> Shares:
+    """What one data owner needs to know: by label owner the rows they share, and its columns of all of them."""
+    from colonnade.datasets.labels import Labels
+    from colonnade.datasets.preprocess import Preprocessor
+
+    splits = {owner: divide(known, settings.data, settings.engine.seed, owner) for owner, known in ids.items()}
+    every = np.unique(np.concatenate(list(ids.values())))
+    at = {owner: torch.from_numpy(np.searchsorted(every, known)) for owner, known in ids.items()}
     held = {}
-    for name, table in columns.items():
+    if table is not None:
+        train = torch.from_numpy(np.unique(torch.cat([at[owner][splits[owner]["train"]] for owner in ids]).numpy()))
         mine = table.in_order(every)
         prepared = Preprocessor.fit(mine, train, scale=_scale(settings, name))
         held[name] = Holding(prepared.transform(mine), preprocessor=prepared)
-    shares = {
-        name: Share(table.ids, at[name], dataclasses.replace(encoder, owner=name).encode(_label(table)), splits[name])
-        for name, table in rows.items()
-    }
-    return Shares(shares, held, every, encoder, int(torch.bincount(torch.cat(list(at.values()))).max()))
+    nobody = torch.zeros(0, dtype=torch.int64)
+    shares = {owner: Share(known, at[owner], nobody, splits[owner]) for owner, known in ids.items()}
+    known_to = int(torch.bincount(torch.cat(list(at.values()))).max())
+    return Shares(shares, held, every, Labels(", ".join(ids), "classification"), known_to)
+
+
+def own_labels(settings: Settings, name: str, table: Table, encoder: Labels) -> Shares:
+    """What one label owner needs to know: its own rows in the agreed order, and what the labels mean to all."""
+    splits = divide(table.ids, settings.data, settings.engine.seed, name)
+    share = Share(table.ids, torch.arange(len(table)), encoded(encoder, name, table), splits)
+    return Shares({name: share}, {}, table.ids, encoder, known_to=1)
+
+
+def encoded(encoder: Labels, owner: str, table: Table) -> Tensor:
+    return dataclasses.replace(encoder, owner=owner).encode(_label(table))
 
 
 def from_dataset(settings: Settings) -> Shares:

@@ -66,6 +66,21 @@ class Flare:
         return self._ask(to, envelope, wire.buffers(envelope))  # type: ignore[return-value]
 
     def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
+        answers = self._each(envelopes)
+        for answer in answers.values():
+            if isinstance(answer, BaseException):
+                raise answer
+        return answers
+
+    def attempt_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]:
+        """Each answer, or the failure in its place."""
+        answers = self._each(envelopes)
+        for answer in answers.values():
+            if isinstance(answer, BaseException) and not isinstance(answer, PartyError):
+                raise answer
+        return answers
+
+    def _each(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> dict[str, Any]:
         """The others work while this organisation answers itself."""
         away = {to: envelope for to, envelope in envelopes.items() if to not in self.own}
         frames = {id(e): wire.buffers(e) for e in {id(e): e for e in away.values()}.values()}  # one question, one frame
@@ -79,9 +94,6 @@ class Flare:
                     answers[to] = error
         for to, call in under_way.items():
             answers[to] = call.exception() or call.result()
-        for to in envelopes:
-            if isinstance(answers[to], BaseException):
-                raise answers[to]
         return {to: answers[to] for to in envelopes}
 
     def _ask(self, to: str, envelope: Envelope[Request[Any]], frame: list[wire.Buffer]) -> Message:

@@ -5,6 +5,7 @@ where it had been done, and done where it had not. Only what was not answered (`
 answered that it failed would fail again.
 
     deadline   seconds for each try; a party may be asked again while it still computes, and then answers both
+    gone       seconds without a sign of life after which nobody is waited for, as where a process was killed
     retries    how often after the first try, with pauses that double
     wait       after that: ask for a sign of life (`Ping`) until there is one, and go on; else raise
 
@@ -22,7 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from colonnade.core.message import Message, Request, batch_of
-from colonnade.core.peers import NUMBERS, Transport
+from colonnade.core.peers import NUMBERS, Attempting, Transport
 from colonnade.core.roles import Ping
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, NoAnswer, PartyError
@@ -34,15 +35,29 @@ log = logging.getLogger("colonnade.transport")
 HEARTBEAT = 5.0
 """Seconds in which a party that is there says so, unless the deadline is shorter."""
 LONGEST_PAUSE = 5.0
+GONE = 60.0
+"""Seconds without a sign of life after which a party that was asked is not waited for; signs are asked for by then."""
+
+
+class Gone(TimeoutError):  # noqa: N818 - a condition, not an error of its own
+    """Somebody who was asked gives no sign of life."""
 
 
 class Retrying:
     """Makes the calls of another transport again until they are answered, or it is enough."""
 
     def __init__(
-        self, inner: Transport, *, deadline: float = 600.0, retries: int = 3, wait: bool = False, pause: float = 0.1
+        self,
+        inner: Transport,
+        *,
+        deadline: float = 600.0,
+        retries: int = 3,
+        wait: bool = False,
+        pause: float = 0.1,
+        gone: float = GONE,
     ) -> None:
         self.inner, self.deadline, self.retries, self.wait, self.pause = inner, deadline, retries, wait, pause
+        self.gone = gone
         self.silent: set[str] = set()  # who did not answer when last asked
         self._given_up: dict[str, tuple[int, threading.Thread]] = {}  # a call that may still arrive
 
@@ -60,12 +75,20 @@ class Retrying:
     def _each(
         self, envelopes: Mapping[str, Envelope[Request[R]]], raising: type[PartyError] | tuple[()]
     ) -> dict[str, R | PartyError]:
-        """All at once, as the other transport does it best; where that fails, each for itself with the same number."""
+        """All at once, as the other transport does it best; where that fails, each for itself with the same number. Who
+        said that it failed is not asked again, where the other transport can tell who did."""
         tries = dict.fromkeys(envelopes, self.retries + 1)
         first: dict[str, NoAnswer] = {}
+        found: dict[str, R | BaseException] = {}
         if not self.silent & envelopes.keys() and not any(self._unfinished(to, e) for to, e in envelopes.items()):
             try:
-                return dict(self._within(self.deadline, envelopes, lambda: self.inner.exchange_each(envelopes)))
+                if not raising and isinstance(inner := self.inner, Attempting):
+                    told = self._within(self.deadline, envelopes, lambda: inner.attempt_each(envelopes))
+                    first = {to: answer for to, answer in told.items() if isinstance(answer, NoAnswer)}
+                    tries |= dict.fromkeys(first, self.retries)
+                    found |= {to: answer for to, answer in told.items() if to not in first}
+                else:
+                    return dict(self._within(self.deadline, envelopes, lambda: self.inner.exchange_each(envelopes)))
             except TimeoutError:  # nobody knows whose
                 pass
             except NoAnswer as error:
@@ -74,7 +97,6 @@ class Retrying:
                 raise
             except PartyError:
                 pass
-        found: dict[str, R | BaseException] = {}
 
         def ask(to: str) -> None:
             try:
@@ -82,7 +104,7 @@ class Retrying:
             except BaseException as error:
                 found[to] = error
 
-        threads = [threading.Thread(target=ask, args=(to,), daemon=True) for to in envelopes]
+        threads = [threading.Thread(target=ask, args=(to,), daemon=True) for to in envelopes if to not in found]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -121,6 +143,8 @@ class Retrying:
             except NoAnswer as error:
                 last = error
                 log.info("%s (try %d of %d)", error, number + 1, tries)
+                if isinstance(error.__cause__, Gone):
+                    break
                 if number + 1 < tries:
                     time.sleep(pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
@@ -147,6 +171,8 @@ class Retrying:
                 raise self._no_answer(to, envelope, f"a call before this one is still under way after {deadline:g} s")
         try:
             return self._within(deadline, {to: envelope}, lambda: self.inner.exchange(to, envelope))
+        except Gone as error:
+            raise self._no_answer(to, envelope, f"no sign of life for {self.gone:g} s") from error
         except TimeoutError:
             raise self._no_answer(to, envelope, f"no answer within {deadline:g} s") from None
 
@@ -165,16 +191,29 @@ class Retrying:
 
         thread = threading.Thread(target=run, daemon=True, name="call")
         thread.start()
-        thread.join(deadline)
+        all_there = self._wait(thread, deadline, envelopes)
         if not found:
             for to, envelope in envelopes.items():
                 if not isinstance(envelope.message, Ping):
                     self._given_up[to] = envelope.number, thread
-            raise TimeoutError
+            raise TimeoutError if all_there else Gone
         answer = found[0]
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+    def _wait(self, thread: threading.Thread, deadline: float, envelopes: Mapping[str, Envelope[Any]]) -> bool:
+        """Until it ends or its time is over; or somebody who was asked is gone, and then False."""
+        until, last = time.monotonic() + deadline, dict.fromkeys(envelopes, time.monotonic())
+        beating = [to for to, envelope in envelopes.items() if not isinstance(envelope.message, Ping)]
+        while thread.is_alive() and (left := until - time.monotonic()) > 0:
+            thread.join(min(left, self.gone / 4) if beating else left)
+            for to in beating if thread.is_alive() and time.monotonic() < until else ():
+                if self.alive(to, envelopes[to].sender):
+                    last[to] = time.monotonic()
+                elif time.monotonic() - last[to] > self.gone:
+                    return False
+        return True
 
     def _no_answer(self, to: str, envelope: Envelope[Any], cause: str) -> NoAnswer:
         return NoAnswer(to, envelope.message.kind, batch_of(envelope.message), cause)

@@ -1,0 +1,86 @@
+"""What label owners on different machines tell each other, so that an output means the same to all of them.
+
+    Describe -> Described      the names of the classes in its training rows; of numbers: how many, mean and deviation
+
+It is what `Labels.fit` would learn from the training labels of all of them, and nothing more of anybody's is told.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from colonnade.core import Message, Party, Request, Seat, serves
+from colonnade.datasets.labels import MOST_FLOAT_CLASSES, Labels, _plain
+from colonnade.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_CLASSES = 1 << 16
+
+
+class Described(Message):
+    measured: bool  # numbers to be measured, and no classes
+    classes: str  # JSON
+    rows: int
+    mean: float
+    scale: float
+
+
+class Describe(Request[Described]):
+    """What are your labels?"""
+
+
+class Describer(Party):
+    """Answers for a label owner, and for it alone, what its labels are called."""
+
+    def __init__(self, seat: Seat, labels: pd.Series[Any], task: Any, others: Collection[str]) -> None:
+        super().__init__(seat)
+        self.serves_for = frozenset(others)
+        self.told = described(labels, self.name, task)
+
+    @serves
+    def describe(self, request: Describe) -> Described:  # noqa: ARG002
+        return self.told
+
+
+def described(labels: pd.Series[Any], owner: str, task: Any) -> Described:
+    """Of one label owner's training rows, which may all be of one class."""
+    if labels.nunique() == 1 and task != "regression":
+        return Described(False, json.dumps([_plain(labels.iloc[0])]), len(labels), 0.0, 1.0)
+    mine = Labels.fit(labels, owner=owner, task=task)
+    told = json.dumps(list(mine.classes))
+    return Described(mine.task == "regression", told, len(labels), mine.mean, mine.scale)
+
+
+def agreed_labels(told: Mapping[str, Described], task: str) -> Labels:
+    """What all of them together mean, in the order of the label owners."""
+    owner = ", ".join(told)
+    if all(one.measured for one in told.values()):
+        rows = sum(one.rows for one in told.values())
+        mean = sum(one.rows * one.mean for one in told.values()) / rows
+        spread = sum(one.rows * (one.scale**2 + (one.mean - mean) ** 2) for one in told.values()) / rows
+        return Labels(owner, "regression", mean=mean, scale=math.sqrt(spread))
+    found = {value for one in told.values() for value in _classes(one)}
+    numbers = any(isinstance(value, float) for value in found)
+    many = task == "auto" and numbers and len(found) > MOST_FLOAT_CLASSES
+    if many or any(one.measured for one in told.values()):
+        raise ConfigError(
+            "The label owners' labels are classes at some and numbers at others. Say which they are: set [data] task = "
+            '"classification" or "regression" in the agreed file.'
+        )
+    if len(found) < 2:
+        raise DataError(f"{owner} have labels of one class together, so there is nothing to learn.")
+    words = any(isinstance(value, str) for value in found)
+    values = {float(value) for value in found} if numbers and not words else found
+    return Labels(owner, "classification", tuple(sorted(values, key=lambda value: (isinstance(value, str), value))))
+
+
+def _classes(told: Described) -> list[Any]:
+    found = json.loads(told.classes)
+    if not isinstance(found, list) or len(found) > MOST_CLASSES:
+        raise DataError(f"A label owner told of classes that are none; found {told.classes[:80]!r}.")
+    return found

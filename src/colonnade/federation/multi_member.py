@@ -1,0 +1,142 @@
+"""One organisation's part of a run in which several hold labels: its seat, its one role, its own folder of the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from colonnade.algorithms import find
+from colonnade.core import Agreed, DpEvent, Ledger
+from colonnade.core.party import State
+from colonnade.federation.federation import measured
+from colonnade.federation.guarantees import guarantees
+from colonnade.federation.multi import Model, MultiFederation
+from colonnade.federation.multi_roles import batches_for, data_owner, epochs_of, label_owner
+from colonnade.federation.party_file import Own
+from colonnade.federation.purse import Purse
+from colonnade.federation.rounds import Rounds
+from colonnade.federation.run_directory import RunDirectory
+from colonnade.federation.seats import accounts_of, make_seats
+from colonnade.federation.settings import Settings
+from colonnade.federation.shares import Shares
+from colonnade.privacy import Account
+
+
+class MultiMember:
+    """What a `MultiFederation` is to one process, for a label owner or a data owner: it has the same state to save."""
+
+    def __init__(self, own: Own, shares: Shares, device: torch.device) -> None:
+        settings, name = own.local, own.name
+        self.name, self.settings, self.device, self.runs = name, settings, device, own.runs
+        self.algorithm = find(settings.algorithm)
+        self.agreed = agreed_on(settings, shares)
+        self.batches = Rounds(self.agreed, settings.train.epochs)
+        shared: dict[str, Any] = {"releases": self.algorithm.REVEALS, "epochs": epochs_of(settings), "device": device}
+        seat = make_seats(settings, shares, self.agreed, **shared)[name]
+        self.seats = {name: seat}
+        self.drawn_by: dict[str, DpEvent] = {}
+        self.measured: dict[str, dict[str, float]] = {}
+        self.purse: Purse | None = None
+        if name in shares.data_owners:
+            features = shares.data_owners[name].features
+            assert features is not None
+            self.role, self.owner = "features", data_owner(settings, seat, features, self.agreed)
+            self.holdings = Shares({}, shares.data_owners, shares.ids, shares.encoder, shares.known_to)
+        else:
+            labels = shares.label_owners[name].labels
+            self.role, (self.owner, event) = (
+                "labels",
+                label_owner(settings, seat, labels, shares.loss, self.agreed[name]),
+            )
+            self.holdings = shares
+            self.drawn_by |= {} if event is None else {name: event}
+
+    def open(self, folder: Path, resumed: int | None) -> None:
+        """This organisation's folder of the run: a new one, or as the checkpoint `resumed` left it (0: as nobody had
+        trained yet). A label owner has met the data owners by then."""
+        self.run = RunDirectory(folder)
+        self.purse = Purse(self.name, self.runs, folder.name, self.accounts)
+        if resumed is not None:
+            self.run.back_to(resumed)
+        if resumed:
+            self.settings.check_continues(self.run.settings())
+            self.run.restore(cast(MultiFederation, self))
+            self.run.keep(self.settings)
+        else:
+            self.run.begin(cast(MultiFederation, self))
+            self.save(0, 1)
+
+    def save(self, step: int, number: int, common: int | None = None) -> None:
+        """A checkpoint, where the aggregation server says that training stands; `common` is kept as well."""
+        assert self.purse is not None
+        self.batches.done, self.run.common = step, common
+        self.purse.save()
+        self.run.checkpoint(cast(MultiFederation, self), number=number)
+
+    def close(self, outcome: str, refused: int) -> None:
+        """This organisation's own summary; another run may begin."""
+        assert self.purse is not None
+        book = self.seats[self.name].ledger
+        self.run.write_summary(
+            {
+                "party": self.name,
+                "algorithm": self.settings.algorithm,
+                "parties": {self.name: [self.role]},
+                "rows": {split: len(rows) for split, rows in self.batches.splits.items()},
+                "rounds": self.batches.done,
+                "stopped": outcome,
+                "bytes": {self.name: {"out": book.total("out"), "in": book.total("in")}},
+                "refused_calls": refused,
+                **({"metrics": self.measured} if self.role == "labels" else {}),
+                "privacy": [guarantee.to_json() for guarantee in guarantees(cast(MultiFederation, self))],
+            }
+        )
+        self.purse.leave()
+
+    def measure(self, split: str, model: Model) -> tuple[dict[str, float], int]:
+        """A label owner's scores on its own rows of a split, and how many they are."""
+        batches = self.agreed[self.name]
+        if split not in batches.splits:
+            return {}, 0
+        asks, mine = self.owner, batches.splits[split]
+        chunks = [self.algorithm.predict(asks, asks.peers, rows, model=model) for rows in batches.chunks(split)]
+        labels = self.holdings.label_owners[self.name].labels[mine].to(self.device)
+        self.measured[split] = measured(self.holdings, torch.cat(chunks), labels)
+        return self.measured[split], len(mine)
+
+    @property
+    def ledgers(self) -> dict[str, Ledger]:
+        return {self.name: self.seats[self.name].ledger}
+
+    @property
+    def accounts(self) -> dict[str, Account]:
+        return accounts_of(self.seats)
+
+    def keep_accounts(self, folder: Any) -> None:
+        assert self.purse is not None
+        self.purse.keep(folder)
+
+    def state_of(self, party: str) -> State:
+        state: State = {"seat": self.seats[party].state(), self.role: self.owner.state()}
+        return state | ({"drawn": self.owner.labels[self._trained()]} if self.drawn_by else {})
+
+    def load_state_of(self, party: str, state: State) -> None:
+        self.seats[party].load_state(state["seat"])
+        self.owner.load_state(state[self.role])
+        if "drawn" in state:  # drawn once: a second draw would cost again
+            self.owner.labels[self._trained()] = state["drawn"].to(self.device)
+
+    def restack(self) -> None:
+        """Nobody is stacked here."""
+
+    def _trained(self) -> torch.Tensor:
+        return self.agreed[self.name].splits["train"].to(self.device)
+
+
+def agreed_on(settings: Settings, shares: Shares) -> Agreed:
+    """By label owner its batches, and where its rows are here."""
+    return Agreed(
+        {name: (batches_for(settings, name, share.splits), share.rows) for name, share in shares.label_owners.items()}
+    )

@@ -1,0 +1,283 @@
+"""One organisation where several hold labels and all are on different machines: it builds its own role, nobody else's.
+
+    aggregation server              label owner k                           data owner
+    Join, Align                ->   Join, its own private alignment    ->   which of its rows k has, for each k
+    (Kept                      ->   Kept                               ->   its checkpoints, where a run is resumed)
+    Prepare                    ->   Describe -> the other label owners: what labels are called
+                                    Bring, Introduce                   ->   its columns of all rows, its own folder
+    Begin, TrainRound, Adopt   ->   Open, Embed, Descend, Average      ->   the algorithm's own
+    Measure                    ->   Embed                              ->   its scores on its own rows
+    Save, Close                ->   Save, Close                        ->   its own checkpoint and summary, once
+
+The aggregation server calls label owners alone, and holds no line to a data owner; embeddings and gradients go between
+label owners and data owners, end to end. What every label owner passes on and a data owner does once, it does for the
+first and compares for the others. Checkpoints are numbered by the aggregation server (`saves`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from colonnade.alignment import AlignmentSettings
+from colonnade.alignment import Ids as Aligning
+from colonnade.alignment.id_owner import IdOwner
+from colonnade.alignment.intersection import align
+from colonnade.core import Batches, Message, Party, Peers, Seat, Step, Transport
+from colonnade.core.wire import Envelope
+from colonnade.datasets.labels import Labels
+from colonnade.errors import BoundaryError, CheckpointError, ConfigError, DataError
+from colonnade.federation.federation import device_of
+from colonnade.federation.fit import Outcome, Record, Watch, fit
+from colonnade.federation.label_sets import Describe, Describer, agreed_labels, described
+from colonnade.federation.multi import MultiFederation
+from colonnade.federation.multi_clerks import Align, ColumnClerk, LabelClerk, Prepare
+from colonnade.federation.multi_member import MultiMember
+from colonnade.federation.multi_server import Aggregation
+from colonnade.federation.party_file import Own
+from colonnade.federation.patience import Patience
+from colonnade.federation.run_directory import RunDirectory
+from colonnade.federation.saves import Saves
+from colonnade.federation.shares import Ids, Shares, divide, from_dataset, own_columns, own_labels
+from colonnade.federation.site import RUN, Join, Site
+from colonnade.transport.flare import Flare, Line
+from colonnade.transport.flare_desk import Desk
+
+if TYPE_CHECKING:
+    from colonnade.datasets.table import Table
+
+
+def site_for(own: Own) -> Site | MultiSite:
+    """Of the kind that the agreed file asks for."""
+    return MultiSite(own) if own.settings.label_owners else Site(own)
+
+
+class MultiSite:
+    """Everything of one organisation. `desk` takes the calls of others; `lines` go to them, and must be there before
+    the first call is answered."""
+
+    def __init__(self, own: Own) -> None:
+        self.own, self.settings, self.refused = own, own.settings, 0
+        self.device = device_of(own.settings.engine.device)
+        self.lines: Mapping[str, Line] = {}
+        self.member: MultiMember | None = None
+        self.table: Table | None = None
+        self.id_owners: dict[str, IdOwner] = {}
+        self.describer: Describer | None = None
+        self.clerk: LabelClerk | ColumnClerk | None = None
+        if not own.drives:
+            self.clerk = LabelClerk(self._seat(), self) if self.has_labels else ColumnClerk(self._seat(), self)
+        self.roles: list[Party] = [self.clerk] if self.clerk else []
+        self._lock = threading.Lock()
+        others = [name for name in own.names if name != own.name]
+        self.desk = Desk(own.name, self.handle, admitted=others, device=self.device, refused=self._refused)
+
+    @property
+    def has_labels(self) -> bool:
+        return self.own.name in self.settings.label_owners
+
+    @property
+    def _public(self) -> bool:
+        return self.settings.data.dataset is not None
+
+    def handle(self, envelope: Envelope[Any]) -> Message:
+        """By the role that serves it, and serves it to this sender."""
+        able = [role for role in self.roles if type(envelope.message) in role.served()]
+        for role in sorted(able, key=lambda role: envelope.sender not in (role.serves_for or ())):
+            reply: Message = role.handle(envelope)
+            return reply
+        served = ", ".join(sorted({kind.kind for role in self.roles for kind in role.served()})) or "nothing"
+        raise BoundaryError(f"'{self.own.name}' does not serve {envelope.message.kind}.\n    It serves: {served}.")
+
+    def read(self) -> None:
+        """This organisation's table, once, when it joins: a wrong one then fails a call, with its name."""
+        if self.table is None and not self._public and not self.own.drives:
+            self.table = self._read()
+            self.id_owners = self._id_owners(self.table)
+            self.roles += self.id_owners.values()
+
+    @cached_property
+    def patience(self) -> Patience:
+        return Patience(self.settings.engine, elsewhere=True)
+
+    @cached_property
+    def carrier(self) -> Transport:
+        """To everybody this organisation may call, with lost calls made again."""
+        deadline = self.settings.engine.deadline
+        return self.patience.around(Flare(self.lines, device=self.device, deadline=deadline))
+
+    def peers(self, names: Any, seat: Seat) -> Peers:
+        return Peers(self.own.name, names, self.carrier, seat.ledger)
+
+    @property
+    def below(self) -> Peers:
+        """The data owners, as the clerk of a label owner asks them."""
+        assert self.clerk is not None
+        return self.peers(self.settings.parties, self.clerk.seat)
+
+    def align(self) -> None:
+        """A label owner finds the rows it has in common with all data owners."""
+        if self._public:
+            return
+        own = self.own.name
+        id_owner = self.id_owners[own]
+        align(id_owner, self.peers(self.settings.parties, id_owner.seat))
+        rows = self.common(own)
+        train = divide(rows.ids, self.settings.data, self.settings.engine.seed, own)["train"]
+        assert rows.label is not None
+        others = [name for name in self.settings.label_owners if name != own]
+        self.describer = Describer(self._seat(), rows.label.iloc[train.numpy()], self.settings.data.task, others)
+        self.roles.append(self.describer)
+
+    def own_labels(self) -> Shares:
+        """A label owner's rows, once all label owners have told what their labels are called."""
+        own, settings = self.own.name, self.settings
+        if self._public:
+            whole = from_dataset(settings)
+            return Shares({own: whole.label_owners[own]}, {}, whole.label_owners[own].ids, whole.encoder, 1)
+        if self.describer is None:
+            raise DataError(f"'{own}' has not compared its ids with the data owners.")
+        others = [name for name in settings.label_owners if name != own]
+        told = self.peers(others, self.describer.seat).ask(Describe()) | {own: self.describer.told}
+        encoder = agreed_labels({name: told[name] for name in settings.label_owners}, settings.data.task)
+        return own_labels(settings, own, self.common(own), encoder)
+
+    def own_columns(self) -> Shares:
+        """A data owner's columns of the rows of all label owners."""
+        own, settings = self.own.name, self.settings
+        if self._public:
+            whole = from_dataset(settings)
+            if own not in whole.data_owners:
+                there = ", ".join(whole.data_owners)
+                raise ConfigError(f"{own!r} is no data owner of this data set's; there are {there}.")
+            return Shares(whole.label_owners, {own: whole.data_owners[own]}, whole.ids, whole.encoder, whole.known_to)
+        ids = {name: self.common(name).ids for name in settings.label_owners}
+        return own_columns(settings, own, self.table, ids)
+
+    def common(self, owner: str) -> Table:
+        """This organisation's rows that are a label owner's too, in the order of their ids."""
+        rows = self.id_owners[owner].common_rows
+        assert self.table is not None
+        if rows is None or not len(rows):
+            raise DataError(f"'{owner}' shares no id with all data owners, or they were not compared.")
+        return self.table.in_order(np.sort(self.table.ids[rows]))
+
+    def digest(self, ids: Ids) -> str:
+        """Of the whole list of ids: it tells two lists apart and says nothing else."""
+        return hashlib.sha256("\n".join([self.own.agreed, *ids.tolist()]).encode()).hexdigest()
+
+    def serve(self, member: MultiMember, askers: Any) -> None:
+        """From here on the algorithm's requests are answered."""
+        member.owner.serves_for = frozenset(askers)
+        self.member = member
+        self.roles.append(member.owner)
+        for id_owner in self.id_owners.values():  # what crossed while rows were agreed on, beside the training's ledger
+            if id_owner.ledger.entries:
+                id_owner.ledger.flush(member.run.party(self.own.name) / "alignment.jsonl")
+
+    def drive(
+        self, lines: Mapping[str, Line], run: str, *, resume: bool = False, watch: Watch | None = None
+    ) -> Outcome:
+        """As the aggregation server: train with the label owners, from joining to the summaries."""
+        own = self.own
+        if not own.drives:
+            raise BoundaryError(f"'{own.name}' does not drive; in the federation it agreed to, '{own.driver}' does.")
+        if not RUN.fullmatch(run):
+            raise ConfigError(f"A run's name has letters, digits, '-', '_' and '.'; found {run!r}.")
+        self.lines = {name: lines[name] for name in self.settings.label_owners}
+        others = self.peers(self.settings.label_owners, self._seat())
+        others.ask(Join(own.agreed))
+        others.ask(Align())
+        folder = RunDirectory(own.runs / run)
+        saves = Saves(folder, others, lenient=True)  # who is silent misses a round, and may miss a checkpoint
+        number = saves.go_back() if resume else 0
+        ready = others.ask(Prepare(run, resume, number))
+        step = folder.mark()["step"] if number else 0
+        for name, one in ready.items():
+            if one.step != step:
+                raise CheckpointError(
+                    f"'{name}' is at round {one.step} of this run, and {step} are done. Start a new one."
+                )
+        federation = Aggregation(self.settings, ready, self.carrier, others, self.device)
+        every = self.settings.train.checkpoint_every
+
+        def saving(event: Step | Record) -> None:
+            if isinstance(event, dict) and every and event["epoch"] % every == 0:
+                saves.save(event["step"])
+            if watch is not None:
+                watch(event)
+
+        outcome = fit(cast(MultiFederation, federation), folder, resume=number > 0, watch=saving)
+        saves.lenient = False
+        saves.save(federation.batches.done)
+        saves.close(outcome.stopped if not outcome.exhausted else "a privacy budget is spent")
+        return outcome
+
+    def _seat(self) -> Seat:
+        """For what is not about the algorithm: rows are agreed on later."""
+        return Seat.at(self.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
+
+    def _read(self) -> Table:
+        from colonnade.datasets.table import read_table
+
+        name, id_ = self.own.name, self.settings.data.id
+        if self.has_labels:
+            mine = self.settings.label_owners[name]
+            table = read_table(str(mine.table), owner=name, id=id_, label=mine.label, columns=())
+        else:
+            party = self.settings.parties[name]
+            table = read_table(str(party.table), owner=name, id=id_, label=None, columns=party.columns)
+            if not table.columns:
+                raise DataError(f"'{name}' holds no feature columns, and it is a data owner. Name some columns.")
+        return table.in_order(np.sort(table.ids))
+
+    def _id_owners(self, table: Table) -> dict[str, IdOwner]:
+        """A label owner aligns once; a data owner with each label owner, under another secret each time."""
+        settings = self.settings.alignment
+        if settings != AlignmentSettings():
+            raise ConfigError('[data] align = "private" compares ids exactly; found other settings in [alignment].')
+        own = self.own.name
+        ids = Aligning.of(own, [table.ids.tolist()])
+        found = {}
+        for owner in [own] if self.has_labels else self.settings.label_owners:
+            found[owner] = IdOwner(self._seat(), ids, settings)
+            found[owner].serves_for = frozenset({owner} - {own})
+        return found
+
+    def _refused(self, caller: str, why: str) -> None:
+        """One line per refused call, for whoever runs this organisation."""
+        with self._lock:
+            self.refused += 1
+            self.own.runs.mkdir(parents=True, exist_ok=True)
+            line = json.dumps({"time": time.time(), "caller": caller[:80], "why": why})
+            with (self.own.runs / "refused.jsonl").open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+
+def rehearse(own: Own) -> tuple[int, int, MultiMember | None]:
+    """What an organisation can check by itself before anybody calls: how many rows it has, how many numbers a row, and
+    its role with its rules, as if it shared all its rows; the aggregation server has none of these."""
+    site = MultiSite(own)
+    site.read()
+    if own.drives:
+        return 0, 0, None
+    settings, name = own.settings, own.name
+    if site.table is None:
+        shares = site.own_labels() if site.has_labels else site.own_columns()
+    elif site.has_labels:
+        assert site.table.label is not None
+        told = described(site.table.label, name, settings.data.task)
+        encoder = Labels(name, "regression" if told.measured else "classification", tuple(json.loads(told.classes)))
+        shares = own_labels(settings, name, site.table, encoder)
+    else:
+        shares = own_columns(settings, name, site.table, dict.fromkeys(settings.label_owners, site.table.ids))
+    held = shares.data_owners.get(name)
+    numbers = 0 if held is None or held.features is None else held.features[0].numel()
+    return len(shares.ids), numbers, MultiMember(own, shares, site.device)
