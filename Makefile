@@ -3,6 +3,7 @@
 # make check   ruff and mypy --strict
 # make bench   ratios, measured side by side in one run
 # make fuzz    200,000 mutated frames and mutated ciphertexts against the decoder (minutes)
+# make docs    the site, in docs/_build; a warning, a dead link or an undocumented name fails it
 # make format  rewrite the sources in the house format
 #
 # Each needs only Python (3.11 or newer) and make: the environment is made in .venv on first use.
@@ -11,7 +12,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench fuzz format clean
+.PHONY: demo test check bench fuzz docs format clean
 
 demo: $(READY)
 	$(BIN)/colonnade demo
@@ -31,6 +32,10 @@ fuzz: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.wire --frames 200000
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.ciphertexts
 
+docs: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/sphinx-build -E -W -n --keep-going -q docs docs/_build
+	@echo "Open docs/_build/index.html"
+
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -43,4 +48,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .coverage demo-run
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .coverage demo-run docs/_build

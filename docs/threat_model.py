@@ -22,7 +22,7 @@ from colonnade.core import Message, Party
 from colonnade.core.message import Request
 from colonnade.core.party import _request_of
 from colonnade.encryption import key_server
-from colonnade.federation import label_sets, multi_clerks, site
+from colonnade.federation import label_sets, multi_clerks, site, site_reader
 from colonnade.selection import aggregation, leader, participant, sorting
 
 DOCUMENT = Path(__file__).with_name("threat-model.md")
@@ -51,7 +51,7 @@ def subjects() -> dict[str, Subject]:
     found["selection"] = Subject(parts, selecting.REVEALS)
     for name, module in (ALGORITHMS | NESTED).items():
         found[name] = Subject(tuple(_roles(module)), module.REVEALS, _modes(name, module))
-    found["machines"] = Subject((site.Clerk,), {})
+    found["machines"] = Subject((site.Clerk, site_reader.Reader), site_reader.REVEALS)
     several = (multi_clerks.LabelClerk, multi_clerks.ColumnClerk, label_sets.Describer)
     found["machines_several"] = Subject(several, {})
     return found | {"key_server": Subject((key_server.KeyServer,), {"total": "the sum of all parties' values"})}

@@ -1,0 +1,168 @@
+"""What a user can touch: public names, commands, settings, errors. The reference must have a line for each."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import io
+import pkgutil
+import tokenize
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_type_hints
+
+import click
+import typer
+
+LINES = Path(__file__).parents[1] / "reference" / "settings.toml"
+HEADINGS = {"engine": "federation", "parties": "parties.NAME", "label_owners": "label_owners"}
+"""Where a field of `Settings` stands in the file, where it is not under its own name."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key of the federation file."""
+
+    section: str
+    key: str
+    value: str  # what it may be
+    default: str
+    line: str  # what it is for, in words; empty: nobody wrote it
+
+
+@cache
+def packages() -> dict[str, ModuleType]:
+    """colonnade and those of its direct parts that say what is public."""
+    import colonnade
+
+    names = ["colonnade", *(f"colonnade.{part.name}" for part in pkgutil.iter_modules(colonnade.__path__))]
+    found = {name: importlib.import_module(name) for name in names if not name.rpartition(".")[2].startswith("_")}
+    return {name: module for name, module in found.items() if hasattr(module, "__all__")}
+
+
+def public_names() -> set[str]:
+    """Every public name, in full."""
+    return {f"{package}.{name}" for package, module in packages().items() for name in module.__all__}
+
+
+@cache
+def commands() -> dict[str, click.Command]:
+    """Every command of the command line, subcommands in full, as `party check`."""
+    from colonnade.cli import app
+
+    def walk(group: click.Group, prefix: str) -> Iterator[tuple[str, click.Command]]:
+        for name, command in group.commands.items():
+            if isinstance(command, click.Group):
+                yield from walk(command, f"{prefix}{name} ")
+            else:
+                yield prefix + name, command
+
+    root = typer.main.get_command(app)
+    assert hasattr(root, "commands")
+    return dict(walk(root, ""))  # type: ignore[arg-type]
+
+
+def errors() -> dict[str, type[Exception]]:
+    """Every error, parents first."""
+    from colonnade import errors as module
+
+    return {name: kind for name, kind in vars(module).items() if name in module.__all__}
+
+
+@cache
+def settings() -> dict[str, list[Setting]]:
+    """Section -> its keys."""
+    from colonnade.algorithms import ALGORITHMS, NESTED
+    from colonnade.federation import rules
+    from colonnade.federation.settings import Settings
+    from colonnade.models import HEADS, MAPS, MODELS
+    from colonnade.privacy import Budget
+
+    lines = tomllib.loads(LINES.read_text(encoding="utf-8"))
+    made: dict[str, list[Setting]] = {}
+    for name, module in (ALGORITHMS | NESTED).items():
+        made[f"algorithm.{name}"] = _of_class(f"algorithm.{name}", module.Config, lines, common="algorithm")
+    for field, hint in get_type_hints(Settings).items():
+        kinds = [kind for kind in (hint, *getattr(hint, "__args__", ())) if dataclasses.is_dataclass(kind)]
+        if kinds:
+            heading = HEADINGS.get(field, field)
+            made[heading] = _of_class(heading, kinds[0], lines)
+    made["parties.NAME.budget"] = _of_class("parties.NAME.budget", Budget, lines)
+    for kind, known in (
+        ("model", MODELS | MAPS),
+        ("label_model", HEADS),
+        ("mechanism", rules.MECHANISMS | rules.LABEL_MECHANISMS),
+        ("codec", rules.CODECS),
+    ):
+        for name, function in known.items():
+            made[f"{kind}.{name}"] = _of_function(f"{kind}.{name}", function, lines, common=kind)
+    return made
+
+
+def _of_class(section: str, kind: Any, lines: Mapping[str, Any], common: str = "") -> list[Setting]:
+    hints, comments = get_type_hints(kind), _comments(kind)
+    made = []
+    for field in dataclasses.fields(kind):
+        rule = getattr(inspect.getattr_static(kind, field.name, None), "rule", None) or _type(hints[field.name])
+        line = _line(lines, section, common, field.name) or comments.get(field.name, "")
+        made.append(Setting(section, field.name, rule, _default(field), line))
+    return made
+
+
+def _of_function(section: str, function: Callable[..., Any], lines: Mapping[str, Any], common: str) -> list[Setting]:
+    given = ("shape", "outputs", "classes", "name")  # the library fills these in
+    made = []
+    hints = get_type_hints(vars(function)["__init__"] if isinstance(function, type) else function)
+    for name, one in inspect.signature(function).parameters.items():
+        if name not in given:
+            default = "" if one.default is inspect.Parameter.empty else _plain(one.default)
+            made.append(Setting(section, name, _type(hints[name]), default, _line(lines, section, common, name)))
+    return made
+
+
+def _line(lines: Mapping[str, Any], section: str, common: str, key: str) -> str:
+    return str(lines.get(section, {}).get(key) or lines.get(common, {}).get(key) or "")
+
+
+def _comments(kind: type) -> dict[str, str]:
+    """Field -> the comment beside it in the source."""
+    found = {}
+    for token in tokenize.generate_tokens(io.StringIO(inspect.getsource(kind)).readline):
+        name, colon, _ = token.line.strip().partition(":")
+        if token.type == tokenize.COMMENT and colon and name.isidentifier() and "type:" not in token.string:
+            found[name] = token.string.lstrip("# ").strip()
+    return found
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default_factory is not dataclasses.MISSING:
+        return ""
+    return "" if field.default is dataclasses.MISSING else _plain(field.default)
+
+
+def _plain(value: Any) -> str:
+    from colonnade.federation.settings import _value
+
+    return "" if value is None or value == () else _value(value)
+
+
+def _type(hint: Any) -> str:
+    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    if hint in words:
+        return words[hint]
+    text = str(hint)
+    if "tuple[int" in text or "list[int" in text or "Sequence[int" in text:
+        return "a whole number, or a list of them" if text.startswith("int |") else "a list of whole numbers"
+    if "tuple[" in text:
+        return "a list"
+    for kind, word in (("str", "text"), ("int", "a whole number"), ("float", "a number")):
+        if text == f"{kind} | None":
+            return word
+    if text == "bool | str":
+        return "true or false, or text"
+    return "a table" if "Mapping" in text else "a name, or a table" if hint is Any else text
