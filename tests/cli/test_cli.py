@@ -16,19 +16,25 @@ from colonnade.cli import app
 
 OPTIONS = {
     "demo": ["--out", "--quiet"],
+    "init": ["--yes", "--out", "--force", "[CSV]..."],
     "align": ["--count", "--out", "--json", "--quiet", "FEDERATION.toml"],
     "select": ["--keep", "--method", "--bins", "--write", "--out", "--json", "--quiet", "FEDERATION.toml"],
-    "run": ["--out", "--resume", "--seed", "--engine", "--startup-kit", "--json", "--quiet", "FEDERATION.toml"],
+    "plan": ["--batches", "--bandwidth", "--latency", "--seed", "--engine", "--json", "FEDERATION.toml"],
+    "run": ["--out", "--resume", "--seed", "--engine", "--startup-kit", "--live", "--json", "FEDERATION.toml"],
     "predict": ["--rows", "--out", "--table", "--as", "--model", "--json", "DIR"],
+    "export": ["--out", "--party", "DIR"],
     "provision": ["--out", "--server", "--port", "FEDERATION.toml"],
     "party": ["check", "party.toml"],
     "explain": ["--retrain", "--noise", "--rows", "--by", "--out", "--json", "--quiet", "DIR"],
     "audit": ["--rows", "--party", "--out", "--json", "--quiet", "DIR"],
     "privacy": ["--json", "DIR|FEDERATION.toml"],
+    "report": ["--baselines", "--splits", "--out", "--quiet", "DIR"],
+    "compare": ["--out", "--quiet", "DIR DIR..."],
     "algorithms": ["--json"],
     "datasets": ["--json"],
     "reproduce": ["--quick", "--out", "--json"],
     "bench": ["--quick", "--json"],
+    "doctor": ["--json"],
 }
 
 
@@ -74,8 +80,8 @@ def test_a_message_is_printed_as_it_is(call: Caller, tmp_path: Path) -> None:
     path = tmp_path / "federation.toml"
     path.write_text("[trian]\n")
     known = (
-        "algorithm, data, model, label_model, train, federation, audit, alignment, selection, parties, "
-        "label_owners, data_owners"
+        "algorithm, data, model, label_model, train, federation, audit, alignment, selection, tracking, "
+        "parties, label_owners, data_owners"
     )
     message = call.fails(2, "run", path)
     assert message == f"ConfigError: {path} has no table [trian] (did you mean 'train'?). It knows: {known}.\n"

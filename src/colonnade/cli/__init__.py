@@ -16,13 +16,19 @@ from colonnade.cli.audit import audit
 from colonnade.cli.console import error_console
 from colonnade.cli.demo import demo
 from colonnade.cli.deploy import party, provision
+from colonnade.cli.doctor import doctor
 from colonnade.cli.explain import explain
+from colonnade.cli.export import export
+from colonnade.cli.init import init
 from colonnade.cli.listings import algorithms, datasets
 from colonnade.cli.measure import bench, reproduce
+from colonnade.cli.plan import plan
 from colonnade.cli.predict import predict
 from colonnade.cli.privacy import privacy
+from colonnade.cli.report import compare, report
 from colonnade.cli.run import run
 from colonnade.cli.select import select
+from colonnade.cli.serve import serve
 from colonnade.errors import ColonnadeError
 
 __all__ = ["app", "main"]
@@ -40,19 +46,26 @@ app = typer.Typer(
 )
 for command in (
     demo,
+    init,
     align,
     select,
+    plan,
     run,
     predict,
+    serve,
+    export,
     provision,
     party,
     explain,
     audit,
     privacy,
+    report,
+    compare,
     algorithms,
     datasets,
     reproduce,
     bench,
+    doctor,
 ):
     app.command()(command)
 

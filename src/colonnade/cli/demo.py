@@ -1,30 +1,32 @@
-"""`colonnade demo`: organisations find the patients they share, choose partners, and train over columns that stay,
-in under a minute."""
+"""`colonnade demo`: organisations find the patients they share, choose partners, train over columns that stay, and have
+it all in a report, in under a minute."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 from rich.panel import Panel
-from rich.progress import track
 from rich.table import Table
 
 from colonnade.alignment import Ids, align_here
 from colonnade.cli.align import show as show_alignment
 from colonnade.cli.console import console, error_console, progress_of, score, size, traffic_table
+from colonnade.cli.report import measure
 from colonnade.cli.select import choose, held_by, rejected
 from colonnade.cli.select import show as show_selection
 from colonnade.errors import ConfigError, InputError
+from colonnade.explain import report as explaining
 from colonnade.federation import Federation, Settings
 from colonnade.federation.learned import learned
 from colonnade.federation.leave_out import leave_out
 from colonnade.federation.run_directory import write_text
+from colonnade.report.write import write
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +78,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where the demo writes its tables and its run.")] = Path("demo-run"),
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
 ) -> None:
-    """Watch organisations align, choose partners and train over columns they never share (about 20 seconds)."""
+    """Watch organisations align, choose partners and train over columns they never share (about half a minute)."""
     import pandas as pd
 
     frames = write_tables(out)
@@ -93,7 +95,8 @@ def demo(
     console.print("\n[bold]1. Which patients do they share?[/bold]  colonnade align federation.toml")
     start = time.perf_counter()
     ids = {name: Ids.of(name, [table["patient"].tolist()]) for name, table in frames.items()}
-    show_alignment(align_here(ids, driver="clinic"), time.perf_counter() - start)
+    aligned = align_here(ids, driver="clinic")
+    show_alignment(aligned, time.perf_counter() - start)
     console.print("\n[bold]2. Whose columns are worth having?[/bold]  colonnade select federation.toml --keep 3")
     holdings = held_by(everybody)
     found = choose(holdings, everybody, 3, "vf_ps", quiet=quiet)
@@ -105,24 +108,26 @@ def demo(
     federation = Federation.from_settings(settings)
     with progress_of(federation, " + ".join(settings.parties), quiet=quiet) as watch:
         outcome = federation.fit(out / "run", watch=watch)
-    shared = pd.Index(federation.holdings.ids)
-    pd.DataFrame({"patient": shared}).to_csv(out / SHARED, index=False)
-    kept = {name: frames[name].set_index("patient").loc[shared].reset_index() for name in settings.parties}
-    joined = reduce(lambda left, right: left.merge(right, on="patient"), kept.values())
-    rivals = {
-        "the clinic alone": {"clinic": kept["clinic"]},
-        "together, nothing moved": kept,
-        "all tables in one place": {"everything": joined},
-    }
-    console.print(_scores({name: _compare(held, settings, name, quiet) for name, held in rivals.items()}))
+    pd.DataFrame({"patient": federation.holdings.ids}).to_csv(out / SHARED, index=False)
+    console.print(_scores(measure(out / "run", SPLITS, quiet=quiet)))
     console.print(traffic_table(outcome.summary))
     console.print(_learned(federation, out / "run"))
+    with error_console.status("Who matters, and the report …") as status:
+        if quiet:
+            status.stop()
+        explaining.write(explaining.explain(federation), out / "run" / "explain", pictures=False)
+        aligned.write(out / "run" / "alignment")
+        (out / "run" / "selection").mkdir()
+        write_text(out / "run" / "selection" / "selection.json", json.dumps(found.to_json(), indent=2) + "\n")
+        page = write(out / "run")
     console.print(
         f"\nEvery tensor that left a party is in its ledger: [bold]{out}/run/parties/clinic/ledger.jsonl[/bold]\n"
         f"Predict patients:  [bold]colonnade predict {out}/run --rows {out}/{SHARED}[/bold]\n"
         f"Look closer:       [bold]colonnade explain {out}/run[/bold] (who matters), [bold]audit {out}/run[/bold] (who "
         f"could learn what), [bold]privacy {out}/run[/bold] (what is promised)\n"
-        f"Train your own:    edit {out}/federation.toml, then [bold]colonnade run {out}/federation.toml[/bold]"
+        f"Train your own:    edit {out}/federation.toml, then [bold]colonnade run {out}/federation.toml[/bold]\n\n"
+        f"All of it on one page, to open in a browser: [bold]{page.resolve()}[/bold]",
+        soft_wrap=True,
     )
 
 
@@ -160,30 +165,20 @@ def write_tables(out: Path) -> dict[str, pd.DataFrame]:
     return frames
 
 
-def _compare(frames: dict[str, pd.DataFrame], settings: Settings, title: str, quiet: bool) -> dict[str, float]:
-    """The same algorithm, rows and model with these columns: the mean over several splits of the patients, since one
-    split's hundred test patients decide little."""
-    tables: dict[str, Any] = settings.to_mapping()
-    given = {key: tables[key] for key in ("algorithm", "data", "model", "train")}
-    given["data"] |= {"align": "exact"}
-    found: list[dict[str, float]] = []
-    for seed in track(range(SPLITS), f"{title:24}", console=error_console, disable=quiet):
-        federation = Federation.from_frames(
-            frames, id="patient", label="diagnosis", settings=given | {"federation": {"seed": seed}}
-        )
-        federation.fit()
-        found.append(federation.evaluate("test"))
-    return {name: sum(metrics[name] for metrics in found) / SPLITS for name in ("accuracy", "auc")}
-
-
-def _scores(rows: dict[str, dict[str, float]]) -> Table:
+def _scores(found: dict[str, Any]) -> Table:
+    """Means over several splits of the patients, since one split's hundred test patients decide little."""
+    rows = {
+        "the clinic alone": found["alone"]["clinic"],
+        "together, nothing moved": found["joint"],
+        "all tables in one place": found["together"],
+    }
     title = f"\nOn patients that nobody trained on (mean of {SPLITS} splits)"
     table = Table(title=title, title_justify="left")
     for heading in ("who trains", "accuracy", "AUC"):
         table.add_column(heading, justify="left" if heading == "who trains" else "right")
-    for name, metrics in rows.items():
-        style = "bold" if name.startswith("together") else ""
-        table.add_row(name, score(metrics["accuracy"]), score(metrics["auc"]), style=style)
+    for name, splits in rows.items():
+        means = [sum(one[metric] for one in splits) / len(splits) for metric in ("accuracy", "auc")]
+        table.add_row(name, *map(score, means), style="bold" if name.startswith("together") else "")
     return table
 
 

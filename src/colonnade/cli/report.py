@@ -1,0 +1,120 @@
+"""`colonnade report` and `colonnade compare`: pages about runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from colonnade.cli.console import console, error_console, size
+from colonnade.errors import CheckpointError, ConfigError
+from colonnade.federation.run_directory import SETTINGS
+from colonnade.report import baselines as baselines_of
+from colonnade.report import compare as comparing
+from colonnade.report.facts import BASELINES
+from colonnade.report.words import epsilon, score, seconds
+from colonnade.report.write import write
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory; finished or not.")],
+    baselines: Annotated[
+        bool,
+        typer.Option(
+            "--baselines", help="First train each party's columns alone, and all in one place; needs all tables here."
+        ),
+    ] = False,
+    splits: Annotated[
+        int, typer.Option(min=1, help="With --baselines: mean over so many splits of the rows, the run's own first.")
+    ] = 1,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page; DIR/report.html unless said.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no message.")] = False,
+) -> None:
+    """Write a run's report: one HTML file with its results, what left whom, privacy, attacks, importance and time.
+
+    It needs no network, and holds what explain, audit, select and align left in the run directory.
+    """
+    _check(folder)
+    if splits > 1 and not baselines:
+        raise ConfigError("--splits says how often baselines are trained. Add --baselines, or leave it out.")
+    if baselines:
+        measure(folder, splits, quiet=quiet)
+    path = write(folder, _page(out))
+    if not quiet:
+        console.print(f"The report is [bold]{path}[/bold]; its figures are beside it in figures/.", soft_wrap=True)
+
+
+def compare(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR DIR...", help="Run directories.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path(comparing.PAGE),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No table, no message.")] = False,
+) -> None:
+    """Set runs side by side: scores, rounds, bytes, time, privacy, their curves, and the settings that differ."""
+    for folder in folders:
+        _check(folder)
+    runs = comparing.gather(folders)
+    path = comparing.write(folders, _page(out) or Path(comparing.PAGE))
+    if quiet:
+        return
+    headings, lines = comparing.rows_of(runs)
+    shown = [[_shown(heading, value) for value in values] for heading, *values in zip(headings, *lines, strict=True)]
+    table = Table(title=comparing.headline(runs), title_justify="left", title_style="bold not italic")
+    table.add_column("")
+    for run in runs:
+        table.add_column(run, justify="right")
+    for heading, values in zip(headings[1:], shown[1:], strict=True):
+        table.add_row(heading, *values)
+    table.add_section()
+    for where, values in comparing.differences(runs):
+        table.add_row(escape(where), *map(escape, values))
+    console.print(table)
+    console.print(f"The comparison is [bold]{path}[/bold].", soft_wrap=True)
+
+
+def _shown(heading: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    match heading:
+        case "rounds":
+            return f"{value:,}"
+        case "bytes":
+            return size(value)
+        case "seconds":
+            return seconds(value)
+        case "largest ε":
+            return "none" if value is None else epsilon(value)
+    return score(value)
+
+
+def measure(folder: Path, splits: int, *, quiet: bool) -> dict[str, Any]:
+    """Baselines, with a bar over the trainings."""
+    columns = (TextColumn("[bold]{task.description:24}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=error_console, disable=quiet, transient=True) as bar:
+        task = bar.add_task("baselines", total=None)
+
+        def say(title: str, number: int, total: int) -> None:
+            bar.update(task, description=title, completed=number - 1, total=total)
+
+        found = baselines_of.measure(folder, splits=splits, say=say)
+    if not quiet:
+        error_console.print(f"Baselines are in {folder / BASELINES}.", soft_wrap=True)
+    return found
+
+
+def _check(folder: Path) -> None:
+    """A run may be unfinished, or not even have a checkpoint yet; but it must be one."""
+    if (folder / SETTINGS).exists():
+        return
+    there = sorted(str(path.parent) for path in folder.glob(f"*/{SETTINGS}")) if folder.is_dir() else []
+    cure = f"Did you mean {' or '.join(there[:5])}?" if there else "Make one: colonnade run FEDERATION.toml --out DIR."
+    raise CheckpointError(f"{folder} is not a run directory: {SETTINGS} is missing. {cure}")
+
+
+def _page(out: Path | None) -> Path | None:
+    if out is not None and out.is_dir():
+        raise ConfigError(f"--out names the page's file; {out} is a folder. Name {out / 'report.html'}, for example.")
+    return out

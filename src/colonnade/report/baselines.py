@@ -1,0 +1,203 @@
+"""What the joint model is compared with: each party's columns alone, and all columns in one place.
+
+Both need every table on one machine, with the labels, so they exist in simulations and where partners allow it. Nothing
+crosses between organisations here and nobody's budget pays: these are other models, trained where the tables already
+are, without noise. Whoever runs this sees all tables anyway.
+
+Where several organisations hold labels, each of them is tried alone: with its own rows and all columns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from colonnade.errors import ColonnadeError, ConfigError
+from colonnade.evaluate.metrics import HEADLINE
+from colonnade.explain.holdings import only, owners
+from colonnade.federation import Federation, MultiFederation, Settings
+from colonnade.federation.federation import read_tables
+from colonnade.federation.holdings import Holding, Holdings, from_dataset, from_tables, in_common
+from colonnade.federation.run_directory import RunDirectory, to_json, write_text
+from colonnade.report.facts import BASELINES
+
+Scores = dict[str, float]
+Say = Callable[[str, int, int], None]
+"""Told before each training what it is, its number, and how many there are."""
+
+ALONE = (
+    "Each party alone: the run's algorithm, model and settings with this party's columns and the labels, without noise"
+)
+OWNER_ALONE = (
+    "Each label owner alone: the run's algorithm, model and settings with its own rows and everybody's columns, "
+    "without noise; tested on its own rows, as the joint model is beside it"
+)
+TOGETHER = "In one place: the same with one party that holds all columns"
+SAME = "The same rows are trained on and tested on as in the run"
+
+
+@dataclass
+class Found:
+    """Scores by split of the rows: alone, joint, in one place; and where there are label owners, joint on its rows."""
+
+    alone: dict[str, list[Scores]] = field(default_factory=dict)
+    joint: list[Scores] = field(default_factory=list)
+    together: list[Scores] = field(default_factory=list)
+    each: dict[str, list[Scores]] = field(default_factory=dict)
+
+
+Job = tuple[str, Callable[[], None]]
+
+
+def measure(folder: Path, *, splits: int = 1, say: Say | None = None) -> dict[str, Any]:
+    """Train the baselines of a finished run and keep them in its baselines.json.
+
+    With several `splits`, the first is the run's own; for each other one a new seed divides the rows anew, and the
+    joint model is trained again too.
+    """
+    run = RunDirectory(folder)
+    settings, summary = run.settings(), run.summary()
+    if summary is None:
+        raise ConfigError(f"{folder} has no summary yet: baselines are compared with a finished run. Finish it first.")
+    where = next((split for split in ("test", "validation") if split in summary["metrics"]), None)
+    if where is None:
+        raise ConfigError("The run has no scores on test or validation rows, so there is nothing to compare with.")
+    started = time.perf_counter()
+    found = Found(joint=[summary["metrics"][where]])
+    for owner, about in summary.get("label_owners", {}).items():
+        found.each[owner] = [about["metrics"][where]] if where in about["metrics"] else []
+    several = bool(settings.label_owners)
+    prepared = _several(settings, found, where) if several else _one(settings, found, where)
+    notes: list[str] = []
+    number, total = 0, 0
+    for split in range(splits):
+        jobs = list(prepared(settings.engine.seed + split, bool(split)))
+        total = total or splits * len(jobs) + splits - 1  # after the first, the joint model is one more
+        for title, train in jobs:
+            number += 1
+            if say is not None:
+                say(title, number, total)
+            try:
+                train()
+            except ColonnadeError as error:  # what an algorithm cannot do with these columns is told, not hidden
+                notes.append(f"{title} could not be trained: {error}")
+    divided = "" if splits == 1 else f", and {splits - 1} times with rows divided anew"
+    told = {
+        "metric": HEADLINE[str(summary["task"])],
+        "split": where,
+        "rows": summary["rows"][where],
+        "splits": splits,
+        "alone": {party: scores for party, scores in found.alone.items() if scores},
+        "joint": found.joint,
+        "together": found.together,
+        **({"each": {owner: scores for owner, scores in found.each.items() if scores}} if several else {}),
+        "how": [*([OWNER_ALONE] if several else [ALONE, TOGETHER]), SAME + divided],
+        "notes": list(dict.fromkeys(notes)),
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+    write_text(folder / BASELINES, to_json(told, indent=2) + "\n")
+    return told
+
+
+def _one(settings: Settings, found: Found, where: str) -> Callable[[int, bool], Iterator[Job]]:
+    """With one label owner: what to train for a seed. Tables are read and aligned once."""
+    tables: Mapping[str, Any] = {}
+    if settings.data.dataset is None:
+        tables = read_tables(settings)
+        if settings.data.align == "private":
+            owner = next(name for name, table in tables.items() if table.label is not None)
+            tables = in_common(settings, tables, owner)
+            settings = replace(settings, data=replace(settings.data, align="exact"))
+
+    def jobs(seed: int, again: bool) -> Iterator[Job]:
+        seeded = _seeded(settings, seed)
+        holdings = from_tables(seeded, tables) if tables else from_dataset(seeded)
+
+        def train(place: list[Scores], settings: Settings, held: Holdings) -> Callable[[], None]:
+            def job() -> None:
+                federation = Federation(settings, held)
+                federation.fit()
+                place.append(federation.evaluate(where))
+
+            return job
+
+        for party in owners(holdings):
+            kept = _plainly(seeded, [party, holdings.label_owner])
+            place = found.alone.setdefault(party, [])
+            yield f"{party} alone", train(place, kept, only(holdings, [party]))
+        if again:
+            yield "together", train(found.joint, seeded, holdings)
+        whole = joined(seeded, holdings)
+        if whole is not None:
+            yield "all in one place", train(found.together, _plainly(seeded, []), whole)
+
+    return jobs
+
+
+def _several(settings: Settings, found: Found, where: str) -> Callable[[int, bool], Iterator[Job]]:
+    """With several label owners: each of them by itself."""
+
+    def jobs(seed: int, again: bool) -> Iterator[Job]:
+        seeded = _seeded(settings, seed)
+        joint = MultiFederation.from_settings(seeded)  # for its rows; it is trained only where it must be
+
+        def alone(owner: str) -> Callable[[], None]:
+            def job() -> None:
+                own = replace(
+                    _plainly(seeded, list(seeded.parties)), label_owners={owner: _bare(seeded.label_owners[owner])}
+                )
+                share = replace(joint.holdings, label_owners={owner: joint.holdings.label_owners[owner]}, known_to=1)
+                federation = MultiFederation(own, share)
+                federation.fit()
+                found.alone.setdefault(owner, []).append(federation.evaluate(where))
+
+            return job
+
+        def together() -> None:
+            joint.fit()
+            scores = joint.score(where)
+            found.joint.append(scores.all)
+            for owner, one in scores.each.items():
+                found.each.setdefault(owner, []).append(one)
+
+        for owner in seeded.label_owners:
+            yield f"{owner} alone", alone(owner)
+        if again:
+            yield "together", together
+
+    return jobs
+
+
+def _seeded(settings: Settings, seed: int) -> Settings:
+    return replace(settings, engine=replace(settings.engine, seed=seed))
+
+
+def _plainly(settings: Settings, parties: list[str]) -> Settings:
+    """Without anybody's rules and budgets, since nothing leaves."""
+    return replace(settings, parties={name: _bare(one) for name, one in settings.parties.items() if name in parties})
+
+
+def _bare(party: Any) -> Any:
+    nothing: dict[str, Any] = {"outbox": {}} | ({"budget": {}} if hasattr(party, "budget") else {})
+    return replace(party, **nothing)
+
+
+def joined(settings: Settings, holdings: Holdings) -> Holdings | None:
+    """The label owner with everybody's columns; None where parts cannot be laid side by side."""
+    features = [held.features for held in holdings.parties.values() if held.features is not None]
+    whole: Any = None
+    if all(one.dim() == 2 for one in features):
+        whole = torch.cat(features, dim=1)
+    elif settings.data.dataset is not None and settings.data.split in ("columns", "strips", "patches"):
+        parts: Any = (1, 1) if settings.data.split == "patches" else 1
+        uncut = from_dataset(replace(settings, data=replace(settings.data, parts=parts, patch=None), parties={}))
+        whole = next(held.features for held in uncut.parties.values() if held.features is not None)
+    if whole is None:
+        return None
+    labels = holdings.parties[holdings.label_owner].labels
+    return replace(holdings, parties={holdings.label_owner: Holding(features=whole, labels=labels)})

@@ -1,0 +1,152 @@
+"""Line charts as SVG: readable as they are, and with page.js also under the pointer.
+
+What page.js needs to read values out and to zoom stands in the element's own data-chart.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from colonnade.report.html import Html, h
+from colonnade.report.scale import around, ticks, written
+
+WIDTH, HEIGHT = 480, 270
+LEFT, RIGHT, BOTTOM = 58, 16, 46
+COLOURS = 8
+"""figure.css has s1 to s8, which differ in colour and in dashes."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart, what it shows in words, and its numbers as a table."""
+
+    name: str  # of its file
+    title: str
+    svg: Html
+    headings: tuple[str, ...] = ()
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line; a value that is None is a gap."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+
+
+def lines(
+    name: str, title: str, series: Sequence[Series], *, x: str, y: str, note: str = "", zero: bool = False
+) -> Figure:
+    """Values over epochs, rounds or bytes; `x` and `y` name the axes."""
+    drawn = [one for one in series if any(_known(value) for value in one.y)]
+    legend, top = _legend([one.name for one in drawn] if len(drawn) > 1 else [])
+    box = LEFT, top, WIDTH - LEFT - RIGHT, HEIGHT - top - BOTTOM
+    xs = [value for one in drawn for value in one.x]
+    x_axis = (min(xs), max(xs)) if xs and max(xs) > min(xs) else around(xs)
+    y_axis = around([value for one in drawn for value in one.y if value is not None and _known(value)], zero=zero)
+    whole = all(float(value).is_integer() for value in xs)
+    about = {
+        "box": box,
+        "x": x_axis,
+        "y": y_axis,
+        "names": [x, y],
+        "whole": whole,
+        "series": [{"name": one.name, "x": _short(one.x), "y": _short(one.y)} for one in drawn],
+    }
+    clip = f"clip-{name}"
+    inside = h("clipPath", h("rect", x=box[0] - 5, y=box[1] - 6, width=box[2] + 10, height=box[3] + 12), id=clip)
+    parts = [
+        h("title", title),
+        h("defs", inside),
+        h("g", _grid(box, x_axis, y_axis, whole), class_="grid"),
+        h("text", y, x=4, y=14, class_="axis"),
+        h("text", x, x=WIDTH - RIGHT, y=HEIGHT - 6, class_="axis", text_anchor="end"),
+        h("g", legend, class_="legend"),
+        h("g", [_line(one, at, box, x_axis, y_axis) for at, one in enumerate(drawn)], clip_path=f"url(#{clip})"),
+    ]
+    svg = _svg(parts, HEIGHT, title, "chart lines", data_chart=json.dumps(about))
+    steps = sorted({value for one in drawn for value in one.x})
+    at = [dict(zip(one.x, one.y, strict=True)) for one in drawn]
+    rows = [(step, *(known.get(step) for known in at)) for step in steps]
+    return Figure(name, title, svg, (x, *(one.name for one in drawn)), rows, note)
+
+
+def _svg(parts: Sequence[Html], height: float, title: str, kind: str, **attributes: Any) -> Html:
+    return h(
+        "svg", list(parts), viewBox=f"0 0 {WIDTH} {height:g}", class_=kind,
+        role="img", aria_label=title, **attributes,
+    )  # fmt: skip
+
+
+def _legend(names: Sequence[str]) -> tuple[list[Html], int]:
+    """One entry per line, in as many rows as they need, and where the chart begins below them."""
+    found, x, y = [], LEFT, 34
+    for at, name in enumerate(names):
+        shown = clipped(name, 30)
+        wide = 34 + 7.6 * len(shown)
+        if x > LEFT and x + wide > WIDTH - RIGHT:
+            x, y = LEFT, y + 19
+        mark = [
+            h("rect", x=x - 2, y=y - 13, width=wide - 6, height=18, class_="hit"),
+            h("line", x1=x, y1=y - 4, x2=x + 22, y2=y - 4, class_=f"s{at % COLOURS + 1}"),
+            h("text", shown, x=x + 28, y=y),
+        ]
+        found.append(h("g", mark, data_series=at))
+        x += int(wide) + 8
+    return found, y + 14 if names else 30
+
+
+def _grid(box: tuple[int, int, int, int], xs: tuple[float, float], ys: tuple[float, float], whole: bool) -> list[Html]:
+    left, top, width, height = box
+    found = []
+    for value in ticks(*ys, 5):
+        at = _place(value, ys, top + height, -height)
+        found.append(h("line", x1=left, y1=at, x2=left + width, y2=at))
+        found.append(h("text", written(value), x=left - 8, y=at + 4, text_anchor="end"))
+    for value in ticks(*xs, 7, whole=whole):
+        at = _place(value, xs, left, width)
+        found.append(h("line", x1=at, y1=top + height, x2=at, y2=top + height + 5, class_="tick"))
+        found.append(h("text", written(value), x=at, y=top + height + 20, text_anchor="middle"))
+    found.append(h("line", x1=left, y1=top + height, x2=left + width, y2=top + height, class_="base"))
+    return found
+
+
+def _line(
+    one: Series, number: int, box: tuple[int, int, int, int], xs: tuple[float, float], ys: tuple[float, float]
+) -> Html:
+    left, top, width, height = box
+    path, points, pen = [], [], "M"
+    for x, y in zip(one.x, one.y, strict=True):
+        if y is None or not _known(y):
+            pen = "M"
+            continue
+        place = _place(x, xs, left, width), _place(y, ys, top + height, -height)
+        path.append(f"{pen}{place[0]:g} {place[1]:g}")
+        points.append(h("circle", cx=place[0], cy=place[1], r=2.6))
+        pen = "L"
+    shown = points if len(points) <= 40 else []
+    kind = f"series s{number % COLOURS + 1}"
+    return h("g", h("path", d="".join(path)), shown, class_=kind, data_series=number)
+
+
+def _place(value: float, axis: tuple[float, float], start: float, length: float) -> float:
+    return round(start + length * (value - axis[0]) / (axis[1] - axis[0]), 2)
+
+
+def _known(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def _short(values: Sequence[float | None]) -> list[float | None]:
+    return [float(f"{value:.7g}") if value is not None and _known(value) else None for value in values]
+
+
+def clipped(name: str, most: int) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"

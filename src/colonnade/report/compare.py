@@ -1,0 +1,199 @@
+"""Several runs side by side: what differs between them, their scores and costs, and their curves in one chart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from colonnade.errors import ConfigError
+from colonnade.report.chart import Figure, Series, lines
+from colonnade.report.course import flat, plain
+from colonnade.report.facts import Facts, read
+from colonnade.report.html import Content, Html, h, number, table
+from colonnade.report.page import assembled, document
+from colonnade.report.plates import plates
+from colonnade.report.spending import protected, unprotected
+from colonnade.report.words import BETTER_LOW, count, epsilon, metric, score, seconds, size
+from colonnade.report.write import save
+
+Named = dict[str, Facts]
+PAGE = "compare.html"
+
+
+def gather(folders: Sequence[Path]) -> Named:
+    """The runs by name; where two folders are called alike, by as much of their paths as tells them apart."""
+    if len(folders) < 2:
+        raise ConfigError(f"A comparison takes two or more run directories; found {len(folders)}.")
+    found = [read(folder) for folder in folders]
+    parts = [folder.resolve().parts for folder in folders]
+    if len(set(parts)) < len(parts):
+        raise ConfigError("A run is named twice. Name each run directory once.")
+    depth = next(n for n in range(1, 99) if len({part[-n:] for part in parts}) == len(parts))
+    return {"/".join(part[-depth:]): facts for part, facts in zip(parts, found, strict=True)}
+
+
+def write(folders: Sequence[Path], out: Path) -> Path:
+    """The page, and its figures beside it."""
+    runs = gather(folders)
+    return save(render(runs), list(figures(runs).values()), out)
+
+
+def render(runs: Named) -> str:
+    """One document."""
+    return document(f"Colonnade: {len(runs)} runs compared", main_of(runs))
+
+
+def main_of(runs: Named) -> Html:
+    made = figures(runs)
+    sections: list[tuple[str, str, list[Content]]] = [
+        ("result", "Scores and costs", [_standing(runs), *_notes(runs), plates(made, *made)]),
+        ("differences", "Settings that differ", [_differences(runs)]),
+        ("privacy", "Privacy", [_privacy(runs)]),
+        ("each", "Each run", [h("ul", [h("li", h("b", name), ": ", _about(facts)) for name, facts in runs.items()])]),
+    ]
+    return assembled(
+        h("header", h("h1", "Comparison: ", h("b", f"{len(runs)} runs")), h("p", headline(runs), class_="lede")),
+        sections,
+    )
+
+
+def headline(runs: Named) -> str:
+    """Which run does best by the metric they have in common."""
+    split, name = common(runs)
+    known = {run: value for run, facts in runs.items() if (value := facts.scores.get(split, {}).get(name)) is not None}
+    if len(known) < 2:
+        return f"{count(len(runs), 'run').capitalize()} side by side."
+    best = (min if name in BETTER_LOW else max)(known, key=lambda run: known[run])
+    alike = [run for run in known if run != best and f"{known[run]:.4f}" == f"{known[best]:.4f}"]
+    also = f", as high as {' and '.join(alike)}" if alike else ""
+    return f"{best} has the best {split} {metric(name)} of {count(len(runs), 'run')}: {known[best]:.3f}{also}."
+
+
+def common(runs: Named) -> tuple[str, str]:
+    """The split and the metric to compare by."""
+    everywhere = [split for split in ("test", "validation") if all(split in facts.scores for facts in runs.values())]
+    return everywhere[0] if everywhere else "test", next(iter(runs.values())).metric
+
+
+def rows_of(runs: Named) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """Headings, and per run its name, algorithm, scores on the common split, rounds, bytes, seconds and epsilon."""
+    split, _ = common(runs)
+    names = list(dict.fromkeys(name for facts in runs.values() for name in facts.scores.get(split, {})))
+    headings = (
+        "run",
+        "algorithm",
+        *(f"{split} {metric(name)}" for name in names),
+        "rounds",
+        "bytes",
+        "seconds",
+        "largest ε",
+    )
+    found = []
+    for run, facts in runs.items():
+        scores = [facts.scores.get(split, {}).get(name) for name in names]
+        spent = max((value for _, value in protected(facts.privacy)), default=None)
+        found.append((run, facts.algorithm, *scores, facts.rounds, facts.sent, facts.seconds, spent))
+    return headings, found
+
+
+def _standing(runs: Named) -> Html:
+    headings, found = rows_of(runs)
+    rows: list[list[Content]] = []
+    for run, algorithm, *scores, rounds, sent, took, spent in found:
+        rows.append(
+            [
+                run, algorithm, *(number(score(one), one) for one in scores), number(f"{rounds:,}", rounds),
+                number(size(sent), sent), number(seconds(took), took),
+                number("none" if spent is None else epsilon(spent), spent),
+            ]
+        )  # fmt: skip
+    return table("Runs", headings, rows)
+
+
+def _notes(runs: Named) -> list[Content]:
+    told: list[Content] = []
+    open_ = [run for run, facts in runs.items() if not facts.finished]
+    if open_:
+        told.append(h("p", "Not finished: ", ", ".join(open_), ".", class_="state"))
+    rows = {run: tuple(((facts.summary or {}).get("rows") or {}).items()) for run, facts in runs.items()}
+    if len(set(rows.values())) > 1:
+        told.append(
+            h("p", "These runs do not have the same numbers of rows, so their scores are not on the same rows.")
+        )
+    seeds = {facts.settings.get("federation", {}).get("seed") for facts in runs.values()}
+    if len(seeds) > 1:
+        told.append(h("p", "Their seeds differ, so rows were divided differently: small differences may be chance."))
+    told.append(
+        h(
+            "p",
+            "Largest ε: of those parties that have a guarantee, the highest spent; see Privacy for who has none.",
+            class_="caption-note",
+        )
+    )
+    return told
+
+
+def figures(runs: Named) -> dict[str, Figure]:
+    """The score against epochs and against bytes, and the loss."""
+    _, name = common(runs)
+
+    def series(x: str, of: Any) -> list[Series]:
+        found = []
+        for run, facts in runs.items():
+            known = [(record[x], of(record)) for record in facts.metrics if x in record and of(record) is not None]
+            if known:
+                found.append(Series(run, [one for one, _ in known], [value for _, value in known]))
+        return found
+
+    def validated(record: dict[str, Any]) -> Any:
+        return (record.get("validation") or {}).get(name)
+
+    made = []
+    if scores := series("epoch", validated):
+        made.append(lines("compare-epochs", f"Validation {metric(name)} by epoch", scores, x="epoch", y=metric(name)))
+        made.append(
+            lines(
+                "compare-bytes",
+                f"Validation {metric(name)} by bytes sent",
+                series("bytes", validated),
+                x="bytes",
+                y=metric(name),
+            )
+        )
+    if losses := series("epoch", lambda record: record.get("loss")):
+        made.append(lines("compare-loss", "Training loss by epoch", losses, x="epoch", y="loss"))
+    return {one.name: one for one in made}
+
+
+def differences(runs: Named) -> list[tuple[str, list[str]]]:
+    """Settings that are not the same everywhere, each with its value per run; where a table lies is no difference."""
+    given = [{where: plain(value) for where, value in flat(facts.settings)} for facts in runs.values()]
+    every = dict.fromkeys(where for one in given for where in one)
+    found = [(where, [one.get(where, "–") for one in given]) for where in every]
+    return [(where, values) for where, values in found if len(set(values)) > 1]
+
+
+def _differences(runs: Named) -> Html:
+    found = differences(runs)
+    if not found:
+        return h("p", "All settings are the same.")
+    return table("Settings", ("setting", *runs), [[where, *values] for where, values in found])
+
+
+def _privacy(runs: Named) -> Html:
+    rows = []
+    for run, facts in runs.items():
+        for one, value in protected(facts.privacy):
+            budget = f"{one['budget']['epsilon']:g}" if one.get("budget") else "none set"
+            rows.append([run, one["party"], one["protects"], number(epsilon(value), value), budget])
+        rows += [
+            [run, one["party"], one["protects"], number("no guarantee", None), "none set"]
+            for one in unprotected(facts.privacy)
+        ]
+    return table("Privacy spend per run and party", ("run", "party", "protects", "ε spent", "budget"), rows)
+
+
+def _about(facts: Facts) -> str:
+    stopped = (facts.summary or {}).get("stopped", "not finished")
+    return f"{facts.algorithm}, {len(facts.parties)} parties, {facts.epochs} epochs; {' '.join(str(stopped).split())}"

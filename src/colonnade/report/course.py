@@ -1,0 +1,108 @@
+"""How long it took, with which settings, and what this report does not have."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any
+
+from colonnade import __version__
+from colonnade.report.chart import Figure
+from colonnade.report.facts import Facts
+from colonnade.report.html import Content, h, number, table
+from colonnade.report.plates import plates
+from colonnade.report.words import seconds, size
+
+ADDED = {
+    "baselines": ("Baselines", "colonnade report DIR --baselines"),
+    "importance": ("Client importance", "colonnade explain DIR"),
+    "audit": ("What attacks could learn", "colonnade audit DIR"),
+    "selection": ("Participant selection", "colonnade select FEDERATION.toml --keep L --out DIR/selection"),
+    "alignment": ("Private alignment", "colonnade align FEDERATION.toml --out DIR/alignment"),
+}
+"""What other commands put into a run directory, for the page to show."""
+
+
+def timing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
+    rounds, epochs = max(facts.rounds, 1), max(facts.epochs, 1)
+    unit = "round" if facts.several else "epoch"
+    rows: list[list[Content]] = [["training, with validation", number(seconds(facts.seconds), facts.seconds)]]
+    rows.append([f"per {unit}", number(seconds(facts.seconds / epochs), facts.seconds / epochs)])
+    if not facts.several:
+        rows.append(["per round of exchange", number(seconds(facts.seconds / rounds), facts.seconds / rounds)])
+    if facts.selection:
+        rows.append(
+            [
+                "selecting partners",
+                number(seconds(facts.selection["cost"]["seconds"]), facts.selection["cost"]["seconds"]),
+            ]
+        )
+    device = (facts.summary or {}).get("device")
+    told: list[Content] = [table("Where the time went", ("what", "took"), rows)]
+    if device:
+        told.append(
+            h("p", f"All parties that computed here used {device}; {size(facts.sent / rounds)} crossed per round.")
+        )
+    return [*told, plates(figures, "timing")]
+
+
+def settings_section(facts: Facts) -> list[Content]:
+    shown = ("algorithm", "model", "label_model", "train", "data")
+    rows = [
+        [section, key, plain(value)]
+        for section in shown
+        for key, value in (facts.settings.get(section) or {}).items()
+        if value != ""
+    ]
+    everything = [[where, plain(value)] for where, value in flat(facts.settings)]
+    return [
+        h("p", "As the run's federation.toml has them, with every default written out; tables by file name alone."),
+        h("details", h("summary", f"The {len(rows)} settings of algorithm, model, training and data"),
+          table("Settings", ("table", "setting", "value"), rows), id="settings-main"),
+        h("details", h("summary", f"All {len(everything)} settings"),
+          table("All settings", ("setting", "value"), everything), id="settings-all"),
+    ]  # fmt: skip
+
+
+def flat(value: Any, where: str = "") -> list[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        return [found for key, inner in value.items() for found in flat(inner, f"{where}.{key}" if where else str(key))]
+    if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+        named = [(one.get("name", at), one) for at, one in enumerate(value) if isinstance(one, dict)]
+        return [
+            found
+            for name, one in named
+            for found in flat({k: v for k, v in one.items() if k != "name"}, f"{where}.{name}")
+        ]
+    if where.endswith(".table"):  # where an organisation keeps its files is nobody else's business
+        return [(where, PurePath(str(value)).name)]
+    return [(where, value)]
+
+
+def plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(plain, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def missing_section(facts: Facts) -> list[Content] | None:
+    """What could still be added, and by which command."""
+    absent = [words for name, words in ADDED.items() if getattr(facts, name) is None]
+    if not absent:
+        return None
+    return [
+        h("p", "Not measured, or kept elsewhere. Run the command, then ", h("code", "colonnade report DIR"), " again."),
+        h("ul", [h("li", f"{what}: ", h("code", command)) for what, command in absent]),
+    ]  # fmt: skip
+
+
+def sign_section() -> list[Content]:
+    """For whoever answers for it, mostly in print."""
+    lines = ("Reviewed by (name, organisation)", "Signature", "Date")
+    return [
+        h("p", "I have read what left whom, the guarantees and their limits, and what attacks found."),
+        h("div", [h("div", line) for line in lines], class_="sign"),
+        h("footer", f"Made by Colonnade {__version__} from the run directory alone: federation.toml, metrics.jsonl, "
+          "summary.json and the parties' ledgers. This file needs no network and holds no row of anybody's own table."),
+    ]  # fmt: skip

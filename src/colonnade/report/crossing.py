@@ -1,0 +1,187 @@
+"""Who took part, and what left whom: in words, in bytes, from the ledgers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from colonnade.report.chart import Figure
+from colonnade.report.facts import Facts
+from colonnade.report.html import Cell, Content, Html, h, number, table
+from colonnade.report.ledgers import Flow
+from colonnade.report.plates import plates
+from colonnade.report.words import amount, size
+
+HOLDS = {"features": "columns", "labels": "labels"}
+
+
+def parties_section(facts: Facts) -> list[Content]:
+    rows = []
+    for name, roles in facts.parties.items():
+        holds = [
+            f"{facts.columns[name]} columns" if role == "features" and name in facts.columns else HOLDS.get(role, role)
+            for role in roles
+        ]
+        rows.append([name, " and ".join(holds) or "no data", _rules(facts, name)])
+    counts = (facts.summary or {}).get("rows") or {}
+    splits = ", ".join(f"{many:,} for {'training' if split == 'train' else split}" for split, many in counts.items())
+    total = sum(counts.values())
+    shared = "The label owners have labels of" if facts.several else "They share"
+    source = facts.settings.get("data", {}).get("dataset")
+    told: list[Content] = [
+        h("p", _method(facts)),
+        table("Organisations", ("party", "holds", "its own rules for what leaves"), rows),
+    ]
+    if counts:
+        told.append(h("p", f"{shared} {total:,} rows: {splits}."))
+    if source:
+        told.append(
+            h("p", "A simulation: the public data set ", h("b", source), " was cut into parties on one machine.")
+        )
+    return told
+
+
+def _method(facts: Facts) -> Content:
+    """The algorithm and the models in a sentence each."""
+    algorithm = {key: value for key, value in facts.settings.get("algorithm", {}).items() if key != "name"}
+    train, model = facts.settings.get("train", {}), facts.settings.get("model") or {"name": "mlp"}
+    told: list[Content] = [
+        "Trained with ",
+        h("b", facts.algorithm),
+        f" ({_plainly(algorithm)})" if algorithm else "",
+        ". ",
+    ]
+    told.append(f"Each party's model, unless it says otherwise: {_plainly(model)}. ")
+    unit = "rounds" if facts.several else "epochs"
+    told.append(f"At most {train.get('epochs', '?')} {unit} in batches of {train.get('batch_size', '?')} rows; ")
+    told.append(f"seed {facts.settings.get('federation', {}).get('seed', '?')}.")
+    return told
+
+
+def _rules(facts: Facts, name: str) -> Content:
+    lists = [*facts.settings.get("label_owners", []), *facts.settings.get("data_owners", [])]
+    given = [one for one in lists if one.get("name") == name] or [facts.settings.get("parties", {}).get(name, {})]
+    told = []
+    for one in given:
+        for release, rule in one.get("outbox", {}).items():
+            told.append(f"{release}: {_plainly(rule)}")
+        if one.get("budget"):
+            told.append(f"budget: {_plainly(one['budget'])}")
+    return "; ".join(told) or "none: what the algorithm sends leaves as it is"
+
+
+def _plainly(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(
+            _plainly(inner) if key in ("name", "mechanism") else f"{key} {_plainly(inner)}"
+            for key, inner in value.items()
+        )
+    if isinstance(value, list):
+        return " and ".join(map(_plainly, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def crossing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
+    """The section's content."""
+    if not facts.flows:
+        return [h("p", "No ledger in this directory says that anything crossed yet.")]
+    senders = dict.fromkeys(line["from"] for line in facts.flows)
+    elsewhere = [name for name in senders if name not in facts.ledgers]
+    told: list[Content] = [
+        h("p", "Every tensor that left an organisation is one line in its own ledger. Added up, this is all that "
+          "crossed; bytes are those of the packed tensors."),
+    ]  # fmt: skip
+    if elsewhere:
+        told.append(
+            h(
+                "p",
+                "The ledgers of ",
+                ", ".join(elsewhere),
+                " are on their own machines: what they sent is told as it arrived.",
+            )
+        )
+    told.append(h("dl", [_words(sender, facts.flows) for sender in senders], class_="crossed"))
+    told.append(plates(figures, "streams", "traffic"))
+    told.append(_lines("Everything that crossed", facts.flows))
+    told.append(_per_party(facts))
+    if facts.later:
+        told.append(h("h3", "After training"))
+        told.append(h("p", "To predict, to explain or to audit, this crossed since; it is in no total above."))
+        told.append(_lines("Crossed after training", facts.later))
+    return told
+
+
+def _lines(caption: str, lines: Iterable[Flow]) -> Html:
+    rows = [
+        [
+            line["from"],
+            line["to"],
+            Cell([line["name"], _owner(line)]),
+            number(amount(line["times"]), line["times"]),
+            number(amount(line["values"]), line["values"]),
+            number(size(line["bytes"]), line["bytes"]),
+            Cell(_protection(line)),
+            line["meaning"],
+        ]
+        for line in lines
+    ]
+    headings = ("from", "to", "what", "times", "numbers", "bytes", "protection", "what it tells the receiver")
+    return table(caption, headings, rows)
+
+
+def _words(sender: str, lines: Iterable[Flow]) -> Content:
+    """lab_north sent 108 kB: embedding to clinic, 51 times, 108 kB: what the local model leaves of each row."""
+    mine = [line for line in lines if line["from"] == sender]
+    kinds: dict[tuple[str, str, str], list[Flow]] = {}
+    for line in mine:
+        kinds.setdefault((line["name"], line["protection"], _owner(line)), []).append(line)
+    whole = size(sum(line["bytes"] for line in mine))
+    told: list[Content] = [h("dt", h("span", sender, class_="party"), f" sent {whole}:")]
+    for (name, _, owner), group in kinds.items():
+        to = [line["to"] for line in group]
+        whom = (
+            " and ".join([", ".join(to[:-1]), to[-1]] if len(to) > 1 else to) if len(to) <= 4 else f"{len(to)} parties"
+        )
+        times, count = sum(line["times"] for line in group), sum(line["bytes"] for line in group)
+        sent = f"{owner} to {whom}, {amount(times)} times, {size(count)}: {group[0]['meaning']}. {_readable(group[0])}"
+        told.append(h("dd", h("b", name), sent))
+    return told
+
+
+def _owner(line: Flow) -> str:
+    return "" if line["owner"] in (line["from"], "") else f" of {line['owner']}, passed on"
+
+
+def _protection(line: Flow) -> str:
+    shown = "none" if line["protection"] == "plain" else line["protection"]
+    return shown if line["codec"] in ("identity", "") else f"{shown}; {line['codec']}"
+
+
+def _readable(line: Flow) -> str:
+    if line["protection"] == "plain":
+        return (
+            "It crossed unprotected."
+            if line["codec"] == "identity"
+            else f"It was made smaller ({line['codec']}), not safer."
+        )
+    return f"Protected: {line['protection']}."
+
+
+def _per_party(facts: Facts) -> Html:
+    rounds = max(facts.rounds, 1)
+    rows = []
+    for party, one in facts.traffic.items():
+        times = sum(line["times"] for line in facts.flows if line["from"] == party)
+        rows.append(
+            [
+                party,
+                number(size(one["out"]), one["out"]),
+                number(size(one["in"]), one["in"]),
+                number(amount(times), times),
+                number(f"{facts.rounds:,}", facts.rounds),
+                number(size(one["out"] / rounds), one["out"] / rounds),
+            ]
+        )
+    return table(
+        "Bytes and rounds per party", ("party", "sent", "received", "tensors sent", "rounds", "sent per round"), rows
+    )

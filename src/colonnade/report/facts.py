@@ -1,0 +1,225 @@
+"""All that is known about one run, as plain values, from its directory: finished, killed or still running.
+
+Nothing optional makes it fail: what is not there, or cannot be read yet, is None or empty.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from colonnade.algorithms import find
+from colonnade.errors import CheckpointError, ColonnadeError
+from colonnade.evaluate.metrics import HEADLINE
+from colonnade.federation.guarantees import of_run
+from colonnade.federation.run_directory import AFTER, MARK, METRICS, SETTINGS, SUMMARY, RunDirectory, to_json
+from colonnade.report.ledgers import Flow, flows, totals
+
+BASELINES = "baselines.json"
+KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
+LARGEST = 1_500_000
+"""Bytes of a picture that still goes into the page."""
+
+Plain = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Plain data alone. `summary` is None until the run has finished; `flows` are the ledgers added up."""
+
+    name: str
+    settings: Plain = field(default_factory=dict)
+    metrics: list[Plain] = field(default_factory=list)
+    summary: Plain | None = None
+    columns: dict[str, int] = field(default_factory=dict)
+    flows: list[Flow] = field(default_factory=list)
+    later: list[Flow] = field(default_factory=list)  # what crossed after training, to predict or to explain
+    ledgers: list[str] = field(default_factory=list)  # whose are here
+    privacy: list[Plain] = field(default_factory=list)
+    baselines: Plain | None = None
+    importance: Plain | None = None
+    selection: Plain | None = None
+    alignment: Plain | None = None
+    audit: Plain | None = None
+    pictures: dict[str, str] = field(default_factory=dict)  # of the audit, by file name, as data: addresses
+
+    @property
+    def finished(self) -> bool:
+        return self.summary is not None
+
+    @property
+    def algorithm(self) -> str:
+        return str(self.settings.get("algorithm", {}).get("name", "vimadmm"))
+
+    @property
+    def parties(self) -> dict[str, list[str]]:
+        """What each holds, in the run's order; before the summary is written, by settings and folders."""
+        if self.summary is not None and isinstance(self.summary.get("parties"), dict):
+            return dict(self.summary["parties"])
+        found: dict[str, list[str]] = {}
+        for name, given in self.settings.get("parties", {}).items():
+            found[name] = ["features", "labels"] if "label" in given else ["features"]
+        for section, role in (("label_owners", "labels"), ("data_owners", "features")):
+            for given in self.settings.get(section, []):
+                found.setdefault(given["name"], []).append(role)
+        for name in self.ledgers:
+            found.setdefault(name, ["features"] if name in self.columns else [])
+        return found
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several label owners; an epoch is then a round."""
+        return bool(self.settings.get("label_owners"))
+
+    @property
+    def epochs(self) -> int:
+        return len(self.metrics)
+
+    @property
+    def rounds(self) -> int:
+        if self.summary is not None:
+            return int(self.summary.get("rounds", 0))
+        return int(self.metrics[-1].get("step", 0)) if self.metrics else 0
+
+    @property
+    def seconds(self) -> float:
+        if self.summary is not None:
+            return float(self.summary.get("seconds", 0.0))
+        return float(sum(record.get("seconds", 0.0) for record in self.metrics))
+
+    @property
+    def traffic(self) -> dict[str, dict[str, int]]:
+        """Bytes out and in by party."""
+        return (
+            dict(self.summary["bytes"]) if self.summary is not None and "bytes" in self.summary else totals(self.flows)
+        )
+
+    @property
+    def sent(self) -> int:
+        return sum(one["out"] for one in self.traffic.values())
+
+    @property
+    def scores(self) -> dict[str, dict[str, Any]]:
+        """By split; while a run is running, the last epoch's validation."""
+        if self.summary is not None:
+            return dict(self.summary.get("metrics", {}))
+        last = next((record["validation"] for record in reversed(self.metrics) if "validation" in record), None)
+        return {} if last is None else {"validation": last}
+
+    @property
+    def metric(self) -> str:
+        """The one that is told first: accuracy, or R squared."""
+        known = [*self.scores.values(), *(record.get("validation", {}) for record in self.metrics)]
+        return next((name for one in known for name in HEADLINE.values() if name in one), "accuracy")
+
+
+def read(folder: Path, *, quick: bool = False) -> Facts:
+    """The facts of a run directory; an error only where there is no run at all. A `quick` look leaves out what takes
+    long: adding the ledgers up, and counting what a run that is not finished has cost in privacy."""
+    if not (folder / SETTINGS).exists():
+        raise CheckpointError(f"{folder} is not a run directory: {SETTINGS} is missing.")
+    settings = _toml(folder / SETTINGS)
+    summary, mark = _json(folder / SUMMARY), _json(folder / MARK)
+    if mark is not None and mark.get("finished") is False:  # it was resumed, and goes on
+        summary = None
+    try:
+        reveals = dict(find(str(settings.get("algorithm", {}).get("name", "vimadmm"))).REVEALS)
+    except ColonnadeError:
+        reveals = {}
+    return Facts(
+        name=folder.resolve().name,
+        settings=settings,
+        metrics=_lines(folder / METRICS),
+        summary=summary,
+        columns=_columns(folder),
+        flows=[] if quick else flows(folder, reveals),
+        later=[] if quick else flows(folder, reveals, AFTER),
+        ledgers=sorted(path.parent.name for path in (folder / "parties").glob("*/ledger.jsonl")),
+        privacy=summary["privacy"] if summary is not None and "privacy" in summary else [] if quick else _spent(folder),
+        baselines=_json(folder / BASELINES, "metric", "split", "rows", "splits", "alone", "joint", "together"),
+        importance=_json(folder / "explain" / "explain.json", "measures", "ranking", "ranked_by", "metric", "rows"),
+        selection=_first(folder, "selection", "method", "chosen", "ranking", "scores", "cost", "learned"),
+        alignment=_first(folder, "alignment", "common", "parties", "driver", "ids"),
+        audit=_json(folder / "audit" / "audit.json", "findings"),
+        pictures=_pictures(folder / "audit"),
+    )
+
+
+def _toml(path: Path) -> Plain:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _json(path: Path, *keys: str) -> Plain | None:
+    """None where it is missing or damaged, or is not what it should be."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and all(key in found for key in keys) else None
+
+
+def _first(folder: Path, name: str, *keys: str) -> Plain | None:
+    """A command's --out may be the run directory itself or a folder in it."""
+    found = (_json(place / f"{name}.json", *keys) for place in (folder, folder / name))
+    return next((one for one in found if one is not None), None)
+
+
+def _lines(path: Path) -> list[Plain]:
+    """All whole lines; the last may be cut, while a run is writing it."""
+    found: list[Plain] = []
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return found
+    for line in text.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            break
+        if isinstance(record, dict):
+            found.append(record)
+    return found
+
+
+def _columns(folder: Path) -> dict[str, int]:
+    """How many columns each party has; their names stay in its folder."""
+    found = {}
+    for path in sorted((folder / "parties").glob("*/columns.json")):
+        about = _json(path)
+        listed = (
+            None if about is None or not isinstance(about.get("columns"), dict) else about["columns"].get("columns")
+        )
+        if isinstance(listed, list):
+            found[path.parent.name] = len(listed)
+    return found
+
+
+def _spent(folder: Path) -> list[Plain]:
+    """What a run that is not finished has cost so far, by its last checkpoint and the parties' journals."""
+    try:
+        told = to_json({"privacy": [one.to_json() for one in of_run(RunDirectory(folder))]})
+    except (ColonnadeError, OSError, KeyError, ValueError, TypeError, AttributeError, ImportError):
+        return []  # not saved yet, or being saved right now
+    found: list[Plain] = json.loads(told)["privacy"]
+    return found
+
+
+def _pictures(folder: Path) -> dict[str, str]:
+    """One per name, drawn rather than in dots where it is small enough."""
+    found: dict[str, str] = {}
+    for kind, content in KINDS.items():
+        for path in sorted(folder.glob(f"inversion-*{kind}")):
+            try:
+                if path.stem not in found and path.stat().st_size <= LARGEST:
+                    text = base64.b64encode(path.read_bytes()).decode("ascii")
+                    found[path.stem] = f"data:{content};base64,{text}"
+            except OSError:
+                continue
+    return found

@@ -1,0 +1,242 @@
+"""The figures of a run, by the name of their file; each exists only where the run has its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from colonnade.report.chart import Figure, Series, lines
+from colonnade.report.facts import Facts
+from colonnade.report.rows import Row, bars, points
+from colonnade.report.streams import streams
+from colonnade.report.words import capital, metric, score, seconds, size, wilson
+
+MEASURES = {
+    "head_change": "how far its head moved in training",
+    "head_norm": "its head's norm",
+    "permutation": "lost when its rows are shuffled",
+    "silenced": "lost without its embedding",
+    "noise": "lost with noise on its columns",
+    "left_out": "lost when trained without it",
+}
+
+
+def figures(facts: Facts) -> dict[str, Figure]:
+    """All that can be drawn."""
+    made: tuple[Callable[[Facts], Figure | None], ...] = (
+        standing, progress, loss, score_by_bytes, streams_of, traffic, importance, selection, attacks, timing,
+    )  # fmt: skip
+    found = [one for one in (draw(facts) for draw in made) if one is not None]
+    return {one.name: one for one in found}
+
+
+def x_axis(facts: Facts) -> str:
+    return "round" if facts.several else "epoch"
+
+
+def progress(facts: Facts) -> Figure | None:
+    """The score on validation rows, of all and of each label owner."""
+    name = facts.metric
+    known = [record for record in facts.metrics if isinstance(record.get("validation"), dict)]
+    if not known:
+        return None
+    x = [record["epoch"] for record in known]
+    series = [
+        Series("all rows" if facts.several else "validation rows", x, [one["validation"].get(name) for one in known])
+    ]
+    owners = dict.fromkeys(owner for one in known for owner in one.get("validation_each", {}))
+    for owner in list(owners)[:7]:
+        each = [one.get("validation_each", {}).get(owner, {}).get(name) for one in known]
+        series.append(Series(f"rows of {owner}", x, each))
+    title = f"{capital(metric(name))} on validation rows"
+    return lines("progress", title, series, x=x_axis(facts), y=metric(name))
+
+
+def score_by_bytes(facts: Facts) -> Figure | None:
+    """The price of a score; beside the baselines, where there are some."""
+    name = facts.metric
+    known = [one for one in facts.metrics if isinstance(one.get("validation"), dict) and "bytes" in one]
+    if len(known) < 2 or facts.baselines is None:
+        return None
+    series = Series("validation rows", [one["bytes"] for one in known], [one["validation"].get(name) for one in known])
+    return lines("bytes", f"{capital(metric(name))} by bytes sent in all", [series], x="bytes", y=metric(name))
+
+
+def loss(facts: Facts) -> Figure | None:
+    known = [record for record in facts.metrics if "loss" in record]
+    if not known:
+        return None
+    x = [record["epoch"] for record in known]
+    series = [Series("training", x, [one["loss"] for one in known])]
+    series.append(Series("validation", x, [(one.get("validation") or {}).get("loss") for one in known]))
+    return lines("loss", "Loss", series, x=x_axis(facts), y="loss")
+
+
+def standing(facts: Facts) -> Figure | None:
+    """The joint model among its baselines."""
+    found = facts.baselines
+    if found is None:
+        return None
+    name, rows = found["metric"], int(found["rows"])
+    several = int(found["splits"]) > 1
+
+    def row(label: str, values: list[dict[str, Any]], kind: str) -> Row | None:
+        known = [one[name] for one in values if one.get(name) is not None]
+        if not known:
+            return None
+        middle = sum(known) / len(known)
+        low, high = None, None
+        if several:
+            low, high = min(known), max(known)
+        elif name == "accuracy" and rows:
+            low, high = wilson(middle, rows)
+        return Row(label, middle, score(middle), kind, low, high)
+
+    made = []
+    for party, values in found["alone"].items():
+        made.append(row(f"{party} alone", values, "s8"))
+        if party in found.get("each", {}):
+            made.append(row("with the others", found["each"][party], "s1"))
+    if "each" not in found:
+        made.append(row("together", found["joint"], "s1"))
+    made.append(row("all in one place", found["together"], "s3") if found["together"] else None)
+    drawn = [one for one in made if one is not None]
+    among = "alone and with the others" if "each" in found else "alone, together, and in one place"
+    if several:
+        note = f"Means over {found['splits']} splits of the rows; lines reach from the worst to the best split."
+    else:
+        note = f"On {rows} {found['split']} rows." + (
+            " Lines are 95 % intervals: with so many rows, smaller differences may be chance."
+            if name == "accuracy"
+            else ""
+        )
+    return points(
+        "baselines", f"{capital(metric(name))} {among}", drawn, x=metric(name), note=note,
+        headings=("who trains", metric(name)),
+    )  # fmt: skip
+
+
+def streams_of(facts: Facts) -> Figure | None:
+    sent: dict[tuple[str, str], int] = {}
+    for line in facts.flows:
+        pair = line["from"], line["to"]
+        sent[pair] = sent.get(pair, 0) + line["bytes"]
+    order = list(dict.fromkeys([*facts.parties, *(party for pair in sent for party in pair)]))
+    return streams("streams", "Bytes from whom to whom", sent, order)
+
+
+def traffic(facts: Facts) -> Figure | None:
+    if not facts.traffic:
+        return None
+    rows = []
+    for party, one in facts.traffic.items():
+        rows.append(Row(party, one["out"], size(one["out"]), "s1", tip=f"{party} sent {size(one['out'])}"))
+        rows.append(Row(party, one["in"], size(one["in"]), "s8", tip=f"{party} received {size(one['in'])}"))
+    cells = [(party, size(one["out"]), size(one["in"])) for party, one in facts.traffic.items()]
+    legend = (("s1", "sent"), ("s8", "received"))
+    return bars(
+        "traffic",
+        "Bytes sent and received",
+        rows,
+        x="bytes",
+        legend=legend,
+        headings=("party", "sent", "received"),
+        cells=cells,
+    )
+
+
+def importance(facts: Facts) -> Figure | None:
+    found = facts.importance
+    if not found or not found.get("measures"):
+        return None
+    name = "permutation" if "permutation" in found["measures"] else found.get("ranked_by")
+    values = found["measures"].get(name)
+    if not values:
+        return None
+    spread = found.get("deviations", {}).get(name, {})
+    rows = [
+        Row(party, values[party], score(values[party]), "s1",
+            None if party not in spread else values[party] - spread[party],
+            None if party not in spread else values[party] + spread[party])
+        for party in sorted(values, key=lambda one: -(values[one] or 0)) if values[party] is not None
+    ]  # fmt: skip
+    told = MEASURES.get(str(name), str(name))
+    unit = f"{metric(found['metric'])} {told}" if told.startswith("lost") else told
+    note = f"Lines are one standard deviation over {found['repeats']} shuffles." if spread else ""
+    return bars("importance", "How much each party matters", rows, x=unit, note=note, headings=("party", unit))
+
+
+def selection(facts: Facts) -> Figure | None:
+    found = facts.selection
+    if not found or not found.get("scores"):
+        return None
+    rows = [
+        Row(party, found["scores"][party], f"{found['scores'][party]:.3f}", "s1" if party in found["chosen"] else "s8")
+        for party in found["ranking"]
+    ]
+    unit = "score" if found["method"] in ("lasso", "random") else "mutual information with the label (nats)"
+    legend = (("s1", "kept"), ("s8", "left out"))
+    return bars(
+        "selection", "Whose columns tell about the label", rows, x=unit, legend=legend, headings=("party", "score")
+    )
+
+
+def attacks(facts: Facts) -> Figure | None:
+    """Every finding of an audit on one axis: 0 is nothing, 1 is everything."""
+    found = (facts.audit or {}).get("findings", [])
+    if not found:
+        return None
+    rows = []
+    for one in found:
+        label = f"{one['attacker']} on {one['victim']}: {one['attack']}, {one['moment']}"
+        shown = f"{one['score']:.3f}"
+        tip = f"{label}: {one['metric']} {shown}; without an attack {one['baseline']:.3f}"
+        kind = "s7" if one.get("crossed") else "s1"
+        rows.append(
+            Row(
+                label,
+                max(one["score"], 0.0),
+                shown,
+                kind,
+                one.get("low"),
+                one.get("high"),
+                max(one["baseline"], 0.0),
+                one.get("threshold"),
+                tip,
+            )
+        )
+    legend = [("s1", "attack"), ("mark", "without an attack")]
+    legend += [("limit", "threshold")] if any(one.get("threshold") is not None for one in found) else []
+    legend += [("s7", "above it")] if any(one.get("crossed") for one in found) else []
+    cells = [
+        (
+            f"{one['attacker']} on {one['victim']}",
+            one["attack"],
+            one["moment"],
+            f"{one['score']:.3f}",
+            f"{one['baseline']:.3f}",
+        )
+        for one in found
+    ]
+    return bars(
+        "attacks", "What attacks found", rows, x="score: 0 nothing, 1 everything", legend=legend, above=True,
+        headings=("by, on", "attack", "when", "score", "without an attack"), cells=cells,
+    )  # fmt: skip
+
+
+def timing(facts: Facts) -> Figure | None:
+    known = [record for record in facts.metrics if "seconds" in record]
+    if len(known) < 2:
+        return None
+    unit = x_axis(facts)
+    series = Series(f"seconds per {unit}", [one["epoch"] for one in known], [one["seconds"] for one in known])
+    mean = sum(one["seconds"] for one in known) / len(known)
+    return lines(
+        "timing",
+        f"Time per {unit}",
+        [series],
+        x=unit,
+        y="seconds",
+        zero=True,
+        note=f"On average {seconds(mean)}, with its validation.",
+    )

@@ -1,0 +1,73 @@
+"""What attacks could learn, from an audit of the run."""
+
+from __future__ import annotations
+
+from colonnade.report.chart import Figure
+from colonnade.report.facts import Facts
+from colonnade.report.html import Content, h, number, table
+from colonnade.report.plates import plates
+from colonnade.report.words import count, sentence
+
+
+def audit_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
+    """The section's content; the run has an audit."""
+    assert facts.audit is not None
+    found = facts.audit["findings"]
+    crossed = [one for one in found if one.get("crossed")]
+    limits = facts.audit.get("thresholds") or {}
+    told: list[Content] = [
+        h(
+            "p",
+            "Each attack was given what one party had received and holds anyway, and scored against the truth. ",
+            _verdict(len(found), len(crossed), bool(limits)),
+        )
+    ]
+    told.append(plates(figures, "attacks"))
+    rows = []
+    for one in found:
+        interval = "" if one.get("low") is None or one.get("high") is None else f"{one['low']:.3f} – {one['high']:.3f}"
+        verdict: Content = one["verdict"]
+        if one.get("crossed"):
+            verdict = [one["verdict"], " ", h("span", f"above {one['limit']} = {one['threshold']:g}", class_="over")]
+        rows.append(
+            [
+                one["attacker"],
+                one["victim"],
+                one["attack"],
+                one["moment"],
+                one["metric"],
+                number(f"{one['score']:.3f}", one["score"]),
+                number(interval, one.get("low")),
+                number(f"{one['baseline']:.3f}", one["baseline"]),
+                verdict,
+            ]
+        )
+    headings = ("by", "on", "attack", "when", "measure", "score", "95 %", "without attack", "verdict")
+    if rows:
+        told.append(table("Findings", headings, rows))
+    assumed = dict.fromkeys((one["attack"], one["assumes"]) for one in found)
+    told.append(
+        h("ul", [h("li", h("b", attack), f": by a party that {assumes}.") for attack, assumes in assumed])
+        if assumed
+        else None
+    )
+    told += [h("p", sentence(note), class_="caption-note") for note in facts.audit.get("notes", [])]
+    pictures = [
+        h("figure", h("figcaption", _title(name)), h("img", src=address, alt=f"{_title(name)}, drawn by the audit"))
+        for name, address in facts.pictures.items()
+    ]
+    told.append(h("div", pictures, class_="figures") if pictures else None)
+    return told
+
+
+def _verdict(total: int, crossed: int, limited: bool) -> Content:
+    if crossed:
+        return h("span", f"{crossed} of {total} findings are above a threshold that was set.", class_="over")
+    if limited:
+        return f"None of {count(total, 'finding')} is above the thresholds that were set."
+    return "No thresholds were set in the run's [audit] table."
+
+
+def _title(name: str) -> str:
+    words = name.removeprefix("inversion-")
+    return f"What can be rebuilt of {words}'s columns"

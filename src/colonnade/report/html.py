@@ -1,0 +1,100 @@
+"""HTML whose text is always escaped: names come from other organisations.
+
+`h("td", name)` escapes `name`; only what `h` itself made, an `Html`, goes in as it is.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+LONG = 26
+"""Letters from which on a cell wraps rather than crowds its neighbours."""
+VOID = {"br", "img", "input", "meta", "hr", "line", "rect", "path", "circle"}
+
+
+class Html(str):
+    """Markup that was made here, not text."""
+
+    __slots__ = ()
+
+
+Content = Any
+"""Html, text, a number, None, or a list of these."""
+
+
+def h(tag: str, *children: Content, **attributes: Any) -> Html:
+    """An element. `class_` is class, `data_x` is data-x; attributes that are None are left out, True has no value."""
+    named = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
+    inside = "".join(
+        f" {key}" if value is True else f' {key}="{html.escape(str(value))}"'
+        for key, value in named.items()
+        if value is not False
+    )
+    if tag in VOID and not children:
+        return Html(f"<{tag}{inside}/>")
+    return Html(f"<{tag}{inside}>{text(children)}</{tag}>")
+
+
+def text(children: Content) -> Html:
+    """Escaped, unless it is markup already."""
+    if isinstance(children, Html):
+        return children
+    if children is None:
+        return Html("")
+    if isinstance(children, (list, tuple)):
+        return Html("".join(text(child) for child in children))
+    return Html(html.escape(str(children)))
+
+
+def joined(items: Sequence[Content], last: str = " and ") -> Html:
+    """A, B and C."""
+    parts = [text(item) for item in items]
+    if len(parts) < 2:
+        return Html("".join(parts))
+    return Html(", ".join(parts[:-1]) + html.escape(last) + parts[-1])
+
+
+class Cell:
+    """A table's cell: what is shown, and by what it is sorted."""
+
+    def __init__(self, shown: Content, key: float | str | None = None, *, number: bool = False) -> None:
+        self.shown, self.key, self.number = shown, key, number
+
+
+def number(shown: Content, key: float | None) -> Cell:
+    """A cell with a number, aligned right and sorted by its value."""
+    return Cell(shown, key, number=True)
+
+
+def _long(shown: Content) -> bool:
+    return isinstance(shown, str) and not isinstance(shown, Html) and len(shown) > LONG
+
+
+def table(caption: Content, headings: Sequence[Content], rows: Iterable[Sequence[Content]], **attributes: Any) -> Html:
+    """A sortable table; its first column names the rows. Where it is too wide, it scrolls and the page does not."""
+    lines = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+    numeric = [any(len(line) > at and line[at].number for line in lines) for at in range(len(headings))]
+    head = h(
+        "tr", [h("th", one, scope="col", class_="n" if n else None) for one, n in zip(headings, numeric, strict=True)]
+    )
+    body = [
+        h(
+            "tr",
+            [
+                h(
+                    "th" if at == 0 else "td",
+                    cell.shown,
+                    scope="row" if at == 0 else None,
+                    class_="n" if cell.number else "words" if _long(cell.shown) else None,
+                    data_key=cell.key,
+                )
+                for at, cell in enumerate(line)
+            ],
+        )
+        for line in lines
+    ]
+    sort = {"class_": "sortable"} if len(lines) > 1 else {}
+    made = h("table", h("caption", caption), h("thead", head), h("tbody", body), **{**sort, **attributes})
+    return h("div", made, class_="wide")

@@ -1,0 +1,266 @@
+"""A run's report while it trains, on this machine alone: `colonnade run --live`.
+
+    GET /         the page
+    GET /state    {"version": 7, "finished": false, "main": "...", "progress": {...}}: the page asks for it each second
+
+What the page shows is what the run directory holds, so it changes after each epoch; how far training is, `watch` says.
+The directory is read when somebody looks and it has changed, and that takes a small share of the time, whatever it
+holds.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import json
+import re
+import socketserver
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from colonnade.core import Step
+from colonnade.errors import ColonnadeError, ConfigError
+from colonnade.federation.run_directory import MARK, METRICS, SETTINGS, SUMMARY
+from colonnade.report import page
+from colonnade.report.facts import Facts, read
+from colonnade.report.html import Html, h
+
+HERE = "127.0.0.1"
+SHARE = 30
+"""Reading takes at most one part in so many of the time that passes, and counting another."""
+PAUSE = 1.0
+"""Seconds between two readings, at least."""
+LONG = 5.0
+"""Seconds without a question after which nobody is looking."""
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Server(ThreadingHTTPServer):
+    """On this machine, so without asking anybody for its name; a browser that hangs up is no error."""
+
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = HERE, self.server_address[1]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the page shows at one time."""
+
+    version: int = 0
+    facts: Facts = Facts(name="")  # noqa: RUF009 - frozen
+    main: Html = Html()  # noqa: RUF009
+    json: str = ""
+    known: tuple[Any, ...] = ()  # the files it was read from
+    counted: tuple[Any, ...] = ()  # and those that ledgers and privacy were counted from
+    final: bool = False
+
+
+class Live:
+    """A server and a reader in threads, from `with` to its end. `folders` are where the run directory may be: the one
+    that was written last counts."""
+
+    def __init__(self, folders: Callable[[], Sequence[Path]], *, port: int = 0) -> None:
+        self.folders = folders
+        self.done, self.total, self.unit, self.words = 0, 0, "epochs", ""
+        self.ended = self.told = False  # told: somebody who looks has seen the end
+        self.looked = -LONG
+        self.shown = Shown()
+        self._reading, self._stopped = threading.Lock(), threading.Event()
+        self._again = self._count_again = 0.0
+        try:
+            self.server = Server((HERE, port), _handler(self))
+        except OSError as error:
+            why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+            raise ConfigError(f"Port {port} {why}. Choose another --port, or none: then a free one is taken.") from None
+        except OverflowError:
+            raise ConfigError(f"--port must be a number from 0 to 65535; found {port}.") from None
+        self.address = f"http://{HERE}:{self.server.server_port}/"
+        self._threads = [
+            threading.Thread(target=self.server.serve_forever, args=(0.1,), name="live-server", daemon=True),
+            threading.Thread(target=self._read_on, name="live-reader", daemon=True),
+        ]
+
+    def __enter__(self) -> Live:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self.server.shutdown()
+        self.server.server_close()
+        for thread in self._threads:
+            thread.join()
+
+    def expect(self, total: int, unit: str) -> None:
+        """How many batches, or rounds, `watch` will see."""
+        self.total, self.unit = total, unit
+
+    def watch(self, event: Step | dict[str, Any]) -> None:
+        """Called by training, so it does next to nothing."""
+        if isinstance(event, Step):
+            epoch = "" if self.unit == "rounds" else f"epoch {event.batch.epoch + 1}, "
+            self.done, self.words = event.batch.step + 1, f"{epoch}loss {event.loss:.4f}"
+
+    def end(self, words: str) -> None:
+        """Training has ended: whoever looks sees all of it."""
+        self.words, self.ended = words, True
+
+    def linger(self, seconds: float = 3.0) -> None:
+        """Until whoever is looking has seen the end, if anybody is."""
+        until = time.monotonic() + seconds
+        while not self.told and time.monotonic() < until and time.monotonic() - self.looked < LONG:
+            time.sleep(0.05)
+
+    def document(self) -> str:
+        """The whole page."""
+        shown = self._look()
+        text = page.document(f"{shown.facts.name}: Colonnade run report", shown.main, live=True)
+        state = self._progress(shown)
+        bar = h("progress", max=state["total"] or 1, value=state["done"], aria_label="Training so far")
+        bar = h("div", h("div", bar, h("p", state["words"], role="status")), class_="live")
+        text = text.replace("<main>", f"{bar}<main>", 1)
+        text = text.replace('data-live="yes"', f'data-live="yes" data-version="{shown.version}"', 1)
+        text = text.replace("</head>", h("style", Html(page.resource("live.css"))) + "</head>", 1)
+        return text.replace("<script>", h("script", Html(page.resource("live.js"))) + "<script>", 1)
+
+    def state(self) -> str:
+        """What has changed, as JSON."""
+        shown = self._look()
+        about = {"version": shown.version, "finished": shown.final, "progress": self._progress(shown)}
+        self.told = shown.final
+        return f'{json.dumps(about)[:-1]}, "main": {shown.json}}}'
+
+    def _look(self) -> Shown:
+        self.looked = time.monotonic()
+        if not self.shown.version or self.ended != self.shown.final:
+            self._refresh()
+        return self.shown
+
+    def _progress(self, shown: Shown) -> dict[str, Any]:
+        done, total, words = self.done, self.total, self.words
+        if not total:  # nobody says more than what is written after each epoch
+            done, total = shown.facts.epochs, int(shown.facts.settings.get("train", {}).get("epochs", 0))
+        if shown.final:
+            return {"done": total, "total": total, "words": words}
+        told = f"{done:,} of {total:,} {self.unit}, {words}".rstrip(", ")
+        return {"done": done, "total": total, "words": told if done else "Training is about to start."}
+
+    def _read_on(self) -> None:
+        while not self._stopped.wait(0.2):
+            if time.monotonic() - self.looked < LONG:
+                self._refresh()
+
+    def _refresh(self) -> None:
+        """Read the run directory again, if it has changed and reading has not taken too much of the time. Ledgers, and
+        what the run has cost so far in privacy, are counted more rarely, since that takes longest."""
+        with self._reading:
+            now, ended, old = time.monotonic(), self.ended, self.shown
+            folder = newest(self.folders())
+            known = (folder, *(_stamp(folder / name) for name in (SETTINGS, METRICS, MARK, SUMMARY)))
+            final = ended and not old.final
+            count = bool(old.version) and known != old.counted and now >= self._count_again
+            if not final and (now < self._again or not (count or known != old.known)):
+                return
+            started = time.thread_time()
+            try:
+                facts = read(folder, quick=not (count or final))
+                if not (count or final):
+                    kept = {name: getattr(old.facts, name) for name in ("flows", "later", "privacy")}
+                    facts = replace(facts, **kept)
+                main = page.main_of(facts)
+            except (ColonnadeError, OSError):  # there is nothing to read yet
+                facts = Facts(name=folder.name)
+                title = h("h1", "Run report: ", h("b", folder.name))
+                main = h("header", title, h("p", "The tables are being read.", class_="lede"))
+            counted = known if count or final else old.counted
+            self.shown = Shown(old.version + 1, facts, main, json.dumps(main), known, counted, ended)
+            took = SHARE * (time.thread_time() - started)
+            self._again = time.monotonic() + (PAUSE if count else max(PAUSE, took))
+            if count:  # the first takes longest, since libraries are loaded for it
+                self._count_again = time.monotonic() + (took if old.counted else min(took, LONG))
+
+
+def newest(folders: Sequence[Path]) -> Path:
+    """The folder whose metrics were written last."""
+    return max(folders, key=lambda folder: (_stamp(folder / METRICS)[0], _stamp(folder / SETTINGS)[0]))
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        about = path.stat()
+    except OSError:
+        return 0, 0
+    return about.st_mtime_ns, about.st_size
+
+
+def policy(text: str) -> str:
+    """What a browser may do with this page: run the scripts that are in it now, and ask this server."""
+    found = {
+        tag: " ".join(
+            f"'sha256-{_hash(inside)}'" for inside in re.findall(rf"<{tag}[^>]*>(.*?)</{tag}>", text, re.DOTALL)
+        )
+        for tag in ("script", "style")
+    }
+    return (
+        f"default-src 'none'; script-src {found['script']}; style-src {found['style']}; "
+        "style-src-attr 'unsafe-inline'; img-src data: blob:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+
+
+def _handler(live: Live) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        """Two addresses. A page of another site, whose name was made to point here, is not answered."""
+
+        server_version, sys_version, timeout = "colonnade", "", 30
+
+        def do_GET(self) -> None:
+            port = live.server.server_address[1]
+            if self.headers.get("Host") not in (f"{HERE}:{port}", f"localhost:{port}"):
+                self._answer(403, "text/plain", f"This page is at {live.address}\n")
+            elif self.path == "/":
+                text = live.document()
+                self._answer(200, "text/html", text, {"Content-Security-Policy": policy(text)})
+            elif self.path == "/state":
+                self._answer(200, "application/json", live.state())
+            else:
+                self._answer(404, "text/plain", f"There is one page: {live.address}\n")
+
+        def _answer(self, code: int, kind: str, text: str, more: dict[str, str] | None = None) -> None:
+            body = text.encode()
+            self.send_response(code)
+            for key, value in (HEADERS | (more or {})).items():
+                self.send_header(key, value)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as its parent calls it
+            """Who looks is not written down."""
+
+    return Handler

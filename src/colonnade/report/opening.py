@@ -1,0 +1,119 @@
+"""The first lines of a page: the result in one sentence, what it took, and whether it is final."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from colonnade.report.facts import Facts
+from colonnade.report.html import Content, Html, h
+from colonnade.report.spending import protected, unprotected
+from colonnade.report.words import COUNTS, count, epsilon, metric, seconds, sentence, size
+
+
+def opening(facts: Facts) -> Html:
+    """The page's header."""
+    state = None
+    if not facts.finished:
+        state = h(
+            "p",
+            h("b", "This run has not finished."),
+            " What follows is its state at the last ",
+            "round" if facts.several else "epoch",
+            " that was written.",
+            class_="state",
+        )
+    elif facts.summary is not None and facts.summary.get("stopped", "all epochs done") != "all epochs done":
+        state = h("p", h("b", "It stopped early: "), sentence(facts.summary["stopped"]), class_="state")
+    return h(
+        "header",
+        h("h1", "Run report: ", h("b", facts.name)),
+        h("p", result(facts), class_="lede"),
+        h("p", took(facts), class_="about"),
+        h("p", promised(facts), class_="about"),
+        state,
+    )
+
+
+def result(facts: Facts) -> str:
+    """One sentence: who, how good, on what, and against which baseline."""
+    who = _organisations(facts)
+    name = facts.metric
+    split = next((one for one in ("test", "validation") if one in facts.scores), None)
+    if split is None or facts.scores[split].get(name) is None:
+        one = who == "One organisation"
+        verb = "trained" if facts.finished else "is training" if one else "are training"
+        return f"{who} {verb} {'a model' if one else 'one model together'}."
+    rows = ((facts.summary or {}).get("rows") or {}).get(split)
+    on = f"{split} rows" if rows is None else f"{rows:,} {split} rows"
+    reached = f"{'reach' if facts.finished else 'have reached'} an {metric(name)} of"
+    told = f"{who} together {reached} {facts.scores[split][name]:.3f} on {on}"
+    rival = rival_of(facts)
+    if rival is None or facts.baselines is None or facts.baselines["split"] != split:
+        return told + "."
+    party, alone, words = rival
+    if int(facts.baselines["splits"]) == 1:
+        return f"{told}; {party} alone{words}, {alone:.3f}."
+    joint = mean(facts.baselines["joint"], name)
+    splits = count(int(facts.baselines["splits"]), "split")
+    return f"{told}. Over {splits} of the rows they average {joint:.3f}; {party} alone{words}, {alone:.3f}."
+
+
+def _organisations(facts: Facts) -> str:
+    number = len([name for name, roles in facts.parties.items() if roles])
+    word = COUNTS[number].capitalize() if number < len(COUNTS) else f"{number:,}"
+    return f"{word} organisation{'' if number == 1 else 's'}"
+
+
+def mean(values: list[dict[str, Any]], name: str) -> float:
+    known = [one[name] for one in values if one.get(name) is not None]
+    return sum(known) / len(known) if known else float("nan")
+
+
+def rival_of(facts: Facts) -> tuple[str, float, str] | None:
+    """Who could train without the others, its score, and why it is this one: the label owner, where it has columns."""
+    found = facts.baselines
+    if not found or not found["alone"] or facts.several:
+        return None
+    for party, roles in facts.parties.items():
+        if "labels" in roles and party in found["alone"]:
+            return party, mean(found["alone"][party], found["metric"]), ", which holds the labels"
+    best = best_alone(found)
+    return None if best is None else (*best, ", whose columns tell most")
+
+
+def best_alone(baselines: dict[str, Any] | None) -> tuple[str, float] | None:
+    """The party that does best by itself, and its score."""
+    if not baselines or not baselines["alone"]:
+        return None
+    scores = {party: mean(values, baselines["metric"]) for party, values in baselines["alone"].items()}
+    real = {party: one for party, one in scores.items() if one == one}
+    party = max(real, key=lambda one: real[one], default=None)
+    return None if party is None else (party, real[party])
+
+
+def took(facts: Facts) -> Content:
+    epochs = [] if facts.several else [f"{facts.epochs} epochs, " if facts.epochs != 1 else "1 epoch, "]
+    return [
+        h("b", facts.algorithm), ", ", *epochs, f"{facts.rounds:,} rounds of exchange, ",
+        h("b", size(facts.sent)), " sent in all, ", seconds(facts.seconds), " of training.",
+    ]  # fmt: skip
+
+
+def _of(guarantee: dict[str, Any]) -> str:
+    return f" of {guarantee['budget']['epsilon']:g}" if guarantee.get("budget") else ""
+
+
+def promised(facts: Facts) -> Content:
+    """The privacy of it in one or two sentences."""
+    if not facts.privacy:
+        return "What it cost anybody's privacy is not known here."
+    told: list[Content] = []
+    for one, value in protected(facts.privacy):
+        told += [h("b", f"{one['party']}'s {one['protects']}"), f": ε = {epsilon(value)}{_of(one)}. "]
+    without = [f"{one['party']}'s {one['protects']}" for one in unprotected(facts.privacy)]
+    if without and not told:
+        return "No release had noise: nobody's columns or labels have a differential-privacy guarantee."
+    if without:
+        shown = without if len(without) <= 4 else [*without[:3], f"{len(without) - 3} more"]
+        told += ["No guarantee for ", ", ".join(shown[:-1]) + (" and " if len(shown) > 1 else "") + shown[-1], "."]
+    return told

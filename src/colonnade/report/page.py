@@ -1,0 +1,73 @@
+"""The page of one run: a single HTML document that needs nothing outside itself."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from colonnade.report.course import missing_section, settings_section, sign_section, timing_section
+from colonnade.report.crossing import crossing_section, parties_section
+from colonnade.report.facts import Facts
+from colonnade.report.figures import figures as drawn
+from colonnade.report.findings import audit_section
+from colonnade.report.html import Content, Html, h
+from colonnade.report.opening import opening
+from colonnade.report.partners import alignment_section, importance_section, selection_section
+from colonnade.report.result import result_section
+from colonnade.report.spending import spending
+
+
+def resource(name: str) -> str:
+    """A file of this package."""
+    return (files("colonnade.report") / name).read_text(encoding="utf-8")
+
+
+def render(facts: Facts, *, live: bool = False) -> str:
+    """The document. With `live` it asks its server every second for what is new."""
+    return document(f"{facts.name}: Colonnade run report", main_of(facts), live=live)
+
+
+def document(title: str, main: Html, *, live: bool = False) -> str:
+    """A page around the content of <main>."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
+    head = [
+        h("meta", charset="utf-8"),
+        h("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        h("meta", http_equiv="Content-Security-Policy", content=policy + ("; connect-src 'self'" if live else "")),
+        h("meta", name="color-scheme", content="light dark"),
+        h("title", title),
+        h("style", Html(resource("figure.css")), id="figure-rules"),
+        h("style", Html(resource("page.css"))),
+    ]
+    script = h("script", Html(resource("page.js")))
+    body = h("body", h("main", main), script, data_live="yes" if live else None)
+    return f"<!doctype html>\n{h('html', h('head', head), body, lang='en')}\n"
+
+
+def main_of(facts: Facts) -> Html:
+    """What stands inside <main>."""
+    made = drawn(facts)
+    sections: list[tuple[str, str, list[Content] | None]] = [
+        ("result", "Result", result_section(facts, made)),
+        ("parties", "What was run", parties_section(facts)),
+        ("crossing", "What left whom", crossing_section(facts, made)),
+        ("privacy", "Privacy", spending(facts)),
+        ("audit", "What attacks could learn", audit_section(facts, made) if facts.audit else None),
+        ("importance", "Who matters", importance_section(facts, made) if facts.importance else None),
+        ("selection", "Participant selection", selection_section(facts, made) if facts.selection else None),
+        ("alignment", "Shared rows", alignment_section(facts) if facts.alignment else None),
+        ("timing", "Time", timing_section(facts, made)),
+        ("settings", "Settings", settings_section(facts)),
+        ("missing", "Not in this report", missing_section(facts) if facts.finished else None),
+        ("review", "Review", sign_section()),
+    ]
+    return assembled(
+        opening(facts), [(name, title, content) for name, title, content in sections if content is not None]
+    )
+
+
+def assembled(header: Html, sections: list[tuple[str, str, list[Content]]]) -> Html:
+    """Header, contents, sections."""
+    listed = [h("li", h("a", title, href=f"#{name}")) for name, title, _ in sections]
+    contents = h("nav", h("h2", "Contents", id="contents"), h("ul", listed), aria_labelledby="contents")
+    made = [h("section", h("h2", title, id=name), content, aria_labelledby=name) for name, title, content in sections]
+    return Html(header + contents + "".join(made))

@@ -1,0 +1,94 @@
+"""Who matters, who was chosen, and which rows they share."""
+
+from __future__ import annotations
+
+from colonnade.explain.partners import SCORE
+from colonnade.report.chart import Figure
+from colonnade.report.facts import Facts
+from colonnade.report.figures import MEASURES
+from colonnade.report.html import Content, h, joined, number, table
+from colonnade.report.plates import plates
+from colonnade.report.words import amount, metric, score, seconds, sentence, size
+
+HEADINGS = {
+    "head_norm": "head norm",
+    "head_change": "head change",
+    "permutation": "shuffled",
+    "silenced": "silenced",
+    "noise": "noise",
+    "left_out": "left out",
+}
+
+
+def importance_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
+    """The section's content; the run was explained."""
+    found = facts.importance
+    assert found is not None
+    measures = {name: found["measures"][name] for name in HEADINGS if name in found["measures"]}
+    order = [h("span", name, class_="party") for name in found["ranking"][:8]]
+    by = MEASURES.get(found["ranked_by"], found["ranked_by"])
+    told: list[Content] = [h("p", "Ranked by ", by, ", from most to least important: ", joined(order), ".")]
+    told.append(plates(figures, "importance"))
+    rows = [
+        [party, *(number(score(values.get(party)), values.get(party)) for values in measures.values())]
+        for party in found["ranking"]
+    ]
+    told.append(
+        table(
+            f"Measures on {found['rows']} {found['split']} rows",
+            ("party", *(HEADINGS[name] for name in measures)),
+            rows,
+        )
+    )
+    lost = [HEADINGS[name] for name in measures if MEASURES[name].startswith("lost")]
+    if lost:
+        sigma = f"; the noise has σ = {found['noise_sigma']:g}" if "noise" in measures else ""
+        told.append(h("p", f"{', '.join(lost)}: {metric(found['metric'])} lost{sigma}.", class_="caption-note"))
+    told += [h("p", sentence(note), class_="caption-note") for note in found.get("notes", [])]
+    return told
+
+
+def selection_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
+    """The section's content; partners were selected."""
+    found = facts.selection
+    assert found is not None
+    told: list[Content] = [
+        h("p", "Before training, the parties were ranked by ", h("b", found["method"]), ". Kept: ",
+          joined([h("span", name, class_="party") for name in found["chosen"]]), ". ",
+          f"The score is {SCORE.get(found['method'], 'its own')}."),
+        plates(figures, "selection"),
+    ]  # fmt: skip
+    cost = found["cost"]
+    work = f"{cost['encryptions']:,} encryptions, {cost['additions']:,} additions, {cost['decryptions']:,} decryptions"
+    told.append(h("p", f"It took {seconds(cost['seconds'])}, {size(cost['bytes'])}, {work}."))
+    told.append(
+        table(
+            "What each learned from it", ("who", "learned"), [[name, what] for name, what in found["learned"].items()]
+        )
+    )
+    return told
+
+
+def alignment_section(facts: Facts) -> list[Content]:
+    """The section's content; rows were found by private set intersection."""
+    found = facts.alignment
+    assert found is not None
+    rows = [
+        [
+            name + (" (drives)" if name == found["driver"] else ""),
+            number(amount(one["rows"]), one["rows"]),
+            number(amount(one["ids"]), one["ids"]),
+            number(size(one["bytes"]["out"]), one["bytes"]["out"]),
+            number(size(one["bytes"]["in"]), one["bytes"]["in"]),
+            one["learned"],
+        ]
+        for name, one in found["parties"].items()
+    ]
+    others = list(found["parties"]) != list(facts.parties) and facts.summary is not None
+    shared = sum((facts.summary or {}).get("rows", {}).values())
+    here = f" The run itself was among {', '.join(facts.parties)}, who share {shared:,}." if others else ""
+    return [
+        h("p", h("b", f"{found['common']:,} rows"), f" are common to all {len(rows)} parties, found by private set "
+          f"intersection over {found['ids']} ids. It protects among parties that follow it.{here}"),
+        table("Alignment", ("party", "rows", "ids", "sent", "received", "learned"), rows),
+    ]  # fmt: skip

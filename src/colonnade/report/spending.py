@@ -1,0 +1,98 @@
+"""Privacy: what each organisation was promised against whom, and what of its budget is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from colonnade.report.facts import Facts, Plain
+from colonnade.report.html import Content, Html, h, number, table
+from colonnade.report.words import epsilon, sentence
+
+THROUGH = "also through the local model"
+
+
+def headline(guarantee: Plain) -> float | None:
+    """The epsilon that a budget is kept on; without a budget the largest that is proven. None: no guarantee."""
+    if guarantee.get("budget"):
+        spent: float | None = guarantee["budget"]["spent"]
+        return spent
+    stated = [one for one in guarantee["statements"] if THROUGH not in one["adversary"]]
+    known = [one["epsilon"] for one in stated if one["accountant"] != "cpSGD's theorem"]
+    return None if not known or any(one is None for one in known) else max(known)
+
+
+def protected(told: Sequence[Plain]) -> list[tuple[Plain, float]]:
+    return [(one, value) for one in told if (value := headline(one)) is not None]
+
+
+def unprotected(told: Sequence[Plain]) -> list[Plain]:
+    return [one for one in told if headline(one) is None]
+
+
+def spending(facts: Facts) -> list[Content]:
+    """The section's content."""
+    if not facts.privacy:
+        return [h("p", "What the run costs anybody's privacy is known once its first checkpoint is saved.")]
+    intro = [
+        h("p", "An ε (epsilon) bounds how much anybody can learn about one row from what was released; smaller is "
+          "stronger, and without one there is no such bound. Each line names whom it holds against. "
+          "Lines about columns and about labels are never added up."),
+    ]  # fmt: skip
+    notes: list[str] = []
+    tables = [_adversaries(one, notes) for one in facts.privacy if headline(one) is not None]
+    listed = [h("li", sentence(note), value=at) for at, note in enumerate(notes, 1)]
+    return [
+        *intro,
+        _overview(facts.privacy),
+        *([h("h3", "Against whom")] if tables else []),
+        *tables,
+        h("ol", listed, class_="caption-note") if listed else None,
+        *[h("p", h("b", one["party"], ": "), sentence(note)) for one in facts.privacy for note in one["notes"]],
+    ]
+
+
+def _overview(told: Sequence[Plain]) -> Html:
+    rows = []
+    for one in told:
+        value, budget = headline(one), one.get("budget")
+        shown: Content = epsilon(value) if value is not None else h("span", "no guarantee", class_="over")
+        share: Content = "none set"
+        if budget:
+            used = 1.0 if budget["spent"] is None else min(1.0, budget["spent"] / budget["epsilon"])
+            kind = "meter full" if used > 0.98 else "meter"
+            meter = h("span", h("i", style=f"width:{100 * used:.0f}%"), class_=kind, aria_hidden="true")
+            words = f" {epsilon(budget['spent'])} of {budget['epsilon']:g} (δ = {budget['delta']:g})"
+            share = h("span", meter, words, class_="spent")
+        how = "; ".join(f"{r['release']}: {_made(r)}" for r in one["releases"])
+        rows.append([one["party"], one["protects"], number(shown, value), share, how])
+    return table(
+        "Privacy spend per party", ("party", "protects", "ε spent", "budget", "what was released, and how"), rows
+    )
+
+
+def _made(release: Plain) -> str:
+    times = release.get("appearances")
+    often = "" if times is None else f", each row at most {'once' if times == 1 else f'{times} times'}"
+    return f"{release['mechanism']}{often}"
+
+
+def _adversaries(one: Plain, notes: list[str]) -> Html:
+    rows: list[list[Any]] = []
+    for line in one["statements"]:
+        if line["note"] and line["note"] not in notes:
+            notes.append(line["note"])
+        mark = f"{notes.index(line['note']) + 1}" if line["note"] else ""
+        delta = f"{line['delta']:g}" if line["epsilon"] is not None else "–"
+        rows.append(
+            [
+                line["adversary"],
+                line["relation"],
+                line["accountant"],
+                number(epsilon(line["epsilon"]), line["epsilon"]),
+                number(delta, line["delta"]),
+                number(mark, None),
+            ]
+        )
+    caption = [h("span", one["party"], class_="party"), f": {one['protects']}"]
+    return table(caption, ("against", "neighbouring tables", "accountant", "ε", "δ", "note"), rows)

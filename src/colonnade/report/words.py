@@ -1,0 +1,71 @@
+"""Numbers for people, the same everywhere in a report."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+BETTER_LOW = {"loss", "rmse", "mae"}
+NAMES = {"auc": "AUC", "f1": "F1", "r2": "R²", "rmse": "RMSE", "mae": "MAE"}
+
+
+def size(count: float) -> str:
+    """Bytes: 12.3 MB."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def score(value: Any) -> str:
+    """A metric to four digits, as the command line prints it; a dash where there is none."""
+    return f"{value:.4f}" if isinstance(value, (int, float)) and math.isfinite(value) else "–"
+
+
+def metric(name: str) -> str:
+    return NAMES.get(name, name)
+
+
+def capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def seconds(value: float) -> str:
+    if value < 0.9995:
+        return f"{1000 * value:.0f} ms"
+    if value < 119.5:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest} s" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def epsilon(value: float | None) -> str:
+    if value is None:
+        return "no guarantee"
+    return f"{value:.3f}" if value < 10 else f"{value:,.1f}"
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    """three rounds; 1,250 rounds."""
+    word = COUNTS[number] if number < len(COUNTS) else f"{number:,}"
+    return f"{word} {one if number == 1 else many or one + 's'}"
+
+
+def amount(number: float) -> str:
+    return f"{number:,.0f}"
+
+
+def sentence(words: str) -> str:
+    """With a capital and a full stop."""
+    words = " ".join(words.split()).rstrip(".")
+    return capital(words) + "." if words else ""
+
+
+def wilson(share: float, rows: int) -> tuple[float, float]:
+    """The 95 % interval of a share that was counted over so many rows (Wilson, 1927)."""
+    z = 1.959964
+    middle = (share + z * z / (2 * rows)) / (1 + z * z / rows)
+    half = z / (1 + z * z / rows) * math.sqrt(share * (1 - share) / rows + z * z / (4 * rows * rows))
+    return max(0.0, middle - half), min(1.0, middle + half)

@@ -1,0 +1,53 @@
+"""`colonnade report` and `colonnade compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.called import Caller
+from tests.federation.small import quick, splitnn, write
+
+from colonnade.federation import Federation
+
+
+def test_a_report_with_baselines(call: Caller, tmp_path: Path) -> None:
+    Federation.from_toml(write(tmp_path / "tables")).fit(tmp_path / "run")
+    called = call("report", tmp_path / "run", "--baselines", "--splits", 2)
+    assert called.code == 0, called.err
+    assert str(tmp_path / "run" / "report.html") in called.out
+    assert (tmp_path / "run" / "baselines.json").exists()
+    assert "mean of 2 splits" in (tmp_path / "run" / "report.html").read_text()
+    quiet = call("report", tmp_path / "run", "--out", tmp_path / "other.html", "--quiet")
+    assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
+    assert (tmp_path / "other.html").read_text() == (tmp_path / "run" / "report.html").read_text()
+
+
+def test_bad_input(call: Caller, tmp_path: Path) -> None:
+    Federation.from_toml(write(tmp_path / "tables", settings=quick(train={"epochs": 1}))).fit(tmp_path / "run")
+    assert f"Did you mean {tmp_path}" in call.fails(2, "report", tmp_path)
+    assert "not a run directory" in call.fails(2, "report", tmp_path / "nowhere")
+    assert "Add --baselines" in call.fails(2, "report", tmp_path / "run", "--splits", 3)
+    assert "is a folder" in call.fails(2, "report", tmp_path / "run", "--out", tmp_path)
+    assert "two or more" in call.fails(2, "compare", tmp_path / "run")
+    assert "not a run directory" in call.fails(2, "compare", tmp_path / "run", tmp_path / "nowhere")
+
+
+def test_a_comparison(call: Caller, tmp_path: Path) -> None:
+    for name, settings in (("admm", quick()), ("split", splitnn())):
+        Federation.from_toml(write(tmp_path / "tables", settings=settings)).fit(tmp_path / name)
+    called = call("compare", tmp_path / "admm", tmp_path / "split", "--out", tmp_path / "both.html")
+    assert called.code == 0, called.err
+    for part in (
+        "admm",
+        "split",
+        "test accuracy",
+        "rounds",
+        "bytes",
+        "algorithm.name",
+        "vimadmm",
+        "splitnn",
+        "both.html",
+    ):
+        assert part in called.out
+    assert "Validation accuracy by bytes sent" in (tmp_path / "both.html").read_text()
+    assert call("compare", tmp_path / "admm", tmp_path / "split", "--out", tmp_path / "2.html", "-q").out == ""

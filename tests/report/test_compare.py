@@ -1,0 +1,81 @@
+"""Runs side by side: what differs, and the numbers of each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.report.made import Page
+
+from colonnade.errors import ConfigError
+from colonnade.report.compare import common, differences, figures, gather, headline, render, rows_of, write
+
+
+def test_numbers_are_those_of_the_summaries(plain: Path, noisy: Path) -> None:
+    runs = gather([plain, noisy])
+    headings, lines = rows_of(runs)
+    assert len(runs) == 2  # both folders are called "run": told apart by what is above them
+    for line, path in zip(lines, (plain, noisy), strict=True):
+        summary = json.loads((path / "summary.json").read_text())
+        sent = sum(one["out"] for one in summary["bytes"].values())
+        scores = list(summary["metrics"]["test"].values())
+        assert line[1:-1] == ("vimadmm", *scores, summary["rounds"], sent, summary["seconds"])
+    assert headings[2:4] == ("test loss", "test accuracy")
+    lab = next(one for one in json.loads((noisy / "summary.json").read_text())["privacy"] if one["party"] == "lab")
+    assert (lines[0][-1], lines[1][-1]) == (None, lab["budget"]["spent"])
+
+
+def test_only_settings_that_differ(plain: Path, noisy: Path) -> None:
+    found = dict(differences(gather([plain, noisy])))
+    assert found == {
+        "audit.label_inference": ["–", "0.3"],
+        "parties.lab.outbox.embedding.mechanism.name": ["–", "gaussian"],
+        "parties.lab.outbox.embedding.mechanism.clip": ["–", "1"],
+        "parties.lab.outbox.embedding.mechanism.sigma": ["–", "4"],
+        "parties.lab.budget.epsilon": ["–", "8"],
+        "parties.lab.budget.delta": ["–", "1e-05"],
+    }
+
+
+def test_curves_lie_over_each_other(plain: Path, noisy: Path) -> None:
+    runs = gather([plain, noisy])
+    made = figures(runs)
+    assert set(made) == {"compare-epochs", "compare-bytes", "compare-loss"}
+    assert made["compare-epochs"].headings == ("epoch", *runs)
+    for at, facts in enumerate(runs.values(), 1):
+        assert [row[at] for row in made["compare-epochs"].rows] == [
+            one["validation"]["accuracy"] for one in facts.metrics
+        ]
+    assert [row[0] for row in made["compare-bytes"].rows] == sorted(
+        {one["bytes"] for f in runs.values() for one in f.metrics}
+    )
+
+
+def test_the_best_is_named(plain: Path, noisy: Path) -> None:
+    runs = gather([plain, noisy])
+    split, name = common(runs)
+    best = max(runs, key=lambda run: runs[run].scores[split][name])
+    assert headline(runs).startswith(f"{best} has the best test accuracy of two runs")
+
+
+def test_the_page(plain: Path, noisy: Path, multi: Path, tmp_path: Path) -> None:
+    page = Page(render(gather([plain, noisy, multi])))
+    assert "do not have the same numbers of rows" in page.text
+    assert len(page.tables["Runs"]) == 4
+    path = write([plain, noisy], tmp_path / "compare.html")
+    assert path.exists()
+    assert {one.name for one in (tmp_path / "figures").iterdir()} == {
+        "compare-epochs.svg", "compare-bytes.svg", "compare-loss.svg",
+    }  # fmt: skip
+
+
+def test_what_cannot_be_compared(plain: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="two or more"):
+        gather([plain])
+    with pytest.raises(ConfigError, match="named twice"):
+        gather([plain, plain])
+    shutil.copytree(plain, tmp_path / "other")
+    assert list(gather([plain, tmp_path / "other"])) == ["run", "other"]
+    assert "All settings are the same." in Page(render(gather([plain, tmp_path / "other"]))).text

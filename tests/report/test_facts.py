@@ -1,0 +1,97 @@
+"""Facts are what the files say, and nothing optional makes reading fail."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from colonnade.errors import CheckpointError
+from colonnade.report.facts import read
+
+
+def test_facts_of_a_finished_run_are_those_of_its_files(noisy: Path) -> None:
+    facts = read(noisy)
+    summary = json.loads((noisy / "summary.json").read_text())
+    lines = [json.loads(line) for line in (noisy / "metrics.jsonl").read_text().splitlines()]
+    assert facts.finished
+    assert facts.summary == summary
+    assert facts.metrics == lines
+    assert facts.privacy == summary["privacy"]
+    assert facts.traffic == summary["bytes"]
+    assert facts.sent == sum(one["out"] for one in summary["bytes"].values())
+    assert (facts.rounds, facts.epochs, facts.seconds) == (summary["rounds"], 3, summary["seconds"])
+    assert facts.scores == summary["metrics"]
+    assert (facts.metric, facts.algorithm, facts.several) == ("accuracy", "vimadmm", False)
+    assert facts.parties == {"clinic": ["features", "labels"], "lab": ["features"]}
+    assert facts.columns == {"clinic": 2, "lab": 2}
+    assert facts.ledgers == ["clinic", "lab"]
+    for part in (facts.baselines, facts.importance, facts.audit, facts.selection, facts.alignment):
+        assert part
+    assert all(address.startswith("data:image/") for address in facts.pictures.values())
+    assert facts.pictures
+
+
+def test_what_is_optional_is_empty_where_it_is_missing(plain: Path) -> None:
+    facts = read(plain)
+    assert [facts.baselines, facts.importance, facts.audit, facts.selection, facts.alignment] == [None] * 5
+    assert facts.pictures == {}
+    assert facts.later == []
+
+
+def test_a_run_that_goes_on_has_no_summary_and_the_spend_of_its_checkpoint(noisy: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(noisy, run)
+    mark = json.loads((run / "checkpoint.json").read_text())
+    (run / "checkpoint.json").write_text(json.dumps(mark | {"finished": False}))
+    facts = read(run)
+    assert not facts.finished
+    assert facts.scores == {"validation": facts.metrics[-1]["validation"]}
+    assert facts.parties == read(noisy).parties
+    assert facts.rounds == facts.metrics[-1]["step"]
+    assert facts.seconds == pytest.approx(sum(one["seconds"] for one in facts.metrics))
+    exact = next(one for one in read(noisy).privacy if one["party"] == "lab")
+    spent = next(one for one in facts.privacy if one["party"] == "lab")
+    assert spent["budget"]["spent"] == pytest.approx(exact["budget"]["spent"])
+    assert facts.traffic == read(noisy).traffic  # from the ledgers
+
+
+def test_a_cut_line_and_damaged_files_do_not_matter(plain: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(plain, run)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 4, "lo')
+    with (run / "parties" / "lab" / "ledger.jsonl").open("a") as file:
+        file.write('{"direction":"out","pe')
+    (run / "explain").mkdir()
+    (run / "explain" / "explain.json").write_text("{")
+    (run / "baselines.json").write_text("[1, 2]")
+    (run / "selection.json").write_text('{"of": "something else"}')
+    facts, whole = read(run), read(plain)
+    assert facts.metrics == whole.metrics
+    assert facts.flows == whole.flows
+    assert facts.importance is None
+    assert facts.baselines is None
+    assert facts.selection is None
+
+
+def test_a_run_that_has_only_begun_can_be_read(plain: Path, tmp_path: Path) -> None:
+    shutil.copy(plain / "federation.toml", tmp_path / "federation.toml")
+    facts = read(tmp_path)
+    assert (facts.metrics, facts.flows, facts.privacy, facts.rounds, facts.sent) == ([], [], [], 0, 0)
+    assert list(facts.parties) == ["clinic", "lab"]
+
+
+def test_several_label_owners(multi: Path) -> None:
+    facts = read(multi)
+    assert facts.several
+    assert facts.summary is not None
+    assert facts.parties == facts.summary["parties"]
+    assert {line["name"] for line in facts.flows} == {"embedding", "gradient", "weights"}
+
+
+def test_another_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"federation\.toml is missing"):
+        read(tmp_path)

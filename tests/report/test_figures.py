@@ -1,0 +1,61 @@
+"""Figures carry the numbers of the run, and exist only where the run has them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.report.made import Page
+
+from colonnade.report.facts import Facts, read
+from colonnade.report.figures import figures
+from colonnade.report.words import wilson
+
+EVERY = {"baselines", "progress", "loss", "bytes", "streams", "traffic", "importance", "selection", "attacks", "timing"}
+
+
+def test_every_figure_of_a_run_that_has_everything(noisy_facts: Facts) -> None:
+    made = figures(noisy_facts)
+    assert set(made) == EVERY
+    for name, figure in made.items():
+        assert figure.name == name
+        assert Page(figure.svg).values("aria-label") == [figure.title]
+
+
+def test_curves_hold_every_epoch(noisy_facts: Facts) -> None:
+    made = figures(noisy_facts)
+    records = noisy_facts.metrics
+    assert made["loss"].rows == [(one["epoch"], one["loss"], one["validation"]["loss"]) for one in records]
+    assert made["progress"].rows == [(one["epoch"], one["validation"]["accuracy"]) for one in records]
+    assert made["bytes"].rows == [(one["bytes"], one["validation"]["accuracy"]) for one in records]
+    assert made["timing"].rows == [(one["epoch"], one["seconds"]) for one in records]
+    drawn = json.loads(Page(made["loss"].svg).values("data-chart")[0])["series"][0]["y"]
+    assert drawn == pytest.approx([one["loss"] for one in records], rel=1e-6)
+
+
+def test_baselines_are_shown_with_their_means_and_intervals(noisy_facts: Facts) -> None:
+    found = noisy_facts.baselines
+    assert found is not None
+    shown = dict(figures(noisy_facts)["baselines"].rows)
+    expected = {f"{party} alone": scores[0]["accuracy"] for party, scores in found["alone"].items()}
+    expected |= {"together": found["joint"][0]["accuracy"], "all in one place": found["together"][0]["accuracy"]}
+    assert shown == {name: f"{value:.4f}" for name, value in expected.items()}
+    assert "95 %" in figures(noisy_facts)["baselines"].note
+    assert wilson(found["joint"][0]["accuracy"], found["rows"])[0] < found["joint"][0]["accuracy"]
+    twice = {"splits": 2, "joint": [{"accuracy": 0.5}, {"accuracy": 0.75}]}
+    several = replace(noisy_facts, baselines=found | twice)
+    assert dict(figures(several)["baselines"].rows)["together"] == "0.6250"
+
+
+def test_a_run_that_has_only_begun_has_no_figures() -> None:
+    assert figures(Facts(name="x")) == {}
+
+
+def test_each_label_owner_has_its_curve(multi: Path) -> None:
+    facts = read(multi)
+    figure = figures(facts)["progress"]
+    assert figure.headings == ("round", "all rows", "rows of north", "rows of south")
+    each = [one["validation_each"]["south"]["accuracy"] for one in facts.metrics]
+    assert [row[-1] for row in figure.rows] == each

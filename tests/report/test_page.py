@@ -1,0 +1,97 @@
+"""One document that needs nothing outside itself, in which no name can become markup."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.report.made import HOSTILE, Page
+
+from colonnade.report.facts import Facts, read
+from colonnade.report.html import Html
+from colonnade.report.page import document, main_of, render
+
+
+def test_nothing_is_fetched_from_anywhere(noisy_facts: Facts) -> None:
+    markup = render(noisy_facts)
+    page = Page(markup)
+    for attribute in ("src", "href", "action", "poster", "data", "srcset"):
+        assert all(value.startswith(("data:image/", "#")) for value in page.values(attribute)), attribute
+    assert "url(http" not in markup
+    assert "@import" not in markup
+    assert set(re.findall(r"https?://[^\s'\"<)]+", markup)) <= {"http://www.w3.org/2000/svg"}  # a name, not an address
+    (policy,) = [value for value in page.values("content") if "src" in value]
+    assert policy.startswith("default-src 'none'")
+    assert "connect-src" not in policy
+    assert [value for value in Page(render(noisy_facts, live=True)).values("content") if "connect-src 'self'" in value]
+
+
+def test_the_document_is_whole_and_accessible(noisy_facts: Facts, multi: Path) -> None:
+    for facts in (noisy_facts, read(multi), Facts(name="begun")):
+        page = Page(render(facts))  # every tag is closed, in order
+        ids = page.values("id")
+        assert len(ids) == len(set(ids))
+        assert {value[1:] for value in page.values("href")} <= set(ids)
+        assert set(page.values("aria-labelledby")) <= set(ids)
+        tags = [tag for tag, name, _ in page.attributes if name == "lang"]
+        assert tags == ["html"]
+        assert all(value for tag, name, value in page.attributes if (tag, name) == ("img", "alt"))
+
+
+def test_sections_that_have_nothing_are_left_out(noisy_facts: Facts, plain: Path) -> None:
+    every = [value[1:] for value in Page(main_of(noisy_facts)).values("href")]
+    assert every == [
+        "result", "parties", "crossing", "privacy", "audit", "importance", "selection", "alignment", "timing",
+        "settings", "review",
+    ]  # fmt: skip
+    some = [value[1:] for value in Page(main_of(read(plain))).values("href")]
+    assert some == ["result", "parties", "crossing", "privacy", "timing", "settings", "missing", "review"]
+    running = replace(read(plain), summary=None)
+    assert "missing" not in [value[1:] for value in Page(main_of(running)).values("href")]
+
+
+def spoiled(value: Any, spoil: Callable[[str], str]) -> Any:
+    """Every text in plain data, names as well as values, made hostile."""
+    if isinstance(value, str):
+        return spoil(value)
+    if isinstance(value, dict):
+        return {spoil(key) if key in ("clinic", "lab") else key: spoiled(inner, spoil) for key, inner in value.items()}
+    return [spoiled(one, spoil) for one in value] if isinstance(value, list) else value
+
+
+def test_no_text_of_anybody_becomes_markup(noisy_facts: Facts) -> None:
+    kept = {"accuracy", "test", "features", "labels", "vimadmm", "vf_ps", "head_change", "permutation", "columns"}
+
+    def spoil(words: str) -> str:
+        return words if words in kept or words.startswith("data:") else words + HOSTILE
+
+    values = {one.name: spoiled(getattr(noisy_facts, one.name), spoil) for one in fields(Facts)}
+    markup = render(Facts(**values))
+    assert "<img src=x" not in markup
+    page = Page(markup)
+    assert f"clinic{HOSTILE}" in page.text
+    assert not [name for _, name, _ in page.attributes if name.startswith("on")]
+
+
+def test_a_script_cannot_be_closed_by_a_name() -> None:
+    markup = document("</title><script>", Html("<p>x</p>"))
+    assert markup.count("<script>") == 1
+    assert markup.count("</script>") == 1
+
+
+@pytest.mark.parametrize("cut", ["summary.json", "checkpoint.json", "parties", "metrics.jsonl"])
+def test_a_run_without_a_part_still_has_a_page(noisy: Path, tmp_path: Path, cut: str) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(noisy, run)
+    shutil.rmtree(run / cut) if (run / cut).is_dir() else (run / cut).unlink()
+    if cut == "summary.json":
+        mark = json.loads((run / "checkpoint.json").read_text())
+        (run / "checkpoint.json").write_text(json.dumps(mark | {"finished": False}))
+    page = Page(render(read(run)))
+    assert ("has not finished" in page.text) == (cut == "summary.json")

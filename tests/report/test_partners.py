@@ -1,0 +1,37 @@
+"""Importance, selection and alignment are what their own files say."""
+
+from __future__ import annotations
+
+from tests.report.made import SELECTION, Page
+
+from colonnade.report.facts import Facts
+from colonnade.report.html import text
+from colonnade.report.partners import alignment_section, importance_section, selection_section
+
+
+def test_importance(noisy_facts: Facts) -> None:
+    found = noisy_facts.importance
+    assert found is not None
+    page = Page(text(importance_section(noisy_facts, {})))
+    shown = page.tables[f"Measures on {found['rows']} {found['split']} rows"]
+    assert [line[0] for line in shown[1:]] == found["ranking"]
+    names = [
+        name for name in ("head_norm", "head_change", "permutation", "silenced", "noise") if name in found["measures"]
+    ]
+    for line in shown[1:]:
+        assert line[1:] == [f"{found['measures'][name][line[0]]:.4f}" for name in names]
+    assert " and ".join(found["ranking"]) in page.text
+
+
+def test_selection(noisy_facts: Facts) -> None:
+    page = Page(text(selection_section(noisy_facts, {})))
+    assert "Kept: lab." in page.text
+    assert "It took 500 ms, 1.2 kB, 3 encryptions, 2 additions, 1 decryptions." in page.text
+    assert page.tables["What each learned from it"][1:] == [list(pair) for pair in SELECTION["learned"].items()]
+
+
+def test_alignment(noisy_facts: Facts) -> None:
+    page = Page(text(alignment_section(noisy_facts)))
+    assert "8 rows are common to all 2 parties" in page.text
+    assert [line[:3] for line in page.tables["Alignment"][1:]] == [["clinic (drives)", "9", "9"], ["lab", "9", "9"]]
+    assert "The run itself" not in page.text

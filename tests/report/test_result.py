@@ -1,0 +1,71 @@
+"""Tables of scores equal the summary and the baselines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.report.made import Page
+
+from colonnade.report.facts import Facts, read
+from colonnade.report.html import text
+from colonnade.report.result import result_section
+
+
+def test_scores_are_those_of_the_summary_to_the_last_digit(noisy_facts: Facts) -> None:
+    markup = text(result_section(noisy_facts, {}))
+    page = Page(markup)
+    assert noisy_facts.summary is not None
+    metrics, rows = noisy_facts.summary["metrics"], noisy_facts.summary["rows"]
+    shown = page.tables["How good the joint model is"]
+    assert [line[0] for line in shown[1:]] == list(metrics)
+    for line, keys, (split, values) in zip(shown[1:], page.keys(markup, "How good"), metrics.items(), strict=True):
+        assert line[1] == str(rows[split])
+        assert line[2:] == [f"{value:.4f}" for value in values.values()]
+        assert [float(key) for key in keys] == [rows[split], *values.values()]
+    assert "The train rows were not measured: releasing training rows once more would cost privacy." in page.text
+
+
+def test_baselines_are_those_of_their_file(noisy_facts: Facts) -> None:
+    page = Page(text(result_section(noisy_facts, {})))
+    found = noisy_facts.baselines
+    assert found is not None
+    shown = {line[0]: line[1:] for line in page.tables["On test rows that nobody trained on"][1:]}
+    expected = {"clinic alone": found["alone"]["clinic"], "lab alone, given the labels": found["alone"]["lab"]}
+    expected |= {"together, as in this run": found["joint"], "all columns in one place": found["together"]}
+    assert shown == {name: [f"{value:.4f}" for value in scores[0].values()] for name, scores in expected.items()}
+    gain = found["joint"][0]["accuracy"] - found["alone"]["clinic"][0]["accuracy"]
+    words = (
+        f"{abs(gain):.4f} {'above' if gain > 0 else 'below'}"
+        if f"{gain:.4f}" not in ("0.0000", "-0.0000")
+        else "the same as"
+    )
+    assert f"Together, accuracy is {words} clinic alone, which holds the labels" in page.text
+
+
+def test_without_baselines_the_page_says_how_to_get_them(plain: Path) -> None:
+    told = Page(text(result_section(read(plain), {}))).text
+    assert "colonnade report DIR --baselines" in told
+    assert "all tables on one machine" in told
+
+
+def test_label_owners_have_their_own_scores(multi: Path) -> None:
+    facts = read(multi)
+    assert facts.summary is not None
+    page = Page(text(result_section(facts, {})))
+    shown = page.tables["By label owner: accuracy of the joint model on its rows"][1:]
+    for line, (owner, about) in zip(shown, facts.summary["label_owners"].items(), strict=True):
+        scores = [f"{about['metrics'][split]['accuracy']:.4f}" for split in facts.summary["metrics"]]
+        assert line == [owner, str(sum(about["rows"].values())), *scores, "never"]
+
+
+@pytest.mark.parametrize(("away", "words"), [([2, 3], "in round 2, 3"), (list(range(20)), "in 20 rounds")])
+def test_who_was_left_out_and_who_did_not_answer(multi: Path, away: list[int], words: str) -> None:
+    facts = read(multi)
+    assert facts.summary is not None
+    owners = {name: about | {"left_out": away} for name, about in facts.summary["label_owners"].items()}
+    changed = replace(facts, summary=facts.summary | {"label_owners": owners, "missing": {"lab": {"stale": 3}}})
+    told = Page(text(result_section(changed, {}))).text
+    assert words in told
+    assert "lab did not always answer: its last answer was used 3 times." in told
