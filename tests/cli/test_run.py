@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,3 +114,38 @@ def test_a_spent_budget_is_code_4_and_leaves_a_model(
     nothing = call("run", write(tmp_path, settings=quick(parties={"lab": never})), "--out", tmp_path / "nothing")
     assert nothing.code == 4
     assert "No rows could be measured." in nothing.out
+
+
+def test_live_says_where_its_page_is_and_stops_with_the_run(call: Caller, tmp_path: Path) -> None:
+    path = write(tmp_path)
+    called = call("run", path, "--out", tmp_path / "run", "--live", "--json")
+    assert called.code == 0
+    (port,) = re.findall(r"^The report, as it comes: http://127\.0\.0\.1:(\d+)/$", called.err, re.MULTILINE)
+    assert json.loads(called.out)["epochs"] == 2  # and nothing else: nobody sits at a pipe to press Ctrl-C
+    with socket.socket() as free:
+        assert free.connect_ex(("127.0.0.1", int(port))) != 0
+    again = call("run", path, "--out", tmp_path / "run", "--live", "--port", port, "--resume", "--quiet")
+    assert again.code == 0
+    assert f":{port}/" in again.err
+
+
+def test_a_page_that_cannot_be_shown_is_told_before_training(call: Caller, tmp_path: Path) -> None:
+    path, out = write(tmp_path), tmp_path / "run"
+    assert "Add --live" in call.fails(2, "run", path, "--out", out, "--port", 8000)
+    assert "its numbers stay at the sites" in call.fails(2, "run", path, "--out", out, "--live", "--engine", "flare")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"Port {port} is in use" in call.fails(2, "run", path, "--out", out, "--live", "--port", port)
+    assert not out.exists()
+
+
+def test_a_tracker_that_is_not_installed_is_told_before_training(
+    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    path = write(tmp_path, settings=quick(tracking={"tensorboard": True}))
+    message = call.fails(2, "run", path, "--out", tmp_path / "run", "--quiet")
+    assert 'pip install "colonnade[tracking]"' in message
+    assert not (tmp_path / "run").exists()

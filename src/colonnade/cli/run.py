@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from colonnade.cli.console import Json, Quiet, console, label_owners_table, metrics_table, progress_of, traffic_table
+from colonnade.cli.console import (
+    Json,
+    Quiet,
+    console,
+    error_console,
+    label_owners_table,
+    metrics_table,
+    progress_of,
+    traffic_table,
+)
 from colonnade.cli.deploy import run_on_flare
 from colonnade.cli.privacy import show_privacy
+from colonnade.core import Step
 from colonnade.errors import BudgetExhausted, ConfigError
-from colonnade.federation import Settings
+from colonnade.federation import MultiFederation, Settings
 from colonnade.federation.multi import federation_for
 from colonnade.federation.run_directory import SETTINGS, RunDirectory, to_json
+from colonnade.report.live import Live
 
 
 def run(
@@ -31,6 +46,10 @@ def run(
     startup_kit: Annotated[
         Path | None, typer.Option(metavar="DIR", help="With --engine flare: the lead's kit, by colonnade provision.")
     ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Show the report in a browser of this machine while it trains.")
+    ] = False,
+    port: Annotated[int | None, typer.Option(help="With --live: the page's port; by default a free one.")] = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -39,28 +58,65 @@ def run(
     if resume:
         if seed is not None:
             raise ConfigError("--seed cannot change a run that is resumed; its own seed is used.")
-        if not (folder / SETTINGS).exists():
-            raise ConfigError(f"There is no run to resume in {folder}. Start it without --resume.")
-        seed = RunDirectory(folder).settings().engine.seed
-    if engine != "in-process":
-        told = run_on_flare(
-            file, engine, folder, startup_kit=startup_kit, resume=resume, seed=seed, quiet=quiet or json_
-        )
-        if told is None:
-            return
-        summary, exhausted = told, bool(told["exhausted"])
-    else:
-        federation = federation_for(Settings.from_toml(file), seed=seed)
-        with progress_of(federation, file.stem, quiet=quiet or json_) as watch:
-            outcome = federation.fit(folder, resume=resume, watch=watch)
-        summary, exhausted = outcome.summary, outcome.exhausted
-    if json_:
-        typer.echo(to_json(summary, indent=2))
-    elif not quiet:
-        show(summary)
-        console.print(f"The run is in [bold]{folder}[/bold]. Predict with: colonnade predict {folder} --rows FILE")
+        if engine == "in-process":  # FLARE's runs are elsewhere until they end
+            if not (folder / SETTINGS).exists():
+                raise ConfigError(f"There is no run to resume in {folder}. Start it without --resume.")
+            seed = RunDirectory(folder).settings().engine.seed
+    if port is not None and not live:
+        raise ConfigError("--port is of the page that --live shows. Add --live, or leave --port out.")
+    if live and engine == "flare":
+        raise ConfigError("--live shows a run of this machine, and with --engine flare its numbers stay at the sites.")
+    with _page(folder, port or 0) if live else contextlib.nullcontext() as page:
+        if engine != "in-process":
+            told = run_on_flare(
+                file, engine, folder, startup_kit=startup_kit, resume=resume, seed=seed, quiet=quiet or json_
+            )
+            if told is None:
+                return
+            summary, exhausted = told, bool(told["exhausted"])
+        else:
+            federation = federation_for(Settings.from_toml(file), seed=seed)
+            if page is not None:
+                page.expect(len(federation.batches), "rounds" if isinstance(federation, MultiFederation) else "batches")
+            with progress_of(federation, file.stem, quiet=quiet or json_) as bar:
+
+                def watch(event: Step | dict[str, Any]) -> None:
+                    bar(event)
+                    if page is not None:
+                        page.watch(event)
+
+                outcome = federation.fit(folder, resume=resume, watch=watch)
+            summary, exhausted = outcome.summary, outcome.exhausted
+        if page is not None:
+            page.end(f"Finished: {summary['stopped']}")
+        if json_:
+            typer.echo(to_json(summary, indent=2))
+        elif not quiet:
+            show(summary)
+            console.print(f"The run is in [bold]{folder}[/bold]. Predict with: colonnade predict {folder} --rows FILE")
     if exhausted:
         raise BudgetExhausted(str(summary["stopped"]))
+
+
+@contextlib.contextmanager
+def _page(folder: Path, port: int) -> Iterator[Live]:
+    """The report while it is being made. It stays when the run has ended, if somebody sits here who can stop it."""
+    beside = folder.with_name(f"{folder.name}.flare")  # where a run over FLARE is, until its parts are put together
+
+    def folders() -> list[Path]:
+        sites = (f"{place}/*/runs/{folder.name}" for place in ("sites", "kits/parties"))
+        return [folder, *(found for pattern in sites for found in sorted(beside.glob(pattern)))]
+
+    with Live(folders, port=port) as page:
+        error_console.print(f"The report, as it comes: {page.address}", highlight=False, soft_wrap=True)
+        yield page
+        if sys.stdout.isatty():
+            console.print(f"The report stays at {page.address} until you press Ctrl-C.", highlight=False)
+            with contextlib.suppress(KeyboardInterrupt):
+                while True:
+                    time.sleep(1)
+        else:
+            page.linger()
 
 
 def show(summary: dict[str, Any]) -> None:

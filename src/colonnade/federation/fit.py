@@ -9,13 +9,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from colonnade import __version__
 from colonnade.core import Step
 from colonnade.errors import BudgetExhausted
 from colonnade.evaluate.metrics import HEADLINE
 from colonnade.federation.guarantees import guarantees
+from colonnade.federation.holdings import Holdings
 from colonnade.federation.rounds import RoundDone
 from colonnade.federation.run_directory import RunDirectory
 from colonnade.federation.shares import Shares
+from colonnade.tracking import About, Trackers, parameters_of, trackers_of
 
 if TYPE_CHECKING:
     from colonnade.federation.federation import Federation
@@ -39,13 +42,26 @@ class Outcome:
     summary: Record = field(default_factory=dict)
 
 
-def fit(federation: Federation | MultiFederation, out: Path | None, *, resume: bool, watch: Watch | None) -> Outcome:
-    """Train to the end of the last epoch, to an early stop, or until a party's budget is spent."""
+def fit(
+    federation: Federation | MultiFederation, out: Path | RunDirectory | None, *, resume: bool, watch: Watch | None
+) -> Outcome:
+    """Train to the end of the last epoch, to an early stop, or until a party's budget is spent; tell the trackers."""
+    run = RunDirectory(out) if isinstance(out, Path) else out
+    with trackers_of(federation.settings.tracking, None if run is None else run.path) as trackers:
+        return _fit(federation, run, trackers, resume=resume, watch=watch)
+
+
+def _fit(
+    federation: Federation | MultiFederation,
+    run: RunDirectory | None,
+    trackers: Trackers,
+    *,
+    resume: bool,
+    watch: Watch | None,
+) -> Outcome:
     outcome = Outcome()
-    run: RunDirectory | None = None
     finished = False
-    if out is not None and resume:
-        run = RunDirectory(out)
+    if run is not None and resume:
         federation.settings.check_continues(run.settings())
         if run.begun():
             run.restore(federation)
@@ -54,21 +70,27 @@ def fit(federation: Federation | MultiFederation, out: Path | None, *, resume: b
             federation.keep_accounts(run.party)
             run.checkpoint(federation)
         run.keep(federation.settings)
-    elif out is not None:
-        run = RunDirectory.create(out, federation)
+    elif run is not None:
+        run.begin(federation)
         run.checkpoint(federation)  # from here on it can be resumed
     clock = _Clock(sum(record["seconds"] for record in outcome.history))
     every = federation.settings.train.checkpoint_every
     epoch: list[Step] = []
     done = federation.batches.done
+    trackers.begin(_about(federation, run, resumed=resume))
+
+    def tell(event: Step | Record) -> None:
+        trackers(event)
+        if watch is not None:
+            watch(event)
+
     if reason := _stop(federation, outcome.history):  # it had stopped before it was resumed
         outcome.stopped = reason
     try:
         for step in () if reason else federation.train():
             done = step.batch.step + 1
             epoch.append(step)
-            if watch is not None:
-                watch(step)
+            tell(step)
             if step.batch.number + 1 < federation.batches.per_epoch:
                 continue
             record = _record(federation, epoch, clock)
@@ -78,8 +100,7 @@ def fit(federation: Federation | MultiFederation, out: Path | None, *, resume: b
                 run.add_metrics(record)  # first: what a lost checkpoint leaves over is cut off when resuming
                 if every and (step.batch.epoch + 1) % every == 0:
                     run.checkpoint(federation)
-            if watch is not None:
-                watch(record)
+            tell(record)
             if reason := _stop(federation, outcome.history):
                 outcome.stopped = reason
                 break
@@ -88,6 +109,8 @@ def fit(federation: Federation | MultiFederation, out: Path | None, *, resume: b
         federation.batches.done = done  # the batch that was refused is not done
     before = None if run is None else run.summary()
     outcome.summary = summarise(federation, outcome, clock.total(), before, finished=finished)
+    if failures := trackers.finish(outcome.summary):
+        outcome.summary["tracking"] = failures
     if run is not None:
         run.write_summary(outcome.summary)  # first: a run is finished when its last checkpoint says so
         run.checkpoint(federation, finished=True)
@@ -136,7 +159,7 @@ def summarise(
         "seconds": round(seconds, 3),
         "bytes": traffic,
         "metrics": metrics,
-        **({"label_owners": _label_owners(holdings, each, outcome)} if isinstance(holdings, Shares) else {}),
+        **({} if isinstance(holdings, Holdings) else {"label_owners": _label_owners(holdings, each, outcome)}),
         "not_measured": {"train": "releasing training rows once more would cost privacy"} if private else {},
         **({} if missing is None else {"missing": _added([*seen, missing])}),
         "privacy": [guarantee.to_json() for guarantee in guarantees(federation)],
@@ -189,6 +212,20 @@ class _Clock:
         return self.before + time.perf_counter() - self.start
 
 
+def _about(federation: Federation | MultiFederation, run: RunDirectory | None, *, resumed: bool) -> About:
+    """What trackers are told first."""
+    settings, holdings = federation.settings, federation.holdings
+    tags = {
+        "algorithm": settings.algorithm,
+        "task": holdings.encoder.task,
+        "device": str(federation.device),
+        "parties": " ".join(holdings.names),
+        "colonnade": __version__,
+    }
+    name = "run" if run is None else run.path.resolve().name
+    return About(name, parameters_of(settings.to_mapping()), tags, federation.batches.done, resumed)
+
+
 def _record(federation: Federation | MultiFederation, steps: list[Step], clock: _Clock) -> Record:
     batch, rows = steps[-1].batch, sum(step.batch.size for step in steps)
     record: Record = {
@@ -204,6 +241,8 @@ def _record(federation: Federation | MultiFederation, steps: list[Step], clock: 
         scores = federation.score("validation")
         record["validation"] = scores.all
         record |= {"validation_each": scores.each} if scores.each else {}
+    if accounts := federation.accounts:
+        record["epsilon"] = {name: account.worst for name, account in accounts.items()}
     missing = _missing(federation)
     return record if missing is None else record | {"missing": missing}
 

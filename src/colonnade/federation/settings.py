@@ -8,6 +8,7 @@
     [audit]                     what an audit may find at most            label_inference = 0.6
     [alignment]                 whose ids are common, found in private    ids = "normalised", reveal = "count"
     [selection]                 for `colonnade select`                    queries = 256, k = 3
+    [tracking]                  who else is told the numbers              tensorboard = true
     [parties.clinic]            one table per organisation                table = "clinic.csv", label = "diagnosis"
     [parties.clinic.outbox]     its owner's rules by release name         embedding = { mechanism = "plain" }
     [parties.clinic.budget]     what its owner's rows may pay in all      epsilon = 8.0, delta = 1e-5
@@ -41,14 +42,15 @@ from colonnade.federation.owners import (
 )
 from colonnade.privacy import Budget
 from colonnade.selection.settings import SelectionSettings
+from colonnade.tracking import TrackingSettings
 
 MAY_CHANGE = {("train", key) for key in ("epochs", "early_stop", "patience_drop", "checkpoint_every")} | {
     ("federation", key)
     for key in ("device", "engine", "through_bytes", "threads", "cohort", "deadline", "retries", "on_missing")
 }
 SECTIONS = (
-    *("algorithm", "data", "model", "label_model", "train", "federation", "audit", "alignment", "selection", "parties"),
-    *LISTS,
+    *("algorithm", "data", "model", "label_model", "train", "federation", "audit", "alignment", "selection"),
+    *("tracking", "parties", *LISTS),
 )
 MODELS = ("model", "label_model")
 
@@ -143,6 +145,7 @@ class Settings:
     audit: AuditSettings = AuditSettings()
     alignment: AlignmentSettings = field(default_factory=AlignmentSettings)
     selection: SelectionSettings = field(default_factory=SelectionSettings)
+    tracking: TrackingSettings = field(default_factory=TrackingSettings)
     label_owners: Mapping[str, LabelOwnerSettings] = field(default_factory=dict)
     label_model: Mapping[str, Any] = field(default_factory=dict)
 
@@ -185,6 +188,7 @@ class Settings:
             audit=from_mapping(AuditSettings, tables.get("audit", {}), where="[audit]"),
             alignment=from_mapping(AlignmentSettings, tables.get("alignment", {}), where="[alignment]"),
             selection=from_mapping(SelectionSettings, tables.get("selection", {}), where="[selection]"),
+            tracking=from_mapping(TrackingSettings, tables.get("tracking", {}), where="[tracking]"),
             label_owners={party: label_owner(party, given) for party, given in labelled.items()},
             label_model=label_model,
         )
@@ -210,7 +214,10 @@ class Settings:
             }
 
         return dataclasses.replace(
-            settings, parties=resolved(settings.parties), label_owners=resolved(settings.label_owners)
+            settings,
+            parties=resolved(settings.parties),
+            label_owners=resolved(settings.label_owners),
+            tracking=settings.tracking.below(path.parent),
         )
 
     def to_mapping(self) -> dict[str, Any]:
@@ -228,6 +235,7 @@ class Settings:
             **({"audit": thresholds} if (thresholds := _table(self.audit)) else {}),
             **({"alignment": _table(self.alignment)} if self.alignment != AlignmentSettings() else {}),
             **({"selection": _table(self.selection)} if self.selection != SelectionSettings() else {}),
+            **({"tracking": _table(self.tracking)} if self.tracking != TrackingSettings() else {}),
             **({"label_model": dict(self.label_model), "label_owners": labelled} if labelled else {}),
             self.section: parties,
         }
@@ -241,7 +249,7 @@ class Settings:
         and what computes, not what is trained."""
         before, now = saved.to_mapping(), self.to_mapping()
         for section in before:
-            if section in ("audit", "alignment", "selection"):  # of other commands; training compares ids exactly
+            if section in ("audit", "alignment", "selection", "tracking"):  # not what is trained
                 continue
             table, other = (
                 {one["name"]: one for one in found} if isinstance(found, list) else found

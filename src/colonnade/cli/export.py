@@ -1,0 +1,21 @@
+"""`colonnade export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from colonnade.cli.console import a_run, console
+from colonnade.export import export as write
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished run.")],
+    out: Annotated[Path | None, typer.Option(help="A folder for the pieces; by default DIR/export.")] = None,
+    party: Annotated[str | None, typer.Option(metavar="NAME", help="Only this organisation's piece.")] = None,
+) -> None:
+    """Write each organisation's piece of the model, to run without Colonnade, with a model card."""
+    for made in write(a_run(folder), out, party):
+        console.print(f"[bold]{made}[/bold]: for '{made.name}' alone; README.md says how to run it.", soft_wrap=True)

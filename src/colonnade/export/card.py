@@ -1,0 +1,207 @@
+"""A model card: what was trained by whom on how much, how good it is, what left whom, what was promised, and what not.
+
+The same for every organisation, as numbers (model_card.json) and as a page (README.md); it has nothing of anybody's
+columns, rules or tables.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from colonnade import __version__
+from colonnade.export.pieces import COLUMNS, LABELS, Piece, Trained
+from colonnade.report.facts import read
+from colonnade.tracking import parameters_of
+
+LIMITS = (
+    "These are pieces of one model. None of them predicts by itself: a label owner's piece takes what the pieces of "
+    "all organisations with columns give, in the order that its config.json says.",
+    "A piece gives what its model computes. The owner's rules (noise, rounding) are applied by Colonnade when "
+    "something leaves, and are not in the piece.",
+    "What an organisation computes with its piece and hands over is a release like those of the run. No ledger writes "
+    "it down, and no budget counts it.",
+    "The privacy statements are about what left during the run, not about the weights: a model remembers something of "
+    "the rows it was trained on. Whoever publishes a piece publishes that.",
+    "Scores were measured on held-out rows of these organisations' tables; other people may be different.",
+)
+SETTINGS = ("algorithm.", "data.", "model.", "label_model.", "train.")
+
+PREPARED = """import json
+
+import numpy as np
+import pandas as pd
+import torch
+
+columns = json.load(open("columns/config.json"))["inputs"]["columns"]
+
+
+def prepared(table):
+    parts = []
+    for column in columns:
+        cells = table[column["name"]]
+        if column["kind"] == "number":
+            values = cells.to_numpy(dtype=float, na_value=np.nan)
+            gaps = np.isnan(values)
+            parts.append((np.where(gaps, column["median"], values) - column["centre"]) / column["divisor"])
+            parts += [gaps] if column["had_gaps"] else []
+        else:
+            words = cells.astype(object).map(str).where(cells.notna(), "missing")
+            parts += [words == word for word in column["frequent"]]
+            parts += [words.isin(column["rare"])] if column["rare"] else []
+    return torch.tensor(np.stack(parts, axis=1), dtype=torch.float32)
+
+
+model = torch.export.load("columns/model.pt2").module()
+sent = model(prepared(pd.read_csv("rows.csv")))"""
+PICTURES = """import torch
+
+model = torch.export.load("columns/model.pt2").module()
+sent = model(rows)  # a tensor [rows, ...] as config.json says"""
+OUTPUTS = """import json
+
+import torch
+
+config = json.load(open("labels/config.json"))
+head = torch.export.load("labels/model.pt2").module()
+outputs = head([received[name] for name in config["inputs"]["parties"]])  # {name: tensor}
+"""
+SCORES = {
+    "softmax": "scores = outputs.softmax(-1)  # a column per class of config['outputs']['classes']",
+    "sigmoid": "scores = outputs[:, 0].sigmoid()  # of the second of config['outputs']['classes']",
+    "value": "values = outputs[:, 0] * config['outputs']['scale'] + config['outputs']['mean']",
+}
+
+
+def numbers(trained: Trained) -> dict[str, Any]:
+    """The card as plain values."""
+    summary, facts = trained.summary, read(trained.run.path)
+    told = parameters_of(trained.settings.to_mapping())
+    kept = ("algorithm", "task", "parties", "rows", "epochs", "rounds", "seconds", "stopped", "metrics", "not_measured")
+    crossed = ("from", "to", "name", "protection", "codec", "meaning", "times", "bytes")
+    return {
+        "name": trained.run.path.resolve().name,
+        **{key: summary[key] for key in kept},
+        "bytes": summary["bytes"],
+        "crossed": [{key: flow.get(key) for key in crossed} for flow in facts.flows],
+        "privacy": summary["privacy"],
+        "settings": {key: value for key, value in told.items() if key.startswith(SETTINGS)},
+        "limits": list(LIMITS),
+        "made_with": {"colonnade": __version__, "torch": str(torch.__version__)},
+    }
+
+
+def page(card: dict[str, Any], pieces: Sequence[Piece]) -> str:
+    """README.md of one organisation's folder."""
+    parts = [
+        _front(card),
+        f"# {card['name']}: the part of {pieces[0].party}",
+        f"One model of {len(card['parties'])} organisations, trained with `{card['algorithm']}` over columns that "
+        "stayed with their owners. This folder has what one of them holds of it.",
+        "## What is here\n\n" + "\n".join(f"- `{piece.role}/`: {_words(piece)}" for piece in pieces),
+        *(f"```python\n{_use(piece)}\n```" for piece in pieces),
+        "`model.safetensors` has the same weights for whoever builds the model in another way.",
+        "## How good it is",
+        _table(("rows", *_names(card)), _scores(card)),
+        *(f"The {split} rows were not measured: {why}." for split, why in card["not_measured"].items()),
+        "## Who took part",
+        _table(
+            ("organisation", "holds", "sent, bytes", "received, bytes"),
+            ((n, " and ".join(r) or "no data", card["bytes"][n]["out"], card["bytes"][n]["in"])
+             for n, r in card["parties"].items()),
+        ),
+        "Rows: " + ", ".join(f"{count:,} {split}" for split, count in card["rows"].items()) + ".",
+        "## What left whom",
+        _table(
+            ("from", "to", "what", "protection", "times", "bytes", "it tells"),
+            ((c["from"], c["to"], c["name"], c["protection"], c["times"], c["bytes"], c["meaning"])
+             for c in card["crossed"]),
+        ),
+        "## What was promised",
+        _table(("whose", "against", "neighbours", "accountant", "epsilon", "delta"), _promises(card)),
+        "Statements about columns and about labels are never added up; each holds against the adversary it names.",
+        "## Limits\n\n" + "\n".join(f"- {limit}" for limit in card["limits"]),
+        "## Settings",
+        _table(("setting", "value"), card["settings"].items()),
+    ]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def _front(card: dict[str, Any]) -> str:
+    """YAML, whose values are JSON."""
+    kind = f"tabular-{card['task']}"
+    found = [
+        {"type": name, "value": value, "name": f"{name} on {split} rows"}
+        for split, scores in card["metrics"].items()
+        if split != "train"
+        for name, value in scores.items()
+        if value is not None
+    ]
+    data = {"name": "tables of the organisations", "type": "private"}
+    index = [{"name": card["name"], "results": [{"task": {"type": kind}, "dataset": data, "metrics": found}]}]
+    lines = {
+        "library_name": "pytorch",
+        "pipeline_tag": kind,
+        "tags": ["vertical-federated-learning", "colonnade", card["algorithm"]],
+        "model-index": index,
+    }
+    return "---\n" + "".join(f"{key}: {json.dumps(value)}\n" for key, value in lines.items()) + "---"
+
+
+def _words(piece: Piece) -> str:
+    if piece.role == COLUMNS:
+        return (
+            f"from its own columns, prepared as config.json says, to `{piece.outputs['name']}`, "
+            f"{_shape(piece.outputs['shape'])} a row"
+        )
+    return (
+        f"from what {_listed(piece.inputs['parties'])} send, in this order, to {_shape(piece.outputs['shape'])} a row"
+    )
+
+
+def _use(piece: Piece) -> str:
+    if piece.role == LABELS:
+        return OUTPUTS + SCORES[piece.outputs["scores"]]
+    return PICTURES if piece.inputs["columns"] is None else PREPARED
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return f"{' x '.join(map(str, shape))} number{'' if list(shape) == [1] else 's'}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _names(card: dict[str, Any]) -> list[str]:
+    return list(next(iter(card["metrics"].values()), {}))
+
+
+def _scores(card: dict[str, Any]) -> Iterable[Sequence[Any]]:
+    for split, scores in card["metrics"].items():
+        yield split, *("-" if scores.get(name) is None else f"{scores[name]:.4f}" for name in _names(card))
+
+
+def _promises(card: dict[str, Any]) -> Iterable[Sequence[Any]]:
+    for one in card["privacy"]:
+        for told in one["statements"]:
+            epsilon = "no guarantee" if told["epsilon"] is None else f"{told['epsilon']:.4g}"
+            delta = f"{told['delta']:g}" if told["delta"] else "-"
+            whose = f"{one['party']}: {one['protects']}"
+            yield whose, told["adversary"], told["relation"], told["accountant"], epsilon, delta
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Markdown, in which no word can end a cell."""
+    lines = [" | ".join(str(cell).replace("|", "\\\\|").replace("\n", " ") for cell in row) for row in rows]
+    head = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+    return "\n".join([*head, *(f"| {line} |" for line in lines)])
+
+
+def write(folder: Path, card: dict[str, Any], pieces: Sequence[Piece]) -> None:
+    (folder / "README.md").write_text(page(card, pieces), encoding="utf-8")
+    (folder / "model_card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,151 @@
+"""The pieces of a trained model, rebuilt from a run directory: no table is read where columns.json says their shape."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from colonnade import models
+from colonnade.algorithms import complete, find
+from colonnade.core import checkpoint
+from colonnade.datasets.labels import Labels
+from colonnade.datasets.preprocess import Preprocessor
+from colonnade.errors import ConfigError
+from colonnade.export.heads import HEADS, Shapes, Told, check_exportable
+from colonnade.federation.holdings import loss_for
+from colonnade.federation.multi import federation_for
+from colonnade.federation.run_directory import RunDirectory
+
+COLUMNS, LABELS = "columns", "labels"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One model of one organisation, on the processor, in the mode for predicting. `shapes` are those of one row of
+    each input; `inputs` and `outputs` say in words and numbers what goes in and what comes out."""
+
+    party: str
+    role: str
+    model: nn.Module
+    shapes: tuple[tuple[int, ...], ...]
+    inputs: dict[str, Any]
+    outputs: dict[str, Any]
+    spec: dict[str, Any] = field(default_factory=dict)
+
+
+class Trained:
+    """What a run directory holds, as models."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run = RunDirectory(folder)
+        self.settings, self.mark, summary = self.run.settings(), self.run.mark(), self.run.summary()
+        check_exportable(self.settings.algorithm)
+        if summary is None or not self.mark["finished"]:
+            raise ConfigError(f"{folder} holds a run that has not finished. Finish it: colonnade run ... --resume.")
+        self.summary: dict[str, Any] = summary
+        self.algorithm = find(self.settings.algorithm)
+        self.parties = {name: set(roles) for name, roles in summary["parties"].items()}
+        self.fitted = {name: self.run.fitted(name, json.loads) for name in self.parties}
+        self._models: dict[str, nn.Module] = {}
+
+    def pieces(self, party: str) -> list[Piece]:
+        """All that one organisation holds."""
+        found = []
+        if "features" in self.parties[party]:
+            found.append(self._columns(party))
+        if "labels" in self.parties[party]:
+            found.append(self._labels(party))
+        return found
+
+    @cached_property
+    def labels(self) -> Labels:
+        return next(Labels.from_state(one["labels"]) for one in self.fitted.values() if "labels" in one)
+
+    def state(self, party: str) -> dict[str, Any]:
+        return checkpoint.read(self.run._checkpoint(party, self.mark))
+
+    def shape(self, party: str) -> tuple[int, ...]:
+        """Of one row of a party's prepared columns."""
+        if "columns" in self.fitted[party]:
+            return (len(Preprocessor.from_state(self.fitted[party]["columns"]).names),)
+        features = self._as_trained.owners[party].features  # a named data set has no columns of its own to prepare
+        return tuple(features.shape[1:])
+
+    @cached_property
+    def _as_trained(self) -> Any:
+        return federation_for(self.settings)
+
+    def spec(self, party: str) -> dict[str, Any]:
+        own = self.settings.parties.get(party)
+        spec = (own.model if own is not None else None) or self.settings.model or "mlp"
+        return {"name": spec} if isinstance(spec, str) else dict(spec)
+
+    def local_model(self, party: str) -> nn.Module:
+        """f_k, with a head where the algorithm gives parties one."""
+        if party not in self._models:
+            shape = self.shape(party)
+            model = models.build(self.spec(party), shape, seed=0, owner=party)
+            model = complete(self.algorithm, model, torch.zeros(1, *shape), loss_for(self.labels).outputs, seed=0)
+            model.load_state_dict(self.state(party)["features"]["model"])
+            self._models[party] = model.eval()
+        return self._models[party]
+
+    @cached_property
+    def sent(self) -> Shapes:
+        """What each party with columns sends for a row, in the label owners' order."""
+        with torch.no_grad():
+            return {
+                name: tuple(self.local_model(name)(torch.zeros(1, *self.shape(name))).shape[1:])
+                for name, roles in self.parties.items()
+                if "features" in roles
+            }
+
+    def _columns(self, party: str) -> Piece:
+        shape, own = self.shape(party), self.settings.parties.get(party)
+        columns = self.fitted[party].get("columns")
+        released = next(iter(self.algorithm.REVEALS))
+        return Piece(
+            party,
+            COLUMNS,
+            self.local_model(party),
+            (shape,),
+            {"shape": list(shape), "dtype": "float32", "columns": None if columns is None else columns["columns"]},
+            {
+                "name": released,
+                "shape": list(self.sent[party]),
+                "rules": {} if own is None else _plain(own.outbox),
+                "reveals": self.algorithm.REVEALS[released],
+            },
+            self.spec(party),
+        )
+
+    def _labels(self, party: str) -> Piece:
+        loss, encoder = loss_for(self.labels), self.labels
+        told = Told(self.state(party)["labels"], self.settings, self.sent, loss.outputs, party)
+        model = HEADS[self.settings.algorithm](told).eval()
+        scores = "value" if encoder.task == "regression" else "sigmoid" if loss.outputs == 1 else "softmax"
+        about: dict[str, Any] = {"shape": [loss.outputs], "task": encoder.task, "scores": scores}
+        if encoder.task == "regression":
+            about |= {"mean": encoder.mean, "scale": encoder.scale}
+        else:
+            about["classes"] = list(encoder.classes)
+        return Piece(
+            party,
+            LABELS,
+            model,
+            tuple(self.sent.values()),
+            {"parties": list(self.sent), "shapes": [list(shape) for shape in self.sent.values()], "dtype": "float32"},
+            about,
+            dict(self.settings.label_model),
+        )
+
+
+def _plain(value: Any) -> Any:
+    return {key: _plain(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value

@@ -1,0 +1,97 @@
+"""Pieces on disk: a folder per organisation, which appears whole or not at all.
+
+OUT/<party>/README.md  model_card.json
+OUT/<party>/columns/   model.pt2 (torch.export)  model.safetensors  config.json
+OUT/<party>/labels/    the same, of a label owner
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from colonnade.core.checks import did_you_mean
+from colonnade.errors import ConfigError, InputError
+from colonnade.export import card as cards
+from colonnade.export.pieces import LABELS, Piece, Trained
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+FORMAT = "colonnade-piece/1"
+PROGRAM, TENSORS, CONFIG = "model.pt2", "model.safetensors", "config.json"
+
+
+def export(folder: Path, out: Path | None = None, party: str | None = None) -> list[Path]:
+    """Write the pieces of a finished run; gives the organisations' folders. With `party`, of that one alone."""
+    trained = Trained(folder)
+    if party is not None and party not in trained.parties:
+        hint, there = did_you_mean(party, list(trained.parties)), ", ".join(map(repr, trained.parties))
+        raise ConfigError(f"{party!r} is no party of this run{hint}; there are {there}.")
+    names = [party] if party is not None else list(trained.parties)
+    found = {name: pieces for name in names if (pieces := trained.pieces(name))}
+    target = out or folder / "export"
+    for name in found:
+        if (target / name).exists():
+            raise ConfigError(f"{target / name} is there already. Choose another --out, or remove it.")
+    card = cards.numbers(trained)
+    try:
+        return [_write(target / name, card, pieces) for name, pieces in found.items()]
+    except OSError as error:
+        raise InputError(f"{target} cannot be written: {error.strerror or error}.") from None
+
+
+def _write(folder: Path, card: dict[str, Any], pieces: list[Piece]) -> Path:
+    fresh = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        for piece in pieces:
+            (fresh / piece.role).mkdir(parents=True)
+            _write_piece(fresh / piece.role, piece)
+        cards.write(fresh, card, pieces)
+        fresh.rename(folder)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    return folder
+
+
+def _write_piece(folder: Path, piece: Piece) -> None:
+    from safetensors.torch import save_file
+
+    save_file({key: value.contiguous() for key, value in piece.model.state_dict().items()}, folder / TENSORS)
+    try:
+        torch.export.save(program_of(piece), folder / PROGRAM)
+        note = None
+    except Exception as error:  # of models that a graph cannot hold there are many, and as many kinds of errors
+        (folder / PROGRAM).unlink(missing_ok=True)
+        note = f"torch.export cannot take this model: {type(error).__name__}"
+    about = {
+        "format": FORMAT,
+        "party": piece.party,
+        "role": piece.role,
+        "model": {"settings": piece.spec, "layers": str(piece.model).splitlines()},
+        "program": PROGRAM if note is None else None,
+        "note": note,
+        "inputs": piece.inputs,
+        "outputs": piece.outputs,
+    }
+    (folder / CONFIG).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+
+
+def program_of(piece: Piece) -> ExportedProgram:
+    """The model as a graph, for any number of rows."""
+    rows = torch.export.Dim("rows", min=1, max=1 << 40)
+    example = [torch.zeros(3, *shape) for shape in piece.shapes]
+    if piece.role == LABELS:
+        made = torch.export.export(piece.model, (example,), dynamic_shapes=([{0: rows} for _ in example],))
+    else:
+        made = torch.export.export(piece.model, (example[0],), dynamic_shapes=({0: rows},))
+    for node in made.graph.nodes:  # where the code that traced it lies, on the machine of whoever exports
+        node.meta.pop("stack_trace", None)
+    return made

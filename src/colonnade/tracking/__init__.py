@@ -1,0 +1,41 @@
+"""Who else is told how a run goes: its numbers and settings, as they come. `fit` tells them; [tracking] says whom.
+
+[tracking]
+tensorboard = true                  # into the run directory; or a folder
+mlflow = "http://127.0.0.1:5000"    # or a folder
+experiment = "churn"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from colonnade.tracking.mlflow import MLflow
+from colonnade.tracking.settings import TrackingSettings
+from colonnade.tracking.tensorboard import TensorBoard
+from colonnade.tracking.told import parameters_of
+from colonnade.tracking.trackers import FAILED, FINISHED, INTERRUPTED, About, Tracker, Trackers
+
+__all__ = [
+    "FAILED",
+    "FINISHED",
+    "INTERRUPTED",
+    "TRACKERS",
+    "About",
+    "Tracker",
+    "Trackers",
+    "TrackingSettings",
+    "parameters_of",
+    "trackers_of",
+]
+
+TRACKERS: dict[str, Callable[[TrackingSettings, Path], Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
+
+
+def trackers_of(settings: TrackingSettings, run: Path | None) -> Trackers:
+    """Those that the settings ask for, of a run directory; without one nothing is told. A package that is not
+    installed, or a server that cannot be reached, is an error here, before training."""
+    if run is None:
+        return Trackers()
+    return Trackers([make(settings, run) for name, make in TRACKERS.items() if getattr(settings, name)])

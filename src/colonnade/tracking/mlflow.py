@@ -1,0 +1,121 @@
+"""MLflow: one run of an experiment, at a server or in a folder, with each epoch's numbers over batches.
+
+A resumed run goes on under its own id, which the run directory keeps in mlflow.json. MLflow's own reporting about its
+users is switched off, and a server that does not answer is given up soon, unless the environment says otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from colonnade.errors import ConfigError
+from colonnade.tracking.settings import TrackingSettings, is_address
+from colonnade.tracking.trackers import FAILED, FINISHED, INTERRUPTED, About
+
+KEPT = "mlflow.json"
+STATUS = {FINISHED: "FINISHED", FAILED: "FAILED", INTERRUPTED: "KILLED"}
+AT_ONCE = 100
+"""Settings, or numbers, that a server takes in one call."""
+ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # its own 7 keep a training waiting for four minutes
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+}
+
+
+class MLflow:
+    """`mlflow ui --backend-store-uri FOLDER` shows what went into a folder."""
+
+    name = "mlflow"
+
+    def __init__(self, settings: TrackingSettings, run: Path) -> None:
+        assert settings.mlflow is not None
+        self.kept, self.run = run / KEPT, ""
+        self.where = settings.mlflow if is_address(settings.mlflow) else Path(settings.mlflow).absolute().as_uri()
+        for key, value in ENVIRONMENT.items():
+            os.environ.setdefault(key, value)
+        if self.where.startswith("file:"):
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # whoever names a folder wants a folder
+        try:
+            from mlflow.tracking import MlflowClient
+        except ImportError:
+            raise ConfigError(
+                '[tracking] mlflow needs MLflow. Install it: pip install "colonnade[tracking]".'
+            ) from None
+        try:
+            self.client: Any = MlflowClient(tracking_uri=self.where)
+            known = self.client.get_experiment_by_name(settings.experiment)
+            self.experiment = known.experiment_id if known else self.client.create_experiment(settings.experiment)
+        except ImportError as error:
+            raise ConfigError(
+                f"[tracking] mlflow = {settings.mlflow!r} needs more of MLflow than its client ({error}). Install it: "
+                "pip install mlflow. A folder or a server needs no more."
+            ) from None
+        except Exception as error:  # its own, of requests, of the disk
+            cause = (str(error).strip().splitlines() or [""])[0][:300].rstrip(".")
+            raise ConfigError(
+                f"[tracking] mlflow = {settings.mlflow!r} cannot be used: {cause}. Start the server, correct the "
+                "address, or leave it out."
+            ) from None
+
+    def begin(self, about: About) -> None:
+        from mlflow.entities import Param
+
+        known = self._resumed() if about.resumed else None
+        if known is None:
+            made = self.client.create_run(self.experiment, run_name=about.name, tags=dict(about.tags))
+            self.run, known = made.info.run_id, {}
+            text = json.dumps({"where": self.where, "run": self.run})
+            fresh = self.kept.with_name(f".{KEPT}.{os.getpid()}.tmp")
+            fresh.write_text(text, encoding="utf-8")
+            fresh.replace(self.kept)
+        new = [Param(key, value) for key, value in about.parameters.items() if key not in known]
+        for some in _pieces(new):
+            self.client.log_batch(self.run, params=some)
+        for key, value in about.parameters.items():  # MLflow never changes a setting: what is new now is a tag
+            if known.get(key, value) != value:
+                self.client.set_tag(self.run, f"resumed.{key}", value)
+
+    def _resumed(self) -> dict[str, str] | None:
+        """The settings of the run that goes on; None: it is a new one, or MLflow knows it no more."""
+        try:
+            kept = json.loads(self.kept.read_text(encoding="utf-8"))
+            if kept["where"] != self.where:
+                return None
+            found = self.client.get_run(kept["run"])
+        except (OSError, ValueError, KeyError, _not_found()):
+            return None
+        self.run = found.info.run_id
+        self.client.update_run(self.run, status="RUNNING")
+        return dict(found.data.params)
+
+    def batch(self, step: int, loss: float) -> None:
+        """A call to a server takes longer than most batches: it is told epochs."""
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        for some in _pieces([Metric(name, value, now, step) for name, value in numbers.items()]):
+            self.client.log_batch(self.run, metrics=some)
+
+    def end(self, how: str) -> None:
+        if self.run:
+            self.client.set_terminated(self.run, STATUS[how])
+
+
+def _not_found() -> type[Exception]:
+    from mlflow.exceptions import MlflowException
+
+    found: type[Exception] = MlflowException
+    return found
+
+
+def _pieces(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), AT_ONCE):
+        yield items[start : start + AT_ONCE]

@@ -1,0 +1,46 @@
+"""The card says what the run's summary says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.export.trained import run
+
+from colonnade.export import export
+from colonnade.export.card import LIMITS
+
+NOISE = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 8.0}}}
+
+
+def test_its_numbers_are_the_summarys(tmp_path: Path) -> None:
+    rules = {"lab": {"outbox": NOISE, "budget": {"epsilon": 80.0}}}
+    folder = run(tmp_path / "at", {"name": "vimadmm", "local_steps": 2}, parties=rules)
+    clinic, lab = export(folder, tmp_path / "out")
+    card = json.loads((lab / "model_card.json").read_text())
+    assert (clinic / "model_card.json").read_text() == (lab / "model_card.json").read_text()
+    summary = json.loads((folder / "summary.json").read_text())
+    for key in ("algorithm", "parties", "rows", "metrics", "bytes", "privacy", "rounds"):
+        assert card[key] == summary[key]
+    assert sum(one["bytes"] for one in card["crossed"] if one["from"] == "lab") == summary["bytes"]["lab"]["out"]
+    text = (lab / "README.md").read_text()
+    assert all(limit in text for limit in LIMITS)
+    for one in summary["privacy"]:
+        for told in one["statements"]:
+            epsilon = "no guarantee" if told["epsilon"] is None else f"{told['epsilon']:.4g}"
+            assert f"| {told['adversary']} | {told['relation']} | {told['accountant']} | {epsilon} |" in text
+    assert "The train rows were not measured" in text
+    assert str(tmp_path) not in text
+
+
+def test_its_front_matter_is_yaml(tmp_path: Path) -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    folder = run(tmp_path / "at", {"name": "splitnn"})
+    (lab,) = export(folder, tmp_path / "out", "lab")
+    front = yaml.safe_load((lab / "README.md").read_text().split("---")[1])
+    summary = json.loads((folder / "summary.json").read_text())
+    (result,) = front["model-index"][0]["results"]
+    told = {one["name"]: one["value"] for one in result["metrics"]}
+    assert told["accuracy on test rows"] == summary["metrics"]["test"]["accuracy"]
+    assert front["pipeline_tag"] == "tabular-classification"

@@ -1,0 +1,129 @@
+"""Pieces put together outside Colonnade predict as the federation does, by the code that stands in their READMEs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tests.export.trained import run
+
+from colonnade.errors import ConfigError
+from colonnade.export import export
+from colonnade.federation import MultiFederation, load
+
+ALGORITHMS: list[tuple[dict[str, Any], Any]] = [
+    ({"name": "splitnn", "head_hidden": 5}, "classes"),
+    ({"name": "vafl"}, "binary"),
+    ({"name": "fdml"}, "regression"),
+    ({"name": "vimsgd"}, "classes"),
+    ({"name": "vimadmm", "local_steps": 2}, "binary"),
+    ({"name": "compressed_vfl"}, "binary"),
+    ({"name": "vfedcce", "mode": "plaintext"}, "classes"),
+    ({"name": "multi_vfl", "learning_rate": 0.01}, "binary"),
+]
+
+
+def code_of(folder: Path) -> dict[str, str]:
+    """The programs in a README, by the piece that they load."""
+    found = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    return {"labels" if "labels/" in code else "columns": code for code in found}
+
+
+def ran(code: str, **given: Any) -> dict[str, Any]:
+    assert "colonnade" not in code
+    with torch.no_grad():
+        exec(code, given)
+    return given
+
+
+def predicted(made: list[Path], tables: Path, ids: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Each organisation computes from its own table in its own folder; a label owner gets what they made."""
+    sent: dict[str, Any] = {}
+    for folder in made:
+        if (folder / "columns").exists():
+            monkeypatch.chdir(folder)
+            rows = pd.read_csv(tables / f"{folder.name}.csv").set_index("patient").loc[ids]
+            rows.to_csv("rows.csv")
+            sent[folder.name] = ran(code_of(folder)["columns"])["sent"]
+            Path("rows.csv").unlink()
+    holder = next(folder for folder in made if (folder / "labels").exists())
+    monkeypatch.chdir(holder)
+    return ran(code_of(holder)["labels"], received=sent)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "task"), ALGORITHMS, ids=lambda one: one["name"] if isinstance(one, dict) else one
+)
+@pytest.mark.filterwarnings("ignore:compressed_vfl", "ignore:.*plaintext")
+def test_the_pieces_together_predict_as_the_federation(
+    algorithm: dict[str, Any], task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run(tmp_path / "at", algorithm, task)
+    made = export(folder, tmp_path / "out")
+    several = algorithm["name"] == "multi_vfl"
+    trained: Any = MultiFederation.load(folder) if several else load(folder)
+    ids = trained.holdings.ids
+    share = trained.holdings.label_owners["north"] if several else trained.holdings
+    wanted = share.ids[share.splits["test"].numpy()].tolist() if several else ids[share.splits["test"].numpy()].tolist()
+    truth = trained.predict(wanted)
+    found = predicted(made, tmp_path / "at", wanted, monkeypatch)
+    if task == "regression":
+        np.testing.assert_allclose(found["values"].numpy(), truth.labels, rtol=1e-5)
+        return
+    scores = found["scores"].numpy()
+    np.testing.assert_allclose(scores, truth.scores if scores.ndim == 2 else truth.scores[:, 1], atol=2e-6)
+    if scores.ndim == 2:
+        classes = np.array(found["config"]["outputs"]["classes"])
+        assert (classes[scores.argmax(1)] == truth.labels).all()
+
+
+def test_knn_has_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run(tmp_path / "at", {"name": "splitnn"})
+    text = (folder / "federation.toml").read_text().replace('name = "splitnn"', 'name = "knn"', 1)
+    keep = re.sub(r"\[algorithm\]\n(?:.+\n)+", '[algorithm]\nname = "knn"\n', text)
+    (folder / "federation.toml").write_text(keep)
+    with pytest.raises(ConfigError, match="'knn' has no model to export"):
+        export(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_of_one_organisation_is_in_anothers_folder(tmp_path: Path) -> None:
+    rules = {"lab": {"outbox": {"embedding": {"codec": {"name": "half"}}}}}
+    folder = run(tmp_path / "at", {"name": "vimadmm", "local_steps": 2}, "classes", parties=rules)
+    clinic, lab = export(folder, tmp_path / "out")
+    assert {path.name for path in lab.iterdir()} == {"README.md", "model_card.json", "columns"}
+    weights = {place: (place / "columns" / "model.safetensors").read_bytes()[-40:] for place in (clinic, lab)}
+    heads = (clinic / "labels" / "model.safetensors").read_bytes()[-32:]
+    private = {
+        clinic: [b'"age"', b'"high"', b'"mid"', heads],
+        lab: [b"iron", b"zinc", b"tissue", b"blood", b"hair", b'"codec": {'],
+    }
+    for mine, other in ((clinic, lab), (lab, clinic)):
+        held = b"".join(path.read_bytes() for path in sorted(other.rglob("*")) if path.is_file())
+        for words in (*private[mine], weights[mine]):
+            assert words not in held
+        own = b"".join(path.read_bytes() for path in sorted(mine.rglob("*")) if path.is_file())
+        assert all(words in own for words in (*private[mine], weights[mine]))
+        for place in (str(tmp_path).encode(), b"P001", b"diagnosis", b"site-packages", b"/src/"):
+            assert place not in held
+
+
+def test_one_organisation_alone_and_nothing_twice(tmp_path: Path) -> None:
+    folder = run(tmp_path / "at", {"name": "fdml"})
+    assert export(folder, None, "lab") == [folder / "export" / "lab"]
+    assert not (folder / "export" / "clinic").exists()
+    with pytest.raises(ConfigError, match=r"is there already\. Choose another --out"):
+        export(folder, None, "lab")
+    with pytest.raises(ConfigError, match=r"'labb' is no party of this run \(did you mean 'lab'\?\)"):
+        export(folder, None, "labb")
+    (folder / "checkpoint.json").write_text(
+        json.dumps(json.loads((folder / "checkpoint.json").read_text()) | {"finished": False})
+    )
+    with pytest.raises(ConfigError, match="has not finished"):
+        export(folder, tmp_path / "other")

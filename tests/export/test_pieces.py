@@ -1,0 +1,26 @@
+"""Models rebuilt from a run directory are those that were trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from tests.export.trained import run
+
+from colonnade.export.pieces import Trained
+from colonnade.federation import load
+
+
+def test_local_models_are_equal_and_no_table_is_needed(tmp_path: Path) -> None:
+    folder = run(tmp_path / "at", {"name": "fdml"}, "classes")
+    federation = load(folder)
+    for table in (tmp_path / "at").glob("*.csv"):
+        table.unlink()
+    trained = Trained(folder)
+    assert trained.sent == {"clinic": (3,), "lab": (3,)}
+    for name, owner in federation.owners.items():
+        owner.model.eval()
+        with torch.no_grad():
+            assert torch.equal(trained.local_model(name)(owner.features), owner.model(owner.features))
+    roles = {name: [piece.role for piece in trained.pieces(name)] for name in trained.parties}
+    assert roles == {"clinic": ["columns", "labels"], "lab": ["columns"]}
