@@ -22,6 +22,7 @@ OPTIONS = {
     "plan": ["--batches", "--bandwidth", "--latency", "--seed", "--engine", "--json", "FEDERATION.toml"],
     "run": ["--out", "--resume", "--seed", "--engine", "--startup-kit", "--live", "--json", "FEDERATION.toml"],
     "predict": ["--rows", "--out", "--table", "--as", "--model", "--json", "DIR"],
+    "serve": ["--host", "--port", "--token-file", "--limit", "--rate", "--cache", "DIR"],
     "export": ["--out", "--party", "DIR"],
     "provision": ["--out", "--server", "--port", "FEDERATION.toml"],
     "party": ["check", "party.toml"],
