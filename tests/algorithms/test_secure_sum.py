@@ -178,7 +178,7 @@ def test_an_owners_codec_cannot_be_combined_with_masks() -> None:
         encode, decode = Identity.encode, Identity.decode
 
     rules: Any = {"test.logits": Rule(codec=Halves())}
-    with pytest.raises(ConfigError, match=r"\[parties.ada.outbox\] test.logits has the codec 'halves'"):
+    with pytest.raises(ConfigError, match=r"outbox rule for 'test.logits' of 'ada' has the codec 'halves'"):
         federation(SECURE, rules=rules)
     assert federation(vimadmm_joint, rules={"logits": Rule()}).run(1)
 

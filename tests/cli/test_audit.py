@@ -7,13 +7,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.attacks.runs import fingerprints, finished, settings
+from tests.attacks.runs import fingerprints, finished, settings, three
 from tests.cli.called import Caller
 from tests.federation.small import frames, write
 
 from colonnade.attacks.audit import audit_run
 from colonnade.cli.audit import tables_of
 from colonnade.federation import Federation
+from colonnade.report.facts import read
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +78,34 @@ def test_quiet_is_silent_and_a_party_narrows(call: Caller, run: Path, tmp_path: 
     assert (called.code, called.out, called.err) == (0, "", "")
     told = json.loads((tmp_path / "out" / "audit.json").read_text())
     assert all("lab" in (one["attacker"], one["victim"]) for one in told["findings"])
+
+
+def test_a_party_alone_leaves_what_was_found_among_the_others(call: Caller, tmp_path: Path) -> None:
+    Federation.from_toml(write(tmp_path, three(120), settings("vimadmm"))).fit(tmp_path / "run")
+    run, out = tmp_path / "run", tmp_path / "run" / "audit"
+
+    def pairs() -> dict[tuple[str, str], int]:
+        told = json.loads((out / "audit.json").read_text())["findings"]
+        return {(one["attacker"], one["victim"]): one["details"].get("rows", 0) for one in told}
+
+    call("audit", run, "--rows", 16, "--quiet")
+    before, pictures = pairs(), sorted(path.name for path in out.iterdir())
+    clinic = (out / "inversion-clinic.png").stat().st_mtime_ns
+    assert {pair for pair in before if "lab" not in pair}
+    call("audit", run, "--rows", 8, "--party", "lab", "--quiet")
+    after = pairs()
+    assert set(after) == set(before)
+    assert after["registry", "lab"] == 8  # made anew
+    assert after["registry", "clinic"] == 16  # as it was
+    assert sorted(path.name for path in out.iterdir()) == pictures
+    assert (out / "inversion-clinic.png").stat().st_mtime_ns == clinic
+    assert read(run).audit == json.loads((out / "audit.json").read_text())  # as a report reads it
+    assert set(read(run).pictures) == {"inversion-clinic", "inversion-lab"}
+    longer = write(tmp_path, three(120), settings("vimadmm", train={"epochs": 7}))
+    Federation.from_toml(longer).fit(run, resume=True)
+    call("audit", run, "--rows", 8, "--party", "lab", "--quiet")
+    assert all("lab" in pair for pair in pairs())  # of another checkpoint nothing is kept
+    assert not (out / "inversion-clinic.png").exists()
 
 
 def test_what_cannot_be_audited_is_one_message_and_code_2(call: Caller, run: Path, tmp_path: Path) -> None:

@@ -114,6 +114,60 @@ def test_a_run_elsewhere_ends_well_or_says_where_to_look(
             deploy.run_on_flare(file, "flare", tmp_path / "run", startup_kit=tmp_path)
 
 
+def test_a_prediction_elsewhere_names_a_run_and_a_file_and_the_result_stays_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def elsewhere(settings: Any, kit: Path, run: str, **more: Any) -> str:
+        seen.update(more, parties=list(settings.parties), kit=kit, run=run)
+        return "FINISHED:COMPLETED"
+
+    monkeypatch.setattr(deploy, "deploy", elsewhere)
+    kit = tmp_path / "lead"
+    with pytest.raises(ConfigError, match="is missing: copy the agreed file there"):
+        deploy.predict_on_flare(Path("runs/first"), Path("x/new.csv"), "flare", startup_kit=kit)
+    write(kit)
+    assert deploy.predict_on_flare(Path("runs/first"), Path("x/new.csv"), "flare", startup_kit=kit) is None
+    assert seen == {"predict": "new.csv", "parties": ["clinic", "lab"], "kit": kit, "run": "first"}
+    assert "runs/first/predictions/new.csv" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_prediction_needs_its_runs_engine_a_kit_and_a_file(tmp_path: Path) -> None:
+    rows = tmp_path / "new.csv"
+    with pytest.raises(ConfigError, match="--engine must be one of"):
+        deploy.predict_on_flare(tmp_path / "run", rows, "spark")
+    with pytest.raises(ConfigError, match="needs --startup-kit DIR"):
+        deploy.predict_on_flare(tmp_path / "run", rows, "flare")
+    with pytest.raises(ConfigError, match="was not trained with --engine flare-sim"):
+        deploy.predict_on_flare(tmp_path / "run", rows, "flare-sim")
+    (tmp_path / "run.flare" / "sites").mkdir(parents=True)
+    with pytest.raises(ColonnadeError, match="there is no such file"):
+        deploy.predict_on_flare(tmp_path / "run", rows, "flare-sim")
+
+
+def test_a_run_is_resumed_with_its_own_seed_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    def engine_of(settings: Any, _work: Path, _out: Path, **more: Any) -> dict[str, Any]:
+        seen.update(more, seed=settings.engine.seed)
+        return {"seconds": 1.0}
+
+    monkeypatch.setattr(deploy, "simulate", engine_of)
+    file, out = write(tmp_path / "all"), tmp_path / "run"
+    with pytest.raises(ConfigError, match="There is no run to resume"):
+        deploy.run_on_flare(file, "flare-sim", out, resume=True, quiet=True)
+    mine = tmp_path / "run.flare" / "sites" / "clinic" / "runs" / "run"
+    mine.mkdir(parents=True)
+    deploy.run_on_flare(file, "flare-sim", out, resume=True, quiet=True)  # it broke off before anything was made
+    assert seen == {"resume": True, "watch": seen["watch"], "seed": 0}
+    (mine / "federation.toml").write_text(file.read_text().replace("[federation]", "[federation]\nseed = 7"))
+    deploy.run_on_flare(file, "flare-sim", out, resume=True, quiet=True)
+    assert seen["seed"] == 7
+    with pytest.raises(ConfigError, match="--seed cannot be used with --engine flare"):
+        deploy.run_on_flare(file, "flare", out, seed=3)
+
+
 def test_a_data_sets_parties_get_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
 

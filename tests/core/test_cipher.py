@@ -99,11 +99,11 @@ def test_a_mechanism_comes_before_encryption_and_is_in_the_receipt() -> None:
 
 
 def test_a_rule_that_cannot_be_kept_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"\[parties.ada.outbox\] sums has the codec 'small'"):
+    with pytest.raises(ConfigError, match="outbox rule for 'sums' of 'ada' has the codec 'small'"):
         outbox(sums=Rule(codec=Small())).encrypt(torch.ones(2), "sums", key=Xor())
     box = outbox(total=Rule(Halve()))
     computed = box.encrypt(torch.ones(2), "sums", key=Xor()).encrypted
-    with pytest.raises(ConfigError, match=r"\[parties.ada.outbox\] total has the mechanism .* leaves encrypted"):
+    with pytest.raises(ConfigError, match=r"outbox rule for 'total' of 'ada' has the mechanism .* leaves encrypted"):
         box.pass_on(computed, "total")
     assert box.pass_on(computed, "sums", event=NON_PRIVATE).receipt.event == NON_PRIVATE
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +214,21 @@ def test_two_real_tables_of_one_population_become_matrices_in_one_order(real_dat
         width[party] = x.shape[1]
     assert len(order) == 569
     assert width == {"guest": 10, "host": 20}
+
+
+def test_text_that_differs_in_nearly_every_training_row_is_warned_of_and_no_cell_is_shown() -> None:
+    given = frame().assign(name=[f"secret{number}" for number in range(80)], note=[f"n{n // 5}" for n in range(80)])
+    given.loc[:7, "name"] = None  # gaps are no values
+    with pytest.warns(UserWarning, match=r"'bank' has text .* in 'name'\. .* columns = \[\.\.\.\]") as caught:
+        Preprocessor.fit(table(given), TRAIN)
+    assert len(caught) == 1
+    assert "secret" not in str(caught[0].message)
+
+
+@pytest.mark.parametrize("values", [["a", "b"] * 40, [f"c{n // 2}" for n in range(80)]], ids=["few", "twice"])
+def test_text_that_comes_back_is_no_matter(values: list[str]) -> None:
+    given = table(frame().assign(word=values))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Preprocessor.fit(given)
+        Preprocessor.fit(given, list(range(0, 30, 3)) + list(range(40, 50)))  # 20 rows are too few to tell

@@ -12,7 +12,7 @@ import pytest
 from tests.federation.small import checkpoint_of, quick, write
 from tests.federation.small_sites import lines_of
 
-from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, PartyError
+from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, NoAnswer, PartyError
 from colonnade.federation import Federation, Settings, load
 from colonnade.federation import flare as engine
 from colonnade.federation.party_file import OWN, read_own
@@ -52,6 +52,10 @@ def test_sites_have_their_own_files_and_nobody_elses(tmp_path: Path) -> None:
             {"error": "PartyError", "message": "x", "party": "lab", "request": "a.B", "batch": None, "cause": "c"},
             PartyError("lab", "a.B", None, "c"),
         ),
+        (
+            {"error": "NoAnswer", "message": "x", "party": "lab", "request": "a.B", "batch": None, "cause": "c"},
+            NoAnswer("lab", "a.B", None, "c"),
+        ),
     ],
     ids=lambda value: value["error"] if isinstance(value, dict) else "",
 )
@@ -72,6 +76,19 @@ def test_what_was_started_does_not_outlive_its_end() -> None:
     engine.stop(process)
     assert process.returncode is not None
     assert process.stdout.read() == b"", "its child has closed the pipe, too"
+
+
+def test_what_did_not_start_is_started_again_and_what_failed_later_is_not(tmp_path: Path) -> None:
+    log, said = (
+        tmp_path / "flare.log",
+        [f"RuntimeError: {engine.NOT_STARTED[0]} in SimulatorClientRunner", "failed", ""],
+    )
+    tried = []
+    for number in engine.starts(log):
+        tried.append(number)
+        log.write_text(said[number])
+    assert tried == [0, 1]
+    assert [log.write_text(said[0]) and number for number in engine.starts(log, most=2)] == [0, 1]
 
 
 def test_each_record_is_passed_on_once(tmp_path: Path) -> None:

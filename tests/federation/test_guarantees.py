@@ -148,3 +148,44 @@ def test_a_secure_sum_is_said_and_promises_nothing_by_itself(aggregation: str, r
     (lab,) = [g for g in plan(federation(given, settings)) if g.party == "lab"]
     assert [one.mechanism for one in lab.releases] == [told]
     assert any(s.epsilon is not None for s in lab.statements) == bool(rule)
+
+
+def knn(aggregation: str) -> dict[str, Any]:
+    """Every laboratory adds noise to its distances; one of them reads, where they are encrypted."""
+    noisy = {"outbox": {"distances": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 5.0}}}}
+    parties = dict.fromkeys(("lab", "mine", "ours"), noisy)
+    return quick(parties=parties, train={"epochs": 7}) | {"algorithm": {"name": "knn", "aggregation": aggregation}}
+
+
+def laboratories() -> dict[str, Any]:
+    given = frames()
+    given["ours"] = given["lab"][["patient", "iron"]].rename(columns={"iron": "lead"})
+    return given | {"lab": given["lab"][["patient", "iron"]], "mine": given["lab"][["patient", "zinc"]]}
+
+
+@pytest.mark.parametrize("aggregation", ["plain", "encrypted"])
+@pytest.mark.filterwarnings("ignore:knn with plain aggregation")
+def test_where_nothing_is_trained_only_what_is_scored_is_released(aggregation: str, tmp_path: Path) -> None:
+    one = federation(laboratories(), knn(aggregation))
+    planned, outcome = [g.to_json() for g in plan(one)], one.fit(tmp_path / "run")
+    assert outcome.summary["privacy"] == planned
+    kept = [g.to_json() for g in of_run(RunDirectory(tmp_path / "run"))]
+    assert kept == sorted(planned, key=lambda g: g["party"])
+    told = {g["party"]: g for g in planned if g["protects"] == "columns"}
+    sent = {name: {r["release"]: r["appearances"] for r in told[name]["releases"]} for name in ("lab", "mine")}
+    assert sent["mine"]["distances"] == 1  # in validation or test, and in no epoch
+    bounded = {name: any(s["epsilon"] is not None for s in told[name]["statements"]) for name in ("lab", "mine")}
+    reads = aggregation == "encrypted"  # the reader, who tells neighbours as they are
+    assert bounded == {"lab": not reads, "mine": True}
+    assert sent["lab"].get("neighbours") == (1 if reads else None)
+    assert "nothing is promised for them" in told["mine"]["notes"][0]  # the training rows
+
+
+def test_knn_says_that_distances_cross_encrypted_and_that_labels_stay() -> None:
+    settings = knn("encrypted") | {"parties": {}}
+    told = {(g.party, g.protects): g for g in plan(federation(laboratories(), settings))}
+    how = {one.release: one.mechanism for one in told["mine", "columns"].releases}
+    assert how["distances"] == "encrypted (ckks): the key holder can read the sum over the other parties"
+    assert how["neighbours"] == "plain"
+    assert told["clinic", "labels"].statements[0].note == "nothing that it sends follows the labels; predictions do"
+    assert told["clinic", "columns"].statements[0].note == "its own columns are added in without noise"

@@ -165,7 +165,7 @@ def test_everybody_is_asked_by_those_it_works_for_alone(tmp_path: Path) -> None:
     with pytest.raises(PartyError, match=r"the batch north:test.* is not one of 'south'"):
         ask(every["lab"], "south", multi_vfl.Embed("north:test[0:5]"))
     refused = (tmp_path / "lab" / "runs" / "refused.jsonl").read_text().splitlines()
-    assert len(refused) == every["lab"].refused == 5
+    assert len(refused) == every["lab"].refused.count == 5
     with pytest.raises(BoundaryError, match=f"'north' does not drive; in the federation it agreed to, '{SERVER}' does"):
         every["north"].drive(lines_of("north", every), "run")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -105,6 +106,13 @@ def test_automatic_noise_beside_binomial_noise_is_refused() -> None:
     other = {"mechanism": {"name": "binomial", "levels": 4, "trials": 60}}
     with pytest.raises(ConfigError, match="beside binomial noise for the same rows"):
         rules.rules_from({"embedding": AUTO, "head": other}, owner="lab", releases=RELEASES, budget=Budget(epsilon=2.0))
+
+
+def test_a_spent_budget_is_told_where_its_owner_stands_in_the_file() -> None:
+    spent = {"embedding": AUTO, "head": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 0.1}}}
+    for section, place in (("parties", "[parties.lab.budget]"), ("data_owners", "[data_owners.budget] of 'lab'")):
+        with pytest.raises(ConfigError, match=f"^{re.escape(place)} epsilon 2.0 is spent by the rules"):
+            rules.rules_from(spent, owner="lab", releases=RELEASES, budget=Budget(epsilon=2.0), section=section)
 
 
 def test_what_comes_from_columns() -> None:

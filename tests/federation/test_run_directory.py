@@ -27,6 +27,7 @@ from tests.federation.small import (
 )
 
 from colonnade.core import Step, checkpoint
+from colonnade.core.lock import hold
 from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.federation import Federation, Outcome, Settings, load
 from colonnade.federation.run_directory import RunDirectory
@@ -91,7 +92,7 @@ def test_the_files_are_those_that_are_documented_and_no_others(tmp_path: Path, m
             "checkpoint-000004/state.json",
         )
     }
-    tops = {f"run/{name}" for name in ("federation.toml", "metrics.jsonl", "summary.json", "checkpoint.json")}
+    tops = {f"run/{name}" for name in ("federation.toml", "metrics.jsonl", "summary.json", "checkpoint.json", ".lock")}
     assert files(tmp_path) - before == tops | parties
     assert before <= files(tmp_path)
     assert Settings.from_toml(tmp_path / "run" / "federation.toml") == Settings.from_toml(path)
@@ -320,3 +321,41 @@ def test_dropout_repeats_by_seed_and_resumes_bit_equal(tmp_path: Path) -> None:
         undisturbed.owners["lab"].model.parameters(), again.owners["lab"].model.parameters(), strict=True
     ):
         assert torch.equal(mine, theirs)
+
+
+def test_two_processes_cannot_train_in_one_folder_and_readers_need_not_wait(tmp_path: Path) -> None:
+    one = federation(settings=quick(train={"epochs": 1, "early_stop": False}))
+    seen: list[str] = []
+
+    def meanwhile(event: Any) -> None:
+        if isinstance(event, dict):
+            with pytest.raises(ConfigError, match=r"run is trained further by another process now.*Wait for its end"):
+                federation(settings=quick(train={"epochs": 2, "early_stop": False})).fit(tmp_path / "run", resume=True)
+            seen.extend(load(tmp_path / "run", frames=frames(), ids=["P001"]).predict(["P001"]).ids)
+
+    one.fit(tmp_path / "run", watch=meanwhile)
+    assert seen == ["P001"]
+    longer = federation(settings=quick(train={"epochs": 2, "early_stop": False}))
+    assert len(longer.fit(tmp_path / "run", resume=True).history) == 2  # when it has ended, another may
+
+
+def test_a_run_that_broke_off_can_be_resumed_at_once(tmp_path: Path) -> None:
+    settings = quick(train={"epochs": 2, "early_stop": False})
+    with pytest.raises(Interrupted):
+        federation(settings=settings).fit(tmp_path / "run", watch=after(1, dict))
+    assert len(federation(settings=settings).fit(tmp_path / "run", resume=True).history) == 2
+
+
+def test_who_resumes_while_others_release_under_the_budget_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+    mechanism = {"name": "gaussian", "clip": 1.0, "sigma": 5.0}
+    lab = {"outbox": {"embedding": {"mechanism": mechanism}}, "budget": {"epsilon": 20.0}}
+
+    def trained(epochs: int) -> Federation:
+        return federation(settings=quick(parties={"lab": lab}, train={"epochs": epochs, "early_stop": False}))
+
+    trained(1).fit(tmp_path / "run")
+    serving = hold(tmp_path / "run" / "parties" / "lab" / ".spent.journal.lock", "taken")
+    longer, before = trained(2), ledgers(tmp_path / "run")
+    with serving, pytest.raises(ConfigError, match="counted by one process at a time, and another one releases"):
+        longer.fit(tmp_path / "run", resume=True)
+    assert ledgers(tmp_path / "run") == before

@@ -207,7 +207,7 @@ def test_only_the_driver_may_ask_and_others_are_refused_and_written_down(tmp_pat
         ask(lab, "clinic", gradient)
     refused = [json.loads(text) for text in (tmp_path / "lab" / "runs" / "refused.jsonl").read_text().splitlines()]
     assert [one["caller"] for one in refused] == ["bank"] * 5 + ["stranger", "clinic"]
-    assert lab.refused == 7
+    assert lab.refused.count == 7
 
 
 def test_a_party_that_does_not_drive_cannot(tmp_path: Path) -> None:

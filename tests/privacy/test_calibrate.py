@@ -22,7 +22,7 @@ def test_it_meets_the_budget_within_a_percent_and_half_of_it_would_not(
     relation: str, epsilon: float, appearances: int
 ) -> None:
     budget = Budget(epsilon=epsilon, relation=relation)
-    sigma = smallest_sigma(budget, [(appearances, 0.0), (1, 0.0)], owner="lab")
+    sigma = smallest_sigma(budget, [(appearances, 0.0), (1, 0.0)], where="[parties.lab.budget]")
     assert 0.99 * epsilon < cost(budget, (sigma, appearances)) <= epsilon
     assert cost(budget, (sigma * 0.99, appearances)) > epsilon
     assert cost(budget, (sigma / 2, appearances)) > 1.5 * epsilon
@@ -30,13 +30,13 @@ def test_it_meets_the_budget_within_a_percent_and_half_of_it_would_not(
 
 def test_other_noise_on_the_same_rows_is_taken_off() -> None:
     budget = Budget(epsilon=4.0)
-    sigma = smallest_sigma(budget, [(10, 3 / 7.0**2)], owner="lab")
+    sigma = smallest_sigma(budget, [(10, 3 / 7.0**2)], where="[parties.lab.budget]")
     assert cost(budget, (sigma, 10), (7.0, 3)) == pytest.approx(4.0, rel=1e-4)
 
 
 def test_a_budget_that_others_spend_leaves_nothing() -> None:
     with pytest.raises(ConfigError, match=r"\[parties\.lab\.budget\] epsilon 1\.0 is spent by the rules"):
-        smallest_sigma(Budget(epsilon=1.0), [(1, 4.0)], owner="lab")
+        smallest_sigma(Budget(epsilon=1.0), [(1, 4.0)], where="[parties.lab.budget]")
 
 
 def test_rows_are_planned_once_an_epoch_and_tested_once() -> None:

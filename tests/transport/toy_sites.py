@@ -59,6 +59,12 @@ class Grow(Request[Vector]):
     size: int
 
 
+class Rest(Request[Vector]):
+    """Answer only after so many seconds."""
+
+    seconds: float
+
+
 class Swallow(Request[Vector]):
     values: Released
 
@@ -112,6 +118,11 @@ class Host(Party):
     def grow(self, request: Grow) -> Vector:
         values = self.outbox.release(torch.ones(request.size // 4), "values")
         return Vector(values, peak())
+
+    @serves
+    def rest(self, request: Rest) -> Vector:
+        time.sleep(request.seconds)
+        return Vector(self.outbox.release(torch.ones(1), "values"), peak())
 
     @serves
     def swallow(self, request: Swallow) -> Vector:
@@ -218,7 +229,7 @@ class ToyMember:
         """A line whose deadline is over before the party has answered."""
         slow = Flare(self.lines, deadline=0.5)
         try:
-            Peers(DRIVER, ["ada"], slow, Ledger(DRIVER))["ada"].ask(Grow(LARGE))
+            Peers(DRIVER, ["ada"], slow, Ledger(DRIVER))["ada"].ask(Rest(8.0))
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return "it answered"

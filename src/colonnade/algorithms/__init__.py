@@ -4,7 +4,9 @@ An algorithm is a module with `Config`, its messages, `FeatureOwner`, `LabelOwne
 for each name that it releases under, in words, what the receiver learns. Where parties hold whole models instead of
 parts of one, it also has `local_model`, which puts a head on a party's model; where its settings decide what crosses
 and whether it can be read, `crossing(config)`; where it can go on without a party's answer, `missing(config)`: whether
-with the party's last one for the same rows ("stale"), or leaving the party out of a batch ("skip").
+with the party's last one for the same rows ("stale"), or leaving the party out of a batch ("skip"). One that trains
+nothing has `TRAINS = False`; where parties release different things, `sends(driver, party)` has those of one party;
+where noise does not protect every row, `COVERS` says which.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ __all__ = [
     "find",
     "knn",
     "multi_vfl",
+    "passes",
     "splitnn",
     "vafl",
     "vfedcce",
@@ -74,6 +77,11 @@ def find(name: str) -> ModuleType:
         hint = did_you_mean(name, list(known))
         raise ConfigError(f"There is no algorithm {name!r}{hint}; there are {', '.join(known)}.")
     return known[name]
+
+
+def passes(algorithm: ModuleType, epochs: int) -> int:
+    """How often training goes over its rows: in every epoch, or never where nothing is trained."""
+    return epochs if getattr(algorithm, "TRAINS", True) else 0
 
 
 def allowed_without(algorithm: ModuleType, config: Any) -> frozenset[str]:

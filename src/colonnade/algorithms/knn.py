@@ -60,12 +60,24 @@ from colonnade.core import (
 )
 from colonnade.core.batches import CHUNK
 from colonnade.core.checks import one_of, whole
+from colonnade.core.cipher import NOT_ENCRYPTED
 from colonnade.core.release import PUBLIC
 from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_key
 from colonnade.errors import ConfigError
 from colonnade.optim.losses import Logistic, Loss, Squared
 
-__all__ = ["REVEALS", "Config", "FeatureOwner", "LabelOwner", "crossing", "local_model", "predict", "train"]
+__all__ = [
+    "REVEALS",
+    "TRAINS",
+    "Config",
+    "FeatureOwner",
+    "LabelOwner",
+    "crossing",
+    "local_model",
+    "predict",
+    "sends",
+    "train",
+]
 
 REVEALS = {
     "distances": "plain, how far each row is from each training row in one party's columns, from which these follow up "
@@ -74,6 +86,11 @@ REVEALS = {
     "public_key": "nothing about anybody's data",
     "neighbours": "which training rows are nearest to each row, in order",
 }
+READER = "whoever reads distances or their sum"
+COVERS = "covers rows that are asked about; training rows enter every distance, and nothing is promised for them"
+"""What noise on distances is worth."""
+TRAINS = False
+"""Rows are released when they are scored, and never for training."""
 PIECE = 1 << 22
 """Distances at once: 32 megabytes."""
 CAPACITY = {"ckks": 2.0**16, "bfv": 2.0**28, "plain": 2.0**28}
@@ -127,10 +144,16 @@ def local_model(model: nn.Module, width: int, outputs: int) -> nn.Module:  # noq
 
 def crossing(config: Config) -> tuple[dict[str, DpEvent], dict[str, DpEvent]]:
     """What crosses from columns; of labels, nothing. Whoever decrypts a sum knows it, so none of it is private."""
-    columns = {"distances": NON_PRIVATE}
-    if config.aggregation == "encrypted":
-        columns |= {"total": NON_PRIVATE, "public_key": PUBLIC, "neighbours": NON_PRIVATE}
-    return columns, {}
+    if config.aggregation == "plain":
+        return {"distances": NON_PRIVATE}, {}
+    summed = NON_PRIVATE if config.scheme == NOT_ENCRYPTED else DpEvent(f"summed ({config.scheme})")
+    return {"distances": summed, "total": summed, "public_key": PUBLIC, "neighbours": NON_PRIVATE}, {}
+
+
+def sends(driver: LabelOwner, party: str) -> set[str]:
+    """What crosses from one party's columns: the reader ranks, and the others give distances."""
+    reads = driver.config.aggregation == "encrypted" and party == reading(driver, driver.peers)
+    return {"public_key", "neighbours"} if reads else {"distances"}
 
 
 class FeatureOwner(roles.FeatureOwner):

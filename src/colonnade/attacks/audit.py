@@ -16,7 +16,7 @@ from colonnade.attacks.finding import Finding
 from colonnade.attacks.inversion_audit import EMBEDDINGS, Rebuilt, inversion_findings, joined, rebuild
 from colonnade.attacks.jacobian_audit import jacobian_findings
 from colonnade.attacks.label_audit import label_findings
-from colonnade.attacks.rehearsal import Rehearsal, first_rounds, last_rounds, predictions, reopen
+from colonnade.attacks.rehearsal import Rehearsal, fingerprint, first_rounds, last_rounds, predictions, reopen
 from colonnade.core import Transcript
 from colonnade.core.checks import did_you_mean
 from colonnade.encryption.masks import SHARES
@@ -38,6 +38,9 @@ class Audit:
     findings: list[Finding] = field(default_factory=list)
     rebuilt: list[Rebuilt] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    party: str | None = None  # only attacks by or on it were made
+    checkpoint: str = ""  # of what was attacked; "" is unlike any other
+    drawn: dict[str, str] = field(default_factory=dict)  # pictures of what was rebuilt, by name: whose columns
 
     @property
     def crossed(self) -> list[Finding]:
@@ -48,10 +51,12 @@ class Audit:
         return {
             "run": self.run,
             "algorithm": self.algorithm,
+            "checkpoint": self.checkpoint,
             "thresholds": {name: value for name, value in self.thresholds.items() if value is not None},
             "passed": not self.crossed,
             "findings": [one.to_json() for one in self.findings],
             "notes": self.notes,
+            "pictures": self.drawn,
         }
 
     def check(self) -> None:
@@ -78,7 +83,9 @@ def audit_run(folder: Path, *, rows: int = 64, party: str | None = None, say: Sa
             raise ConfigError(
                 f"--party is {party!r}, which is no party of this run{hint}; there are {', '.join(federation.seats)}."
             )
-        return audit_federation(federation, folder.resolve().name, rows=rows, party=party, say=say)
+        found = audit_federation(federation, folder.resolve().name, rows=rows, party=party, say=say)
+        found.checkpoint = fingerprint(folder)
+        return found
 
 
 def audit_federation(
@@ -88,7 +95,7 @@ def audit_federation(
     if federation.recording is None:
         raise ConfigError("An audit needs a federation that records: Federation(..., record=True).")
     settings = federation.settings
-    found = Audit(run, settings.algorithm, settings.data.dataset, dataclasses.asdict(settings.audit))
+    found = Audit(run, settings.algorithm, settings.data.dataset, dataclasses.asdict(settings.audit), party=party)
     with one_torch_thread():  # the tensors are small, and threads would only wait for each other
         _attack(found, federation, rows, party, say or (lambda _: None))
     return found
@@ -123,9 +130,10 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
     findings += inversion_findings(federation, found.rebuilt)
     found.findings = [one.under(found.thresholds) for one in findings]
     if not findings:
-        found.notes.append(f"No attack here applies to what {found.algorithm} sends between these parties.")
+        found.notes.append(NONE_APPLIES.format(found.algorithm))
 
 
+NONE_APPLIES = "No attack here applies to what {} sends between these parties."
 LABEL_ROWS = 512
 """Label attacks look at this many training rows, or all there are: they cost little and a share needs rows."""
 

@@ -8,6 +8,7 @@ batches, as if training had not ended.
 from __future__ import annotations
 
 import copy
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -60,6 +61,17 @@ def reopen(folder: Path) -> Iterator[Federation]:
         except CheckpointError as error:
             raise CheckpointError(str(error).replace(str(twin), str(folder))) from None
         yield federation
+
+
+def fingerprint(folder: Path) -> str:
+    """Of a run's last checkpoint, all parties' states together."""
+    run = RunDirectory(folder)
+    mark, digest = run.mark(), hashlib.sha256()
+    for party in sorted((folder / "parties").iterdir()):
+        for path in sorted(path for path in run._checkpoint(party.name, mark).rglob("*") if path.is_file()):
+            with path.open("rb") as file:
+                digest.update(f"{party.name}/{path.name}".encode() + hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]
 
 
 def first_rounds(federation: Federation, rows: int) -> Rehearsal:

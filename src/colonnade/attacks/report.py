@@ -6,12 +6,15 @@ by column, never a value.
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from colonnade.attacks.audit import Audit
+from colonnade.attacks.audit import NONE_APPLIES, Audit
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.inversion_audit import EVERYBODY, Rebuilt
 from colonnade.errors import InputError
@@ -25,16 +28,40 @@ INK, ATTACK, GUESS, LIMIT = "#333333", "#c44e52", "#b0b7c3", "#1f4e79"
 
 
 def write(audit: Audit, folder: Path) -> list[Path]:
-    """All files, each whole or not at all; what an earlier audit left there is replaced."""
+    """All files, each whole or not at all. What an earlier audit left there is replaced; where this one looked at one
+    party alone, what the earlier one found among the others stays, if it attacked the same checkpoint."""
+    audit.drawn = {}
+    whole = audit if audit.party is None else _beside(audit, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for old in (path for pattern in MADE for path in folder.glob(pattern)):
-            old.unlink()
-        pictures = _pictures(audit, folder)
-        write_text(folder / "audit.json", to_json(audit.to_json(), indent=2) + "\n")
+            if old.stem not in whole.drawn:
+                old.unlink()
+        pictures = _pictures(whole, folder)
+        write_text(folder / "audit.json", to_json(whole.to_json(), indent=2) + "\n")
     except OSError as error:
         raise InputError(f"The audit cannot be written to {folder}: {error.strerror}. Choose another --out.") from None
     return [folder / "audit.json", *pictures]
+
+
+def _beside(audit: Audit, folder: Path) -> Audit:
+    """With what is still valid of an earlier audit: its findings neither by nor on the party that was looked at."""
+    try:
+        old = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
+        same = audit.checkpoint != "" and all(
+            old[key] == value for key, value in audit.to_json().items() if key in ("run", "algorithm", "checkpoint")
+        )
+        given = [{key: value for key, value in one.items() if key != "crossed"} for one in old["findings"] if same]
+        kept = [Finding(**one).under(audit.thresholds) for one in given]
+        others = [one for one in kept if audit.party not in (one.attacker, one.victim)]
+        notes = dict.fromkeys([*audit.notes, *(old["notes"] if same else [])])
+        again = {one.victim for one in audit.rebuilt}
+        drawn = {stem: victim for stem, victim in old["pictures"].items() if same and victim not in again}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or an older kind, or damaged
+        return audit
+    none = NONE_APPLIES.format(audit.algorithm)
+    told = [note for note in notes if note != none or not (others or audit.findings)]
+    return dataclasses.replace(audit, findings=[*audit.findings, *others], notes=told, drawn=drawn)
 
 
 def _pictures(audit: Audit, folder: Path) -> list[Path]:
@@ -56,15 +83,17 @@ def _pictures(audit: Audit, folder: Path) -> list[Path]:
                 continue
             figure = Figure(layout="constrained")
             drawn = _rows(figure, one) if one.picture else _columns(figure, one, audit.thresholds["inversion_r2"])
-            made += _save(drawn, folder / _name(one, made))
+            name = _name(one, audit.drawn)
+            audit.drawn[name] = one.victim
+            made += _save(drawn, folder / name)
     return made
 
 
-def _name(one: Rebuilt, made: list[Path]) -> str:
+def _name(one: Rebuilt, taken: Collection[str]) -> str:
     words = [one.victim.replace(" ", "-"), *(["training"] if one.moment != "prediction" else [])]
     words += ["mean-unknown"] if "unknown" in one.defence else []
     name = "-".join(["inversion", *words])
-    return name if all(path.stem != name for path in made) else f"{name}-{len(made)}"
+    return name if name not in taken else f"{name}-{len(taken)}"
 
 
 def _save(figure: Any, path: Path) -> list[Path]:

@@ -20,7 +20,9 @@ from colonnade.federation.run_directory import SETTINGS, to_json
 def audit(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory; it stays as it is.")],
     rows: Annotated[int, typer.Option(min=8, help="Rows to rebuild; label attacks take 512 or more.")] = 64,
-    party: Annotated[str | None, typer.Option(metavar="NAME", help="Only attacks by or on this party.")] = None,
+    party: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only attacks by or on this party; others found before stay.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="For audit.json and pictures; by default DIR/audit.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,

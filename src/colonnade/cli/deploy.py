@@ -6,22 +6,29 @@ import time
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from colonnade.algorithms import find
 from colonnade.cli.console import console, error_console
-from colonnade.errors import ColonnadeError, ConfigError
+from colonnade.core import Seat
+from colonnade.errors import ColonnadeError, ConfigError, DataError
 from colonnade.federation import Settings
-from colonnade.federation.flare import simulate
-from colonnade.federation.flare_sites import deploy, on_this_machine
+from colonnade.federation.flare import simulate, simulate_prediction
+from colonnade.federation.flare_sites import deploy, on_this_machine, predict_on_this_machine
 from colonnade.federation.guarantees import crossing
 from colonnade.federation.member import rehearse
-from colonnade.federation.party_file import OWN, driver_of, read_own
+from colonnade.federation.multi_site import rehearse as rehearse_one_of_several
+from colonnade.federation.party_file import AGREED, OWN, Own, driver_of, read_own, sites_of
 from colonnade.federation.provision import provision as make_kits
+from colonnade.federation.run_directory import SETTINGS, RunDirectory
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+DONE = "FINISHED:COMPLETED"
 ENGINES = ("in-process", "flare-sim", "flare-poc", "flare")
 
 
@@ -48,8 +55,9 @@ def provision(
         table.add_column(heading)
     driver = driver_of(settings)
     table.add_row("relay/", f"the machine {server}, which relays calls it cannot read")
-    for name in settings.parties:
-        table.add_row(f"parties/{name}/", f"'{name}'" + (", who holds the labels and drives" if name == driver else ""))
+    drives = "which adds up weights and drives" if settings.label_owners else "who holds the labels and drives"
+    for name in sites_of(settings):
+        table.add_row(f"parties/{name}/", f"'{name}'" + (f", {drives}" if name == driver else ""))
     table.add_row("lead/", f"whoever starts runs, at '{driver}'")
     table.add_row("state/", "nobody: the key that signs certificates. Keep it offline")
     console.print(table)
@@ -62,6 +70,9 @@ def party(
 ) -> None:
     """Check what one organisation brings against what all agreed on; nothing is sent."""
     own = read_own(file)
+    if own.settings.label_owners:
+        _check_one_of_several(own)
+        return
     holdings, seat = rehearse(own)
     features = holdings.parties[own.name].features
     columns = 0 if features is None else features[0].numel()
@@ -69,17 +80,45 @@ def party(
     console.print(f"Agreed with {', '.join(repr(n) for n in own.names if n != own.name)}: {own.agreed}")
     told = "it drives, and asks the others" if own.drives else f"only '{own.driver}' may ask it"
     console.print(f"'{own.driver}' holds the labels; {told}.")
+    columns_of, driven = crossing(find(own.settings.algorithm), own.settings.config)
+    _what_may_leave(own, seat, list(driven if own.drives else columns_of))
+    budget = own.settings.parties[own.name].limit(own.name)
+    console.print(f"Budget: {budget}" if budget else "No budget: what its rules let through, they let through always.")
+
+
+def _check_one_of_several(own: Own) -> None:
+    """Where several hold labels: of a label owner, a data owner, or the aggregation server."""
+    settings, name = own.settings, own.name
+    rows, numbers, member = rehearse_one_of_several(own)
+    others = ", ".join(repr(n) for n in own.names if n != name)
+    if member is None:
+        console.print(f"[bold]{name}[/bold] holds no data: it drives, and sees the label owners' weights and scores.")
+        console.print(f"Agreed with {others}: {own.agreed}")
+        return
+    labels = member.role == "labels"
+    held = "its labels" if labels else f"{numbers} numbers a row after preparation"
+    console.print(f"[bold]{name}[/bold]: {rows:,} rows, {held}.")
+    console.print(f"Agreed with {others}: {own.agreed}")
+    askers = [own.driver] if labels else list(settings.label_owners)
+    console.print(f"Only {' and '.join(map(repr, askers))} may ask it.")
+    columns_of, driven = crossing(find(settings.algorithm), settings.config)
+    _what_may_leave(own, member.seats[name], list(driven if labels else columns_of))
+    if not labels:
+        budget = settings.parties[name].limit(name, settings.section)
+        console.print(
+            f"Budget: {budget}" if budget else "No budget: what its rules let through, they let through always."
+        )
+
+
+def _what_may_leave(own: Own, seat: Seat, releases: list[str]) -> None:
     table = Table(title="What may leave", title_justify="left", title_style="bold not italic")
     for heading in ("release", "mechanism", "codec", "tells"):
         table.add_column(heading)
     algorithm = find(own.settings.algorithm)
-    columns_of, driven = crossing(algorithm, own.settings.config)
-    for name in driven if own.drives else columns_of:
+    for name in releases:
         rule = seat.outbox.rule(name)
         table.add_row(name, repr(rule.mechanism), rule.codec.name, algorithm.REVEALS[name])
     console.print(table)
-    budget = own.settings.parties[own.name].limit(own.name)
-    console.print(f"Budget: {budget}" if budget else "No budget: what its rules let through, they let through always.")
 
 
 def run_on_flare(
@@ -95,13 +134,15 @@ def run_on_flare(
     """Train over FLARE. Gives the summary, with "exhausted", where all organisations are on this machine; None where
     results stay with the sites."""
     settings = Settings.from_toml(file)
+    if engine == "flare" and seed is not None:
+        raise ConfigError("--seed cannot be used with --engine flare: the seed is in the file that all agreed on.")
+    if resume and engine in ENGINES[1:3]:
+        seed = _seed_of(settings, engine, out)
     if seed is not None:
         settings = replace(settings, engine=replace(settings.engine, seed=seed))
     if engine == "flare":
-        if startup_kit is None:
-            raise ConfigError("--engine flare needs --startup-kit DIR, the kit of the lead (`colonnade provision`).")
-        ended = deploy(settings, startup_kit, out.name, resume=resume)
-        if ended != "FINISHED:COMPLETED":
+        ended = deploy(settings, _kit(startup_kit), out.name, resume=resume)
+        if ended != DONE:
             raise ColonnadeError(
                 f"The run ended as {ended}. Why is in {driver_of(settings)}'s own runs/failed.json, at its site."
             )
@@ -130,12 +171,66 @@ def run_on_flare(
     return summary
 
 
+def _seed_of(settings: Settings, engine: str, out: Path) -> int | None:
+    """Of the run to resume, as its driver has it; None where it broke off before its driver had begun."""
+    work = out.with_name(f"{out.name}.flare")
+    if not work.exists():
+        raise ConfigError(f"There is no run to resume: {work} is missing. Start it without --resume.")
+    place = "sites" if engine == "flare-sim" else "kits/parties"
+    run = RunDirectory(work / place / driver_of(settings) / "runs" / out.name)
+    return run.settings().engine.seed if (run.path / SETTINGS).exists() else None
+
+
+def predict_on_flare(folder: Path, rows: Path, engine: str, *, startup_kit: Path | None = None) -> pd.DataFrame | None:
+    """Predict over FLARE with the run called as `folder` is. Gives the predictions where all organisations are on this
+    machine; None where they stay with the driver, who then has the ids in its own runs/RUN/rows."""
+    if engine not in ENGINES[1:]:
+        raise ConfigError(f"--engine must be one of {', '.join(ENGINES)}; found {engine!r}.")
+    if engine == "flare":
+        agreed = _kit(startup_kit) / AGREED
+        if not agreed.exists():
+            raise ConfigError(f"{agreed} is missing: copy the agreed file there.")
+        settings = _of_one_label_owner(Settings.from_toml(agreed))
+        driver = driver_of(settings)
+        ended = deploy(settings, _kit(startup_kit), folder.name, predict=rows.name)
+        if ended != DONE:
+            raise ColonnadeError(f"It ended as {ended}. Why is in {driver}'s own runs/failed.json, at its site.")
+        console.print(f"The predictions are at '{driver}', in its own runs/{folder.name}/predictions/{rows.name}.")
+        return None
+    work = folder.with_name(f"{folder.name}.flare")
+    there = work / ("sites" if engine == "flare-sim" else "kits")
+    if not there.exists():
+        raise ConfigError(
+            f"{there} is missing, so {folder} was not trained with --engine {engine}. Use its own engine."
+        )
+    if not rows.is_file():
+        raise DataError(f"--rows names {rows}, and there is no such file.")
+    ask = simulate_prediction if engine == "flare-sim" else predict_on_this_machine
+    out = ask(_of_one_label_owner(RunDirectory(folder).settings()), work, folder.name, rows)
+    import pandas as pd
+
+    return pd.read_parquet(out) if out.suffix == ".parquet" else pd.read_csv(out, keep_default_na=False)
+
+
+def _of_one_label_owner(settings: Settings) -> Settings:
+    if settings.label_owners:
+        raise ConfigError("With several label owners FLARE trains, and does not predict yet. Predict without --engine.")
+    return settings
+
+
+def _kit(given: Path | None) -> Path:
+    if given is None:
+        raise ConfigError("--engine flare needs --startup-kit DIR, the kit of the lead (`colonnade provision`).")
+    return given
+
+
 def _with_names(settings: Settings) -> Settings:
     """A named data set is cut into parties that the file need not name; sites must have names."""
     if settings.data.dataset is None:
         return settings
-    from colonnade.federation.holdings import from_dataset
+    from colonnade.federation import holdings, shares
     from colonnade.federation.settings import PartySettings
 
-    names = from_dataset(settings).parties
+    several = bool(settings.label_owners)
+    names = list(shares.from_dataset(settings).data_owners if several else holdings.from_dataset(settings).parties)
     return replace(settings, parties={name: settings.parties.get(name, PartySettings()) for name in names})

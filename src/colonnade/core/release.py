@@ -297,8 +297,8 @@ class Outbox:
         _sealable(self.owner, as_, rule)
         if not isinstance(rule.mechanism, Plain):
             raise ConfigError(
-                f"[parties.{self.owner}.outbox] {as_} has the mechanism {rule.mechanism!r}, but it leaves encrypted "
-                'and was never readable here. Set mechanism = "plain", and protect what it is computed from.'
+                f"The outbox rule for '{as_}' of '{self.owner}' has the mechanism {rule.mechanism!r}, but it leaves "
+                'encrypted and was never readable here. Set mechanism = "plain", and protect what it is computed from.'
             )
         return self._sealed(encrypted, as_, batch, event)
 
@@ -365,8 +365,8 @@ IDENTITY = Identity().name
 def _sealable(owner: str, name: str, rule: Rule) -> None:
     if not isinstance(rule.codec, Identity):
         raise ConfigError(
-            f"[parties.{owner}.outbox] {name} has the codec {rule.codec.name!r}, but what is released under this name "
-            'leaves sealed and cannot be packed otherwise. Set codec = "identity"; a mechanism is welcome.'
+            f"The outbox rule for '{name}' of '{owner}' has the codec {rule.codec.name!r}, but what is released under "
+            'this name leaves sealed and cannot be packed otherwise. Set codec = "identity"; a mechanism is welcome.'
         )
 
 

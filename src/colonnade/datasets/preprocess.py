@@ -11,6 +11,7 @@ Those names hold category values of the party. State and names are private to it
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -33,6 +34,8 @@ __all__ = ["Preprocessor"]
 
 GROUP = 8  # columns of numbers learned together
 PIECE = 65_536  # rows prepared at a time
+MANY, NEARLY = 20, 0.9
+"""Text with more different values than so many, and in more than this share of the rows, is hardly a category."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Preprocessor:
         training = row_numbers(rows, len(table), owner=table.owner)
         kinds = {name: kind_of(table.features[name], owner=table.owner) for name in table.columns}
         learned: dict[str, Number | Category] = {}
-        useless = _Useless()
+        useless, telling = _Useless(), list[str]()
         for names in _groups([name for name, kind in kinds.items() if kind == "number"]):
             values = {name: numbers(table.features[name].iloc[training]) for name in names}
             if useless.none_of(values):
@@ -65,9 +68,19 @@ class Preprocessor:
         for name in (name for name, kind in kinds.items() if kind == "category"):
             cells = table.features[name].iloc[training]
             words = {name: text(cells)}
+            filled = words[name][cells.notna().to_numpy()]
+            if MANY < len(set(filled)) > NEARLY * len(filled):
+                telling.append(name)
             if useless.none_of(words, empty=bool(cells.isna().all())):
                 learned |= fit_categories(words, max_categories)
         useless.refuse(table.owner, table.columns, len(training))
+        if telling:
+            warnings.warn(
+                f"'{table.owner}' has text with a different value in nearly every training row in {listing(telling)}. "
+                "A category should come back in many rows; this looks like an id or free text, which a model learns by "
+                "heart at best. Leave it out by naming the others: columns = [...].",
+                stacklevel=2,
+            )
         return cls(table.owner, scale, tuple(learned[name] for name in table.columns))
 
     @property

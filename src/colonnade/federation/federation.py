@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade import models
-from colonnade.algorithms import complete, find
+from colonnade.algorithms import complete, find, passes
 from colonnade.core import Batches, DpEvent, Ledger, Peers, Step, Transport, roles
 from colonnade.core.checks import did_you_mean
 from colonnade.core.party import State, seed_for
@@ -255,7 +255,7 @@ class Federation:
 
     def planned(self) -> list[tuple[Batches, str, int]]:
         """How often a whole run releases the rows of each split."""
-        times = planned(self.settings.train.epochs)
+        times = planned(passes(self.algorithm, self.settings.train.epochs))
         return [(self.batches, split, n) for split, n in times.items() if split in self.batches.splits]
 
     def settle(self) -> None:

@@ -47,8 +47,12 @@ def fit(
 ) -> Outcome:
     """Train to the end of the last epoch, to an early stop, or until a party's budget is spent; tell the trackers."""
     run = RunDirectory(out) if isinstance(out, Path) else out
-    with trackers_of(federation.settings.tracking, None if run is None else run.path) as trackers:
-        return _fit(federation, run, trackers, resume=resume, watch=watch)
+    try:
+        with trackers_of(federation.settings.tracking, None if run is None else run.path) as trackers:
+            return _fit(federation, run, trackers, resume=resume, watch=watch)
+    finally:
+        if run is not None:
+            run.leave()
 
 
 def _fit(
@@ -63,8 +67,11 @@ def _fit(
     finished = False
     if run is not None and resume:
         federation.settings.check_continues(run.settings())
+        run.claim()
         if run.begun():
             run.restore(federation)
+            for account in federation.accounts.values():
+                account.claim()
             outcome.history, finished = run.metrics(), run.mark()["finished"]
         else:  # it was killed before it could save anything
             federation.keep_accounts(run.party)
@@ -72,6 +79,7 @@ def _fit(
         run.keep(federation.settings)
     elif run is not None:
         run.begin(federation)
+        run.claim()
         run.checkpoint(federation)  # from here on it can be resumed
     clock = _Clock(sum(record["seconds"] for record in outcome.history))
     every = federation.settings.train.checkpoint_every

@@ -20,15 +20,17 @@ from typing import Any
 
 from colonnade import errors
 from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, PartyError
-from colonnade.federation.party_file import OWN, driver_of, read_own, write_agreed, write_own
-from colonnade.federation.run_directory import METRICS, SETTINGS, SUMMARY, RunDirectory, write_text
+from colonnade.federation.party_file import OWN, driver_of, read_own, sites_of, write_agreed, write_own
+from colonnade.federation.run_directory import MARK, METRICS, SETTINGS, SUMMARY, RunDirectory, write_text
 from colonnade.federation.settings import Settings
+from colonnade.federation.site_predict import ROWS, checked_file
 
 RELAY, MEMBER = (f"colonnade.federation.flare_members.{name}" for name in ("Relay", "Member"))
 CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
 ALLOWED = [RELAY, MEMBER, CONTROLLER, EXECUTOR]
 """All classes that a site of a federation needs to let a job name."""
+NOT_STARTED = ("Failed to create connection to the child process", "Address already in use")
 SITES, FAILURE = "COLONNADE_SITES", "failed.json"
 
 Watch = Callable[[dict[str, Any]], None]
@@ -50,10 +52,13 @@ def write_job(
     sites: int,
     run: str,
     resume: bool = False,
+    predict: str = "",
     member: str = MEMBER,
 ) -> Path:
-    """The job's folder: who drives which run."""
-    relay = {"driver": driver, "run": run, "resume": resume}
+    """The job's folder: who drives which run; `predict` is the name of a file at the driver, and then nothing is
+    trained."""
+    relay: dict[str, Any] = {"driver": driver, "run": run, "resume": resume}
+    relay |= {"predict": predict} if predict else {}
     threads = {"max_call_threads": 64}
     timeout = {"sync_task_timeout": 600}
     server = {
@@ -83,7 +88,7 @@ def write_job(
 
 def write_sites(folder: Path, settings: Settings) -> None:
     """For a simulation: every party's own folder, with its own files."""
-    for name in settings.parties:
+    for name in sites_of(settings):
         (folder / name).mkdir(parents=True, exist_ok=True)
         write_agreed(folder / name, settings)
         write_own(folder / name, settings, name)
@@ -100,14 +105,58 @@ def simulate(
 ) -> dict[str, Any]:
     """Train in FLARE's simulator: every site a process of this machine, no certificates. Gives the driver's summary."""
     require()
-    driver = driver_of(settings)
+    driver, names = driver_of(settings), sites_of(settings)
     sites, run = work / "sites", out.name
     write_sites(sites, settings)
     shutil.rmtree(work / "job", ignore_errors=True)
-    job = write_job(work / "job", driver=driver, sites=len(settings.parties), run=run, resume=resume)
-    with simulator(job, work, list(settings.parties), {SITES: str(sites.resolve())}) as process:
-        follow(lambda: process.poll() is None, sites / driver / "runs" / run / METRICS, watch)
-    return conclude(settings, {name: sites / name / "runs" / run for name in settings.parties}, out, work / "flare.log")
+    job = write_job(work / "job", driver=driver, sites=len(names), run=run, resume=resume)
+    for _ in starts(work / "flare.log"):
+        with simulator(job, work, names, {SITES: str(sites.resolve())}) as process:
+            follow(lambda: process.poll() is None, sites / driver / "runs" / run / METRICS, watch)
+    return conclude(settings, {name: sites / name / "runs" / run for name in names}, out, work / "flare.log")
+
+
+def simulate_prediction(settings: Settings, work: Path, run: str, rows: Path) -> Path:
+    """Predict with a run that `simulate` trained; gives the driver's file of predictions."""
+    require()
+    driver, names, sites = driver_of(settings), sites_of(settings), work / "sites"
+    folder = sites / driver / "runs" / run
+    shutil.rmtree(work / "job", ignore_errors=True)
+    job = write_job(work / "job", driver=driver, sites=len(names), run=run, predict=rows.name)
+    with asked_and_told(folder, rows) as out:
+        for _ in starts(work / "flare.log"):
+            with simulator(job, work, names, {SITES: str(sites.resolve())}) as process:
+                process.wait()
+    return told(folder, out, work / "flare.log")
+
+
+@contextmanager
+def asked_and_told(folder: Path, rows: Path) -> Iterator[Path]:
+    """Puts a file of ids where the driver of this machine looks for it; gives where its predictions will be."""
+    (folder / ROWS).mkdir(exist_ok=True)
+    shutil.copyfile(rows, folder / ROWS / rows.name)
+    _, out = checked_file(folder, rows.name)
+    out.unlink(missing_ok=True)
+    yield out
+
+
+def told(folder: Path, out: Path, log: Path) -> Path:
+    """The predictions of a driver on this machine, or its error."""
+    if not out.exists():
+        raise failure_in(folder.parent / FAILURE) or ColonnadeError(
+            f"FLARE ended without a result. What it said is in {log}."
+        )
+    return out
+
+
+def starts(log: Path, most: int = 3) -> Iterator[int]:
+    """FLARE's simulator gives a site a minute to start and takes ports that were free a moment ago; on a busy machine
+    that fails now and then, before anything has begun. Then once more."""
+    for number in range(most):
+        yield number
+        said = log.read_text(encoding="utf-8", errors="replace")
+        if not any(words in said for words in NOT_STARTED):
+            return
 
 
 @contextmanager
@@ -177,8 +226,8 @@ def failure_in(path: Path) -> ColonnadeError | None:
         return None
     about = json.loads(path.read_text(encoding="utf-8"))
     kind = getattr(errors, str(about["error"]), ColonnadeError)
-    if kind is PartyError:
-        return PartyError(about["party"], about["request"], about["batch"], about["cause"])
+    if issubclass(kind, PartyError):
+        return kind(about["party"], about["request"], about["batch"], about["cause"])
     found: ColonnadeError = kind(about["message"])
     return found
 
@@ -195,6 +244,9 @@ def gather(settings: Settings, folders: Mapping[str, Path], driver: str, out: Pa
     for key in ("parties", "bytes"):
         summary[key] = {name: parts[name][key][name] for name in folders}
     summary["privacy"] = [one for name in folders for one in parts[name]["privacy"]]
+    if settings.label_owners:  # of all rows together, data owners know
+        rows = RunDirectory(folders[next(iter(settings.parties))]).mark()["rows"]
+        write_text(out / MARK, json.dumps(RunDirectory(out).mark() | {"rows": rows}))
     write_text(out / SETTINGS, settings.to_toml())
     RunDirectory(out).write_summary(summary)
     return summary

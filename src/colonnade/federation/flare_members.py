@@ -22,7 +22,8 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC
 
-from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, PartyError
+from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, ConfigError, PartyError
+from colonnade.federation.multi_site import MultiSite, site_for
 from colonnade.federation.party_file import OWN, read_own
 from colonnade.federation.run_directory import to_json, write_text
 from colonnade.federation.site import Site
@@ -41,12 +42,12 @@ PATIENCE = 300.0
 class Relay:
     """At the server: asks the driver to begin, and then how it is, until it is done. It holds no data and no key."""
 
-    def __init__(self, driver: str, run: str, resume: bool = False) -> None:
-        self.driver, self.run, self.resume = driver, run, resume
+    def __init__(self, driver: str, run: str, resume: bool = False, predict: str = "") -> None:
+        self.driver, self.run, self.resume, self.predict = driver, run, resume, predict
 
     def main(self) -> str:
         (driver,) = collab.get_clients([self.driver])
-        wish = {"run": self.run, "resume": self.resume}
+        wish = {"run": self.run, "resume": self.resume, "predict": self.predict}
         state = driver(timeout=PATIENCE).call(START + json.dumps(wish).encode())
         wait = 0.1
         while state == RUNNING:
@@ -62,7 +63,7 @@ class Member:
     """At a site: one organisation. One published call, bytes in, bytes out."""
 
     def __init__(self) -> None:
-        self.site: Site | None = None
+        self.site: Site | MultiSite | None = None
         self.state = b""
         self.secure = False
 
@@ -79,25 +80,29 @@ class Member:
             cell.core_cell.add_incoming_filter(STREAM_CHANNEL, STREAM_DATA_TOPIC, _signed_only, frozenset(own.names))
         else:
             log.warning("%s: this site has no certificate (a simulation): calls are not encrypted end to end", name)
-        self.site = Site(own)
+        self.site = site_for(own)
 
     def call(self, data: bytes) -> bytes:
         """From another site a call for the desk; from the server only the wish that the driver begins."""
         caller = str(collab.caller)
         if self.site is None:
             raise RuntimeError("this organisation could not be built; its own log says why")
+        if isinstance(self.site, MultiSite) and not self.site.lines:  # a label owner calls others while it answers
+            self.site.lines = self._lines()
         if caller != SERVER:
             return self.site.desk(caller, bytes(data))
         if data == ASK:
             return self.state
         if data.startswith(START) and not self.state:
             wish = json.loads(data[len(START) :])
-            lines = {p.name: self._line(p) for p in collab.other_clients}
-            arguments = (self.site, lines, str(wish["run"]), bool(wish["resume"]))
+            arguments = (self.site, self._lines(), str(wish["run"]), bool(wish["resume"]), str(wish["predict"]))
             self.state = RUNNING
             threading.Thread(target=self._drive, args=arguments, daemon=True, name="driver").start()
             return self.state
         return FAILED
+
+    def _lines(self) -> dict[str, Line]:
+        return {proxy.name: self._line(proxy) for proxy in collab.other_clients}
 
     def _line(self, proxy: Any) -> Line:
         def line(data: bytes, deadline: float) -> bytes:
@@ -105,13 +110,16 @@ class Member:
 
         return line
 
-    def _drive(self, site: Site, lines: dict[str, Line], run: str, resume: bool) -> None:
+    def _drive(self, site: Site | MultiSite, lines: dict[str, Line], run: str, resume: bool, predict: str = "") -> None:
         site.own.runs.mkdir(parents=True, exist_ok=True)
         (site.own.runs / FAILURE).unlink(missing_ok=True)
         try:
-            outcome = site.drive(lines, run, resume=resume)
-            if outcome.exhausted:
-                raise BudgetExhausted(outcome.stopped)
+            if predict:
+                _predict(site, lines, run, predict)
+            else:
+                outcome = site.drive(lines, run, resume=resume)
+                if outcome.exhausted:
+                    raise BudgetExhausted(outcome.stopped)
             self.state = DONE
         except BaseException as error:  # the server is told the kind alone, this organisation everything
             text = str(error) if isinstance(error, ColonnadeError) else f"{type(error).__name__}: {error}"
@@ -121,6 +129,12 @@ class Member:
                 about |= {"party": error.party, "request": error.request, "batch": error.batch, "cause": error.cause}
             write_text(site.own.runs / FAILURE, to_json(about) + "\n")
             self.state = FAILED + f" ({type(error).__name__})".encode()
+
+
+def _predict(site: Site | MultiSite, lines: dict[str, Line], run: str, rows: str) -> None:
+    if isinstance(site, MultiSite):
+        raise ConfigError("With several label owners FLARE trains, and does not predict yet. Predict in one process.")
+    site.predict(lines, run, rows)
 
 
 def _signed_only(message: Message, parties: frozenset[str]) -> Message | None:

@@ -20,14 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.errors import ConfigError, PartyError
-from colonnade.federation.flare import Watch, conclude, follow, require, stop, write_job
-from colonnade.federation.party_file import driver_of, write_agreed
+from colonnade.federation.flare import Watch, asked_and_told, conclude, follow, require, stop, told, write_job
+from colonnade.federation.party_file import driver_of, sites_of, write_agreed
 from colonnade.federation.provision import provision
 from colonnade.federation.run_directory import METRICS
 from colonnade.federation.settings import Settings
 
 PATIENCE = 180.0
 """Seconds in which sites must have connected to the relay."""
+GRACE = 15.0
+"""Seconds for which a prediction waits for those who may be missing."""
 OVER = ("FINISHED", "FAILED", "ABORTED", "ABANDONED")
 
 
@@ -43,16 +45,27 @@ def on_this_machine(
     relay, all on this machine. Gives the driver's summary."""
     require()
     driver, kits, run = driver_of(settings), work / "kits", out.name
-    if not resume:
+    if not (resume and kits.exists()):
         port, admin_port = _free_ports()
         provision(settings, kits, server="localhost", port=port, admin_port=admin_port)
         _store_in(kits / "relay")
-    for name in settings.parties:  # a resumed run may have more epochs
+    names = sites_of(settings)
+    for name in names:  # a resumed run may have more epochs
         write_agreed(kits / "parties" / name / "local", settings)
-    folders = {name: kits / "parties" / name / "runs" / run for name in settings.parties}
-    with running(kits, settings.parties, work):
+    folders = {name: kits / "parties" / name / "runs" / run for name in names}
+    with running(kits, names, work):
         _run(settings, kits / "lead", run, resume, folders[driver] / METRICS, watch)
     return conclude(settings, folders, out, work / f"{driver}.log")
+
+
+def predict_on_this_machine(settings: Settings, work: Path, run: str, rows: Path) -> Path:
+    """Predict with a run that `on_this_machine` trained; gives the driver's file of predictions."""
+    require()
+    driver, kits = driver_of(settings), work / "kits"
+    folder = kits / "parties" / driver / "runs" / run
+    with asked_and_told(folder, rows) as out, running(kits, sites_of(settings), work):
+        _run(settings, kits / "lead", run, False, None, None, predict=rows.name)
+    return told(folder, out, work / f"{driver}.log")
 
 
 @contextmanager
@@ -68,9 +81,9 @@ def running(kits: Path, names: Collection[str], logs: Path) -> Iterator[None]:
             stop(process)
 
 
-def deploy(settings: Settings, kit: Path, run: str, *, resume: bool = False) -> str:
+def deploy(settings: Settings, kit: Path, run: str, *, resume: bool = False, predict: str = "") -> str:
     """Start a run on sites that are up elsewhere, and wait for its end; gives FLARE's word for how it ended."""
-    return _run(settings, kit, run, resume, None, None)
+    return _run(settings, kit, run, resume, None, None, predict=predict)
 
 
 def _run(
@@ -80,12 +93,19 @@ def _run(
     resume: bool,
     metrics: Path | None,
     watch: Watch | None,
+    *,
+    predict: str = "",
 ) -> str:
     session = Session(kit, patience=PATIENCE)
     job = Path(kit) / "transfer" / f"{run}-{os.getpid()}"
     try:
-        session.wait_for(settings.parties, PATIENCE)
-        write_job(job, driver=driver_of(settings), sites=len(settings.parties), run=run, resume=resume)
+        names = sites_of(settings)
+        driver = driver_of(settings)
+        if predict and settings.engine.on_missing in ("stale", "skip"):  # who is not there, is not asked
+            session.wait_for([driver], PATIENCE)
+            names = tuple(session.soon(names, GRACE))
+        session.wait_for(names, PATIENCE)
+        write_job(job, driver=driver, sites=len(names), run=run, resume=resume, predict=predict)
         number = session.submit(job)
         states = [""]
 
@@ -148,6 +168,13 @@ class Session:
                 first = min(missing)
                 raise PartyError(first, "a run", None, f"it is not connected to the relay after {patience:.0f} s")
             time.sleep(1.0)
+
+    def soon(self, names: Collection[str], grace: float) -> set[str]:
+        """Those that are connected, once all are or a while has passed."""
+        until = time.monotonic() + grace
+        while set(names) - self.sites() and time.monotonic() < until:
+            time.sleep(1.0)
+        return set(names) & self.sites()
 
     def submit(self, job: Path) -> str:
         return str(self.session.submit_job(str(job.resolve())))

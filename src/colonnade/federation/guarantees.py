@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from colonnade.algorithms import find
+from colonnade.algorithms import find, passes
 from colonnade.core import NON_PRIVATE, Agreed, Batches, DpEvent, Plain, checkpoint
 from colonnade.federation.rules import LABELS, from_columns
 from colonnade.privacy import Account
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LEAKS = "what it sends as the label owner follows its own columns as they are"
 FOLLOWS = "what it sends follows the labels"
+ADDED = "its own columns are added in without noise"
+KEPT = "nothing that it sends follows the labels; predictions do"
 
 
 def guarantees(federation: Federation | MultiFederation) -> list[Guarantee]:
@@ -41,18 +43,22 @@ def expected(
     federation: Federation | MultiFederation, party: str, planned: Iterable[tuple[Batches | Agreed, str, int]]
 ) -> Account:
     """What a party's rows will have paid once those of each split are released so often."""
-    columns, _ = crossing(federation.algorithm, federation.settings.config)
-    always = from_columns(federation.algorithm.REVEALS)
+    algorithm = federation.algorithm
+    columns, _ = crossing(algorithm, federation.settings.config)
+    sent = algorithm.sends(federation.driver, party) if hasattr(algorithm, "sends") else columns
+    always, trains = from_columns(algorithm.REVEALS), passes(algorithm, 1) > 0
     held = federation.accounts[party]
     account = Account(party, held.batches, federation.holdings.ids.tolist(), held.budget)
     outbox, row = federation.seats[party].outbox, torch.zeros(1, federation.widths[party])
     for batches, split, times in planned:
         account.batches = batches
-        for release, event in columns.items():
+        for release, event in columns.items() if times else ():
             mechanism = outbox.rule(release, split).mechanism
+            if release not in sent:
+                continue
             if release in always:
                 account.expect(release, split, times, mechanism.apply(row, torch.Generator())[1])
-            elif split == "train" and not (isinstance(mechanism, Plain) and costs_nothing(event)):
+            elif (split == "train" or not trains) and not (isinstance(mechanism, Plain) and costs_nothing(event)):
                 account.expect(release, split, times, NON_PRIVATE)
     return account
 
@@ -81,7 +87,7 @@ def _all(federation: Federation | MultiFederation, accounts: dict[str, Account])
     parties = [(name, set(federation.holdings.roles(name))) for name in federation.holdings.names]
     seeded = federation.settings.engine.noise == "seeded"
     told = crossing(federation.algorithm, federation.settings.config)
-    return _told(parties, accounts, federation.drawn_by, told, seeded, reader(federation.algorithm))
+    return _told(parties, accounts, federation.drawn_by, told, seeded, federation.algorithm)
 
 
 def of_run(run: RunDirectory) -> list[Guarantee]:
@@ -105,7 +111,7 @@ def of_run(run: RunDirectory) -> list[Guarantee]:
             accounts[name].replay(folder / "spent.journal")
     algorithm = find(settings.algorithm)
     told = crossing(algorithm, settings.config)
-    return _told(parties, accounts, drawn, told, settings.engine.noise == "seeded", reader(algorithm))
+    return _told(parties, accounts, drawn, told, settings.engine.noise == "seeded", algorithm)
 
 
 def _classes(folder: Path) -> float:
@@ -119,7 +125,7 @@ def _told(
     drawn: Mapping[str, DpEvent],
     crossing: tuple[Crossing, Crossing],
     seeded: bool,
-    reader: str,
+    algorithm: ModuleType,
 ) -> list[Guarantee]:
     columns, driven = crossing
     hidden = [Release(name, describe(event), None) for name, event in columns.items() if costs_nothing(event)]
@@ -127,18 +133,17 @@ def _told(
     for party, roles in parties:
         if "labels" in roles:
             event = drawn.get(party)
-            found.append(
-                nothing(party, "labels", driven, FOLLOWS) if event is None else for_labels(party, event, driven)
-            )
+            why = FOLLOWS if driven else KEPT
+            found.append(nothing(party, "labels", driven, why) if event is None else for_labels(party, event, driven))
             if "features" in roles:
-                found.append(nothing(party, "columns", driven, LEAKS))
+                found.append(nothing(party, "columns", driven, LEAKS if driven else ADDED))
         elif party in accounts:
-            told = for_columns(party, accounts[party], seeded=seeded, reader=reader)
+            told = for_columns(party, accounts[party], seeded=seeded, reader=reader(algorithm))
             counted = {one.release for one in told.releases}
             rest = [one for one in hidden if one.release not in counted]
-            found.append(
-                dataclasses.replace(told, releases=(*(_as_sent(one, columns) for one in told.releases), *rest))
-            )
+            notes = (*told.notes, *([algorithm.COVERS] if hasattr(algorithm, "COVERS") else []))
+            releases = (*(_as_sent(one, columns) for one in told.releases), *rest)
+            found.append(dataclasses.replace(told, releases=releases, notes=notes))
         elif "features" in roles:
             found.append(nothing(party, "columns", columns))
     return found

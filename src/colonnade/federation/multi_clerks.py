@@ -127,7 +127,7 @@ class LabelClerk(Party):
     @serves
     def close(self, request: Close) -> Done:
         self.site.below.ask(request)
-        prepared(self, self.site).close(request.outcome[:200], self.site.refused)
+        prepared(self, self.site).close(request.outcome[:200], self.site.refused.count)
         return Done()
 
 
@@ -188,7 +188,7 @@ class ColumnClerk(Party):
     @serves
     def close(self, request: Close) -> Done:
         if not self.closed:
-            prepared(self, self.site).close(request.outcome[:200], self.site.refused)
+            prepared(self, self.site).close(request.outcome[:200], self.site.refused.count)
             self.closed = request.outcome or "closed"
         return Done()
 

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
-import time
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -43,6 +41,7 @@ from colonnade.federation.multi_member import MultiMember
 from colonnade.federation.multi_server import Aggregation
 from colonnade.federation.party_file import Own
 from colonnade.federation.patience import Patience
+from colonnade.federation.refusals import Refusals
 from colonnade.federation.run_directory import RunDirectory
 from colonnade.federation.saves import Saves
 from colonnade.federation.shares import Ids, Shares, divide, from_dataset, own_columns, own_labels
@@ -64,7 +63,7 @@ class MultiSite:
     the first call is answered."""
 
     def __init__(self, own: Own) -> None:
-        self.own, self.settings, self.refused = own, own.settings, 0
+        self.own, self.settings, self.refused = own, own.settings, Refusals(own.runs)
         self.device = device_of(own.settings.engine.device)
         self.lines: Mapping[str, Line] = {}
         self.member: MultiMember | None = None
@@ -75,9 +74,8 @@ class MultiSite:
         if not own.drives:
             self.clerk = LabelClerk(self._seat(), self) if self.has_labels else ColumnClerk(self._seat(), self)
         self.roles: list[Party] = [self.clerk] if self.clerk else []
-        self._lock = threading.Lock()
         others = [name for name in own.names if name != own.name]
-        self.desk = Desk(own.name, self.handle, admitted=others, device=self.device, refused=self._refused)
+        self.desk = Desk(own.name, self.handle, admitted=others, device=self.device, refused=self.refused)
 
     @property
     def has_labels(self) -> bool:
@@ -250,15 +248,6 @@ class MultiSite:
             found[owner] = IdOwner(self._seat(), ids, settings)
             found[owner].serves_for = frozenset({owner} - {own})
         return found
-
-    def _refused(self, caller: str, why: str) -> None:
-        """One line per refused call, for whoever runs this organisation."""
-        with self._lock:
-            self.refused += 1
-            self.own.runs.mkdir(parents=True, exist_ok=True)
-            line = json.dumps({"time": time.time(), "caller": caller[:80], "why": why})
-            with (self.own.runs / "refused.jsonl").open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
 
 
 def rehearse(own: Own) -> tuple[int, int, MultiMember | None]:

@@ -129,7 +129,7 @@ def _automatic(
             )
         sigmas = [spec["sigma"] for spec in rest if isinstance(spec.get("sigma"), (int, float)) and spec["sigma"] > 0]
         rows.append((mine * times, sum(times / sigma**2 for sigma in sigmas)))
-    return smallest_sigma(budget, rows, owner=owner)
+    return smallest_sigma(budget, rows, where=place_of(section, owner, "budget"))
 
 
 def _spec(given: Any) -> Mapping[str, Any]:

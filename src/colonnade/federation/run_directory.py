@@ -4,6 +4,7 @@
     metrics.jsonl                one line per epoch
     summary.json                 final metrics, rounds, seconds, bytes per party and direction
     checkpoint.json              which checkpoint is the last that all parties here saved
+    .lock                        held by the process that trains here; empty
     parties/<name>/              columns.json  ledger.jsonl  ledger-after.jsonl  spent.journal  checkpoint-<number>/
 
 What crossed in training is in ledger.jsonl; what crosses later, to predict or to explain, in ledger-after.jsonl.
@@ -19,11 +20,12 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from colonnade.core import checkpoint
+from colonnade.core.lock import hold
 from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.federation.settings import Settings
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 MARK, METRICS, SUMMARY, SETTINGS = "checkpoint.json", "metrics.jsonl", "summary.json", "federation.toml"
 AFTER = "ledger-after.jsonl"
+LOCK = ".lock"
 
 
 class RunDirectory:
@@ -48,6 +51,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._held: IO[str] | None = None
 
     @classmethod
     def create(cls, path: Path, federation: Trained) -> RunDirectory:
@@ -71,6 +75,21 @@ class RunDirectory:
             federation.keep_accounts(self.party)
         except OSError as error:
             raise InputError(f"The run directory {path} cannot be written: {error.strerror}.") from None
+
+    def claim(self) -> None:
+        """Be the one process that trains in this folder, until `leave`; whoever reads it need not wait."""
+        if self._held is None:
+            with suppress(OSError):  # the place has no locks, or cannot be written, which is told when that is tried
+                self._held = hold(
+                    self.path / LOCK,
+                    f"{self.path} is trained further by another process now, and two would overwrite each other's "
+                    "checkpoints. Wait for its end, or stop it.",
+                )
+
+    def leave(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     def keep(self, settings: Settings) -> None:
         write_text(self.path / SETTINGS, settings.to_toml())

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from colonnade.algorithms import find, passes
 from colonnade.core import Agreed, Batches, DpEvent, Plain, Rule, Seat
 from colonnade.errors import ConfigError
 from colonnade.federation.holdings import Holdings
@@ -43,7 +44,7 @@ def make_seat(
         releases=releases,
         classes=len(holdings.encoder.classes) if drives else None,
         budget=budget,
-        epochs=settings.train.epochs,
+        epochs=passes(find(settings.algorithm), settings.train.epochs),
     )
     ids = None if drives else holdings.ids
     return _seat(name, rules, batches, settings.engine, device, ids, budget)

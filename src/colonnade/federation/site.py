@@ -3,24 +3,23 @@
     driver                                   every other organisation
     Join      the same agreed file?     ->   refuses another one
     (Agree ...                          ->   private set intersection, where [data] align = "private")
+    (Kept     which checkpoints         ->   those in its folder, where a run is resumed)
     Prepare   so many outputs           ->   reads its table, builds its feature owner, opens its folder of the run
     Embed ... the algorithm's requests  ->   its feature owner
-    Save      after the driver saved    ->   its own checkpoint, in its own folder
+    Save      after the driver saved    ->   its own checkpoint, in its own folder (`saves`)
     Close                               ->   its summary: what left, what arrived, what was promised
 
 Rows: everybody sorts the ids it holds; that all hold the same ones is checked by a digest of the whole list, keyed with
 the agreed file's fingerprint. With `align = "private"` the common ones are found first, over the same lines. Splits and
-batches follow from the agreed seed, and a feature owner's card says whether they are the same.
+batches follow from the agreed seed, and a feature owner's card says whether they are the same. All of these calls are
+made again where they were lost, as [federation] says (`patience`): each is done once however often it arrives.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import re
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +30,7 @@ from numpy.typing import NDArray
 from colonnade.alignment import AlignmentSettings, Ids
 from colonnade.alignment.id_owner import IdOwner
 from colonnade.alignment.intersection import align
-from colonnade.core import Batches, Done, Message, Party, Peers, Request, Seat, Step, Transport, serves
+from colonnade.core import Batches, Done, Message, Party, Peers, Request, Seat, Step, Transport, roles, serves
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, CheckpointError, ConfigError, DataError
 from colonnade.federation.federation import Federation, device_of
@@ -39,7 +38,12 @@ from colonnade.federation.fit import Outcome, Record, Watch, fit
 from colonnade.federation.holdings import Holdings, from_tables
 from colonnade.federation.member import Member, own_holdings, read_own_table
 from colonnade.federation.party_file import Own
+from colonnade.federation.patience import Patience
+from colonnade.federation.refusals import Refusals
 from colonnade.federation.run_directory import RunDirectory
+from colonnade.federation.saves import Close, Kept, Numbers, Save, Saves, numbers
+from colonnade.federation.site_predict import keep_widths, predict
+from colonnade.federation.site_reader import Reader
 from colonnade.transport.flare import Flare, Line
 from colonnade.transport.flare_desk import Desk
 
@@ -65,18 +69,13 @@ class Prepare(Request[Prepared]):
     run: str  # names a folder under each organisation's own runs
     outputs: int  # of the joint model: how wide a local head must be
     resume: bool
-
-
-class Save(Request[Done]):
-    step: int
-
-
-class Close(Request[Done]):
-    outcome: str
+    number: int = 0  # of the checkpoint to resume from; 0: none was saved by all
 
 
 class Clerk(Party):
     """Answers for an organisation what is not about its data."""
+
+    aside = (roles.Ping,)
 
     def __init__(self, seat: Seat, site: Site) -> None:
         super().__init__(seat)
@@ -89,24 +88,39 @@ class Clerk(Party):
         return Done()
 
     @serves
+    def ping(self, request: roles.Ping) -> roles.Pong:  # noqa: ARG002
+        return roles.Pong()
+
+    @serves
+    def kept(self, request: Kept) -> Numbers:
+        return Numbers(numbers(RunDirectory(self.folder(request.run))))
+
+    @serves
     def prepare(self, request: Prepare) -> Prepared:
-        self.expect(RUN.fullmatch(request.run) is not None, "a run's name has letters, digits, '-', '_' and '.'")
         self.expect(0 < request.outputs <= MOST_OUTPUTS, f"a model cannot have {request.outputs} outputs")
         self.expect(self.site.member is None, "it takes part in a run already")
-        holdings = self.site.prepare(request.run, request.outputs, resume=request.resume)
+        resumed = request.number if request.resume else None
+        holdings = self.site.prepare(self.folder(request.run), request.outputs, resumed)
         member = self._member()
         digest = self.site.digest(holdings.ids)
         return Prepared(len(holdings.ids), digest, member.batches.done, bool(member.accounts))
 
     @serves
     def save(self, request: Save) -> Done:
-        self._member().save(request.step)
+        newest = self._member().run.mark()["number"]
+        self.expect(request.number > newest, f"it saved {newest} last, and was asked to save {request.number}")
+        self._member().save(request.step, request.number, request.common)
         return Done()
 
     @serves
     def close(self, request: Close) -> Done:
-        self._member().close(request.outcome[:200], self.site.refused)
+        self._member().close(request.outcome[:200], self.site.refused.count)
         return Done()
+
+    def folder(self, run: str) -> Path:
+        """This organisation's, of a run."""
+        self.expect(RUN.fullmatch(run) is not None, "a run's name has letters, digits, '-', '_' and '.'")
+        return self.site.own.runs / run
 
     def _member(self) -> Member:
         self.expect(self.site.member is not None, "it was not prepared for a run")
@@ -118,17 +132,17 @@ class Site:
     """Everything of one organisation. `desk` takes the calls of others; the driver's `drive` makes them."""
 
     def __init__(self, own: Own) -> None:
-        self.own, self.deadline, self.refused = own, own.settings.engine.deadline, 0
+        self.own, self.deadline, self.refused = own, own.settings.engine.deadline, Refusals(own.runs)
         self.device = device_of(own.settings.engine.device)
         nothing = Batches({}, batch_size=1, epochs=1, seed=0)  # rows are agreed on later
         seat = Seat.at(own.name, nothing)
         self.clerk = Clerk(seat, self)
         self.id_owner = self._id_owner(seat)
-        self.roles: list[Party] = [self.clerk, *([self.id_owner] if self.id_owner else [])]
+        self.reader = Reader(seat, self)
+        self.roles: list[Party] = [self.clerk, self.reader, *([self.id_owner] if self.id_owner else [])]
         self.member: Member | None = None
-        self._lock = threading.Lock()
         others = [name for name in own.names if name != own.name]
-        self.desk = Desk(own.name, self.handle, admitted=others, device=self.device, refused=self._refused)
+        self.desk = Desk(own.name, self.handle, admitted=others, device=self.device, refused=self.refused)
 
     def handle(self, envelope: Envelope[Any]) -> Message:
         """By the role that serves it."""
@@ -141,14 +155,26 @@ class Site:
             f"'{self.own.name}' does not serve {envelope.message.kind}.\n    It serves: {', '.join(served)}."
         )
 
-    def prepare(self, run: str, outputs: int, *, resume: bool) -> Holdings:
+    def prepare(self, folder: Path, outputs: int, resumed: int | None) -> Holdings:
         """Build what this organisation holds, as a feature owner that only the driver may ask."""
         holdings = own_holdings(self.own, self._rows())
-        self.member = Member(self.own, holdings, outputs, self.own.runs / run, device=self.device, resume=resume)
-        self.member.owner.serves_for = {self.own.driver}
-        self.roles.append(self.member.owner)
-        self._keep_alignment(self.own.runs / run)
+        self.join(Member(self.own, holdings, outputs, folder, device=self.device, resumed=resumed))
+        self.keep_alignment(folder)
         return holdings
+
+    def join(self, member: Member) -> None:
+        """From here on its feature owner answers, to the driver alone."""
+        member.owner.serves_for = {self.own.driver}
+        self.member = member
+        self.roles.append(member.owner)
+
+    def leave(self) -> None:
+        """Another run may begin."""
+        if self.member is not None:
+            self.keep_alignment(self.member.run.path)
+            self.member.leave()
+            self.roles.remove(self.member.owner)
+            self.member = None
 
     def digest(self, ids: NDArray[Any]) -> str:
         """Of the whole list of ids: it tells two lists apart and says nothing else."""
@@ -159,19 +185,18 @@ class Site:
     ) -> Outcome:
         """Train with the others, from joining to the summaries; this organisation's part is in its own folder."""
         own = self.own
-        if not own.drives:
-            raise BoundaryError(f"'{own.name}' does not drive; in the federation it agreed to, '{own.driver}' does.")
-        if not RUN.fullmatch(run):
-            raise ConfigError(f"A run's name has letters, digits, '-', '_' and '.'; found {run!r}.")
-        carrier = Flare(lines, device=self.device, deadline=self.deadline)
+        self._check_drives(run)
+        patience = Patience(own.settings.engine, elsewhere=True)
+        carrier = patience.around(Flare(lines, device=self.device, deadline=self.deadline))
         others = Peers(own.name, [name for name in own.names if name != own.name], carrier, self.clerk.ledger)
         others.ask(Join(own.agreed))
         if self.id_owner is not None:
             align(self.id_owner, others)
-        holdings = self._driven()
-        step = RunDirectory(own.runs / run).mark()["step"] if resume else 0
-        prepared = others.ask(Prepare(run, holdings.loss.outputs, resume))
-        self._compare(holdings, step, prepared)
+        holdings, folder = self._driven(), RunDirectory(own.runs / run)
+        saves = Saves(folder, others, lenient=own.settings.engine.on_missing in ("stale", "skip"))
+        number = saves.go_back() if resume else 0
+        prepared = others.ask(Prepare(run, holdings.loss.outputs, resume, number))
+        self._compare(holdings, folder.mark()["step"] if number else 0, prepared)
         mine = holdings.parties[own.name].features is not None
         names = [name for name in own.names if name != own.name or mine]
 
@@ -180,19 +205,33 @@ class Site:
 
         federation = Federation(own.local, holdings, reach=reach)
         federation.counted_elsewhere = any(one.counts for one in prepared.values())
+        folder.path.mkdir(parents=True, exist_ok=True)
+        keep_widths(folder.path, federation)
         every = own.settings.train.checkpoint_every
 
         def saving(event: Step | Record) -> None:
             if isinstance(event, dict) and every and event["epoch"] % every == 0:
-                others.ask(Save(event["step"]))
+                saves.save(event["step"])
             if watch is not None:
                 watch(event)
 
-        outcome = fit(federation, own.runs / run, resume=resume, watch=saving)
-        self._keep_alignment(own.runs / run)
-        others.ask(Save(federation.batches.done))
-        others.ask(Close(outcome.stopped if not outcome.exhausted else "a privacy budget is spent"))
+        outcome = fit(federation, folder, resume=number > 0, watch=saving)
+        self.keep_alignment(folder.path)
+        saves.save(federation.batches.done)
+        saves.close(outcome.stopped if not outcome.exhausted else "a privacy budget is spent")
         return outcome
+
+    def predict(self, lines: Mapping[str, Line], run: str, rows: str) -> Path:
+        """Predict the ids in this organisation's own file with the others' columns; gives the file of predictions."""
+        self._check_drives(run)
+        return predict(self, lines, run, rows)
+
+    def _check_drives(self, run: str) -> None:
+        own = self.own
+        if not own.drives:
+            raise BoundaryError(f"'{own.name}' does not drive; in the federation it agreed to, '{own.driver}' does.")
+        if not RUN.fullmatch(run):
+            raise ConfigError(f"A run's name has letters, digits, '-', '_' and '.'; found {run!r}.")
 
     def _compare(self, holdings: Holdings, step: int, answers: Mapping[str, Prepared]) -> None:
         mine = self.digest(holdings.ids)
@@ -204,8 +243,8 @@ class Site:
                 )
             if answer.step != step:
                 raise CheckpointError(
-                    f"'{name}' saved this run at step {answer.step}, and '{self.own.name}' at step {step}: it broke "
-                    "off while they saved. Start a new run."
+                    f"'{name}' saved this run at step {answer.step}, and '{self.own.name}' at step {step}: these are "
+                    "two runs. Start a new one."
                 )
 
     def _driven(self) -> Holdings:
@@ -236,16 +275,7 @@ class Site:
         owner.serves_for = {self.own.driver}
         return owner
 
-    def _keep_alignment(self, run: Path) -> None:
+    def keep_alignment(self, run: Path) -> None:
         """What crossed while rows were agreed on, beside the ledger of the training."""
         if self.clerk.ledger.entries:
             self.clerk.ledger.flush(run / "parties" / self.own.name / "alignment.jsonl")
-
-    def _refused(self, caller: str, why: str) -> None:
-        """One line per refused call, for whoever runs this organisation."""
-        with self._lock:
-            self.refused += 1
-            self.own.runs.mkdir(parents=True, exist_ok=True)
-            line = json.dumps({"time": time.time(), "caller": caller[:80], "why": why})
-            with (self.own.runs / "refused.jsonl").open("a", encoding="utf-8") as file:
-                file.write(line + "\n")

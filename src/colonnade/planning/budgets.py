@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from colonnade.algorithms import passes
 from colonnade.federation import Federation, MultiFederation
 from colonnade.federation.guarantees import expected
 from colonnade.privacy import Account
@@ -22,7 +23,7 @@ class End:
 
     party: str
     epsilon: float  # the budget
-    epoch: int  # the first that the run cannot finish; for test rows, the last
+    epoch: int  # the first that the run cannot finish; for rows that are scored at the end alone, the last
     purpose: str  # what these rows are for
     rows: int  # that run out together
     row: str  # the first of them
@@ -39,8 +40,8 @@ def budget_ends(federation: Federation | MultiFederation) -> list[End]:
 
 def _end(federation: Federation | MultiFederation, party: str, purpose: str) -> End | None:
     """By halving: epsilon grows with the epochs."""
-    epochs = federation.settings.train.epochs
-    most = epochs if purpose != "test" else 1
+    epochs = passes(federation.algorithm, federation.settings.train.epochs)
+    most = (epochs or 1) if purpose != "test" else 1
 
     def after(number: int) -> Account:
         planned = [
@@ -63,7 +64,15 @@ def _end(federation: Federation | MultiFederation, party: str, purpose: str) -> 
     worst = np.flatnonzero(counts == counts.max())
     before = np.sum(list(after(low).counts.values()), axis=0)
     row, times = str(federation.holdings.ids[worst[0]]), int(np.max(before, initial=0))
-    return End(party, account.limit.epsilon, epochs if purpose == "test" else high, purpose, len(worst), row, times)
+    return End(
+        party,
+        account.limit.epsilon,
+        epochs if purpose == "test" or not epochs else high,
+        purpose,
+        len(worst),
+        row,
+        times,
+    )
 
 
 def epsilon_of(account: Account) -> float:
@@ -80,10 +89,11 @@ def epsilon_of(account: Account) -> float:
 def told(end: End, epochs: int) -> str:
     """In words."""
     whose = {"train": "training", "validation": "validation", "test": "test"}[end.purpose]
-    when = f"epoch {end.epoch} of {epochs}" if end.purpose != "test" else "the test at the end"
+    when = f"epoch {end.epoch} of {epochs}" if end.purpose != "test" and epochs else f"the {end.purpose} at the end"
     often = {0: "not even once", 1: "once"}.get(end.times, f"{end.times} times")
     return (
         f"'{end.party}' has a budget of epsilon {end.epsilon:g}, which ends in {when}: {end.rows:,} of its {whose} "
         f"rows, such as {end.row!r}, can be released {often}. "
-        'Train for fewer epochs, add noise (sigma = "auto" finds how much), or raise the budget.'
+        f'{"Train for fewer epochs, add" if epochs else "Add"} noise (sigma = "auto" finds how much), or raise the '
+        "budget."
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from colonnade.algorithms import passes
 from colonnade.federation import Federation, MultiFederation
+from colonnade.federation.guarantees import crossing
 from colonnade.planning.budgets import End, told
 from colonnade.privacy.report import Guarantee
 
@@ -14,7 +16,7 @@ def concerns(
 ) -> Iterator[str]:
     """One sentence or two each, with the cure."""
     yield from _unprotected(federation, privacy)
-    yield from (told(end, federation.settings.train.epochs) for end in ends)
+    yield from (told(end, passes(federation.algorithm, federation.settings.train.epochs)) for end in ends)
     yield from _few_rows(federation)
     yield from _wide(federation)
     yield from _summed(federation)
@@ -37,9 +39,11 @@ def _unprotected(federation: Federation | MultiFederation, privacy: Sequence[Gua
             '{ mechanism = { name = "gaussian", clip = 1.0, sigma = "auto" } } and a budget.'
         )
     own = [name for name in bare["columns"] if name in labelled]
+    _, driven = crossing(federation.algorithm, federation.settings.config)
     if own:
-        yield f"epsilon is infinite for the columns of {_names(own)}: what a label owner sends follows them."
-    if bare["labels"]:
+        why = "what a label owner sends follows them" if driven else "they are added in without noise"
+        yield f"epsilon is infinite for the columns of {_names(own)}: {why}."
+    if bare["labels"] and driven:
         yield (
             f"epsilon is infinite for the labels of {_names(bare['labels'])}: what is sent follows them. Randomized "
             "response on labels bounds that, where they are classes."

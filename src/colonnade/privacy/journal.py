@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.core.lock import hold
 from colonnade.core.release import DpEvent
 from colonnade.errors import ConfigError
 
@@ -36,17 +37,15 @@ class Claim:
     """This process's right to release what a journal counts; it ends with the last account that holds it."""
 
     def __init__(self, path: Path) -> None:
-        import fcntl
-
-        self.file = _lock_of(path).open("a")
+        rule = f"The budget in {path} is counted by one process at a time"
         try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self.file.close()
-            raise ConfigError(
-                f"The budget in {path} is counted by one process at a time, and another one releases under it now: a "
-                "training run, a prediction or a service. Wait for its end, or stop it."
-            ) from None
+            self.file = hold(
+                _lock_of(path),
+                f"{rule}, and another one releases under it now: a training run, a prediction or a service. Wait for "
+                "its end, or stop it.",
+            )
+        except OSError as error:
+            raise ConfigError(f"{rule}, and its folder takes no lock: {error.strerror}. Make it so.") from None
 
     def __del__(self) -> None:
         if hasattr(self, "file"):

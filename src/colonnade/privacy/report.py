@@ -89,7 +89,7 @@ def for_labels(party: str, event: DpEvent, releases: Iterable[str]) -> Guarantee
     note = "label-DP of the training rows, pure; says nothing about columns"
     statement = Statement("anybody", "one row's label replaced", "randomized response", epsilon, 0.0, note)
     drawn = Release("labels", describe(event), 1)
-    return Guarantee(party, "labels", (drawn,), (statement,), notes=(f"covers {', '.join(releases)}",))
+    return Guarantee(party, "labels", (drawn,), (statement,), notes=(f"covers {', '.join(releases) or 'predictions'}",))
 
 
 def for_columns(party: str, account: Account, *, seeded: bool = False, reader: str = READER) -> Guarantee:
@@ -195,8 +195,10 @@ def describe(event: DpEvent) -> str:
             )
         case randomized_response.KIND:
             return f"randomized response over {about['classes']} classes"
-        case kind if kind.startswith("summed ("):
+        case "summed (secure aggregation)":
             return "masked: only the sum over all parties can be read"
+        case kind if kind.startswith("summed ("):
+            return f"encrypted{kind.removeprefix('summed')}: the key holder can read the sum over the other parties"
     if event == PUBLIC:
         return "public: nothing about data"
     if costs_nothing(event):

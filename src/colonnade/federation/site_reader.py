@@ -1,0 +1,139 @@
+"""A party's side of a prediction across machines: which of the rows asked for it holds, and its columns of them.
+
+`site_predict` has the protocol. Nothing is learned from a prediction, and no labels are needed: columns are prepared as
+in training, from the organisation's table as it is now, and its account and ledger go on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from colonnade.core import Done, Message, Party, Released, Request, Seat, serves
+from colonnade.datasets.labels import Labels
+from colonnade.federation.holdings import Holding, Holdings
+from colonnade.federation.member import Member, own_holdings
+from colonnade.federation.party_file import Own
+from colonnade.federation.run_directory import RunDirectory
+from colonnade.federation.saves import numbers
+
+if TYPE_CHECKING:
+    from colonnade.federation.site import Site
+
+DIGEST = 16
+ASKED_IDS, HELD, ASKED_ROWS = "asked_ids", "held", "asked_rows"
+REVEALS = {
+    ASKED_IDS: "which ids are to be predicted: digests, which whoever guesses an id can compare",
+    HELD: "which of the ids asked for this party holds",
+    ASKED_ROWS: "which of this party's rows are to be predicted next",
+}
+State = dict[str, Any]
+Strings = NDArray[np.str_]
+
+
+class Looked(Message):
+    held: Released | None  # the places in what was asked for, of the rows that it holds; None where it was not told
+
+
+class Look(Request[Looked]):
+    run: str
+    number: int  # of the checkpoint
+    outputs: int
+    digests: Released | None  # of the ids; None: those that an alignment found
+
+
+class Take(Request[Done]):
+    rows: Released  # of those it holds
+
+
+class Enough(Request[Done]):
+    """That was all."""
+
+
+class Reader(Party):
+    """Answers for an organisation which rows it holds, and makes its feature owner answer for some of them."""
+
+    def __init__(self, seat: Seat, site: Site) -> None:
+        super().__init__(seat)
+        self.site, self.serves_for = site, {site.own.driver}
+
+    @serves
+    def look(self, request: Look) -> Looked:
+        site = self.site
+        self.expect(site.member is None, "it takes part in a run already")
+        folder = site.clerk.folder(request.run)
+        self.expect(request.number in numbers(RunDirectory(folder)), f"it has no checkpoint {request.number} of it")
+        known, columns = own_rows(site.own, RunDirectory(folder).fitted(site.own.name, json.loads))
+        if request.digests is None:
+            rows, told = site.id_owner.common_rows if site.id_owner is not None else None, None
+            self.expect(rows is not None, "it was given no ids, and no alignment found any")
+            assert rows is not None
+            wanted = np.sort(known)[rows]
+        else:
+            mine = {digest: place for place, digest in enumerate(digests_of(site.own, known))}
+            asked = request.digests.tensor
+            fits = asked.dtype == torch.uint8 and asked.dim() == 2 and asked.shape[1] == DIGEST
+            self.expect(fits, f"digests are {DIGEST} bytes each")
+            found = [mine.get(bytes(one), -1) for one in asked.cpu().numpy()]
+            wanted = known[[place for place in found if place >= 0]]
+            held = torch.tensor([place for place, row in enumerate(found) if row >= 0], dtype=torch.int64)
+            told = self.outbox.release(held, HELD)
+        if len(wanted):
+            part = Holdings(
+                {site.own.name: Holding(columns(wanted))}, wanted, {"predict": torch.arange(len(wanted))},
+                site.own.driver, Labels(site.own.driver, "classification"),
+            )  # fmt: skip
+            site.join(Member(site.own, part, request.outputs, folder, device=site.device, loaded=request.number))
+        return Looked(told)
+
+    @serves
+    def take(self, request: Take) -> Done:
+        member, rows = self.site.member, request.rows.tensor.cpu()
+        self.expect(member is not None, "it holds no row that was asked for")
+        assert member is not None
+        known = len(member.holdings.ids)
+        fits = rows.dtype == torch.int64 and rows.dim() == 1 and len(rows) > 0
+        self.expect(fits and bool(((rows >= 0) & (rows < known)).all()), f"it has rows 0 to {known - 1}")
+        member.batches.splits = {"predict": rows}
+        return Done()
+
+    @serves
+    def enough(self, request: Enough) -> Done:  # noqa: ARG002
+        if self.site.member is not None:
+            self.site.member.settle_accounts()
+            self.site.leave()
+        return Done()
+
+
+def own_rows(own: Own, fitted: State) -> tuple[Strings, Callable[[Strings], torch.Tensor]]:
+    """The ids in an organisation's table as it is now, and its columns of some of them, prepared as in training."""
+    from colonnade.datasets.preprocess import Preprocessor
+    from colonnade.datasets.table import read_table
+
+    if own.settings.data.dataset is not None:
+        whole = own_holdings(own, None)
+        features, index = whole.parties[own.name].features, {one: at for at, one in enumerate(whole.ids.tolist())}
+        assert features is not None
+        return whole.ids, lambda ids: features[[index[one] for one in ids.tolist()]]
+    prepared = Preprocessor.from_state(fitted["columns"])
+    names = tuple(column["name"] for column in fitted["columns"]["columns"])
+    table_file = own.settings.parties[own.name].table
+    assert table_file is not None
+    table = read_table(table_file, owner=own.name, id=own.settings.data.id, columns=names)
+    return table.ids, lambda ids: prepared.transform(table.in_order(ids))
+
+
+def has_columns(own: Own, fitted: State) -> bool:
+    public = own.settings.data.dataset is not None
+    return own_holdings(own, None).parties[own.name].features is not None if public else "columns" in fitted
+
+
+def digests_of(own: Own, ids: Strings) -> list[bytes]:
+    key = own.agreed.encode()
+    return [hashlib.blake2b(one.encode(), key=key, digest_size=DIGEST).digest() for one in ids.tolist()]
