@@ -119,7 +119,7 @@ def test_rows_that_a_party_lacks_are_named(tmp_path: Path) -> None:
     given = frames()
     given["lab"] = given["lab"].iloc[1:]
     gone = frames()["lab"]["patient"].iloc[0]
-    with pytest.raises(DataError, match=r"'lab' lacks 1 of the ids asked for\. Remove"):
+    with pytest.raises(DataError, match=r"'lab' lacks 1 of the ids asked for\. Ask for rows that all parties hold"):
         load(tmp_path / "run", ids=[gone], frames=given)
 
 
@@ -152,3 +152,16 @@ def test_what_crosses_after_training_is_written_down_beside_the_training(tmp_pat
     assert (lab / "ledger.jsonl").read_text() == training
     Federation.from_toml(tmp_path / "tables" / "federation.toml").fit(tmp_path / "run", resume=True)
     assert len((lab / "ledger-after.jsonl").read_text().splitlines()) == 2
+
+
+def test_who_loads_a_run_cuts_nothing_off_that_is_being_trained(tmp_path: Path) -> None:
+    federation().fit(tmp_path / "run")
+    ledger = tmp_path / "run" / "parties" / "lab" / "ledger.jsonl"
+    ledger.write_text(whole := ledger.read_text() + '{"since": "the last checkpoint"}\n')
+    again = load(tmp_path / "run", frames=frames())
+    assert ledger.read_text() == whole
+    assert again.ledgers["lab"].total("out") == federation_total(tmp_path / "run", "lab")
+
+
+def federation_total(run: Path, party: str) -> int:
+    return int(json.loads((run / "summary.json").read_text())["bytes"][party]["out"])

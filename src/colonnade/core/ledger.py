@@ -94,16 +94,20 @@ class Ledger:
 
     def rewind(self, path: Path, state: dict[str, Any]) -> None:
         """Cut the file back to a checkpoint's position, so that a resumed run does not count twice."""
-        position = int(state["position"])
-        self.written = 0
+        self.recall(state)
+        position, self.written = self.written, 0
         if path.exists():
             with path.open("r+b") as file:
                 end = 0
                 while self.written < position and file.readline().endswith(b"\n"):
                     self.written, end = self.written + 1, file.tell()
                 file.truncate(end)
-        self.entries.clear()
         self._path, self._most = path, MOST
+
+    def recall(self, state: dict[str, Any]) -> None:
+        """Totals as they were at a checkpoint; files stay as they are."""
+        self.entries.clear()
+        self.written = int(state["position"])
         self._bytes.clear()
         self._bytes.update({(way, peer): n for way, peer, n in state["bytes"]})
 

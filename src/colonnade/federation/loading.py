@@ -54,13 +54,13 @@ def load(
         )
     if settings.data.dataset is not None and frames is None:
         federation = Federation(settings, from_dataset(settings), record=record)
-        run.restore(federation)
+        run.read(federation)
     else:
         settings = _moved(settings, tables)
         if ids is None:
             held = tables_of(settings, frames) if frames is not None else read_tables(settings)
             federation = Federation(settings, from_tables(settings, held), record=record)
-            run.restore(federation)
+            run.read(federation)
         else:
             federation = _to_predict(run, settings, ids, frames, record=record)
     run.follow(federation)
@@ -107,7 +107,7 @@ def load_multi(
     settings = run.settings()
     if ids is None or settings.data.dataset is not None:
         federation = MultiFederation.from_settings(settings)
-        run.restore(federation)
+        run.read(federation)
     else:
         settings = _moved(settings, tables)
         fitted = {name: run.fitted(name, json.loads) for name in {**settings.parties, **settings.label_owners}}

@@ -142,7 +142,13 @@ class RunDirectory:
         return (self.path / MARK).exists()
 
     def restore(self, federation: Trained) -> None:
-        """Continue from the last checkpoint that all parties saved."""
+        """Continue from the last checkpoint that all parties saved: what ledgers hold beyond it is cut off."""
+        for name, state in self.read(federation).items():
+            federation.seats[name].ledger.rewind(self.party(name) / "ledger.jsonl", state)
+
+    def read(self, federation: Trained) -> dict[str, Any]:
+        """The last checkpoint that all parties saved, and where it says that their ledgers stood. Nothing is changed
+        here: somebody may be training in this very folder."""
         mark = self.mark()
         if _fingerprint(federation) != mark["rows"]:
             raise CheckpointError(
@@ -156,10 +162,11 @@ class RunDirectory:
                     "its training rows, changed. Undo the change, or start a new run."
                 )
         self.load(federation, mark)
-        for name, seat in federation.seats.items():
-            state = checkpoint.read(self._checkpoint(name, mark))["seat"]["ledger"]
-            seat.ledger.rewind(self.party(name) / "ledger.jsonl", state)
         federation.batches.done = mark["step"]
+        stood = {name: checkpoint.read(self._checkpoint(name, mark))["seat"]["ledger"] for name in federation.seats}
+        for name, state in stood.items():
+            federation.seats[name].ledger.recall(state)
+        return stood
 
     def mark(self) -> dict[str, Any]:
         """Of the newest checkpoint."""
