@@ -107,7 +107,7 @@ def test_a_run_is_seen_from_before_its_first_batch_to_its_end(tmp_path: Path) ->
             assert inside["words"].startswith("2 of 12 batches, epoch 1, loss 0.")
             training.pass_by(2)
             soon(lambda: training.at == 6)
-            soon(lambda: state(page)["version"] > before["version"] + 1)
+            soon(lambda: state(page)["version"] > before["version"])
             soon(lambda: "1 epoch" in state(page)["main"])
             first = state(page)
             assert first["finished"] is False
