@@ -1,5 +1,6 @@
 # make demo    organisations align, choose partners and train over columns they never share
 # make test    all tests on all cores, with line coverage
+# make test-all  the same, and the longer ones over FLARE's simulator (minutes more)
 # make check   ruff and mypy --strict
 # make bench   ratios, measured side by side in one run
 # make fuzz    200,000 mutated frames and mutated ciphertexts against the decoder (minutes)
@@ -12,13 +13,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench fuzz docs format clean
+.PHONY: demo test test-all check bench fuzz docs format clean
 
 demo: $(READY)
 	$(BIN)/colonnade demo
 
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=term
+
+test-all: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m ""
 
 check: $(READY)
 	$(BIN)/ruff check .

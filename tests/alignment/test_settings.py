@@ -25,7 +25,7 @@ def test_a_learner_must_take_part() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"ids": "fuzzy"}, 'AlignmentSettings.ids must be one of "exact", "normalised"; found \'fuzzy\''),
+        ({"ids": "fuzzy"}, r'\[alignment\]: ids must be one of "exact", "normalised"; found \'fuzzy\''),
         ({"duplicates": "last"}, 'duplicates must be one of "refuse", "first"'),
         ({"reveal": "all"}, 'reveal must be one of "rows", "count"'),
         ({"learners": "clinic"}, r"\[alignment\] learners must be a list of party names, each once; found 'clinic'"),

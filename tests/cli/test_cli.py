@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.called import Caller
 from tests.federation.small import write
+from typer.utils import get_params_from_function
 
 import colonnade
 from colonnade.cli import app
 
 OPTIONS = {
     "demo": ["--out", "--quiet"],
-    "init": ["--yes", "--out", "--force", "[CSV]..."],
+    "init": ["--label", "--yes", "--out", "--force", "[CSV]..."],
     "align": ["--count", "--out", "--json", "--quiet", "FEDERATION.toml"],
     "select": ["--keep", "--method", "--bins", "--write", "--out", "--json", "--quiet", "FEDERATION.toml"],
     "plan": ["--batches", "--bandwidth", "--latency", "--seed", "--engine", "--json", "FEDERATION.toml"],
@@ -46,6 +49,14 @@ def test_the_commands_are_these(call: Caller) -> None:
     assert helped.code == 0
     for part in (*OPTIONS, "--version", "Exit codes", "colonnade demo"):
         assert part in helped.out
+
+
+@pytest.mark.parametrize("command", app.registered_commands, ids=list(OPTIONS))
+def test_help_takes_no_table_of_a_file_for_markup(command: Any) -> None:
+    """[data] in a help text must be written \\[data], or it is not shown."""
+    words = [param.default.help or "" for param in get_params_from_function(command.callback).values()]
+    written = "\n".join([command.callback.__doc__, *words])
+    assert set(re.findall(r"(?<!\\)\[/?([a-z_]+)\]", written)) <= {"bold"}
 
 
 @pytest.mark.parametrize("command", OPTIONS)

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from tests.cli.called import Caller
 from tests.planning.three import frames
@@ -116,3 +117,25 @@ def test_bad_arguments(arguments: list[str], words: str, call: Caller, folder: P
 def test_an_empty_folder(call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert "There is no table in this folder" in call.fails(2, "init")
+
+
+def test_the_label_may_be_named(call: Caller, folder: Path) -> None:
+    pytest.importorskip("coincurve")
+    assert call("init", "--yes", "--label", "clinic.age").code == 0
+    settings = Settings.from_toml(folder / "federation.toml")
+    assert (settings.parties["clinic"].label, settings.data.task) == ("age", "regression")
+    assert "it is in no table" in call.fails(2, "init", "--yes", "--force", "--label", "nothing")
+    assert Settings.from_toml(folder / "federation.toml").parties["clinic"].label == "age"  # as it was
+
+
+def test_what_the_tables_should_be_is_said(call: Caller, folder: Path) -> None:
+    pytest.importorskip("coincurve")
+    clinic = pd.read_csv(folder / "clinic.csv", dtype=str)
+    clinic["churned"] = ["yes", None] * (len(clinic) // 2)
+    clinic["visits"] = ["?", *map(str, range(1, len(clinic)))]
+    clinic["patient"] = clinic["patient"].str.lower().where(clinic.index < 20, clinic["patient"])
+    clinic.to_csv(folder / "clinic.csv", index=False)
+    said = " ".join(call("init", "--yes").out.split())
+    assert "clinic.csv: 'churned' sounds like a label, and 54 of 108 rows have none." in said
+    assert "'clinic': the column 'visits' has 1 cells that are no numbers" in said
+    assert "would be, if all wrote ids alike" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
@@ -75,6 +76,20 @@ def test_resume_continues_the_latest_run_of_that_file(
 def interrupt(event: Any) -> None:
     if isinstance(event, dict):
         raise KeyboardInterrupt
+
+
+def test_ctrl_c_ends_without_a_traceback_and_says_how_to_go_on(
+    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, folder = write(tmp_path), tmp_path / "run"
+    with monkeypatch.context() as patched:
+        module = sys.modules["colonnade.cli.run"]  # as a name, it is the command
+        patched.setattr(module, "progress_of", lambda *_, **__: contextlib.nullcontext(interrupt))
+        stopped = call("run", path, "--out", folder)
+    assert stopped.code == 130
+    assert "Traceback" not in stopped.err
+    assert f"colonnade run {path} --out {folder} --resume" in stopped.err
+    assert call("run", path, "--out", folder, "--resume").code == 0
 
 
 def test_what_cannot_be_run_is_one_message_and_code_2(call: Caller, finished: Path, tmp_path: Path) -> None:

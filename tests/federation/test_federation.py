@@ -262,10 +262,17 @@ def test_categories_and_gaps_train(settings: Any) -> None:
 
 
 def test_frames_that_fit_no_party_are_refused() -> None:
-    with pytest.raises(DataError, match=r"Exactly one party must name its label column .*; found none"):
+    with pytest.raises(DataError, match=r"No frame has the label column 'diagnoses' \(did you mean 'diagnosis'\?\)"):
         Federation.from_frames(frames(), id="patient", label="diagnoses", settings=quick())
     with pytest.raises(DataError, match=r"'clinic' has no column 'person', named as its id"):
         Federation.from_frames(frames(), id="person", label="diagnosis", settings=quick())
+    with pytest.raises(ConfigError, match=r"settings is a mapping of tables; found 'f.toml'\. .*Federation\.from_toml"):
+        Federation.from_frames(frames(), id="patient", label="diagnosis", settings="f.toml")  # type: ignore[arg-type]
+
+
+def test_one_id_as_text_is_not_taken_for_its_letters() -> None:
+    with pytest.raises(DataError, match=r"The ids to predict are a list; found the text 'P001'\. Write \['P001'\]"):
+        federation().predict("P001")
 
 
 def test_a_recorded_federation_keeps_what_reached_each_party() -> None:

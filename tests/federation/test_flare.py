@@ -32,8 +32,17 @@ def test_a_job_brings_no_code_and_no_settings(tmp_path: Path) -> None:
     paths = [one["path"] for one in client["components"]] + [one["executor"]["path"] for one in client["executors"]]
     server = json.loads((job / "app/config/config_fed_server.json").read_text())
     paths += [one["path"] for one in server["components"] + server["workflows"]]
-    assert sorted(paths) == sorted(engine.ALLOWED)
+    assert sorted([*paths, engine.SERVING]) == sorted(engine.ALLOWED)
     assert server["components"][0]["args"] == {"driver": "clinic", "run": "run", "resume": False}
+
+
+def test_a_job_that_serves_says_so_and_names_the_class_that_can(tmp_path: Path) -> None:
+    """Where to listen, and for whom, is no part of it."""
+    job = engine.write_job(tmp_path / "job", driver="clinic", sites=2, run="run", serve=True)
+    client = json.loads((job / "app/config/config_fed_client.json").read_text())
+    assert client["components"] == [{"id": "member", "path": engine.SERVING, "args": {}}]
+    server = json.loads((job / "app/config/config_fed_server.json").read_text())
+    assert server["components"][0]["args"] == {"driver": "clinic", "run": "run", "resume": False, "serve": True}
 
 
 def test_sites_have_their_own_files_and_nobody_elses(tmp_path: Path) -> None:
@@ -113,6 +122,7 @@ def test_without_flare_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         engine.require()
 
 
+@pytest.mark.long
 def test_a_federation_in_the_simulator_is_the_federation_in_one_process(tmp_path: Path) -> None:
     pytest.importorskip("nvflare", reason=WITHOUT)
     file = write(tmp_path / "all", settings=quick(federation={"device": "cpu", "cohort": "off"}))
@@ -133,6 +143,7 @@ def test_a_federation_in_the_simulator_is_the_federation_in_one_process(tmp_path
     assert out.read_text() == mine.to_frame().rename(columns={"id": "patient"}).to_csv(index=False)
 
 
+@pytest.mark.long
 def test_a_run_in_the_simulator_whose_sites_saved_at_different_steps_is_resumed(tmp_path: Path) -> None:
     """As after a kill while they saved: the driver has a checkpoint that the laboratory has not."""
     pytest.importorskip("nvflare", reason=WITHOUT)

@@ -58,10 +58,20 @@ def test_the_driver_tells_the_server_only_how_it_ended_and_its_organisation_why(
 
     folders(tmp_path)
     every = sites(tmp_path)
-    member = Member()
-    member._drive(every["clinic"], lines_of("clinic", every), "run", False)
+    member, wish = Member(), {"run": "run", "resume": False, "predict": ""}
+    member._drive(every["clinic"], lines_of("clinic", every), wish)
     assert member.state == DONE
-    member._drive(every["clinic"], lines_of("clinic", every), "run", False)  # the laboratory is prepared already
+    member._drive(every["clinic"], lines_of("clinic", every), wish)  # the laboratory is prepared already
     assert member.state == b"failed (PartyError)"
     about = json.loads((tmp_path / "clinic" / "runs" / FAILURE).read_text())
     assert (about["error"], about["party"], about["cause"]) == ("PartyError", "lab", "it takes part in a run already")
+
+
+def test_a_job_makes_only_the_class_that_can_serve_listen(tmp_path: Path) -> None:
+    from colonnade.federation.flare_members import FAILURE, Member
+
+    folders(tmp_path)
+    member = Member()
+    member._drive(sites(tmp_path)["clinic"], {}, {"run": "run", "resume": False, "predict": "", "serve": True})
+    assert member.state == b"failed (ConfigError)"
+    assert "names another class" in json.loads((tmp_path / "clinic" / "runs" / FAILURE).read_text())["message"]

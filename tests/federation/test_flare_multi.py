@@ -34,6 +34,7 @@ def test_sites_have_their_own_files_and_nobody_elses(tmp_path: Path) -> None:
         assert [other for other in EVERY if f"{other}.csv" in text] == ([] if name == SERVER else [name])
 
 
+@pytest.mark.long
 def test_in_the_simulator_it_is_the_federation_of_one_process(tmp_path: Path) -> None:
     pytest.importorskip("nvflare", reason=WITHOUT)
     pytest.importorskip("coincurve", reason='private alignment needs pip install "colonnade[crypto]"')

@@ -20,6 +20,7 @@ from colonnade.federation.party_file import (
     read_own,
     write_agreed,
     write_own,
+    write_serve,
 )
 
 RULES = {
@@ -125,3 +126,31 @@ def test_who_drives_is_who_has_the_labels(tmp_path: Path) -> None:
     assert driver_of(Settings.from_mapping({"data": {"dataset": "digits", "labels_at": "owner"}})) == "owner"
     with pytest.raises(ConfigError, match="Exactly one party must name its label column"):
         driver_of(Settings.from_mapping({"parties": {"a": {}, "b": {}}}))
+
+
+def test_only_who_drives_may_listen_and_only_its_own_file_says_so(tmp_path: Path) -> None:
+    folders(tmp_path)
+    assert read_own(tmp_path / "clinic" / OWN).serve is None
+    write_serve(tmp_path / "clinic" / OWN, {"port": 0, "token_file": "token.txt"})
+    before = fingerprint(read_own(tmp_path / "clinic" / OWN).settings)
+    write_serve(tmp_path / "clinic" / OWN, {"port": 9000, "token_file": "token.txt"})
+    own = read_own(tmp_path / "clinic" / OWN)
+    assert own.serve is not None
+    assert (own.serve.port, own.serve.token_file) == (9000, str(tmp_path / "clinic" / "token.txt"))
+    assert fingerprint(own.settings) == before, "it is none of the others' business"
+    with pytest.raises(ConfigError, match=r"has \[serve\], and 'clinic' drives"):
+        write_serve(tmp_path / "lab" / OWN, {})
+    path = tmp_path / "clinic" / OWN
+    text = path.read_text().split("[serve]")[0]
+    for wrong, said in (("[serve]\nprt = 1", "did you mean 'port'"), ("[serve]\nport = 70000", "at most 65535")):
+        path.write_text(f"{text}\n{wrong}\n")
+        with pytest.raises(ConfigError, match=said):
+            read_own(path)
+    path.write_text(f"serve = 3\n{text}")
+    with pytest.raises(ConfigError, match="must be a table"):
+        read_own(path)
+    agreed = tmp_path / "clinic" / AGREED
+    agreed.write_text(agreed.read_text() + "\n[serve]\nport = 1\n")
+    (tmp_path / "clinic" / OWN).write_text(text)
+    with pytest.raises(ConfigError, match=r"agreed among all, and has \[serve\]"):
+        read_own(tmp_path / "clinic" / OWN)

@@ -96,3 +96,21 @@ def test_words_name_the_party_the_epoch_and_the_cure() -> None:
         "sigma",
     ):
         assert part in words, words
+
+
+KNN = {"name": "knn", "aggregation": "plain"}
+
+
+@pytest.mark.filterwarnings("ignore:knn with plain aggregation")
+def test_where_nothing_is_trained_epochs_cost_nothing() -> None:
+    def built(epochs: int, sigma: Any, epsilon: float = 4.0) -> Federation:
+        rules = {"distances": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": sigma}}}
+        return federation(algorithm=KNN, train={"epochs": epochs}, parties=parties(epsilon, rules))
+
+    assert budget_ends(built(100, 4.0)) == []
+    noise = [repr(built(epochs, "auto").seats["lab"].outbox.rule("distances").mechanism) for epochs in (1, 100)]
+    assert noise[0] == noise[1]
+    (end,) = budget_ends(built(100, 1.0))
+    assert (end.purpose, end.times) == ("validation", 0)
+    assert "ends in the validation at the end: 9 of its validation rows" in told(end, 0)
+    assert "epochs" not in told(end, 0)

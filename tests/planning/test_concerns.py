@@ -50,3 +50,10 @@ def test_of_several_label_owners_all_are_named() -> None:
     words = said(small_multi.federation())
     assert "labels of 'north', 'south'" in words
     assert "columns of 'lab', 'scan'" in words
+
+
+@pytest.mark.filterwarnings("ignore:knn with plain aggregation")
+def test_where_nothing_that_is_sent_follows_labels_they_are_no_concern() -> None:
+    words = said(federation(algorithm={"name": "knn", "aggregation": "plain"}))
+    assert "columns of 'clinic': they are added in without noise" in words
+    assert "labels of" not in words

@@ -68,12 +68,38 @@ def test_the_task(column: Column, task: str) -> None:
 
 def test_how_rows_fit() -> None:
     later = table("late", first=10, x=numbers())
-    assert guesses.overlap([CLINIC, LAB], "person") == guesses.Overlap((40, 40), 40)
+    assert guesses.overlap([CLINIC, LAB], "person") == guesses.Overlap((40, 40), 40, 40)
     assert guesses.overlap([CLINIC, LAB], "person").is_same
     found = guesses.overlap([CLINIC, later], "person")
     assert (found.common, found.is_same) == (30, False)
     with pytest.raises(DataError, match="No value of 'person' is in all tables"):
         guesses.overlap([CLINIC, table("other", first=100, x=numbers())], "person")
+
+
+def test_ids_that_differ_in_capitals_and_spaces_alone_are_counted() -> None:
+    shouted = Seen(
+        Path("lab.csv"), LAB.frame.assign(person=[f" p{n:03d}" for n in range(30)] + [f"P{n}" for n in "abcdefghij"])
+    )
+    with pytest.raises(DataError, match="30 would be, if all wrote capitals and spaces alike"):
+        guesses.overlap([CLINIC, shouted], "person")
+    half = Seen(Path("lab.csv"), LAB.frame.assign(person=[f"{'p' if n < 10 else 'P'}{n:03d}" for n in range(ROWS)]))
+    found = guesses.overlap([CLINIC, half], "person")
+    assert (found.common, found.alike) == (30, 40)
+
+
+def test_a_label_with_gaps_is_passed_over_and_named() -> None:
+    gaps = table("bank", churned=["yes", ""] * 20, paid=[0, 1] * 20)
+    assert guesses.guess_label([gaps], "person") == (gaps, "paid")
+    assert [(seen, column.name, column.gaps) for seen, column in guesses.passed_over([gaps, LAB], "person")] == [
+        (gaps, "churned", 20)
+    ]
+
+
+def test_a_few_words_among_numbers_are_told() -> None:
+    calls = [str(n) for n in range(ROWS)]
+    mixed = table("telco", calls=["?", *calls[1:]], plan=["a", "1"] * 20, age=["", *calls[1:]], paid=["?", *calls[1:]])
+    assert list(guesses.categories(mixed, "person", "paid")) == ["calls"]
+    assert "has 1 cells that are no numbers" in guesses.categories(mixed, "person", "paid")["calls"]
 
 
 def test_what_is_no_use_is_left_out() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from pathlib import Path
 
@@ -48,3 +49,10 @@ def test_every_setting_has_a_word() -> None:
         assert "#" in line or not is_setting or line.startswith("columns"), line
     assert "colonnade plan two.toml" in text
     assert '# left out: "od\\"d\\u000a" has one value only' in text
+
+
+@pytest.mark.parametrize(("width", "activation"), [(2, "tanh"), (3, "tanh"), (4, None)])
+def test_few_numbers_a_row_do_not_end_in_a_relu(width: int, activation: str | None) -> None:
+    few = dataclasses.replace(answers(), width=width)
+    settings = Settings.from_mapping(tomllib.loads(write(few, Path("/data"), "federation.toml")))
+    assert settings.model.get("activation") == activation

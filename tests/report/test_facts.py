@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from colonnade.errors import CheckpointError
+from colonnade.federation import load
+from colonnade.federation.guarantees import of_run
+from colonnade.federation.run_directory import RunDirectory, to_json
 from colonnade.report.facts import read
 
 
@@ -19,7 +22,9 @@ def test_facts_of_a_finished_run_are_those_of_its_files(noisy: Path) -> None:
     assert facts.finished
     assert facts.summary == summary
     assert facts.metrics == lines
-    assert facts.privacy == summary["privacy"]
+    assert [(one["party"], one["protects"]) for one in facts.privacy] == [
+        (one["party"], one["protects"]) for one in summary["privacy"]
+    ]
     assert facts.traffic == summary["bytes"]
     assert facts.sent == sum(one["out"] for one in summary["bytes"].values())
     assert (facts.rounds, facts.epochs, facts.seconds) == (summary["rounds"], 3, summary["seconds"])
@@ -32,6 +37,21 @@ def test_facts_of_a_finished_run_are_those_of_its_files(noisy: Path) -> None:
         assert part
     assert all(address.startswith("data:image/") for address in facts.pictures.values())
     assert facts.pictures
+
+
+def test_what_was_released_since_training_is_counted_as_colonnade_privacy_does(noisy: Path, tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    run = tmp_path / "run"
+    shutil.copytree(noisy, run)
+    before = {(one["party"], one["protects"]): one for one in read(run).privacy}
+    assert list(before.values()) == json.loads(to_json([one.to_json() for one in of_run(RunDirectory(run))]))
+    load(run).predict(["P000"])
+    after = {(one["party"], one["protects"]): one for one in read(run).privacy}
+    assert after["lab", "columns"]["budget"]["spent"] > before["lab", "columns"]["budget"]["spent"]
+    assert after["clinic", "labels"] == before["clinic", "labels"]
+    shutil.rmtree(run / "parties" / "lab")  # it keeps its folder to itself: what the summary says of it is all there is
+    told = {(one["party"], one["protects"]): one for one in read(run).privacy}
+    assert told["lab", "columns"] in json.loads((run / "summary.json").read_text())["privacy"]
 
 
 def test_what_is_optional_is_empty_where_it_is_missing(plain: Path) -> None:

@@ -51,7 +51,7 @@ def test_rows_are_those_of_predict_and_all_can_be_asked_for(finished: Path) -> N
     np.testing.assert_allclose(scores(rows), expected.scores, rtol=1e-5)
     assert {tuple(row.scores) for row in rows} == {("ill", "well")}
     assert {(row.answered, row.missing) for row in rows} == {(("clinic", "lab"), ())}
-    assert (source.unknown(ids), source.unknown(["X", "P001", "", "P0010"])) == (0, 3)
+    assert (source.lacking(ids), source.lacking(["X", "P001", "", "P0010"])) == (set(), {"X", "", "P0010"})
     assert (source.label_owner, source.parties) == ("clinic", ["clinic", "lab"])
     assert source.heartbeat() == {"clinic": True, "lab": True}
 
@@ -65,9 +65,9 @@ def test_a_changed_table_is_read_and_a_broken_one_is_not_used(finished: Path, tm
     for name, frame in given.items():
         extra = frame.iloc[:1].assign(patient="new")
         touch(folder / f"{name}.csv", pd.concat([frame, extra]))
-    assert source.unknown(["new"]) == 1
+    assert len(source.lacking(["new"])) == 1
     assert source.refresh()
-    assert source.unknown(["new"]) == 0
+    assert len(source.lacking(["new"])) == 0
     assert source.ask(["P001"])[0].scores["ill"] == pytest.approx(before)
     touch(folder / "lab.csv", given["lab"].drop(columns="zinc"))
     assert not source.refresh()
@@ -88,7 +88,7 @@ def test_rows_that_a_party_lacks_say_so_where_that_is_allowed(tmp_path: Path) ->
     whole, partly = source.ask(["P008", "P007"])
     assert (whole.answered, whole.missing) == (("clinic", "lab"), ())
     assert (partly.answered, partly.missing) == (("clinic",), ("lab",))
-    assert source.unknown(["nobody"]) == 1
+    assert len(source.lacking(["nobody"])) == 1
 
 
 def test_with_several_label_owners_one_of_them_asks(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_with_several_label_owners_one_of_them_asks(tmp_path: Path) -> None:
         np.testing.assert_allclose(scores(rows), expected.scores, rtol=1e-5)
         assert source.label_owner == (owner or "north")
         assert source.heartbeat() == {"lab": True, "scan": True}
-        assert source.unknown(["P149", "P150"]) == 1
+        assert len(source.lacking(["P149", "P150"])) == 1
     with pytest.raises(ConfigError, match="is no label owner here"):
         Source(tmp_path / "run", owner="east")
 

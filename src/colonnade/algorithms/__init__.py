@@ -44,7 +44,6 @@ __all__ = [
     "find",
     "knn",
     "multi_vfl",
-    "passes",
     "splitnn",
     "vafl",
     "vfedcce",

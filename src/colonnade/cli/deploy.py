@@ -187,29 +187,45 @@ def predict_on_flare(folder: Path, rows: Path, engine: str, *, startup_kit: Path
     if engine not in ENGINES[1:]:
         raise ConfigError(f"--engine must be one of {', '.join(ENGINES)}; found {engine!r}.")
     if engine == "flare":
-        agreed = _kit(startup_kit) / AGREED
-        if not agreed.exists():
-            raise ConfigError(f"{agreed} is missing: copy the agreed file there.")
-        settings = _of_one_label_owner(Settings.from_toml(agreed))
+        settings = agreed_in(startup_kit)
         driver = driver_of(settings)
         ended = deploy(settings, _kit(startup_kit), folder.name, predict=rows.name)
         if ended != DONE:
             raise ColonnadeError(f"It ended as {ended}. Why is in {driver}'s own runs/failed.json, at its site.")
         console.print(f"The predictions are at '{driver}', in its own runs/{folder.name}/predictions/{rows.name}.")
         return None
+    work = rehearsed(folder, engine)
+    if not rows.is_file():
+        raise DataError(f"--rows names {rows}, and there is no such file.")
+    ask = simulate_prediction if engine == "flare-sim" else predict_on_this_machine
+    out = ask(settings_of(folder), work, folder.name, rows)
+    import pandas as pd
+
+    return pd.read_parquet(out) if out.suffix == ".parquet" else pd.read_csv(out, keep_default_na=False)
+
+
+def agreed_in(startup_kit: Path | None) -> Settings:
+    """What the lead's kit says was agreed."""
+    agreed = _kit(startup_kit) / AGREED
+    if not agreed.exists():
+        raise ConfigError(f"{agreed} is missing: copy the agreed file there.")
+    return _of_one_label_owner(Settings.from_toml(agreed))
+
+
+def rehearsed(folder: Path, engine: str) -> Path:
+    """Where the sites of a run are that was trained on this machine with an engine of FLARE's."""
     work = folder.with_name(f"{folder.name}.flare")
     there = work / ("sites" if engine == "flare-sim" else "kits")
     if not there.exists():
         raise ConfigError(
             f"{there} is missing, so {folder} was not trained with --engine {engine}. Use its own engine."
         )
-    if not rows.is_file():
-        raise DataError(f"--rows names {rows}, and there is no such file.")
-    ask = simulate_prediction if engine == "flare-sim" else predict_on_this_machine
-    out = ask(_of_one_label_owner(RunDirectory(folder).settings()), work, folder.name, rows)
-    import pandas as pd
+    return work
 
-    return pd.read_parquet(out) if out.suffix == ".parquet" else pd.read_csv(out, keep_default_na=False)
+
+def settings_of(folder: Path) -> Settings:
+    """Of a run that FLARE can predict with."""
+    return _of_one_label_owner(RunDirectory(folder).settings())
 
 
 def _of_one_label_owner(settings: Settings) -> Settings:

@@ -53,6 +53,9 @@ def init(
         typer.Argument(metavar="[CSV]...", help="One table per organisation: .csv, .csv.gz, .parquet; else all here."),
     ] = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("federation.toml"),
+    label: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="What to predict, as COLUMN or PARTY.COLUMN; else guessed.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take every guess.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
 ) -> None:
@@ -68,7 +71,7 @@ def init(
     if not tables and not yes:
         terminal.say(f"Tables here: {', '.join(path.name for path in paths)}.")
         paths = [path for path in paths if terminal.yes(f"Shall {path.name} take part?", default=True)]
-    answers = questions.ask(paths, questions.Silent(terminal) if yes else terminal)
+    answers = questions.ask(paths, questions.Silent(terminal) if yes else terminal, label)
     questions.check(answers, out.parent)
     write_text(out, write(answers, out.parent, str(out)))
     console.print(

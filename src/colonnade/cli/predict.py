@@ -34,6 +34,13 @@ Model = Annotated[
     typer.Option(metavar="MODEL", help="With several label owners: aggregated (the default), or own, the asker's."),
 ]
 
+Engine = Annotated[
+    str, typer.Option(help="in-process; or NVIDIA FLARE: flare-sim, flare-poc (both on this machine), flare (sites).")
+]
+StartupKit = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="With --engine flare: the lead's kit, by colonnade provision.")
+]
+
 
 def predict(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
@@ -42,19 +49,14 @@ def predict(
     table: Table = None,
     owner: Owner = None,
     model: Model = None,
-    engine: Annotated[
-        str,
-        typer.Option(help="in-process; or NVIDIA FLARE: flare-sim, flare-poc (both on this machine), flare (sites)."),
-    ] = "in-process",
-    startup_kit: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="With --engine flare: the lead's kit, by colonnade provision.")
-    ] = None,
+    engine: Engine = "in-process",
+    startup_kit: StartupKit = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Predict rows by id with a trained federation. Every party must hold the rows; they may be new since training.
 
-    Where a party may be missing ([federation] on_missing = "skip" or "stale"), the column degraded says who was.
+    Where a party may be missing (\\[federation] on_missing = "skip" or "stale"), the column degraded says who was.
     An id that occurs twice is asked for once, and pays once.
     """
     if out is not None and out.suffix not in (".csv", ".parquet"):

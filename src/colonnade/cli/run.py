@@ -28,7 +28,7 @@ from colonnade.core import Step
 from colonnade.errors import BudgetExhausted, ConfigError
 from colonnade.federation import MultiFederation, Settings
 from colonnade.federation.multi import federation_for
-from colonnade.federation.run_directory import SETTINGS, RunDirectory, to_json
+from colonnade.federation.run_directory import MARK, SETTINGS, RunDirectory, to_json
 from colonnade.report.live import Live
 
 
@@ -78,7 +78,7 @@ def run(
             federation = federation_for(Settings.from_toml(file), seed=seed)
             if page is not None:
                 page.expect(len(federation.batches), "rounds" if isinstance(federation, MultiFederation) else "batches")
-            with progress_of(federation, file.stem, quiet=quiet or json_) as bar:
+            with _resumable(file, folder), progress_of(federation, file.stem, quiet=quiet or json_) as bar:
 
                 def watch(event: Step | dict[str, Any]) -> None:
                     bar(event)
@@ -96,6 +96,18 @@ def run(
             console.print(f"The run is in [bold]{folder}[/bold]. Predict with: colonnade predict {folder} --rows FILE")
     if exhausted:
         raise BudgetExhausted(str(summary["stopped"]))
+
+
+@contextlib.contextmanager
+def _resumable(file: Path, folder: Path) -> Iterator[None]:
+    """Whoever presses Ctrl-C is told how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (folder / MARK).exists():
+            go_on = f"colonnade run {file} --out {folder} --resume"
+            error_console.print(f"Stopped. To go on from the last checkpoint: {go_on}", markup=False, soft_wrap=True)
+        raise
 
 
 @contextlib.contextmanager

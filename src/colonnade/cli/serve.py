@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
-import socket
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from colonnade.cli.console import a_run, console
-from colonnade.cli.predict import Model, Owner, Table, check_several, overrides
+from colonnade.cli.predict import Engine, Model, Owner, StartupKit, Table, check_several, overrides
 from colonnade.errors import ConfigError
 from colonnade.federation.run_directory import RunDirectory
 
 VARIABLE = "COLONNADE_TOKEN"
-SHORTEST = 16
-"""Characters of a token."""
 
 
 def serve(
@@ -40,6 +36,8 @@ def serve(
     table: Table = None,
     owner: Owner = None,
     model: Model = None,
+    engine: Engine = "in-process",
+    startup_kit: StartupKit = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log warnings only.")] = False,
 ) -> None:
     """Predict over HTTP, at the label owner: a service that asks the parties for the rows of given ids.
@@ -51,9 +49,21 @@ def serve(
     Tables are read again when their files change. A row answered from memory costs no budget.
 
     No id, label or score is ever logged. SIGTERM lets requests under way finish.
+
+    With --engine flare the label owner's site listens, as \\[serve] in its party.toml says, until this command ends.
     """
+    own = {"host": host, "port": port, "limit": limit, "rate": rate, "cache": cache, "window": window}
+    own |= {} if token_file is None else {"token_file": str(token_file.resolve())}
+    if engine != "in-process":
+        if table or owner or model:
+            raise ConfigError("--table, --as and --model are for --engine in-process; with FLARE a site has its own.")
+        from colonnade.cli.serve_sites import serve_on_flare
+
+        serve_on_flare(folder, engine, own, startup_kit=startup_kit, quiet=quiet)
+        return
     from colonnade.serving import service
     from colonnade.serving.desk import Desk
+    from colonnade.serving.door import check_reach, listen, url_of
     from colonnade.serving.limits import Limits
     from colonnade.serving.source import Source
 
@@ -61,18 +71,13 @@ def serve(
     settings = RunDirectory(a_run(folder)).settings()
     check_several(settings, owner, model)
     token = _token(token_file)
-    if token is None and not _loopback(host):
-        raise ConfigError(
-            f"--host {host} can be reached from other machines, and there is no token. Make one with openssl rand -hex "
-            "32 > token.txt and give --token-file token.txt; put something that speaks TLS in front."
-        )
+    check_reach(host, token, f"--host {host}", "give --token-file token.txt")
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("colonnade.serving").setLevel(logging.WARNING if quiet else logging.INFO)
-    with _listen(host, port) as listener:
+    with listen(host, port, f"--host {host} --port {port}") as listener:
         source = Source(folder, owner=owner, model=model, tables=overrides(table or [], settings.parties))
         desk = Desk(source, window=window / 1000, cache=cache)
-        where, at = listener.getsockname()[:2]
-        url = f"http://[{where}]:{at}" if ":" in where else f"http://{where}:{at}"
+        url = url_of(listener)
         console.print(
             f"{source.label_owner} predicts {len(source.index):,} rows with {', '.join(source.parties)} at {url}",
             markup=False,
@@ -80,46 +85,22 @@ def serve(
             soft_wrap=True,
         )
         if not quiet:
-            bearer = " -H 'Authorization: Bearer TOKEN'" if token else ""
-            body = '{"ids": ["ID"]}'
-            line = f"curl -s {url}/predict -H 'Content-Type: application/json'{bearer} -d '{body}'"
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            say_how(url, token=token is not None)
         service.serve(desk, Limits(limit, rate, token), listener)
+
+
+def say_how(url: str, *, token: bool) -> None:
+    bearer = " -H 'Authorization: Bearer TOKEN'" if token else ""
+    body = '{"ids": ["ID"]}'
+    line = f"curl -s {url}/predict -H 'Content-Type: application/json'{bearer} -d '{body}'"
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _token(file: Path | None) -> str | None:
     """From the file or the environment; none where neither says one."""
-    if file is None:
-        token, where = os.environ.get(VARIABLE), VARIABLE
-        if token is None:
-            return None
-    else:
-        where = f"--token-file {file}"
-        try:
-            token = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{where} cannot be read ({type(error).__name__}).") from None
-    token = token.strip()
-    if len(token) < SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
-        raise ConfigError(
-            f"{where} must hold one word of at least {SHORTEST} ASCII characters; found {len(token)}. "
-            "Make one: openssl rand -hex 32."
-        )
-    return token
+    from colonnade.serving.door import checked_token, token_in
 
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        raise ConfigError(
-            f"--host {host} --port {port} cannot be listened on: {error.strerror or error}. Choose another."
-        ) from None
+    if file is not None:
+        return token_in(file, f"--token-file {file}")
+    given = os.environ.get(VARIABLE)
+    return None if given is None else checked_token(given, VARIABLE)

@@ -105,7 +105,11 @@ def from_mapping(config: type[C], values: Mapping[str, Any], *, where: str) -> C
         key: tuple(value) if isinstance(value, list) and "tuple" in str(hints[key]) else value
         for key, value in values.items()
     }
-    return config(**ready)
+    try:
+        return config(**ready)
+    except ConfigError as error:  # in a file a setting is known by its table, which may say whose it is
+        told, own = str(error), f"{config.__name__}."
+        raise ConfigError(f"{where}: {told.removeprefix(own)}" if told.startswith(own) else told) from None
 
 
 def did_you_mean(word: str, known: list[str]) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.core.checks import did_you_mean
 from colonnade.datasets.cells import ids_as_text
 from colonnade.datasets.columns import choose_columns
 from colonnade.datasets.stored import Columns
@@ -26,7 +27,7 @@ from colonnade.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Table", "align", "read_table", "table_from_frame"]
+__all__ = ["Table", "align", "check_frames", "read_table", "table_from_frame"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,7 +68,10 @@ class Table:
             rows = self._order[np.minimum(found, len(self) - 1)]
             absent = ids[self.ids[rows] != ids]
             if len(absent):
-                raise DataError(_absent(self.owner, absent))
+                raise DataError(
+                    f"{_absent(self.owner, absent)} Ask for rows that all parties hold; to train on those alone, set "
+                    'align = "private" under [data].'
+                )
         label = None if self.label is None else self.label.iloc[rows].reset_index(drop=True)
         if isinstance(self.features, Columns):
             return Table(self.owner, self.ids[rows], self.features.take(rows), label)
@@ -116,6 +120,24 @@ def table_from_frame(
     return _checked(Table(owner, ids_as_text(frame[id], owner), values, labels))
 
 
+def check_frames(frames: Mapping[str, pd.DataFrame], label: str) -> None:
+    """A mapping of frames, one of which has the label."""
+    import pandas as pd
+
+    if not isinstance(frames, Mapping):
+        raise DataError(f'frames is a mapping, as {{"clinic": frame, "lab": frame}}; found {type(frames).__name__}.')
+    for name, frame in frames.items():
+        if not isinstance(frame, pd.DataFrame):
+            raise DataError(f"{name!r} brings a {type(frame).__name__}, and it must be a pandas DataFrame.")
+    holders = [name for name, frame in frames.items() if label in frame.columns]
+    if len(holders) > 1:
+        held = ", ".join(map(repr, holders))
+        raise DataError(f"{held} have the label column {label!r}, and one must have it. Drop it from the others.")
+    if not holders:
+        near = did_you_mean(label, [str(column) for frame in frames.values() for column in frame.columns])
+        raise DataError(f"No frame has the label column {label!r}{near}, and one must have it.")
+
+
 def align(tables: Mapping[str, Table]) -> NDArray[np.str_]:
     """The one row order all parties agree on: their ids, sorted. All must hold the same set of ids.
 
@@ -131,16 +153,16 @@ def align(tables: Mapping[str, Table]) -> NDArray[np.str_]:
     absent = {name: np.setdiff1d(union, table.ids, assume_unique=True) for name, table in tables.items()}
     faults = [_absent(name, ids) for name, ids in absent.items() if len(ids)]
     if faults:
-        raise DataError("All parties must hold the same ids. " + " ".join(faults))
+        raise DataError(
+            f"All parties must hold the same ids. {' '.join(faults)} Remove them from the other parties, or set "
+            'align = "private" under [data].'
+        )
     return union
 
 
 def _absent(party: str, ids: NDArray[np.str_]) -> str:
     """How many, not which: they are ids of somebody else, and the message may end up in this party's log."""
-    return (
-        f"'{party}' lacks {len(ids)} of the ids asked for. "
-        f'Remove them from the other parties, or set align = "private" under [data].'
-    )
+    return f"'{party}' lacks {len(ids)} of the ids asked for."
 
 
 def _checked(table: Table) -> Table:

@@ -161,6 +161,11 @@ class Federation:
 
         `settings` has the tables of a federation file: {"algorithm": {"name": "vimadmm"}, "train": {"epochs": 5}}.
         """
+        from colonnade.datasets.table import check_frames
+
+        check_frames(frames, label)
+        if settings is not None and not isinstance(settings, Mapping):
+            raise ConfigError(f"settings is a mapping of tables; found {settings!r}. For a file: Federation.from_toml.")
         given = dict(settings or {})
         given["data"] = {**given.get("data", {}), "id": id}
         named = given.get("parties", {})
@@ -356,7 +361,10 @@ def read_tables(settings: Settings) -> dict[str, Table]:
     for name, party in settings.parties.items():
         if party.table is None:
             where = place_of(settings.section, name)
-            raise ConfigError(f'{where} must name its table, as in table = "{name}.csv".')
+            raise ConfigError(
+                f'{where} must name its table, as in table = "{name}.csv". '
+                "A run that was made from data frames is loaded with them: colonnade.load(DIR, frames=...)."
+            )
         tables[name] = read_table(
             party.table, owner=name, id=settings.data.id, label=party.label, columns=party.columns
         )

@@ -1,7 +1,7 @@
 """A federation as a job of NVIDIA FLARE: as data, without code, for a simulation or for sites of their own.
 
-A job names two installed classes (`flare_members`) and says who drives which run; a site that allows only these runs
-nothing that others wrote. The settings stay with the sites.
+A job names two installed classes (`flare_members`; where it serves, `serving.flare_member`) and says who drives which
+run; a site that allows only these runs nothing that others wrote. The settings stay with the sites.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,15 @@ from colonnade.federation.settings import Settings
 from colonnade.federation.site_predict import ROWS, checked_file
 
 RELAY, MEMBER = (f"colonnade.federation.flare_members.{name}" for name in ("Relay", "Member"))
+SERVING = "colonnade.serving.flare_member.ServingMember"
 CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
-ALLOWED = [RELAY, MEMBER, CONTROLLER, EXECUTOR]
+ALLOWED = [RELAY, MEMBER, SERVING, CONTROLLER, EXECUTOR]
 """All classes that a site of a federation needs to let a job name."""
 NOT_STARTED = ("Failed to create connection to the child process", "Address already in use")
-SITES, FAILURE = "COLONNADE_SITES", "failed.json"
+SITES, FAILURE, ANSWERS = "COLONNADE_SITES", "failed.json", "serve.json"
+LAST = 20.0
+"""Seconds for a service of this machine to answer what is under way, and for FLARE to end."""
 
 Watch = Callable[[dict[str, Any]], None]
 """Told each epoch's record when the driver has written it."""
@@ -53,12 +56,14 @@ def write_job(
     run: str,
     resume: bool = False,
     predict: str = "",
+    serve: bool = False,
     member: str = MEMBER,
 ) -> Path:
     """The job's folder: who drives which run; `predict` is the name of a file at the driver, and then nothing is
-    trained."""
+    trained; neither with `serve`, where the driver answers requests as its own party.toml says."""
     relay: dict[str, Any] = {"driver": driver, "run": run, "resume": resume}
-    relay |= {"predict": predict} if predict else {}
+    relay |= ({"predict": predict} if predict else {}) | ({"serve": True} if serve else {})
+    member = SERVING if serve else member
     threads = {"max_call_threads": 64}
     timeout = {"sync_task_timeout": 600}
     server = {
@@ -128,6 +133,38 @@ def simulate_prediction(settings: Settings, work: Path, run: str, rows: Path) ->
             with simulator(job, work, names, {SITES: str(sites.resolve())}) as process:
                 process.wait()
     return told(folder, out, work / "flare.log")
+
+
+def simulate_service(settings: Settings, work: Path, run: str, watch: Watch) -> None:
+    """Serve a run that `simulate` trained, until KeyboardInterrupt; `watch` is told where it listens."""
+    require()
+    driver, names, sites = driver_of(settings), sites_of(settings), work / "sites"
+    folder = sites / driver / "runs" / run
+    shutil.rmtree(work / "job", ignore_errors=True)
+    job = write_job(work / "job", driver=driver, sites=len(names), run=run, serve=True)
+    with listening(folder) as answers:
+        for _ in starts(work / "flare.log"):
+            with simulator(job, work, names, {SITES: str(sites.resolve())}) as process:
+                try:
+                    follow(lambda: process.poll() is None, answers, watch)
+                except KeyboardInterrupt:
+                    answers.unlink(missing_ok=True)  # so the service ends, and with it the job
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(LAST)
+                    raise
+    raise failure_in(folder.parent / FAILURE) or ColonnadeError(f"FLARE ended. What it said is in {work}/flare.log.")
+
+
+@contextmanager
+def listening(folder: Path) -> Iterator[Path]:
+    """Where a driver on this machine says that it listens, as long as it does."""
+    answers = folder / ANSWERS
+    answers.unlink(missing_ok=True)
+    (folder.parent / FAILURE).unlink(missing_ok=True)
+    try:
+        yield answers
+    finally:
+        answers.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """What NVIDIA FLARE starts: a relay at its server, which only starts the driver, and a member at every site.
 
-These are the only classes of Colonnade that a FLARE job names. They take nothing about data from the job: a member
-reads its organisation's own files, from the folder `local` of its startup kit (in a simulation: `COLONNADE_SITES`).
+With `serving.flare_member`, a member that can listen, these are the only classes of Colonnade that a FLARE job names.
+They take nothing about data from the job: a member reads its organisation's own files, from the folder `local` of its
+startup kit (in a simulation: `COLONNADE_SITES`).
 
 Where sites have certificates, calls between them are encrypted end to end and signed, and whatever claims to come from
 another site and is not, is dropped before it is read: the relay can neither read nor make up a call.
@@ -14,6 +15,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ SERVER = "server"
 START, ASK = b"start", b"how is it"
 RUNNING, DONE, FAILED = b"running", b"done", b"failed"
 FAILURE = "failed.json"
+Serve = Callable[[Site, dict[str, Line], str], None]
 PATIENCE = 300.0
 """Seconds in which a driver must say how it is; it says so while it computes."""
 
@@ -42,13 +45,12 @@ PATIENCE = 300.0
 class Relay:
     """At the server: asks the driver to begin, and then how it is, until it is done. It holds no data and no key."""
 
-    def __init__(self, driver: str, run: str, resume: bool = False, predict: str = "") -> None:
-        self.driver, self.run, self.resume, self.predict = driver, run, resume, predict
+    def __init__(self, driver: str, run: str, resume: bool = False, predict: str = "", serve: bool = False) -> None:
+        self.driver, self.wish = driver, {"run": run, "resume": resume, "predict": predict, "serve": serve}
 
     def main(self) -> str:
         (driver,) = collab.get_clients([self.driver])
-        wish = {"run": self.run, "resume": self.resume, "predict": self.predict}
-        state = driver(timeout=PATIENCE).call(START + json.dumps(wish).encode())
+        state = driver(timeout=PATIENCE).call(START + json.dumps(self.wish).encode())
         wait = 0.1
         while state == RUNNING:
             time.sleep(wait)
@@ -66,6 +68,8 @@ class Member:
         self.site: Site | MultiSite | None = None
         self.state = b""
         self.secure = False
+        self.serve: Serve | None = None  # set where the job's class can (`serving.flare_member`), never by a job
+        self.thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Build this organisation from its own files, and close its door to what is not signed."""
@@ -95,11 +99,18 @@ class Member:
             return self.state
         if data.startswith(START) and not self.state:
             wish = json.loads(data[len(START) :])
-            arguments = (self.site, self._lines(), str(wish["run"]), bool(wish["resume"]), str(wish["predict"]))
-            self.state = RUNNING
-            threading.Thread(target=self._drive, args=arguments, daemon=True, name="driver").start()
+            self.state, arguments = RUNNING, (self.site, self._lines(), wish)
+            self.thread = threading.Thread(target=self._drive, args=arguments, daemon=True, name="driver")
+            self.thread.start()
             return self.state
         return FAILED
+
+    def leave(self, patience: float) -> None:
+        """The job ends: what this organisation drives is waited for, and what it answered is written down."""
+        if self.thread is not None:
+            self.thread.join(patience)
+        if isinstance(self.site, Site) and self.site.member is not None and self.site.member.predicts:
+            self.site.reader.leave()
 
     def _lines(self) -> dict[str, Line]:
         return {proxy.name: self._line(proxy) for proxy in collab.other_clients}
@@ -110,14 +121,17 @@ class Member:
 
         return line
 
-    def _drive(self, site: Site | MultiSite, lines: dict[str, Line], run: str, resume: bool, predict: str = "") -> None:
+    def _drive(self, site: Site | MultiSite, lines: dict[str, Line], wish: dict[str, Any]) -> None:
+        run = str(wish["run"])
         site.own.runs.mkdir(parents=True, exist_ok=True)
         (site.own.runs / FAILURE).unlink(missing_ok=True)
         try:
-            if predict:
-                _predict(site, lines, run, predict)
+            if wish.get("serve"):
+                self._serve(site, lines, run)
+            elif wish["predict"]:
+                _of_one_label_owner(site).predict(lines, run, str(wish["predict"]))
             else:
-                outcome = site.drive(lines, run, resume=resume)
+                outcome = site.drive(lines, run, resume=bool(wish["resume"]))
                 if outcome.exhausted:
                     raise BudgetExhausted(outcome.stopped)
             self.state = DONE
@@ -130,11 +144,16 @@ class Member:
             write_text(site.own.runs / FAILURE, to_json(about) + "\n")
             self.state = FAILED + f" ({type(error).__name__})".encode()
 
+    def _serve(self, site: Site | MultiSite, lines: dict[str, Line], run: str) -> None:
+        if self.serve is None:
+            raise ConfigError(f"A job that serves names another class; this one cannot serve {run!r}.")
+        self.serve(_of_one_label_owner(site), lines, run)
 
-def _predict(site: Site | MultiSite, lines: dict[str, Line], run: str, rows: str) -> None:
+
+def _of_one_label_owner(site: Site | MultiSite) -> Site:
     if isinstance(site, MultiSite):
         raise ConfigError("With several label owners FLARE trains, and does not predict yet. Predict in one process.")
-    site.predict(lines, run, rows)
+    return site
 
 
 def _signed_only(message: Message, parties: frozenset[str]) -> Message | None:

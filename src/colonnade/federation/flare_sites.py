@@ -19,8 +19,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from colonnade.errors import ConfigError, PartyError
-from colonnade.federation.flare import Watch, asked_and_told, conclude, follow, require, stop, told, write_job
+from colonnade.errors import ColonnadeError, ConfigError, PartyError
+from colonnade.federation.flare import (
+    FAILURE,
+    LAST,
+    Watch,
+    asked_and_told,
+    conclude,
+    failure_in,
+    follow,
+    listening,
+    require,
+    stop,
+    told,
+    write_job,
+)
 from colonnade.federation.party_file import driver_of, sites_of, write_agreed
 from colonnade.federation.provision import provision
 from colonnade.federation.run_directory import METRICS
@@ -68,6 +81,16 @@ def predict_on_this_machine(settings: Settings, work: Path, run: str, rows: Path
     return told(folder, out, work / f"{driver}.log")
 
 
+def serve_on_this_machine(settings: Settings, work: Path, run: str, watch: Watch) -> None:
+    """Serve a run that `on_this_machine` trained, until KeyboardInterrupt; `watch` is told where it listens."""
+    require()
+    driver, kits = driver_of(settings), work / "kits"
+    folder = kits / "parties" / driver / "runs" / run
+    with listening(folder) as answers, running(kits, sites_of(settings), work):
+        ended = _run(settings, kits / "lead", run, False, answers, watch, serve=True)
+    raise failure_in(folder.parent / FAILURE) or ColonnadeError(f"It ended as {ended}. See {work}/{driver}.log.")
+
+
 @contextmanager
 def running(kits: Path, names: Collection[str], logs: Path) -> Iterator[None]:
     """The relay and all sites, as processes of this machine; none outlives the block."""
@@ -81,9 +104,11 @@ def running(kits: Path, names: Collection[str], logs: Path) -> Iterator[None]:
             stop(process)
 
 
-def deploy(settings: Settings, kit: Path, run: str, *, resume: bool = False, predict: str = "") -> str:
+def deploy(
+    settings: Settings, kit: Path, run: str, *, resume: bool = False, predict: str = "", serve: bool = False
+) -> str:
     """Start a run on sites that are up elsewhere, and wait for its end; gives FLARE's word for how it ended."""
-    return _run(settings, kit, run, resume, None, None, predict=predict)
+    return _run(settings, kit, run, resume, None, None, predict=predict, serve=serve)
 
 
 def _run(
@@ -95,17 +120,18 @@ def _run(
     watch: Watch | None,
     *,
     predict: str = "",
+    serve: bool = False,
 ) -> str:
     session = Session(kit, patience=PATIENCE)
     job = Path(kit) / "transfer" / f"{run}-{os.getpid()}"
     try:
         names = sites_of(settings)
         driver = driver_of(settings)
-        if predict and settings.engine.on_missing in ("stale", "skip"):  # who is not there, is not asked
+        if (predict or serve) and settings.engine.on_missing in ("stale", "skip"):  # who is not there, is not asked
             session.wait_for([driver], PATIENCE)
             names = tuple(session.soon(names, GRACE))
         session.wait_for(names, PATIENCE)
-        write_job(job, driver=driver, sites=len(names), run=run, resume=resume, predict=predict)
+        write_job(job, driver=driver, sites=len(names), run=run, resume=resume, predict=predict, serve=serve)
         number = session.submit(job)
         states = [""]
 
@@ -117,6 +143,7 @@ def _run(
             follow(running, metrics or Path(os.devnull), watch, pause=1.0)
         except KeyboardInterrupt:
             session.abort(number)
+            session.wait(number, LAST)
             raise
         return states[-1]
     finally:
@@ -181,6 +208,12 @@ class Session:
 
     def state(self, job: str) -> str:
         return str(self.session.get_job_status(job))
+
+    def wait(self, job: str, patience: float) -> None:
+        """Until a job is over, or no longer."""
+        until = time.monotonic() + patience
+        while not self.state(job).startswith(OVER) and time.monotonic() < until:
+            time.sleep(0.5)
 
     def abort(self, job: str) -> None:
         self.session.abort_job(job)

@@ -206,6 +206,8 @@ def asked_for(
     index = known if isinstance(known, Index) else Index(known)
     if ids is None:
         return index.ids, torch.arange(len(index))
+    if isinstance(ids, str):
+        raise DataError(f"The ids to predict are a list; found the text {ids!r}. Write [{ids!r}].")
     wanted = np.array([str(one) for one in ids], dtype=np.str_)
     if not len(wanted):
         raise DataError("There are no ids to predict. Give at least one.")

@@ -50,6 +50,7 @@ class Member:
         settings = own.local
         train, name = settings.train, own.name
         self.name, self.settings, self.holdings, self.device = name, settings, holdings, device
+        self.predicts = loaded is not None
         self.algorithm = find(settings.algorithm)
         agreed: dict[str, Any] = {"seed": settings.engine.seed, "reshuffle": train.reshuffle}
         self.batches = Batches(holdings.splits, batch_size=train.batch_size, epochs=train.epochs, **agreed)

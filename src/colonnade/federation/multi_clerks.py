@@ -59,9 +59,7 @@ class LabelClerk(Party):
 
     @serves
     def join(self, request: Join) -> Done:
-        mine = self.site.own.agreed
-        self.expect(request.agreed == mine, f"it agreed to {mine}, and was asked to join {request.agreed[:64]!r}")
-        self.site.read()
+        joined(self, self.site, request)
         self.site.below.ask(request)
         return Done()
 
@@ -148,9 +146,7 @@ class ColumnClerk(Party):
 
     @serves
     def join(self, request: Join) -> Done:
-        mine = self.site.own.agreed
-        self.expect(request.agreed == mine, f"it agreed to {mine}, and was asked to join {request.agreed[:64]!r}")
-        self.site.read()
+        joined(self, self.site, request)
         return Done()
 
     @serves
@@ -191,6 +187,13 @@ class ColumnClerk(Party):
             prepared(self, self.site).close(request.outcome[:200], self.site.refused.count)
             self.closed = request.outcome or "closed"
         return Done()
+
+
+def joined(clerk: Party, site: MultiSite, request: Join) -> None:
+    """To the same agreed file, or not at all; then its table is read."""
+    mine = site.own.agreed
+    clerk.expect(request.agreed == mine, f"it agreed to {mine}, and was asked to join {request.agreed[:64]!r}")
+    site.read()
 
 
 def folder_of(clerk: Party, site: MultiSite, run: str) -> Path:

@@ -15,6 +15,10 @@
         [budget]
         epsilon = 8.0
 
+        [serve]                             # of who drives: it may answer HTTP requests (`colonnade serve`)
+        port = 8080
+        token_file = "token.txt"
+
 An organisation works by its own copies alone. A driver sends a fingerprint of what it thinks was agreed, no setting.
 
 Where several hold labels, the agreed file has [[label_owners]] and [[data_owners]], and what adds the label owners'
@@ -34,9 +38,10 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.algorithms import find
-from colonnade.core.checks import did_you_mean
+from colonnade.core.checks import did_you_mean, from_mapping
 from colonnade.errors import ConfigError
 from colonnade.federation.owners import LISTS, SERVER, LabelOwnerSettings, by_name
+from colonnade.federation.serve_settings import ServeSettings
 from colonnade.federation.settings import PartySettings, Settings, to_toml
 
 AGREED = "federation.toml"
@@ -71,6 +76,7 @@ class Own:
     names: tuple[str, ...]  # all parties, in the agreed order
     driver: str
     runs: Path
+    serve: ServeSettings | None = None  # None: no job makes it listen
 
     @property
     def drives(self) -> bool:
@@ -95,6 +101,7 @@ def read_own(path: Path) -> Own:
     tables = dict(_toml(path))
     name, runs = tables.pop("name", None), tables.pop("runs", "runs")
     federation, tracking = tables.pop("federation", AGREED), tables.pop("tracking", {})
+    serve = _serve(tables.pop("serve", None), path)
     if not isinstance(name, str):
         raise ConfigError(f'{path} must have the name of its organisation, as in name = "lab"; found {name!r}.')
     for key, value in (("runs", runs), ("federation", federation)):
@@ -126,12 +133,14 @@ def read_own(path: Path) -> Own:
     settings = dataclasses.replace(settings, tracking=settings.tracking.below(path.parent))
     if tracking and name != driver_of(settings):
         raise ConfigError(f"{path} has [tracking], and '{driver_of(settings)}' drives: only there are numbers to tell.")
+    if serve is not None and name != driver_of(settings):
+        raise ConfigError(f"{path} has [serve], and '{driver_of(settings)}' drives: only there predictions are known.")
     if settings.engine.noise == "seeded":
         raise ConfigError(
             f'{federation} has [federation] noise = "seeded", which everybody who knows the seed can subtract. Between '
             "organisations noise is secret: remove the setting."
         )
-    return Own(name, settings, sites_of(settings), driver_of(settings), (path.parent / runs).resolve())
+    return Own(name, settings, sites_of(settings), driver_of(settings), (path.parent / runs).resolve(), serve)
 
 
 def sites_of(settings: Settings) -> tuple[str, ...]:
@@ -211,6 +220,20 @@ def write_own(folder: Path, settings: Settings, name: str, *, runs: Path | None 
     (folder / OWN).write_text(text, encoding="utf-8")
 
 
+def write_serve(path: Path, serve: Mapping[str, Any]) -> None:
+    """[serve] of a party.toml of this machine, in the place of what it had."""
+    path.write_text(to_toml({**_toml(path), "serve": dict(serve)}), encoding="utf-8")
+    read_own(path)
+
+
+def _serve(table: Any, path: Path) -> ServeSettings | None:
+    if table is None:
+        return None
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{path}: [serve] must be a table of settings; found {table!r}.")
+    return from_mapping(ServeSettings, table, where=f"{path} [serve]").below(path.parent)
+
+
 def _sections(tables: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
     """Under which heading who stands, with its settings."""
     if any(section in tables for section in LISTS):
@@ -254,8 +277,9 @@ def _told_of(section: str, public: bool) -> tuple[str, ...]:
 
 def _refuse_private(tables: Mapping[str, Any], path: Path) -> None:
     public = tables.get("data", {}).get("dataset") is not None
-    if "tracking" in tables:
-        raise ConfigError(f"{path} is agreed among all, and has [tracking]. Put it into the {OWN} of who drives.")
+    for section in ("tracking", "serve"):
+        if section in tables:
+            raise ConfigError(f"{path} is agreed among all, and has [{section}]. Put it into the {OWN} of who drives.")
     for section, parties in _sections(tables).items():
         for name, party in parties.items():
             for key in party if isinstance(party, Mapping) else ():

@@ -155,7 +155,7 @@ class Settings:
         return "data_owners" if self.label_owners else "parties"
 
     @classmethod
-    def from_mapping(cls, tables: Mapping[str, Any], *, where: str = "The settings") -> Settings:
+    def from_mapping(cls, tables: Mapping[str, Any], *, where: str = "The mapping of settings") -> Settings:
         """From nested tables, as `tomllib` gives them."""
         for section in tables:
             if section not in SECTIONS:

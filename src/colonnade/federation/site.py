@@ -28,11 +28,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from colonnade.alignment import AlignmentSettings, Ids
-from colonnade.alignment.id_owner import IdOwner
+from colonnade.alignment.id_owner import Agree, IdOwner
 from colonnade.alignment.intersection import align
 from colonnade.core import Batches, Done, Message, Party, Peers, Request, Seat, Step, Transport, roles, serves
 from colonnade.core.wire import Envelope
-from colonnade.errors import BoundaryError, CheckpointError, ConfigError, DataError
+from colonnade.errors import BoundaryError, CheckpointError, ConfigError, DataError, InputError
 from colonnade.federation.federation import Federation, device_of
 from colonnade.federation.fit import Outcome, Record, Watch, fit
 from colonnade.federation.holdings import Holdings, from_tables
@@ -42,8 +42,9 @@ from colonnade.federation.patience import Patience
 from colonnade.federation.refusals import Refusals
 from colonnade.federation.run_directory import RunDirectory
 from colonnade.federation.saves import Close, Kept, Numbers, Save, Saves, numbers
-from colonnade.federation.site_predict import keep_widths, predict
-from colonnade.federation.site_reader import Reader
+from colonnade.federation.site_predict import predict
+from colonnade.federation.site_reader import Reader, Strings, written
+from colonnade.federation.site_session import keep_widths
 from colonnade.transport.flare import Flare, Line
 from colonnade.transport.flare_desk import Desk
 
@@ -146,6 +147,8 @@ class Site:
 
     def handle(self, envelope: Envelope[Any]) -> Message:
         """By the role that serves it."""
+        if isinstance(envelope.message, Agree):
+            self._refresh_ids()
         for role in self.roles:
             if type(envelope.message) in role.served():
                 reply: Message = role.handle(envelope)
@@ -185,7 +188,7 @@ class Site:
     ) -> Outcome:
         """Train with the others, from joining to the summaries; this organisation's part is in its own folder."""
         own = self.own
-        self._check_drives(run)
+        self.check_drives(run)
         patience = Patience(own.settings.engine, elsewhere=True)
         carrier = patience.around(Flare(lines, device=self.device, deadline=self.deadline))
         others = Peers(own.name, [name for name in own.names if name != own.name], carrier, self.clerk.ledger)
@@ -223,10 +226,11 @@ class Site:
 
     def predict(self, lines: Mapping[str, Line], run: str, rows: str) -> Path:
         """Predict the ids in this organisation's own file with the others' columns; gives the file of predictions."""
-        self._check_drives(run)
+        self.check_drives(run)
         return predict(self, lines, run, rows)
 
-    def _check_drives(self, run: str) -> None:
+    def check_drives(self, run: str) -> None:
+        """That this organisation may ask the others, and that this names a run."""
         own = self.own
         if not own.drives:
             raise BoundaryError(f"'{own.name}' does not drive; in the federation it agreed to, '{own.driver}' does.")
@@ -270,10 +274,27 @@ class Site:
             return None
         if settings.alignment != AlignmentSettings():
             raise ConfigError('[data] align = "private" compares ids exactly; found other settings in [alignment].')
-        table = read_own_table(self.own, None)
-        owner = IdOwner(seat, Ids.of(self.own.name, [table.ids.tolist()]), settings.alignment)
+        self._seen, self._ids = written(self.own), read_own_table(self.own, None).ids
+        owner = IdOwner(seat, Ids.of(self.own.name, [self._ids.tolist()]), settings.alignment)
         owner.serves_for = {self.own.driver}
         return owner
+
+    def _refresh_ids(self) -> None:
+        """Ids are compared as the table has them now; one that cannot be read changes nothing."""
+        if self.id_owner is None or (seen := written(self.own)) == self._seen:
+            return
+        try:
+            ids = read_own_table(self.own, None).ids
+        except InputError as error:
+            log.warning("%s: its table changed and cannot be read (%s)", self.own.name, type(error).__name__)
+        else:
+            self._ids, self.id_owner.ids = ids, Ids.of(self.own.name, [ids.tolist()])
+        self._seen = seen
+
+    def common_ids(self) -> Strings | None:
+        """Those that an alignment found, in the agreed order."""
+        rows = None if self.id_owner is None else self.id_owner.common_rows
+        return None if rows is None else self._ids[rows]
 
     def keep_alignment(self, run: Path) -> None:
         """What crossed while rows were agreed on, beside the ledger of the training."""

@@ -1,14 +1,16 @@
 """A party's side of a prediction across machines: which of the rows asked for it holds, and its columns of them.
 
-`site_predict` has the protocol. Nothing is learned from a prediction, and no labels are needed: columns are prepared as
-in training, from the organisation's table as it is now, and its account and ledger go on.
+`site_session` has the protocol. Nothing is learned from a prediction, and no labels are needed: columns are prepared as
+in training, from the organisation's table as it is at each batch, and its account and ledger go on.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 
 from colonnade.core import Done, Message, Party, Released, Request, Seat, serves
 from colonnade.datasets.labels import Labels
+from colonnade.errors import InputError
 from colonnade.federation.holdings import Holding, Holdings
 from colonnade.federation.member import Member, own_holdings
 from colonnade.federation.party_file import Own
@@ -35,6 +38,8 @@ REVEALS = {
 }
 State = dict[str, Any]
 Strings = NDArray[np.str_]
+Columns = Callable[[Strings], torch.Tensor]
+log = logging.getLogger("colonnade.party")
 
 
 class Looked(Message):
@@ -61,20 +66,21 @@ class Reader(Party):
 
     def __init__(self, seat: Seat, site: Site) -> None:
         super().__init__(seat)
-        self.site, self.serves_for = site, {site.own.driver}
+        self.site, self.serves_for, self.table = site, {site.own.driver}, OwnRows(site.own)
 
     @serves
     def look(self, request: Look) -> Looked:
         site = self.site
-        self.expect(site.member is None, "it takes part in a run already")
+        self.expect(site.member is None or site.member.predicts, "it takes part in a run already")
+        self.leave()  # the batch before, of which the driver had enough
         folder = site.clerk.folder(request.run)
         self.expect(request.number in numbers(RunDirectory(folder)), f"it has no checkpoint {request.number} of it")
-        known, columns = own_rows(site.own, RunDirectory(folder).fitted(site.own.name, json.loads))
+        known, columns = self.table.now(RunDirectory(folder).fitted(site.own.name, json.loads))
         if request.digests is None:
-            rows, told = site.id_owner.common_rows if site.id_owner is not None else None, None
-            self.expect(rows is not None, "it was given no ids, and no alignment found any")
-            assert rows is not None
-            wanted = np.sort(known)[rows]
+            wanted, told = site.common_ids(), None
+            self.expect(wanted is not None, "it was given no ids, and no alignment found any")
+            assert wanted is not None
+            self.expect(bool(np.isin(wanted, known).all()), "its table has changed since ids were compared; ask again")
         else:
             mine = {digest: place for place, digest in enumerate(digests_of(site.own, known))}
             asked = request.digests.tensor
@@ -105,13 +111,52 @@ class Reader(Party):
 
     @serves
     def enough(self, request: Enough) -> Done:  # noqa: ARG002
+        self.leave()
+        return Done()
+
+    def leave(self) -> None:
+        """Account and ledger are written; another may begin."""
         if self.site.member is not None:
             self.site.member.settle_accounts()
             self.site.leave()
-        return Done()
 
 
-def own_rows(own: Own, fitted: State) -> tuple[Strings, Callable[[Strings], torch.Tensor]]:
+class OwnRows:
+    """An organisation's table, read once, and again when its file has changed; one that cannot be read, such as one
+    that is half-written, changes nothing."""
+
+    def __init__(self, own: Own) -> None:
+        self.own, self._seen, self._fitted = own, written(own), State()
+        self._rows: tuple[Strings, Columns] | None = None
+
+    def now(self, fitted: State) -> tuple[Strings, Columns]:
+        """The ids, and the columns of some of them, prepared as in training."""
+        seen = written(self.own)
+        if self._rows is None or fitted != self._fitted:
+            self._rows = own_rows(self.own, fitted)
+        elif seen != self._seen:
+            try:
+                self._rows = own_rows(self.own, fitted)
+            except InputError as error:
+                kind = type(error).__name__
+                log.warning("%s: its table changed and cannot be read (%s); the old rows stay", self.own.name, kind)
+        self._seen, self._fitted = seen, fitted
+        return self._rows
+
+
+def written(own: Own) -> tuple[int, int] | None:
+    """When an organisation's table was written, and its size; None where it has none."""
+    table = own.settings.parties[own.name].table if own.name in own.settings.parties else None
+    if table is None:
+        return None
+    try:
+        about = Path(table).stat()
+    except OSError:
+        return None
+    return about.st_mtime_ns, about.st_size
+
+
+def own_rows(own: Own, fitted: State) -> tuple[Strings, Columns]:
     """The ids in an organisation's table as it is now, and its columns of some of them, prepared as in training."""
     from colonnade.datasets.preprocess import Preprocessor
     from colonnade.datasets.table import read_table

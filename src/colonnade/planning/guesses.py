@@ -7,11 +7,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from colonnade.alignment.ids import normalised
 from colonnade.errors import DataError
 from colonnade.planning.tables import FEW, ID_NAME, Column, Seen
 
 LABEL_NAME = re.compile(
-    r"(^|_)(y|label|target|class|outcome|diagnosis|default|churn|fraud|response|result|survived|price)($|_)", re.I
+    r"(^|_)(y|label|target|class|outcome|diagnosis|default|defaulted|churn|churned|fraud|response|result|survived|price)($|_)",
+    re.I,
 )
 
 
@@ -21,6 +23,7 @@ class Overlap:
 
     rows: tuple[int, ...]
     common: int
+    alike: int  # common rows, if ids that differ in capitals or spaces alone were written alike
 
     @property
     def is_same(self) -> bool:
@@ -78,6 +81,12 @@ def guess_label(tables: Sequence[Seen], id_column: str) -> tuple[Seen, str]:
     return table, column.name
 
 
+def passed_over(tables: Sequence[Seen], id_column: str) -> list[tuple[Seen, Column]]:
+    """Columns with a label's name that cannot be the label, since rows have none."""
+    columns = [(table, column) for table in tables for column in table.columns.values() if column.name != id_column]
+    return [(table, column) for table, column in columns if column.gaps and LABEL_NAME.search(column.name)]
+
+
 def guess_task(label: Column) -> str:
     """Many different numbers are values, everything else classes."""
     return "regression" if label.numeric and label.distinct > FEW else "classification"
@@ -85,12 +94,15 @@ def guess_task(label: Column) -> str:
 
 def overlap(tables: Sequence[Seen], id_column: str) -> Overlap:
     ids = [table.ids(id_column) for table in tables]
-    found = Overlap(tuple(map(len, ids)), len(frozenset.intersection(*ids)))
+    alike = frozenset.intersection(*(table.ids(id_column, normalised) for table in tables))
+    found = Overlap(tuple(map(len, ids)), len(frozenset.intersection(*ids)), len(alike))
     if not found.common:
-        raise DataError(
-            f"No value of {id_column!r} is in all tables, so there is no row to train on. Compare how ids are written "
-            "(leading zeros, spaces, capitals)."
+        cure = (
+            f"{found.alike:,} would be, if all wrote capitals and spaces alike: change the files."
+            if found.alike
+            else "Compare how ids are written (leading zeros, spaces, capitals)."
         )
+        raise DataError(f"No value of {id_column!r} is in all tables, so there is no row to train on. {cure}")
     return found
 
 
@@ -109,6 +121,16 @@ def left_out(table: Seen, id_column: str, label: str) -> dict[str, str]:
         elif column.identifies:
             found[name] = f"has {column.distinct:,} different values in {column.rows:,} rows, as an identifier does"
     return found
+
+
+def categories(table: Seen, id_column: str, label: str) -> dict[str, str]:
+    """Columns of numbers that a few cells turn into categories."""
+    return {
+        name: f"has {column.odd:,} cells that are no numbers, so that all its numbers are taken for categories. "
+        "Leave these cells empty to make it a number."
+        for name, column in table.columns.items()
+        if column.nearly_numeric and name not in (id_column, label) and column.distinct > 2
+    }
 
 
 def batch_size(rows: int) -> int:

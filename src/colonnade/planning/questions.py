@@ -63,12 +63,12 @@ class Silent:
             self._say.say(text)
 
 
-def ask(paths: Sequence[Path], asker: Asker) -> Answers:
-    """Look at the tables and ask what they do not tell."""
+def ask(paths: Sequence[Path], asker: Asker, label: str | None = None) -> Answers:
+    """Look at the tables and ask what they do not tell; the label, unless it is given."""
     tables = _named([look(path) for path in paths], asker)
     seen = list(tables.values())
     id_column = _id(seen, asker)
-    owner, label = _label(tables, id_column, asker)
+    owner, label = _label(tables, id_column, asker, label)
     about = tables[owner].columns[label]
     is_private = _rows(tables, id_column, asker)
     task = asker.choose("What kind of label is it?", TASKS, guesses.guess_task(about))
@@ -78,6 +78,8 @@ def ask(paths: Sequence[Path], asker: Asker) -> Answers:
     for name, table in tables.items():
         for column, why in left_out[name].items():
             asker.say(f"'{name}': the column {column!r} {why}; it is left out.")
+        for column, why in guesses.categories(table, id_column, label).items():
+            asker.say(f"'{name}': the column {column!r} {why}")
         held = label if name == owner else None
         kept = tuple(c for c in table.columns if c not in (id_column, held, *left_out[name]))
         if not kept and held is None:
@@ -159,8 +161,13 @@ def _id(tables: Sequence[Seen], asker: Asker) -> str:
     return asker.text("By which column do the tables fit together?", guesses.guess_id(tables), accept)
 
 
-def _label(tables: Mapping[str, Seen], id_column: str, asker: Asker) -> tuple[str, str]:
+def _label(tables: Mapping[str, Seen], id_column: str, asker: Asker, given: str | None) -> tuple[str, str]:
     guessed, guess = guesses.guess_label(list(tables.values()), id_column)
+    for table, column in guesses.passed_over(list(tables.values()), id_column) if given is None else []:
+        asker.say(
+            f"{table.path.name}: {column.name!r} sounds like a label, and {column.gaps:,} of {column.rows:,} rows have "
+            "none. To predict it, remove these rows from the file first."
+        )
     likely = next(name for name, table in tables.items() if table is guessed)
     columns = [(name, c) for name, table in tables.items() for c in table.columns if c != id_column]
 
@@ -180,7 +187,8 @@ def _label(tables: Mapping[str, Seen], id_column: str, asker: Asker) -> tuple[st
             )
         return owner, column
 
-    owner, column = asker.text("Which column is to be predicted (party.column)?", f"{likely}.{guess}", accept)
+    question = "Which column is to be predicted (party.column)?"
+    owner, column = asker.text(question, f"{likely}.{guess}", accept) if given is None else accept(given)
     others = [name for name, c in columns if c == column and name != owner]
     if others:
         asker.say(
@@ -198,6 +206,11 @@ def _rows(tables: Mapping[str, Seen], id_column: str, asker: Asker) -> bool:
         return False
     held = ", ".join(f"'{name}' {count:,}" for name, count in zip(tables, found.rows, strict=True))
     asker.say(f"The tables hold different rows ({held}); {found.common:,} are in all of them.")
+    if found.alike > found.common:
+        asker.say(
+            f"{found.alike:,} would be, if all wrote ids alike: some differ in capitals or spaces alone, and are taken "
+            "for different rows. Change them in the files to train on more."
+        )
     if not asker.yes("Train on these, found by private set intersection?", True):
         raise DataError("All tables must hold the same rows then. Remove the others, and call colonnade init again.")
     if find_spec("coincurve") is None:

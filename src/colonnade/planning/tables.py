@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 FEW = 20
 """A label with at most so many different values is taken for classes."""
+SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 ID_NAME = re.compile(
     r"(^|_|\b)(id|ids|uuid|guid|key|ssn|patient|person|customer|client|member|user|account)($|_|\b)", re.I
 )
@@ -35,6 +37,7 @@ class Column:
     gaps: int
     numeric: bool
     whole: bool  # numbers without a fraction
+    odd: int = 0  # cells that keep a column of numbers from being one
 
     @property
     def is_unique(self) -> bool:
@@ -53,6 +56,11 @@ class Column:
         """Told from nearly every other row: as a feature it would be learned by heart, and show whose row it is."""
         many = self.distinct > 0.9 * max(self.rows - self.gaps, 1) and self.distinct > FEW
         return many and (not self.numeric or (self.whole and bool(ID_NAME.search(self.name))))
+
+    @property
+    def nearly_numeric(self) -> bool:
+        """A few cells make all its numbers categories."""
+        return 0 < self.odd <= 0.2 * (self.rows - self.gaps)
 
     @property
     def could_be_label(self) -> bool:
@@ -80,8 +88,8 @@ class Seen:
     def columns(self) -> dict[str, Column]:
         return {name: _column(self.frame[name]) for name in self.frame.columns}
 
-    def ids(self, column: str) -> frozenset[str]:
-        return frozenset(self.frame[column].astype(str))
+    def ids(self, column: str, write: Callable[[str], str] = str) -> frozenset[str]:
+        return frozenset(map(write, self.frame[column].astype(str)))
 
 
 def look(path: Path) -> Seen:
@@ -104,9 +112,11 @@ def look(path: Path) -> Seen:
         kind = "a Parquet file" if extension == ".parquet" else "a UTF-8 CSV file whose rows all fit its header"
         raise DataError(f"{path} is not {kind} ({type(error).__name__}). Export it again.") from None
     if not len(frame) or len(frame.columns) < 2:
+        found = next((how for sign, how in SEPARATORS.items() if any(sign in name for name in frame.columns)), "")
+        cure = f"It is separated by {found}: save it with commas." if found else "Is it separated by commas?"
         raise DataError(
             f"{path} has {len(frame)} rows and {len(frame.columns)} columns, and a table needs rows, an id column and "
-            "another column. Is it separated by commas?"
+            f"another column. {cure}"
         )
     return Seen(path, frame)
 
@@ -149,4 +159,5 @@ def _column(cells: pd.Series[Any]) -> Column:
     numbers = pd.to_numeric(filled, errors="coerce") if not pd.api.types.is_bool_dtype(cells.dtype) else None
     numeric = numbers is not None and len(filled) > 0 and not bool(numbers.isna().any())
     whole = numeric and bool((numbers % 1 == 0).all()) if numbers is not None else False
-    return Column(name, len(cells), int(filled.nunique()), len(cells) - len(filled), numeric, whole)
+    odd = int(numbers.isna().sum()) if numbers is not None else 0
+    return Column(name, len(cells), int(filled.nunique()), len(cells) - len(filled), numeric, whole, odd)

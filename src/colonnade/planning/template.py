@@ -14,6 +14,8 @@ from colonnade.federation.settings import to_toml
 
 PLACE = 34
 """Where comments begin."""
+FEW = 4
+"""Numbers a row below which an untrained ReLU is often 0 in all of them, and then stays so."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ def _lines(answers: Answers, folder: Path, name: str) -> Iterator[str]:
     yield _line("name", "mlp", '"linear", "cnn", or any torch module, as "my_package.nets:Tower"')
     yield _line("hidden", [32], "widths of the hidden layers")
     yield _line("width", answers.width, "numbers a row that a party sends: fewer send less and show less")
+    if answers.width < FEW:
+        yield _line("activation", "tanh", "of so few numbers, relu may leave none: a party that says nothing")
     yield from ("", "[train]")
     yield _line("epochs", answers.epochs, "at most: early_stop = false trains them all")
     yield _line("patience_drop", answers.patience_drop, "it stops when the validation score fell by more than this")

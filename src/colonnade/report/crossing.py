@@ -52,8 +52,9 @@ def _method(facts: Facts) -> Content:
         ". ",
     ]
     told.append(f"Each party's model, unless it says otherwise: {_plainly(model)}. ")
-    unit = "rounds" if facts.several else "epochs"
-    told.append(f"At most {train.get('epochs', '?')} {unit} in batches of {train.get('batch_size', '?')} rows; ")
+    most = train.get("epochs", "?")
+    unit = ("round" if facts.several else "epoch") + ("" if most == 1 else "s")
+    told.append(f"At most {most} {unit} in batches of {train.get('batch_size', '?')} rows; ")
     told.append(f"seed {facts.settings.get('federation', {}).get('seed', '?')}.")
     return told
 

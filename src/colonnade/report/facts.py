@@ -139,7 +139,7 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
         flows=[] if quick else flows(folder, reveals),
         later=[] if quick else flows(folder, reveals, AFTER),
         ledgers=sorted(path.parent.name for path in (folder / "parties").glob("*/ledger.jsonl")),
-        privacy=summary["privacy"] if summary is not None and "privacy" in summary else [] if quick else _spent(folder),
+        privacy=_privacy(folder, summary, quick=quick),
         baselines=_json(folder / BASELINES, "metric", "split", "rows", "splits", "alone", "joint", "together"),
         importance=_json(folder / "explain" / "explain.json", "measures", "ranking", "ranked_by", "metric", "rows"),
         selection=_first(folder, "selection", "method", "chosen", "ranking", "scores", "cost", "learned"),
@@ -201,8 +201,17 @@ def _columns(folder: Path) -> dict[str, int]:
     return found
 
 
+def _privacy(folder: Path, summary: Plain | None, *, quick: bool) -> list[Plain]:
+    """As the summary has it when training ended; of parties whose folders are here, with what they released since."""
+    told: list[Plain] = (summary or {}).get("privacy", [])
+    if quick:
+        return told
+    now = {(one["party"], one["protects"]): one for one in _spent(folder)}
+    return [now.get((one["party"], one["protects"]), one) for one in told] if told else list(now.values())
+
+
 def _spent(folder: Path) -> list[Plain]:
-    """What a run that is not finished has cost so far, by its last checkpoint and the parties' journals."""
+    """What a run has cost so far, by its last checkpoint and the parties' journals."""
     try:
         told = to_json({"privacy": [one.to_json() for one in of_run(RunDirectory(folder))]})
     except (ColonnadeError, OSError, KeyError, ValueError, TypeError, AttributeError, ImportError):

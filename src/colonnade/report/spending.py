@@ -37,7 +37,8 @@ def spending(facts: Facts) -> list[Content]:
     intro = [
         h("p", "An ε (epsilon) bounds how much anybody can learn about one row from what was released; smaller is "
           "stronger, and without one there is no such bound. Each line names whom it holds against. "
-          "Lines about columns and about labels are never added up."),
+          "Lines about columns and about labels are never added up. Counted is what this page's run released, in "
+          "training and since, until the page was made."),
     ]  # fmt: skip
     notes: list[str] = []
     tables = [_adversaries(one, notes) for one in facts.privacy if headline(one) is not None]

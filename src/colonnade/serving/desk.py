@@ -12,13 +12,13 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from colonnade.errors import BudgetExhausted, ColonnadeError, DataError
 from colonnade.serving.metrics import Metrics
-from colonnade.serving.source import Row, Source
+from colonnade.serving.source import Asked, Row
 
 MOST_ROWS = 4096
 """Of one batch: so many rows a federation predicts at a time."""
@@ -52,7 +52,7 @@ class Desk:
 
     def __init__(
         self,
-        source: Source,
+        source: Asked,
         *,
         window: float = 0.005,
         cache: float = 60.0,
@@ -124,14 +124,21 @@ class Desk:
 
     def _answer(self, requests: list[Waiting]) -> None:
         kept = self._from_memory(one for request in requests for one in request.ids)
+        try:
+            new = _new(requests, kept)
+            lost = self.source.lacking(new) if new else set()
+        except Exception as error:
+            for request in requests:
+                request.answer.set_exception(error)
+            return
         whole = []
         for request in requests:
-            if unknown := self.source.unknown([one for one in request.ids if one not in kept]):
+            if unknown := sum(one in lost for one in request.ids):
                 self.metrics.count("rows_unknown", unknown)
                 request.answer.set_exception(Unknown(unknown, len(request.ids)))
             else:
                 whole.append(request)
-        new = list(dict.fromkeys(one for request in whole for one in request.ids if one not in kept))
+        new = _new(whole, kept)
         try:
             found = self._ask(new) if new else {}
         except Exception as error:
@@ -174,3 +181,8 @@ class Desk:
         self.metrics.count("rows", remembered, source="memory")
         self.metrics.count("rows", len(request.ids) - remembered, source="parties")
         request.answer.set_result([rows[one] for one in request.ids])
+
+
+def _new(requests: Iterable[Waiting], kept: Container[str]) -> list[str]:
+    """What is to be asked for, each once."""
+    return list(dict.fromkeys(one for request in requests for one in request.ids if one not in kept))

@@ -11,6 +11,7 @@ import html
 import logging
 import signal
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -24,6 +25,8 @@ HEARTBEAT = 2.0
 """Seconds for which what the parties said last counts: monitors may ask often."""
 GRACE = 30
 """Seconds for requests under way when the service is stopped."""
+LOOK = 0.2
+"""Seconds between two looks whether it is over."""
 
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Colonnade</title>
 <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:44rem;margin:3rem auto;padding:0 1rem}}
@@ -188,6 +191,35 @@ class Pulse:
 
 def serve(desk: Desk, limits: Limits, listener: socket.socket) -> None:
     """Answer until SIGTERM or SIGINT; then finish what is under way and return."""
+    before = {one: signal.signal(one, lambda *_: None) for one in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        _server(desk, limits, GRACE).run(sockets=[listener])  # in the end it gives the signal on to our handlers
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def serve_until(
+    desk: Desk, limits: Limits, listener: socket.socket, over: Callable[[], bool], *, grace: int = GRACE
+) -> None:
+    """The same in any thread, until it is over."""
+    server, ended = _server(desk, limits, grace), threading.Event()
+
+    def look() -> None:
+        while not ended.wait(LOOK):
+            if over():
+                server.should_exit = True
+
+    watch = threading.Thread(target=look, daemon=True, name="over")
+    watch.start()
+    try:
+        server.run(sockets=[listener])
+    finally:
+        ended.set()
+        watch.join()
+
+
+def _server(desk: Desk, limits: Limits, grace: int) -> Any:
     import uvicorn
 
     config = uvicorn.Config(
@@ -196,11 +228,6 @@ def serve(desk: Desk, limits: Limits, listener: socket.socket) -> None:
         access_log=False,  # it would log paths as they are sent; the gate has its own
         server_header=False,
         limit_concurrency=desk.most_waiting + 100,
-        timeout_graceful_shutdown=GRACE,
+        timeout_graceful_shutdown=grace,
     )
-    before = {one: signal.signal(one, lambda *_: None) for one in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        uvicorn.Server(config).run(sockets=[listener])  # in the end it gives the signal on to our handlers
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+    return uvicorn.Server(config)

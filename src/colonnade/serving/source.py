@@ -11,12 +11,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from colonnade.errors import ColonnadeError
-from colonnade.federation import Federation, MultiFederation, Predictions, load
+from colonnade.federation import Federation, MultiFederation, Predictions, Settings, load
 from colonnade.federation.holdings import Index
 from colonnade.federation.run_directory import MARK, RunDirectory
 
@@ -34,6 +34,34 @@ class Row:
     scores: Mapping[str, float | None]
     answered: tuple[str, ...]
     missing: tuple[str, ...] = ()
+
+
+class Asked(Protocol):
+    """What a desk asks: the parties of this process (`Source`), or those of other sites (`SiteSource`)."""
+
+    settings: Settings
+    failed: str | None
+
+    @property
+    def federation(self) -> object: ...  # another one when what was answered before may not be true any more
+
+    @property
+    def label_owner(self) -> str: ...
+
+    @property
+    def parties(self) -> list[str]: ...
+
+    def lacking(self, ids: Sequence[str]) -> set[str]: ...
+
+    def ask(self, ids: Sequence[str]) -> list[Row]: ...
+
+    def heartbeat(self) -> dict[str, bool]: ...
+
+    def budgets(self) -> dict[str, float]: ...
+
+    def watch(self, changed: Callable[[], None]) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Source:
@@ -66,17 +94,18 @@ class Source:
         """Who is asked."""
         return list(self.federation.owners)
 
-    def unknown(self, ids: Sequence[str]) -> int:
-        """How many of these cannot be predicted."""
-        return int((~self.index.find(np.array(ids, dtype=np.str_))[1]).sum())
+    def lacking(self, ids: Sequence[str]) -> set[str]:
+        """Those that cannot be predicted."""
+        wanted = np.array(ids, dtype=np.str_)
+        return set(wanted[~self.index.find(wanted)[1]].tolist()) if len(wanted) else set()
 
     def ask(self, ids: Sequence[str]) -> list[Row]:
         """Ask the parties for these rows."""
         one = self.federation
         if isinstance(one, Federation):
-            return _rows(one.predict(ids), list(one.owners))
+            return rows_of(one.predict(ids), list(one.owners))
         which: Any = "own" if self.model == "own" else "aggregated"
-        return _rows(one.predict(ids, owner=self.owner, model=which), list(one.owners))
+        return rows_of(one.predict(ids, owner=self.owner, model=which), list(one.owners))
 
     def heartbeat(self) -> dict[str, bool]:
         """Who is there."""
@@ -155,7 +184,8 @@ def _written(path: Path) -> tuple[int, int] | None:
     return about.st_mtime_ns, about.st_size
 
 
-def _rows(found: Predictions, parties: list[str]) -> list[Row]:
+def rows_of(found: Predictions, parties: list[str]) -> list[Row]:
+    """Predictions, one by one."""
     scores = np.where(np.isfinite(found.scores), found.scores, np.nan).tolist()
     degraded = found.degraded or [""] * len(found.ids)
     names = [str(one) for one in found.classes]

@@ -1,0 +1,264 @@
+"""The driver's side of predictions across machines: opened once, then asked batch by batch.
+
+    driver                                          every other organisation
+    Join      the same agreed file?            ->   refuses another one
+    Kept      which checkpoints                ->   all take the newest that all have
+    for each batch:
+    (Agree .. a private set intersection       ->   with each alone, where [data] align = "private")
+    Look      digests of the ids, or none      ->   which of them it holds; it opens its table and its checkpoint
+    Take      which of its rows come next      ->   they are the batch called predict
+    Embed ... the algorithm's requests         ->   its feature owner
+    in the end:
+    Enough                                     ->   its account and its ledger are written
+
+Which ids are asked for, a party learns as far as it holds them: it has to look them up. With `align = "exact"`, where
+all hold the same ids, they travel as digests keyed with the agreed file's fingerprint, which hide nothing from whoever
+guesses ids; with `align = "private"` only what is common is learned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from colonnade.alignment import AlignmentSettings, Ids
+from colonnade.alignment.id_owner import IdOwner
+from colonnade.alignment.intersection import align
+from colonnade.core import Batches, Peers, Request, Seat, Transport, roles
+from colonnade.datasets.labels import Labels
+from colonnade.errors import NoAnswer, PartyError
+from colonnade.federation.federation import Federation, Predictions
+from colonnade.federation.holdings import Holding, Holdings
+from colonnade.federation.patience import Patience
+from colonnade.federation.run_directory import RunDirectory, write_text
+from colonnade.federation.saves import Kept, newest_common, numbers
+from colonnade.federation.settings import EngineSettings
+from colonnade.federation.site_reader import (
+    ASKED_IDS,
+    ASKED_ROWS,
+    DIGEST,
+    Enough,
+    Look,
+    Looked,
+    OwnRows,
+    Strings,
+    Take,
+    digests_of,
+    has_columns,
+)
+from colonnade.transport.flare import Flare, Line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from colonnade.federation.site import Site
+
+WIDTHS = "widths.json"
+
+
+class Introduced:
+    """A transport that knows how wide everybody's embeddings were in training, and does not ask again."""
+
+    def __init__(self, inner: Transport, cards: Mapping[str, roles.Card]) -> None:
+        self.inner, self.cards = inner, cards
+
+    def exchange(self, to: str, envelope: Any) -> Any:
+        if isinstance(envelope.message, roles.Introduce) and to in self.cards:
+            return self.cards[to]
+        return self.inner.exchange(to, envelope)
+
+    def exchange_each(self, envelopes: Mapping[str, Any]) -> dict[str, Any]:
+        known = {to: self.cards[to] for to, e in envelopes.items()
+                 if isinstance(e.message, roles.Introduce) and to in self.cards}  # fmt: skip
+        others = {to: envelope for to, envelope in envelopes.items() if to not in known}
+        found = self.inner.exchange_each(others) if others else {}
+        return {to: known[to] if to in known else found[to] for to in envelopes}
+
+
+@dataclass
+class Rows:
+    """Some ids: what the driver holds of them, who lacks which, and the places of the rows that each party holds."""
+
+    holdings: Holdings
+    places: dict[str, torch.Tensor]
+
+    @property
+    def ids(self) -> Strings:
+        return self.holdings.ids
+
+    def lacking(self, names: Collection[str], *, lenient: bool) -> torch.Tensor:
+        """Which of them cannot be predicted: not all hold them, or, where parties may be missing, nobody does."""
+        away = list(self.holdings.away.values())
+        if not away or (lenient and len(away) < len(names)):
+            return torch.zeros(len(self.ids), dtype=torch.bool)
+        return torch.stack(away).all(0) if lenient else torch.stack(away).any(0)
+
+
+class Session:
+    """Of one run, at the organisation that drives. `engine` says how long it waits, where not as agreed."""
+
+    def __init__(
+        self, site: Site, lines: Mapping[str, Line], run: str, *, engine: EngineSettings | None = None
+    ) -> None:
+        self.site, self.own, self.run, self.lines = site, site.own, run, lines
+        self.engine = engine or site.own.settings.engine
+        self.local = replace(self.own.local, engine=self.engine)
+        self.lenient = self.engine.on_missing in ("stale", "skip")
+        self.folder = RunDirectory(site.clerk.folder(run))
+        carrier = Patience(self.engine, elsewhere=True).around(self._carrier())
+        names = [name for name in self.own.names if name in lines]
+        self.there = Peers(self.own.name, names, carrier, site.clerk.ledger)
+        self.met: set[str] = set()
+        self._meet()
+        asked = Peers(self.own.name, [name for name in self.there if name in self.met], carrier, site.clerk.ledger)
+        kept = {self.own.name: numbers(self.folder)} | {name: one.numbers for name, one in asked.ask(Kept(run)).items()}
+        self.mark = next(mark for mark in self.folder.marks() if mark["number"] == newest_common(kept))
+        self.fitted = self.folder.fitted(self.own.name, json.loads)
+        self.encoder = Labels.from_state(self.fitted["labels"])
+        self.widths: dict[str, int] = json.loads((self.folder.path / WIDTHS).read_text(encoding="utf-8"))
+        self.own_rows = OwnRows(self.own)
+        self._with_columns = has_columns(self.own, self.fitted)
+
+    def own_part(self, ids: Strings) -> Rows:
+        """What the driver holds of some ids; its own columns are zero where it lacks a row, and then nobody uses them.
+        Nothing is asked."""
+        own = self.own
+        part, away = Holding(labels=torch.zeros(len(ids), dtype=torch.int64)), {}
+        if self._with_columns:
+            known, columns = self.own_rows.now(self.fitted)
+            held = torch.from_numpy(np.isin(ids, known))
+            some = columns(ids[held.numpy()] if held.any() else known[:1])
+            part.features = torch.zeros(len(ids), *some.shape[1:], dtype=some.dtype)
+            if held.any():
+                part.features[held] = some
+            away = {} if held.all() else {own.name: ~held}
+        splits = {"predict": torch.arange(len(ids))}
+        return Rows(Holdings({own.name: part}, ids, splits, own.name, self.encoder, away), {})
+
+    def look(self, rows: Rows) -> None:
+        """Ask each party which of these rows it holds; who does not answer holds none, where parties may be missing."""
+        self._meet()
+        rows.places = self._places(rows.ids, rows.holdings.loss.outputs)
+        for name in self.widths:
+            if name != self.own.name:
+                mask = torch.ones(len(rows.ids), dtype=torch.bool)
+                mask[rows.places.get(name, torch.empty(0, dtype=torch.int64))] = False
+                rows.holdings.away.pop(name, None)
+                if mask.any():
+                    rows.holdings.away[name] = mask
+
+    def ask(self, rows: Rows, wanted: torch.Tensor | None = None) -> list[tuple[torch.Tensor, Predictions]]:
+        """Predict rows that were looked for, or some of them; by who lacks them, with their places."""
+        federation = self._federation(rows)
+        wanted = torch.arange(len(rows.ids)) if wanted is None else wanted
+        groups = rows.holdings.by_absence(wanted)
+        return [self._group(federation, rows, wanted[group], away) for group, away in groups]
+
+    def warm(self) -> None:
+        """Everybody reads its table now, so that the first batch need not wait for it; no id is asked for."""
+        none = self.own_part(np.array([], dtype=np.str_))
+        if self.site.id_owner is None:
+            with suppress(NoAnswer):  # who is slow goes on reading
+                self.look(none)
+
+    def close(self) -> None:
+        """That was all."""
+        self.there.attempt({name: Enough() for name in self.there if name in self.met})
+        self.site.keep_alignment(self.folder.path)
+
+    def _carrier(self, here: Transport | None = None) -> Flare:
+        own = [] if here is None else [self.own.name]
+        return Flare(self.lines, here=here, own=own, device=self.site.device, deadline=self.engine.deadline)
+
+    def _asked(self, requests: Mapping[str, Request[Any]]) -> dict[str, Any]:
+        """The answers; of those who do not answer none, where parties may be missing."""
+        if not self.lenient:
+            return self.there.ask_each(requests) if requests else {}
+        answers, failures = self.there.attempt(requests) if requests else ({}, {})
+        for error in failures.values():
+            if not isinstance(error, NoAnswer):
+                raise error
+        return answers
+
+    def _meet(self) -> None:
+        """Who has not agreed to the same yet is asked, as after it was away."""
+        from colonnade.federation.site import Join
+
+        self.met |= self._asked({name: Join(self.own.agreed) for name in self.there if name not in self.met}).keys()
+
+    def _places(self, ids: Strings, outputs: int) -> dict[str, torch.Tensor]:
+        """Of each party the places in `ids` of the rows that it holds, in its own order of them."""
+        number, present = self.mark["number"], [name for name in self.there if name in self.met]
+        if self.site.id_owner is None:
+            digests = np.frombuffer(b"".join(digests_of(self.own, ids)), dtype=np.uint8).reshape(len(ids), DIGEST)
+            asked = self.site.clerk.outbox.release(torch.from_numpy(digests.copy()), ASKED_IDS)
+            answers = self._asked({name: Look(self.run, number, outputs, asked) for name in present})
+            return {name: _held(name, answer, len(ids)) for name, answer in answers.items()}
+        places = {}
+        for name in present:
+            try:
+                rows = self._in_common(name, ids)
+                if len(rows):
+                    self.there.ask_one(name, Look(self.run, number, outputs, None))
+            except NoAnswer:
+                if not self.lenient:
+                    raise
+            else:
+                places[name] = rows
+        return places
+
+    def _in_common(self, name: str, ids: Strings) -> torch.Tensor:
+        """Which of these a party holds, too: it learns these and no others."""
+        seat = Seat.at(self.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
+        mine = IdOwner(seat, Ids.of(self.own.name, [ids.tolist()]), AlignmentSettings())
+        align(mine, Peers(self.own.name, [name], self.there.transport, self.site.clerk.ledger))
+        rows = mine.common_rows
+        return torch.empty(0, dtype=torch.int64) if rows is None else torch.from_numpy(rows.astype(np.int64))
+
+    def _federation(self, rows: Rows) -> Federation:
+        """As this organisation's checkpoint has it, for these rows."""
+        train = self.local.train
+        agreed: dict[str, Any] = {"epochs": train.epochs, "seed": self.engine.seed, "reshuffle": train.reshuffle}
+        mark = Batches(rows.holdings.splits, batch_size=train.batch_size, **agreed).fingerprint()
+        cards = {k: roles.Card(width, len(rows.ids), mark) for k, width in self.widths.items() if k != self.own.name}
+
+        def reach(here: Transport) -> tuple[Transport, list[str]]:
+            return Introduced(self._carrier(here), cards), list(self.widths)
+
+        federation = Federation(self.local, rows.holdings, reach=reach)
+        self.folder.load(federation, self.mark)
+        self.folder.follow(federation)
+        return federation
+
+    def _group(
+        self, federation: Federation, rows: Rows, group: torch.Tensor, away: Collection[str]
+    ) -> tuple[torch.Tensor, Predictions]:
+        """The rows that the same parties hold."""
+        takes = {}
+        for name, places in rows.places.items():
+            if name not in away:
+                at = torch.full((len(rows.ids),), -1, dtype=torch.int64)
+                at[places] = torch.arange(len(places))
+                takes[name] = Take(federation.driver.outbox.release(at[group], ASKED_ROWS))
+        for name in takes.keys() - self._asked(takes).keys():  # it would answer for other rows
+            rows.holdings.away[name] = torch.ones(len(rows.ids), dtype=torch.bool)
+        return group, federation.predict(rows.ids[group.numpy()].tolist())
+
+
+def keep_widths(run: Path, federation: Federation) -> None:
+    """For predictions: how wide everybody's embeddings are, in their order."""
+    write_text(run / WIDTHS, json.dumps(federation.widths))
+
+
+def _held(name: str, answer: Looked, size: int) -> torch.Tensor:
+    held = None if answer.held is None else answer.held.tensor.cpu()
+    fits = held is not None and held.dtype == torch.int64 and held.dim() == 1
+    if held is None or not fits or not bool(((held >= 0) & (held < size)).all()) or len(torch.unique(held)) < len(held):
+        raise PartyError(name, Look.kind, None, "it did not say which of the rows it holds")
+    return held

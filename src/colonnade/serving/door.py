@@ -1,0 +1,60 @@
+"""Where a service listens, and what callers must send: checked before anything is loaded."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from pathlib import Path
+
+from colonnade.errors import ConfigError
+
+SHORTEST = 16
+"""Characters of a token."""
+
+
+def token_in(file: Path, where: str) -> str:
+    """What a file holds; `where` is how its user named it."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where} cannot be read ({type(error).__name__}).") from None
+    return checked_token(text, where)
+
+
+def checked_token(text: str, where: str) -> str:
+    token = text.strip()
+    if len(token) < SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(
+            f"{where} must hold one word of at least {SHORTEST} ASCII characters; found {len(token)}. "
+            "Make one: openssl rand -hex 32."
+        )
+    return token
+
+
+def check_reach(host: str, token: str | None, where: str, cure: str) -> None:
+    """Who listens to other machines needs a token."""
+    if token is None and not loopback(host):
+        raise ConfigError(
+            f"{where} can be reached from other machines, and there is no token. Make one with openssl rand -hex "
+            f"32 > token.txt and {cure}; put something that speaks TLS in front."
+        )
+
+
+def loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def listen(host: str, port: int, where: str) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(f"{where} cannot be listened on: {error.strerror or error}. Choose another.") from None
+
+
+def url_of(listener: socket.socket) -> str:
+    where, at = listener.getsockname()[:2]
+    return f"http://[{where}]:{at}" if ":" in where else f"http://{where}:{at}"

@@ -1,0 +1,60 @@
+"""The whole way once: a job in FLARE's simulator whose driver's site listens, asked over HTTP, and ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.federation.small import quick, write
+from tests.federation.small_sites import lines_of, sites
+
+from colonnade.federation import Federation, Settings
+from colonnade.federation import flare as engine
+from colonnade.federation.party_file import OWN, write_serve
+from colonnade.serving.source import Source
+
+
+@pytest.mark.long
+def test_a_site_answers_while_its_job_runs(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
+    file = write(tmp_path / "all", settings=quick(federation={"device": "cpu", "cohort": "off"}))
+    settings, seen = Settings.from_toml(file), list[dict[str, Any]]()
+    Federation.from_toml(file).fit(tmp_path / "here")
+    here, places = Source(tmp_path / "here"), tmp_path / "work" / "sites"
+    engine.write_sites(places, settings)
+    every = sites(places)
+    every["clinic"].drive(lines_of("clinic", every), "run")
+    write_serve(places / "clinic" / OWN, {"port": 0})
+
+    def watch(record: dict[str, Any]) -> None:
+        seen.append(record)
+        for ids in (["P003", "P001"], ["P002"]):
+            answer = httpx.post(f"{record['url']}/predict", json={"ids": ids}, timeout=30).json()
+            assert [(one["id"], one["scores"]) for one in answer["predictions"]] == [
+                (row.id, row.scores) for row in here.ask(ids)
+            ]
+        assert httpx.post(f"{record['url']}/predict", json={"ids": ["P999"]}, timeout=30).status_code == 404
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.simulate_service(settings, tmp_path / "work", "run", watch)
+    assert [one["parties"] for one in seen] == [["clinic", "lab"]]
+    assert not (places / "clinic" / "runs" / "run" / engine.ANSWERS).exists()
+    assert not (places / "clinic" / "runs" / engine.FAILURE).exists(), "it ended as it should"
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{seen[0]['url']}/health")
+    here.close()
+
+
+def test_a_driver_that_failed_before_is_not_taken_for_one_that_listens(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "run"
+    run.mkdir(parents=True)
+    (run / engine.ANSWERS).write_text("{}")
+    (run.parent / engine.FAILURE).write_text("{}")
+    with engine.listening(run) as answers:
+        assert not answers.exists()
+        assert engine.failure_in(run.parent / engine.FAILURE) is None
+        answers.write_text("{}")
+    assert not (run / engine.ANSWERS).exists()
