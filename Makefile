@@ -1,5 +1,5 @@
 # make demo    organisations align, choose partners and train over columns they never share
-# make test    all tests on all cores, with line coverage
+# make test    the tests on all cores, with line coverage
 # make test-all  the same, and the longer ones over FLARE's simulator (minutes more)
 # make check   ruff and mypy --strict
 # make bench   ratios, measured side by side in one run

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
@@ -142,7 +143,7 @@ WRONG: list[tuple[str, str]] = [
     ("[algorithm]\nroh = 2", r"\[algorithm\] \(vimadmm\) has no setting 'roh' \(did you mean 'rho'\?\)"),
     ("[algorithm]\nrho = 0", r"vimadmm\.rho must be a number above 0; found 0\."),
     ('algorithm = "vimadmm"', r"\[algorithm\] must be a table of settings; found 'vimadmm'\."),
-    ("model = 3", r"\[model\] must be a table of settings; found 3\."),
+    ("model = 3", r"\[model\] must be a table of settings, or a name: .*; found 3\."),
     ("parties = []", r"\[parties\] must be a table of settings; found \[\]\."),
     ('[parties]\nlab = "lab.csv"', r"\[parties\.lab\] must be a table of settings, .*; found 'lab\.csv'\."),
     ('[parties.lab]\ntabel = "x"', r"\[parties\.lab\] has no setting 'tabel' \(did you mean 'table'\?\)"),
@@ -215,3 +216,9 @@ def test_how_to_select_is_written_again_where_it_is_said() -> None:
 def test_held_out_rows_are_a_fraction_or_a_number(value: object) -> None:
     with pytest.raises(ConfigError, match=r"\[data\]: validation must be a fraction from 0 .* or a whole number"):
         Settings.from_mapping({"data": {"validation": value}})
+
+
+def test_a_module_is_named_by_where_it_can_be_imported_from() -> None:
+    message = r'\[model\] must be a table of settings, or a name: .* "my_package\.nets:Tower"; found Linear'
+    with pytest.raises(ConfigError, match=message):
+        Settings.from_mapping({"model": torch.nn.Linear(2, 3)})

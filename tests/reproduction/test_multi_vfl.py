@@ -101,7 +101,7 @@ def test_the_study_has_every_line_of_both_figures() -> None:
     for data in study.DATA:
         assert {f"{data}, {scenario}, FedAvg" for scenario in TABLE_3} <= set(names)
         assert {f"{data}, 4niid, {optimizer}" for optimizer in study.OPTIMIZERS} <= set(names)
-    assert len(set(names)) == len(names) == 20
+    assert len(set(names)) == len(names) == 26
     servers = [study.settings(FULL, study.Cell(*name.split(", "))).config for name in names]
     assert {config.server for config in servers} == set(study.OPTIMIZERS.values())
     for name, config in zip(names, servers, strict=True):  # Table 2, and the listing's plain local steps

@@ -30,7 +30,7 @@ def a_run(folder: Path) -> Path:
     """The folder, if a run is in it; else an error that says where one is."""
     if (folder / MARK).exists():
         return folder
-    there = sorted(str(mark.parent) for mark in folder.glob(f"*/{MARK}"))
+    there = [str(mark.parent) for pattern in ("*", "runs/*") for mark in sorted(folder.glob(f"{pattern}/{MARK}"))]
     cure = f"Did you mean {' or '.join(there[:5])}?" if there else "Make one: colonnade run FEDERATION.toml --out DIR."
     raise CheckpointError(f"{folder} is not a run directory: {MARK} is missing. {cure}")
 

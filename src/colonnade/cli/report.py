@@ -12,12 +12,15 @@ from rich.table import Table
 
 from colonnade.cli.console import console, error_console, size
 from colonnade.errors import CheckpointError, ConfigError
-from colonnade.federation.run_directory import SETTINGS
+from colonnade.federation.run_directory import MARK, METRICS, SETTINGS, SUMMARY
 from colonnade.report import baselines as baselines_of
 from colonnade.report import compare as comparing
 from colonnade.report.facts import BASELINES
 from colonnade.report.words import epsilon, score, seconds
 from colonnade.report.write import write
+
+TRACES = ("parties", MARK, METRICS, SUMMARY)
+"""What a run leaves beside its settings."""
 
 
 def report(
@@ -107,11 +110,18 @@ def measure(folder: Path, splits: int, *, quiet: bool) -> dict[str, Any]:
 
 def _check(folder: Path) -> None:
     """A run may be unfinished, or not even have a checkpoint yet; but it must be one."""
-    if (folder / SETTINGS).exists():
+    if _is_run(folder):
         return
-    there = sorted(str(path.parent) for path in folder.glob(f"*/{SETTINGS}")) if folder.is_dir() else []
+    inside = [path.parent for pattern in ("*", "runs/*") for path in sorted(folder.glob(f"{pattern}/{SETTINGS}"))]
+    there = [str(path) for path in inside if _is_run(path)]
     cure = f"Did you mean {' or '.join(there[:5])}?" if there else "Make one: colonnade run FEDERATION.toml --out DIR."
-    raise CheckpointError(f"{folder} is not a run directory: {SETTINGS} is missing. {cure}")
+    absent = f"it has no {' or '.join(TRACES)}" if (folder / SETTINGS).exists() else f"{SETTINGS} is missing"
+    raise CheckpointError(f"{folder} is not a run directory: {absent}. {cure}")
+
+
+def _is_run(folder: Path) -> bool:
+    """Settings alone are a federation file, which lies in folders of tables, too."""
+    return (folder / SETTINGS).exists() and any((folder / name).exists() for name in TRACES)
 
 
 def _page(out: Path | None) -> Path | None:

@@ -164,7 +164,8 @@ class Settings:
             if section in LISTS or (section in MODELS and isinstance(tables[section], str)):
                 continue
             if not isinstance(tables[section], Mapping):
-                raise ConfigError(f"{where}: [{section}] must be a table of settings; found {tables[section]!r}.")
+                also = ', or a name: "mlp", or of your own module "my_package.nets:Tower"' if section in MODELS else ""
+                raise ConfigError(f"{where}: [{section}] must be a table of settings{also}; found {tables[section]!r}.")
         chosen = dict(tables.get("algorithm", {}))
         name = chosen.pop("name", "vimadmm")
         algorithm = find(str(name))

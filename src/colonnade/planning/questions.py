@@ -163,9 +163,9 @@ def _id(tables: Sequence[Seen], asker: Asker) -> str:
 
 def _label(tables: Mapping[str, Seen], id_column: str, asker: Asker, given: str | None) -> tuple[str, str]:
     guessed, guess = guesses.guess_label(list(tables.values()), id_column)
-    for table, column in guesses.passed_over(list(tables.values()), id_column) if given is None else []:
+    for table, gappy in guesses.passed_over(list(tables.values()), id_column) if given is None else []:
         asker.say(
-            f"{table.path.name}: {column.name!r} sounds like a label, and {column.gaps:,} of {column.rows:,} rows have "
+            f"{table.path.name}: {gappy.name!r} sounds like a label, and {gappy.gaps:,} of {gappy.rows:,} rows have "
             "none. To predict it, remove these rows from the file first."
         )
     likely = next(name for name, table in tables.items() if table is guessed)
