@@ -28,6 +28,7 @@ def test_two_ports_that_are_free_differ() -> None:
     assert one != other
 
 
+@pytest.mark.long
 def test_processes_with_certificates_train_what_one_process_would_though_one_is_killed(tmp_path: Path) -> None:
     """The laboratory's process is killed with SIGKILL while they train; the run ends, and is resumed to the same bits.
     Afterwards the same sites refuse a job that brings code, and one that names another class."""
