@@ -61,6 +61,7 @@ def copied(base: Path, name: str) -> Path:
 
 def main(base: Path, first: int, step: int) -> None:
     torch.set_num_threads(1)
+    torch.randperm(2, generator=torch.Generator().manual_seed(0))  # before threads do: its first use is no safe one
     Federation.from_toml(base / "all" / "federation.toml").fit(base / "here")  # so that a child has all imported
     gc.freeze()  # so that a child does not copy what it only looks at
     if killed(start(copied(base, "whole"))):

@@ -17,6 +17,7 @@ from tests.federation.small_sites import folders
 
 from colonnade.core import checkpoint
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 FIRST, STEP = 5, 12
 """Of a run's file operations, those that it is killed before."""
