@@ -18,6 +18,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tests.forking import fork
+
 ROOT = Path(__file__).parents[2]
 IMPORTED = (
     *("pandas", "torch._dynamo", "scipy.stats", "sklearn.manifold", "sklearn.linear_model"),
@@ -98,7 +100,7 @@ def _serve() -> None:
     for line in sys.stdin:
         folder, words = json.loads(line)
         with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
-            child = os.fork()
+            child = fork()
             if child == 0:
                 os.dup2(output.fileno(), 1)
                 os.dup2(output.fileno(), 2)

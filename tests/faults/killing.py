@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import typer.testing
+from tests.forking import fork
 
 from colonnade.cli import app
 
@@ -50,7 +51,7 @@ def run(file: Path, out: Path) -> None:
 
 def start(file: Path, out: Path, last: int | None = None) -> int:
     """A child that runs."""
-    child = os.fork()
+    child = fork()
     if child:
         return child
     code = 1

@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from tests.faults.killing import Operations, killed
 from tests.federation.small_sites import lines_of, sites
+from tests.forking import fork
 
 from colonnade.federation import Federation
 from colonnade.federation.run_directory import RunDirectory
@@ -37,7 +38,7 @@ def drive(base: Path, *, resume: bool = False) -> None:
 
 def start(base: Path, *, last: int | None = None, resume: bool = False) -> int:
     """A child that runs; it leaves behind how many file operations it made."""
-    child = os.fork()
+    child = fork()
     if child:
         return child
     code = 1
@@ -61,7 +62,6 @@ def copied(base: Path, name: str) -> Path:
 
 def main(base: Path, first: int, step: int) -> None:
     torch.set_num_threads(1)
-    torch.randperm(2, generator=torch.Generator().manual_seed(0))  # before threads do: its first use is no safe one
     Federation.from_toml(base / "all" / "federation.toml").fit(base / "here")  # so that a child has all imported
     gc.freeze()  # so that a child does not copy what it only looks at
     if killed(start(copied(base, "whole"))):

@@ -17,7 +17,6 @@ from tests.federation.small_sites import folders
 
 from colonnade.core import checkpoint
 
-pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 FIRST, STEP = 5, 12
 """Of a run's file operations, those that it is killed before."""

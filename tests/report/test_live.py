@@ -210,13 +210,13 @@ def test_it_lingers_only_for_those_who_look(tmp_path: Path) -> None:
     with Live(lambda: [tmp_path]) as page:
         page.end("Finished")
         started = time.monotonic()
-        page.linger(5.0)
-        assert time.monotonic() - started < 1
+        page.linger(20.0)
+        assert time.monotonic() - started < 10
         state(page)
         page.told = False
         threading.Timer(0.2, lambda: state(page)).start()
-        page.linger(5.0)
-        assert 0.1 < time.monotonic() - started < 4
+        page.linger(20.0)
+        assert 0.1 < time.monotonic() - started < 15
 
 
 @pytest.mark.usefixtures("quick")

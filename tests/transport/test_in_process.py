@@ -101,17 +101,18 @@ def test_one_core_has_no_use_for_threads() -> None:
 
 
 def test_threads_are_faster_where_the_work_frees_the_interpreter() -> None:
-    seconds = {}
-    for parallel in ("never", "always"):
+    ways: tuple[Literal["never", "always"], ...] = ("never", "always")
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    for parallel in 3 * ways:
         names = ("ada", "bob", "cyd", "dan")
         transport = InProcess(echoes(names), parallel=parallel)
         transport.workers = 2
         peers, _ = asker(transport, names)
         start = time.perf_counter()
-        peers.ask(Sleep(0.1))
-        seconds[parallel] = time.perf_counter() - start
-    assert seconds["never"] >= 0.4
-    assert seconds["always"] < 0.8 * seconds["never"]  # ideally half
+        peers.ask(Sleep(0.05))
+        seconds[parallel].append(time.perf_counter() - start)
+    assert min(seconds["never"]) >= 0.2
+    assert min(seconds["always"]) < 0.8 * min(seconds["never"])  # ideally half; the machine may be busy
 
 
 def test_the_slowest_first_still_answers_come_in_order() -> None:
