@@ -1,4 +1,4 @@
-"""What tests of several folders share: one thread of torch, untraced threads, and where the real data sets are."""
+"""What tests of several folders share: how examples are made, one thread of torch, untraced threads, real data sets."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
+hypothesis.settings.register_profile(
+    "shared machine",
+    deadline=None,  # the first call of a test may import, and others may be at work
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    derandomize=True,  # what fails, fails again
+)
+hypothesis.settings.load_profile("shared machine")
 NAMED = os.environ.get("COLONNADE_DATA")  # read before any test takes it away
 REPOSITORY = Path(__file__).resolve().parents[1]
 

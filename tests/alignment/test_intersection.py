@@ -33,7 +33,7 @@ def sets(most: int) -> st.SearchStrategy[dict[str, list[int]]]:
     return st.lists(held, min_size=2, max_size=most).map(lambda lists: dict(zip(NAMES, lists, strict=False)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(sets(5))
 def test_it_is_the_intersection_in_one_order(ids: dict[str, list[int]]) -> None:
     there = meeting(ids)
@@ -47,7 +47,7 @@ def test_it_is_the_intersection_in_one_order(ids: dict[str, list[int]]) -> None:
         assert there.parties[name].common == len(common)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(sets(4))
 def test_the_count_is_its_size(ids: dict[str, list[int]]) -> None:
     there = meeting(ids, COUNT)

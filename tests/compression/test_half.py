@@ -16,7 +16,7 @@ from colonnade.errors import ConfigError, WireError
 
 
 @given(tensors(largest=6e4), st.sampled_from([("float16", 2.0**-11, 2.0**-25), ("bfloat16", 2.0**-8, 2.0**-134)]))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_the_relative_error_is_that_of_the_type(x: Tensor, kind: tuple[str, float, float]) -> None:
     name, relative, absolute = kind
     packed, back = trip(Half(name), x)

@@ -18,7 +18,7 @@ GRIDS = st.tuples(st.floats(-1e3, 1e3), st.floats(1e-3, 1e3), st.sampled_from([2
 
 
 @given(GRIDS, st.integers(0, 5), st.integers(0, 20), st.integers(0, 99), st.sampled_from(["float32", "float64"]))
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_values_on_the_grid_come_back_in_so_many_bytes(
     grid: tuple[float, float, int], rows: int, values: int, seed: int, dtype: str
 ) -> None:

@@ -19,7 +19,7 @@ LEVELS = st.sampled_from([2, 3, 4, 5, 16, 17, 255, 256, 1000, 65536])
 
 
 @given(tensors(), LEVELS, st.sampled_from(["nearest", "dithered"]))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_no_value_moves_further_than_it_may(x: Tensor, levels: int, rounding: str) -> None:
     packed, back = trip(Quantize(levels, rounding=rounding), x)
     assert len(packed.data) == x.shape[0] * math.ceil(x.shape[1] * math.ceil(math.log2(levels)) / 8)
@@ -35,7 +35,7 @@ def test_no_value_moves_further_than_it_may(x: Tensor, levels: int, rounding: st
 
 
 @given(tensors(), LEVELS, st.sampled_from(["nearest", "dithered"]), st.booleans())
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_what_was_quantized_stays_as_it_is(x: Tensor, levels: int, rounding: str, fixed: bool) -> None:
     codec = Quantize(levels, -10.0, 20.0, rounding) if fixed else Quantize(levels, rounding=rounding)
     _, once = trip(codec, x, seed=1)

@@ -20,7 +20,7 @@ from colonnade.errors import ConfigError, WireError
 
 
 @given(tensors(), st.floats(0.01, 1.0) | st.integers(1, 15))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_the_k_largest_stay_and_the_error_is_the_rest(x: Tensor, keep: float) -> None:
     codec = TopK(keep)
     rows, values = x.shape

@@ -20,7 +20,7 @@ POINTS = st.sampled_from([4, 6, 16, 30, 64, 255, 256, 1024])
 
 
 @given(tensors(), POINTS)
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_no_pair_moves_further_than_the_lattice_allows(x: Tensor, points: int) -> None:
     rows, values = x.shape
     packed, back = trip(VectorQuantize(points), x)
@@ -46,7 +46,7 @@ def test_each_pair_goes_to_the_nearest_point(points: int) -> None:
 
 
 @given(tensors(), POINTS)
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_what_was_quantized_in_the_owners_range_stays_as_it_is(x: Tensor, points: int) -> None:
     codec = VectorQuantize(points, -10.0, 20.0)
     _, once = trip(codec, x[:, : x.shape[1] // 2 * 2])

@@ -71,7 +71,7 @@ def test_what_was_encrypted_is_decrypted(scheme: str, use: str, shape: tuple[int
 
 
 @every_scheme
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.floats(-LIMIT, LIMIT), max_size=12), st.integers(1, 5))
 def test_a_sum_over_parties_is_off_by_no_more_than_the_scheme_says(
     scheme: str, values: list[float], parties: int
@@ -105,7 +105,7 @@ def test_plain_values_are_added(scheme: str, use: str) -> None:
 
 
 @every_scheme
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.lists(st.tuples(st.floats(-LIMIT, LIMIT), st.floats(-9, 9)), min_size=1, max_size=9))
 def test_plain_values_multiply(scheme: str, pairs: list[tuple[float, float]]) -> None:
     x, w = torch.tensor(pairs, dtype=torch.float64).T

@@ -27,7 +27,7 @@ def epoch(batches: Batches, number: int) -> list[list[int]]:
 
 
 @given(rows=SIZES, batch_size=SIZES, epochs=st.integers(0, 4), seed=st.integers(-(2**40), 2**40))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_every_epoch_is_a_disjoint_cover_of_the_training_rows(
     rows: int, batch_size: int, epochs: int, seed: int
 ) -> None:
@@ -43,7 +43,7 @@ def test_every_epoch_is_a_disjoint_cover_of_the_training_rows(
 
 
 @given(rows=SIZES, batch_size=SIZES, seed=st.integers(0, 2**63))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_equal_seeds_give_equal_batches(rows: int, batch_size: int, seed: int) -> None:
     one, other = made(rows, batch_size, 2, seed), made(rows, batch_size, 2, seed)
     assert list(one) == list(other)
@@ -68,7 +68,7 @@ def test_steps_count_from_the_start_of_training() -> None:
 
 
 @given(rows=SIZES, batch_size=SIZES, stop=st.integers(0, 100))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_iteration_continues_from_done(rows: int, batch_size: int, stop: int) -> None:
     whole = list(made(rows, batch_size))
     stop = min(stop, len(whole))
@@ -89,7 +89,7 @@ def test_a_batch_counts_as_done_once_it_was_handed_out() -> None:
 
 
 @given(rows=SIZES, size=st.integers(1, 50), split=st.sampled_from(["train", "test"]))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_chunks_cover_a_split_in_order(rows: int, size: int, split: str) -> None:
     batches = made(rows)
     chunks = batches.chunks(split, size)
@@ -152,7 +152,7 @@ def test_a_name_that_no_batch_has_is_refused(name: str) -> None:
         st.from_regex(r"train/[0-2]/[0-9]{1,2}", fullmatch=True),
     )
 )
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_a_name_is_refused_or_it_is_the_only_name_of_its_rows(name: str) -> None:
     batches = made()
     try:
@@ -218,7 +218,7 @@ def agreed(of: dict[str, object], order: int = 1) -> Batches:
 
 
 @given(one=AGREEMENT, other=AGREEMENT)
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_a_fingerprint_is_equal_exactly_where_all_was_agreed(one: dict[str, object], other: dict[str, object]) -> None:
     assert agreed(one).fingerprint() == agreed(one, order=-1).fingerprint()
     assume(one != other)

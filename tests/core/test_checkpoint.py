@@ -51,7 +51,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 @given(state=STATES)
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_what_is_saved_comes_back(tmp_path_factory: pytest.TempPathFactory, state: dict[Any, Any]) -> None:
     folder = tmp_path_factory.mktemp("state") / "checkpoint-000001"
     checkpoint.write(folder, state)

@@ -80,7 +80,7 @@ def test_whole_numbers_become_floats_where_floats_are_meant() -> None:
 
 
 @given(st.floats() | st.integers() | st.booleans() | st.text(max_size=3) | st.none() | st.integers(10**300, 10**400))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_every_value_is_kept_or_refused(value: Any) -> None:
     for name in RULES:
         try:

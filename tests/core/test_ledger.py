@@ -42,7 +42,7 @@ def filled(writes: list[Write]) -> Ledger:
 
 
 @given(st.lists(WRITE, max_size=12))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_totals_are_sums_of_the_entries(writes: list[Write]) -> None:
     ledger = filled(writes)
     for direction in ("in", "out", "own"):
@@ -80,7 +80,7 @@ def test_a_message_without_tensors_leaves_no_trace() -> None:
 
 
 @given(st.lists(st.lists(WRITE, max_size=3), max_size=4))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_flushing_moves_every_entry_to_the_file_once(tmp_path_factory: object, rounds: list[list[Write]]) -> None:
     path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"  # type: ignore[attr-defined]
     ledger, every = Ledger("bank"), []
@@ -108,7 +108,7 @@ def test_a_line_stays_a_line_whatever_the_names(tmp_path: Path, name: str) -> No
 
 
 @given(before=st.lists(WRITE, max_size=5), after=st.lists(WRITE, max_size=5), flush_between=st.booleans())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_a_rewound_ledger_is_exactly_as_it_was(
     tmp_path_factory: object, before: list[Write], after: list[Write], flush_between: bool
 ) -> None:

@@ -176,7 +176,7 @@ def test_released_gives_every_tensor_in_field_order() -> None:
 
 
 @given(st.sampled_from(["text", "count", "value", "flag", "maybe"]))
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_a_message_is_frozen(field: str) -> None:
     message = Scalars("a", 1, 1.0, True)
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -184,7 +184,7 @@ def test_a_receipt_says_what_was_done_and_what_it_weighs(halves: Halves) -> None
 
 
 @given(shape=st.lists(st.integers(0, 4), max_size=3), dtype=st.sampled_from(sorted(DTYPES)))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_without_a_codec_a_tensor_weighs_its_own_bytes(shape: list[int], dtype: str) -> None:
     tensor = torch.zeros(shape, dtype=DTYPES[dtype])
     released = outbox().release(tensor, "embedding")
@@ -194,7 +194,7 @@ def test_without_a_codec_a_tensor_weighs_its_own_bytes(shape: list[int], dtype: 
 
 
 @given(shape=st.lists(st.integers(0, 4), max_size=3), dtype=st.sampled_from(sorted(DTYPES)), seed=st.integers(0, 99))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_identity_gives_back_the_very_tensor(shape: list[int], dtype: str, seed: int) -> None:
     tensor = (torch.randn(shape, generator=Generator().manual_seed(seed)) * 3).to(DTYPES[dtype])
     back = Identity().decode(Identity().encode(tensor))

@@ -68,7 +68,7 @@ MESSAGES = st.builds(
 
 
 @given(message=MESSAGES, sender=TEXT, number=st.integers(0, 2**70))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_what_is_encoded_comes_back(message: Everything, sender: str, number: int) -> None:
     crossed(Envelope(sender, number, message))
 

@@ -73,7 +73,7 @@ CUT = st.tuples(st.integers(0, len(FRAME)), st.integers(0, 8), st.binary(max_siz
 
 
 @given(edits=st.lists(CUT, min_size=1, max_size=4))
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 def test_bytes_changed_removed_and_inserted_anywhere(edits: list[tuple[int, int, bytes]]) -> None:
     frame = FRAME
     for place, remove, insert in edits:
@@ -82,7 +82,7 @@ def test_bytes_changed_removed_and_inserted_anywhere(edits: list[tuple[int, int,
 
 
 @given(st.binary(max_size=200))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_random_bytes_are_refused(data: bytes) -> None:
     for frame in (data, wire.MAGIC + data, framed(data)):
         assert not decodes_or_refuses(frame)
@@ -127,13 +127,13 @@ def test_the_unchanged_header_is_good() -> None:
 
 
 @given(place=st.sampled_from(PLACES), junk=JUNK)
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 def test_any_part_of_the_header_may_be_any_json(place: tuple[Any, ...], junk: Any) -> None:
     decodes_or_refuses(changed(*place, to=junk))
 
 
 @given(JUNK)
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_a_header_that_is_any_json_is_refused(junk: Any) -> None:
     assert not decodes_or_refuses(framed(json.dumps(junk).encode()))
 
@@ -260,7 +260,7 @@ def test_whatever_a_codec_does_with_hostile_bytes_is_a_wire_error(fragile: Fragi
 
 
 @given(shape=st.lists(st.integers(0, 300), max_size=3), size=st.integers(0, 300))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_a_tensor_decodes_only_if_shape_and_length_agree(shape: list[int], size: int) -> None:
     header = header_of(VALUES)
     header["tensors"][0] |= {"shape": shape, "bytes": size, "dtype": "uint8"}

@@ -15,7 +15,7 @@ from colonnade.datasets.fitted import Category, Number, Scale, fit_categories, f
 VALUES = st.lists(st.one_of(st.floats(-1e6, 1e6), st.just(float("nan"))), min_size=2, max_size=30)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(VALUES.filter(lambda values: not np.isnan(values).all()), VALUES)
 def test_standard_scaling_has_the_bits_of_scikit_learn(train: list[float], later: list[float]) -> None:
     learned = fit_numbers({"a": np.array(train)}, "standard")["a"]
@@ -23,7 +23,7 @@ def test_standard_scaling_has_the_bits_of_scikit_learn(train: list[float], later
     np.testing.assert_array_equal(learned.apply(np.array(later))[:, :1], theirs.transform(np.array(later)[:, None]))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(VALUES.filter(lambda values: not np.isnan(values).all()))
 def test_minmax_scaling_agrees_with_scikit_learn_and_fills_zero_to_one(train: list[float]) -> None:
     values = np.array(train)
@@ -50,7 +50,7 @@ def test_scale_none_changes_no_value() -> None:
 WORDS = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=40)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(WORDS, WORDS, st.integers(2, 6))
 def test_categories_have_the_columns_of_scikit_learn(train: list[str], later: list[str], most: int) -> None:
     seen, new = (np.array(words, dtype=object) for words in (train, later))

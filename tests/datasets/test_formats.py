@@ -93,7 +93,7 @@ def test_tiles_are_cut_row_by_row(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_tiles(tmp_path / "t.webp", size=4), images)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(-(2**60), 2**60), st.text(alphabet='ab,;" é', min_size=1)), min_size=1))
 def test_columns_come_back_from_text_with_their_types(rows: list[tuple[int, str]]) -> None:
     quoted = "".join(f'{number};"{word.replace(chr(34), chr(34) * 2)}";0.5\n' for number, word in rows)

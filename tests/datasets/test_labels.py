@@ -21,7 +21,7 @@ CLASSES = st.one_of(
 ).filter(lambda values: len(set(values)) > 1)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(CLASSES)
 @example(["", "\0"])
 def test_decode_undoes_encode_and_classes_are_sorted(values: list[Any]) -> None:
@@ -34,7 +34,7 @@ def test_decode_undoes_encode_and_classes_are_sorted(values: list[Any]) -> None:
     assert labels.decode(encoded).tolist() == values
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=40).filter(lambda v: max(v) - min(v) > 1e-3))
 def test_regression_has_mean_zero_and_scale_one_and_decodes(values: list[float]) -> None:
     series = pd.Series(values, name="y")

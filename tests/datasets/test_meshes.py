@@ -20,7 +20,7 @@ BOX = [(0, 1, 3, 2), (4, 6, 7, 5), (0, 4, 5, 1), (2, 3, 7, 6), (0, 2, 6, 4), (1,
 TETRAHEDRON = np.array([(0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3)])
 GRID = np.indices((30, 30, 30)).reshape(3, -1).T + 0.5
 
-fast = settings(max_examples=40, deadline=None)
+fast = settings(max_examples=40)
 
 
 def box(*sides: float) -> NDArray[np.float64]:
@@ -213,7 +213,7 @@ def test_a_malformed_file_is_named_with_the_rule(content: bytes, rule: str, tmp_
 
 
 @given(st.binary(max_size=60), st.sampled_from([b"", b"OFF\n", b"OFF\n1 1 0\n", b"OFF\n1 1 0\n0 0 0\n"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_bytes_are_a_mesh_or_a_data_error(content: bytes, start: bytes) -> None:
     try:
         vertices, faces = read_off(start + content)

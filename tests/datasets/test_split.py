@@ -30,7 +30,7 @@ def images(*shape: int) -> torch.Tensor:
     return torch.arange(int(np.prod(shape)), dtype=torch.float32).reshape(shape)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(1, 200), st.integers(1, 200))
 def test_even_columns_cover_in_order_and_differ_by_at_most_one(width: int, parts: int) -> None:
     assume(parts <= width)
@@ -53,7 +53,7 @@ def test_names_sort_in_party_order() -> None:
     assert party_names(120) == sorted(party_names(120))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(1, 12), st.integers(1, 12))
 def test_column_blocks_put_side_by_side_give_the_matrix(width: int, parts: int) -> None:
     assume(parts <= width)
@@ -61,7 +61,7 @@ def test_column_blocks_put_side_by_side_give_the_matrix(width: int, parts: int) 
     assert torch.equal(torch.cat(list(column_blocks(whole, parts).values()), dim=1), whole)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.sampled_from([(2, 9, 5), (2, 3, 9, 5)]), st.integers(1, 9))
 def test_strips_put_below_each_other_give_the_images(shape: tuple[int, ...], parts: int) -> None:
     whole = images(*shape)
@@ -76,7 +76,7 @@ def test_mnist_has_fourteen_strips_of_two_rows() -> None:
     assert strips["client_14"].dtype == torch.uint8
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.sampled_from([(2, 7, 5), (2, 3, 7, 5)]), st.integers(1, 7), st.integers(1, 5))
 def test_patches_put_in_their_grid_give_the_images(shape: tuple[int, ...], down: int, across: int) -> None:
     whole = images(*shape)
@@ -125,7 +125,7 @@ def test_a_part_carries_nothing_of_the_others_in_its_storage() -> None:
     assert all(part.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr() for part in parts)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
 def test_blocks_of_given_widths_have_them_and_put_together_give_the_matrix(widths: list[int]) -> None:
     whole = torch.arange(3.0 * sum(widths)).reshape(3, -1)
@@ -217,7 +217,7 @@ def test_a_column_for_two_parties_or_a_party_without_is_refused() -> None:
         by_names(FRAME, {"bank": ["agee"]})
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(3, 300), st.floats(0, 0.4), st.integers(0, 1), st.integers(0, 2**40))
 def test_row_splits_are_disjoint_covering_and_seeded(rows: int, validation: float, test: int, seed: int) -> None:
     assume(validation == 0 or round(validation * rows) > 0)

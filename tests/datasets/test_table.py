@@ -49,7 +49,7 @@ def test_a_printed_table_shows_sizes_and_no_cell() -> None:
     assert shown == "Table('bank', 2 rows, 1 features, label 'y')"
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.text(alphabet="ab0 9é", min_size=1, max_size=4).filter(str.strip), min_size=1, unique=True))
 def test_in_order_carries_every_row_with_its_id(ids: list[object]) -> None:
     held = table(ids)
@@ -61,7 +61,7 @@ def test_in_order_carries_every_row_with_its_id(ids: list[object]) -> None:
     assert [ids[row] for row in moved.features["a"]] == wanted.tolist()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(SOME_IDS.flatmap(lambda ids: st.tuples(st.just(ids), st.permutations(ids))))
 def test_all_parties_agree_on_one_order_whatever_their_own(orders: tuple[list[str], list[str]]) -> None:
     ids, shuffled = orders

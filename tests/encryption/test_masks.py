@@ -60,7 +60,7 @@ def test_the_sum_of_the_shares_is_the_sum_of_the_values(count: int, scale: float
 
 
 @given(st.lists(st.floats(-LIMIT, LIMIT, width=32).filter(lambda v: v == 0 or abs(v) >= 2**-8), min_size=3, max_size=3))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_what_float32_says_above_a_256th_is_summed_without_any_error(values: list[float]) -> None:
     parties = agreed(3)
     total = open_sum(shares_of(parties, [torch.tensor([value]) for value in values]), parties)

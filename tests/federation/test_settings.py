@@ -89,7 +89,7 @@ def test_everything_that_can_be_set_comes_back() -> None:
 
 
 @given(word=TEXT, columns=st.lists(TEXT, max_size=3), party=NAMES, model=st.dictionaries(TEXT, VALUES, max_size=3))
-@examples(deadline=None, max_examples=150)
+@examples(max_examples=150)
 def test_any_words_come_back(word: str, columns: list[str], party: str, model: dict[str, Any]) -> None:
     tables = {
         "data": {"id": word, "labels_at": word},
@@ -101,7 +101,7 @@ def test_any_words_come_back(word: str, columns: list[str], party: str, model: d
 
 
 @given(tables=st.dictionaries(TEXT, st.dictionaries(TEXT, VALUES, max_size=3), max_size=3))
-@examples(deadline=None, max_examples=150)
+@examples(max_examples=150)
 def test_to_toml_writes_what_toml_reads(tables: dict[str, Any]) -> None:
     assert tomllib.loads(to_toml(tables)) == tables
 

@@ -169,7 +169,7 @@ def test_what_a_run_that_broke_off_spent_is_counted_by_the_next(tmp_path: Path) 
         with pytest.raises(PartyError, match="ConfigError"):  # while this one is under way, no other
             ask(sites(tmp_path)["lab"], "clinic", Prepare("beside", 1, False))
         ask(lab, "clinic", Embed("train/0/0"))  # and it is never saved
-        lab.member.leave()
+        lab.member.purse.leave()
     assert spent[0] == 0.0
     assert spent[1] > 0.0
 

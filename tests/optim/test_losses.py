@@ -70,7 +70,7 @@ def test_the_gradient_is_what_the_z_update_takes_it_to_be(loss: Loss) -> None:
 
 
 @given(index=st.integers(0, 2), rows=st.integers(1, 20), seed=st.integers(0, 10**6))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_decision_is_the_class_with_the_highest_score(index: int, rows: int, seed: int) -> None:
     loss = LOSSES[index]
     outputs, _ = case(loss, rows, seed)

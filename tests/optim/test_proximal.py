@@ -166,7 +166,7 @@ CASES: list[tuple[Loss, int]] = [(CrossEntropy(10), 10), (CrossEntropy(2), 2), (
     seed=st.integers(0, 10**6),
     rows=st.integers(1, 5),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_batch_is_its_rows_one_by_one(case: tuple[Loss, int], rho: float, scale: float, seed: int, rows: int) -> None:
     loss, outputs = case
     o, dual = uniform(rows, outputs, scale, seed), uniform(rows, outputs, 1.0, seed + 1)
@@ -179,7 +179,7 @@ def test_a_batch_is_its_rows_one_by_one(case: tuple[Loss, int], rho: float, scal
 
 
 @given(shift=st.floats(-100, 100), rho=st.sampled_from(RHOS), seed=st.integers(0, 10**6))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_shifted_logits_shift_the_answer(shift: float, rho: float, seed: int) -> None:
     """Softmax does not see a shift common to all classes, so neither does the z-update."""
     o, dual = uniform(3, 5, 10.0, seed), uniform(3, 5, 1.0, seed + 1)

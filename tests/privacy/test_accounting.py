@@ -76,7 +76,7 @@ def test_gaussian_and_binomial_noise_on_one_row_compose() -> None:
     assert both == pytest.approx(gaussian_epsilon(mu, DELTA), rel=2e-3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.floats(0.5, 50.0), st.integers(1, 500), st.sampled_from(RELATIONS))
 def test_twice_as_many_rounds_never_cost_less(sigma: float, times: int, relation: Relation) -> None:
     one, two = (known_batch({key_of(gaussian(sigma)): n}, relation, DELTA) for n in (times, 2 * times))

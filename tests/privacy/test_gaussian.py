@@ -43,6 +43,13 @@ def test_clipping_shortens_rows_and_never_turns_them(seed: int, clip: float, sca
     torch.testing.assert_close(clipped[long], x[long] / before[long, None] * clip)
 
 
+def test_clipping_is_differentiated_through_and_a_row_of_zeros_as_well() -> None:
+    x = torch.randn(6, 5, generator=generator(), dtype=torch.float64) * torch.tensor([[0.1], [0.2], [1], [2], [9], [0]])
+    assert torch.autograd.gradcheck(lambda h: Gaussian(0.7, sigma=0.0).bounded(h), x.requires_grad_())
+    (slope,) = torch.autograd.grad(clip_rows(x, 0.7).sum(), x)
+    assert torch.equal(slope[5], torch.ones(5, dtype=torch.float64))
+
+
 def test_a_row_is_all_behind_the_first_axis() -> None:
     x = torch.randn(8, 3, 4, 4, generator=generator())
     torch.testing.assert_close(clip_rows(x, 0.5).flatten(1), clip_rows(x.flatten(1), 0.5))

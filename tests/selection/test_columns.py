@@ -11,7 +11,7 @@ from colonnade.selection.columns import Columns, shuffled, standardised
 from colonnade.selection.knn_mi import squared_distances
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 3), st.integers(20, 120), st.sampled_from([0, 3, 20]), st.integers(0, 10**6), st.data())
 def test_a_ranking_is_a_stable_sort(columns: int, rows: int, levels: int, seed: int, data: st.DataObject) -> None:
     random = np.random.default_rng(seed)

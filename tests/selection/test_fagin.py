@@ -56,7 +56,7 @@ def cases(draw: st.DrawFn) -> tuple[Distances, NDArray[np.bool_], int, int]:
     return partial, same, k, draw(st.integers(1, 7))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(cases())
 def test_whatever_is_nearer_than_the_kth_of_the_label_is_a_candidate(
     case: tuple[Distances, NDArray[np.bool_], int, int],
@@ -70,7 +70,7 @@ def test_whatever_is_nearer_than_the_kth_of_the_label_is_a_candidate(
         assert set(order[: last + 1].tolist()) <= candidates
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cases())
 def test_the_candidates_are_fagins_whatever_the_page(case: tuple[Distances, NDArray[np.bool_], int, int]) -> None:
     partial, same, k, page = case
@@ -79,7 +79,7 @@ def test_the_candidates_are_fagins_whatever_the_page(case: tuple[Distances, NDAr
     assert scanned(lists, same, k, page) == expected
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cases())
 def test_inclusion(case: tuple[Distances, NDArray[np.bool_], int, int]) -> None:
     """Theorem 1: the candidates of a group are among those of every larger one."""

@@ -13,7 +13,7 @@ from colonnade.errors import ConfigError
 from colonnade.selection.group_testing import draw_tests, importance, vf_ps
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(2, 12), st.integers(1, 40), st.integers(0, 99))
 def test_tests_are_different_and_everybody_is_in_one(count: int, tests: int, seed: int) -> None:
     names = [f"p{number}" for number in range(count)]
@@ -29,7 +29,7 @@ def test_with_few_participants_all_groups_are_tested() -> None:
     assert len(draw_tests(list("abcdefgh"), 10, Generator().manual_seed(0))) == 10
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(3, 9), st.integers(1, 30), st.integers(2, 3), st.integers(0, 99))
 def test_groups_may_have_to_be_larger(count: int, tests: int, least: int, seed: int) -> None:
     names = [f"p{number}" for number in range(count)]

@@ -32,7 +32,7 @@ def ross_by_definition(x: NDArray[np.float64], y: NDArray[np.int64], k: int, que
     return float(np.mean(terms))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(12, 60), st.integers(1, 4), st.integers(1, 5), st.integers(0, 99))
 def test_ross_is_its_definition(rows: int, columns: int, k: int, seed: int) -> None:
     x, y = some(rows, columns, seed)

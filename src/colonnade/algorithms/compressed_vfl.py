@@ -136,7 +136,7 @@ class FeatureOwner(roles.FeatureOwner):
     def _local_steps(self, x: Tensor, y: Tensor, own: Tensor, given: Tensor, *rest: Tensor) -> None:
         """Q steps (lines 13 and 14): of g's first layer all but the own embedding's share is given."""
         for _ in range(self.config.local_steps):
-            outputs = self.model(x) @ own + given
+            outputs = self.outbox.bounded(self.model(x), "embedding", "train") @ own + given
             if rest:
                 outputs = outputs.relu() @ rest[0].mT + rest[1]
             loss = loss_of(y, outputs)

@@ -5,6 +5,7 @@ It answers label owners alone. Whose copy a call concerns says who asks, and a b
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -65,6 +66,8 @@ class DataOwner(Party):
         self.features, self.model = features.to(self.device), model.to(self.device)
         self.config, self.agreed = config, agreed
         self.copies = {k: Copy(self.model, config, self.generator) for k in agreed}
+        for k, copy in self.copies.items():
+            copy.bound = partial(self._bound, k)
         self.round = 0
         self.took_part: tuple[str, ...] = ()
         self.serves_for = agreed.keys()
@@ -97,6 +100,10 @@ class DataOwner(Party):
             with torch.no_grad():
                 h = (self.model if request.model == "aggregated" else copy.model).eval()(x)
         return Embedding(self.outbox.release(h, "embedding", batch))
+
+    def _bound(self, k: str, h: Tensor) -> Tensor:
+        with self.outbox.answering(k):
+            return self.outbox.bounded(h, "embedding", f"{k}:train")
 
     @serves
     def descend(self, request: Descend) -> Done:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from colonnade.algorithms.multi_vfl_copies import Copy
-from colonnade.transport.stacked import Stacked
+from colonnade.transport.stacked import Stacked, slicewise
 
 T = TypeVar("T")
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -48,6 +48,7 @@ class Stack(Copy):
         for whole, *parts in zip(self.model.parameters(), *(copy.model.parameters() for copy in copies), strict=True):
             for index, part in enumerate(parts):
                 part.data = whole.data[index]
+        self.bound = partial(slicewise, [copy.bound for copy in copies])
 
     def outputs(self, x: Tensor) -> Tensor:
         with torch.no_grad():

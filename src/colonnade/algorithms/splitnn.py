@@ -76,7 +76,7 @@ class FeatureOwner(roles.FeatureOwner):
     @serves
     def embed(self, request: Embed) -> Embedding:
         with torch.set_grad_enabled(self.training(request.batch)):
-            h = self.model(self.x(request.batch))
+            h = self.outbox.bounded(self.model(self.x(request.batch)), self.released_as, request.batch)
         if h.requires_grad:
             self._pending = request.batch, h
         return Embedding(self.outbox.release(h, self.released_as, request.batch))

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Generator, Tensor
@@ -53,6 +53,15 @@ class Mechanism(Protocol):
     """Makes a tensor safe to know, and says what that cost."""
 
     def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]: ...
+
+
+@runtime_checkable
+class Bounding(Protocol):
+    """A mechanism that first bounds what a row may say."""
+
+    def bounded(self, tensor: Tensor) -> Tensor:
+        """What noise is then added to: a function of the tensor that can be differentiated."""
+        ...
 
 
 class Meter(Protocol):
@@ -238,6 +247,12 @@ class Outbox:
         if number != r.number:
             raise BoundaryError(f"'{self.owner}' opens only its last sealed release of {r.name!r}, not {released!r}.")
         return tensor
+
+    def bounded(self, tensor: Tensor, as_: str, batch: str | None = None) -> Tensor:
+        """What its rule leaves of a tensor but for the noise. A party that is told dloss/d(what it released) takes the
+        derivative through this: where a row is cut to a norm, its model else follows a gradient that is not its own."""
+        mechanism = self._applying(as_, batch).mechanism
+        return mechanism.bounded(tensor) if isinstance(mechanism, Bounding) else tensor
 
     def release(self, tensor: Tensor, as_: str, batch: str | None = None) -> Released:
         """The only way to a Released: what comes back shares no memory with `tensor` and cannot change later."""

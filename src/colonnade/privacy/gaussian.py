@@ -33,19 +33,22 @@ class Gaussian:
             raise ConfigError(f"gaussian.clip must be finite when there is noise; found inf with sigma {self.sigma!r}.")
 
     def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:
-        clipped = tensor if math.isinf(self.clip) else clip_rows(tensor, self.clip)
+        clipped = self.bounded(tensor)
         if not self.sigma:
             return clipped, NON_PRIVATE
         noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device=generator.device)
         event = DpEvent(KIND, {"noise_multiplier": float(self.sigma), "clip": float(self.clip)})
         return clipped + self.sigma * self.clip * noise.to(tensor.device), event
 
+    def bounded(self, tensor: Tensor) -> Tensor:
+        return tensor if math.isinf(self.clip) else clip_rows(tensor, self.clip)
+
 
 def clip_rows(tensor: Tensor, clip: float) -> Tensor:
     """Every row scaled down to an L2 norm of at most `clip`. What is not a number would tell on its row, and is 0."""
     finite = torch.nan_to_num(tensor, nan=0.0, posinf=0.0, neginf=0.0)
     norms = rows_of(finite).norm(dim=1)
-    scale = (clip / norms.clamp_min(torch.finfo(tensor.dtype).tiny)).clamp_max(1.0)
+    scale = clip / norms.clamp_min(clip)
     clipped: Tensor = finite * scale.reshape([-1] + [1] * (tensor.dim() - 1))
     return clipped
 

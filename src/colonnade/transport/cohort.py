@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -28,7 +29,7 @@ from colonnade.core.roles import FeatureOwner
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, PartyError
 from colonnade.transport.computing import one_torch_thread, work
-from colonnade.transport.stacked import Stacked, alike, stack, unstack, why_not_stackable
+from colonnade.transport.stacked import Stacked, alike, slicewise, stack, unstack, why_not_stackable
 
 R = TypeVar("R", bound=Message)
 STACKING_PAYS = 5_000_000
@@ -50,6 +51,9 @@ class CohortOutbox(Outbox):
         super().__init__(owner, outboxes[0].generator)
         self.outboxes = outboxes
         self.parts: dict[int, list[Released]] = {}
+
+    def bounded(self, tensor: torch.Tensor, as_: str, batch: str | None = None) -> torch.Tensor:
+        return slicewise([partial(outbox.bounded, as_=as_, batch=batch) for outbox in self.outboxes], tensor)
 
     def release(self, tensor: torch.Tensor, as_: str, batch: str | None = None) -> Released:
         parts = [outbox.release(share, as_, batch) for outbox, share in zip(self.outboxes, tensor, strict=True)]

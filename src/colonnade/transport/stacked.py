@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -111,6 +112,13 @@ def slice_(state: Any, index: int) -> Any:
 def unstack(state: State, count: int) -> list[State]:
     """The M states in a stacked one."""
     return [slice_(state, index) for index in range(count)]
+
+
+def slicewise(functions: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> Tensor:
+    """The k-th slice through the k-th function; where none of them changes its slice, the tensor itself."""
+    slices = list(x)
+    parts = [function(part) for function, part in zip(functions, slices, strict=True)]
+    return x if all(map(operator.is_, parts, slices)) else torch.stack(parts)
 
 
 def _chain(module: nn.Module) -> bool:
