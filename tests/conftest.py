@@ -20,6 +20,16 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("shared machine")
 NAMED = os.environ.get("COLONNADE_DATA")  # read before any test takes it away
 REPOSITORY = Path(__file__).resolve().parents[1]
+LONGEST = (
+    *("docs/test_tutorial.py", "faults/test_kill.py", "docs/test_build.py", "transport/test_flare_simulator.py"),
+    *("examples/test_notebooks.py", "serving/test_under_load.py", "reproduction/test_vim.py"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first: else one core still works on one of them when the others have nothing left."""
+    places = {REPOSITORY / "tests" / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 @pytest.fixture(autouse=True, scope="module")
