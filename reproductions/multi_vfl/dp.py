@@ -2,8 +2,8 @@
 
 The paper leaves differential privacy to later work. Here every row of every data owner's embedding is clipped to C and
 gets noise N(0, sigma^2 C^2) in training. Test rows are clipped and get none, since the noise protects training rows.
-Two controls: "no noise" is clipped only; "empty uploads" have C next to nothing, so that nothing can be learned from
-columns. What a sigma scores above the empty uploads is what came through the noise.
+Two controls: "no noise" is clipped only; "noise alone" has the noise without the row, so that nothing can be learned
+from columns. Its sigma is 1. What another sigma scores above it is what came through.
 
 Twice: with the paper's models, where a row is 6,272 numbers per data owner and each gets its noise, and with data
 owners that send 16 numbers (one hidden layer at both sides). Local steps are Adam's: the paper's SGD at 0.001 has
@@ -29,15 +29,15 @@ from typing import Any, NamedTuple
 import torch
 
 from colonnade import reproduction
-from colonnade.core.release import DpEvent, Rule
+from colonnade.core.release import DpEvent, Mechanism, Rule
 from colonnade.errors import ConfigError
+from colonnade.privacy import Gaussian, NoiseOnly
 from colonnade.privacy.accounting import key_of, known_batch
-from colonnade.privacy.gaussian import Gaussian
 from colonnade.reproduction import Plan, Study
 from colonnade.reproduction.cells import script_of
 from colonnade.reproduction.pictures import COLOURS
 
-SCENARIO, DELTA, EMPTY = "1niid", 1e-5, 1e-9
+SCENARIO, DELTA, CONTROL = "1niid", 1e-5, 1.0
 ADAM: dict[str, Any] = {"optimizer": "adam", "momentum": 0.9, "learning_rate": 0.001}
 SHORT: dict[str, dict[str, Any]] = {
     "algorithm": {**ADAM, "concatenate": "features"},
@@ -65,7 +65,7 @@ def cells(plan: Plan) -> list[str]:
     found = []
     for name in ["16 numbers"] if plan.short else SENT:
         found += [f"{name}, sigma {sigma:g}" for sigma in sigmas(plan, name)]
-        found += [f"{name}, no noise", f"{name}, empty uploads"]
+        found += [f"{name}, no noise", f"{name}, noise alone"]
     return found
 
 
@@ -73,12 +73,12 @@ def sigmas(plan: Plan, name: str) -> tuple[float, ...]:
     return QUICK_SIGMAS if plan.short else SENT[name].sigmas
 
 
-def mechanism(cell: str) -> Gaussian:
+def mechanism(cell: str) -> Mechanism:
     """What a data owner does to embeddings of training rows."""
     name, noise = cell.split(", ")
     clip = SENT[name].clip
-    if noise == "empty uploads":
-        return Gaussian(EMPTY, 1.0)
+    if noise == "noise alone":
+        return NoiseOnly(clip, CONTROL)
     return Gaussian(clip, 0.0 if noise == "no noise" else float(noise.split()[1]))
 
 
@@ -130,7 +130,7 @@ def draw(study: Study, out: Path) -> list[Path]:
             points = [(mean[f"{title}, round {r}: epsilon"], 100 * mean[f"{title}, round {r}"]) for r in at]
             style = {"color": COLOURS[number], "marker": "o", "markersize": 4}
             axes.plot([e for e, _ in points], [score for _, score in points], label=f"sigma {sigma:g}", **style)
-        for control, line in (("no noise", ":"), ("empty uploads", "--")):
+        for control, line in (("no noise", ":"), ("noise alone", "--")):
             score = mean.get(f"{name}, {control}, round {rounds[-1]}")
             if score is not None:
                 axes.axhline(100 * score, color="black", linestyle=line, linewidth=1, label=control)

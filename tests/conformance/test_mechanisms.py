@@ -9,13 +9,14 @@ import torch
 from torch import Generator, Tensor
 
 from colonnade.core import NON_PRIVATE, DpEvent, Mechanism, Outbox, Plain, Rule
-from colonnade.privacy import Binomial, Gaussian
+from colonnade.privacy import Binomial, Gaussian, NoiseOnly
 
 MECHANISMS: list[Mechanism] = [
     Plain(),
     Gaussian(clip=math.inf, sigma=0.0),
     Gaussian(clip=0.5, sigma=0.0),
     Gaussian(clip=0.5, sigma=2.0),
+    NoiseOnly(clip=0.5, sigma=2.0),
     Binomial(levels=2, trials=0),
     Binomial(levels=16, trials=100, p=0.3, low=-2.0, high=3.0),
 ]

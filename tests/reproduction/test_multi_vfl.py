@@ -138,16 +138,18 @@ def test_twenty_quick_rounds(tmp_path: Path) -> None:
     assert lines[3] == "| mnist, 1niid, FedAvg | – | 90.0 % | – |"
 
 
-def test_noise_is_on_training_rows_and_the_control_sends_nothing() -> None:
+def test_noise_is_on_training_rows_and_the_control_sends_it_alone() -> None:
     short = dataclasses.replace(reproduction.plan("multi-vfl-dp").shortened(), epochs=(1,))
     ones = torch.ones(4, 16) / 8  # a norm of a half is not clipped
-    for cell in ("16 numbers, sigma 3", "16 numbers, empty uploads"):
+    for cell in ("16 numbers, sigma 3", "16 numbers, noise alone"):
         trained = dp.federation(short, cell, 0)
         outbox = trained.seats[next(iter(trained.owners))].outbox
+        state = outbox.noise.get_state()
         sent = outbox.release(ones, "embedding", "label_owner_1:train/0/0").tensor
         assert torch.equal(outbox.release(ones, "embedding", "label_owner_1:test[0:4]").tensor, ones)
-        if "empty" in cell:
-            assert sent.abs().max() < 1e-6
+        if "alone" in cell:
+            outbox.noise.set_state(state)
+            assert torch.equal(outbox.release(-ones, "embedding", "label_owner_1:train/0/0").tensor, sent)
         else:
             assert 1.5 < (sent - ones).std() < 6  # sigma C = 3
 

@@ -19,11 +19,16 @@ from colonnade.core.checks import did_you_mean
 from colonnade.core.release import Codec, Identity, Mechanism, Plain, Rule
 from colonnade.errors import ConfigError
 from colonnade.federation.owners import place_of
-from colonnade.privacy import Binomial, Budget, Gaussian, RandomizedResponse
+from colonnade.privacy import Binomial, Budget, Gaussian, NoiseOnly, RandomizedResponse
 from colonnade.privacy.accounting import is_private
 from colonnade.privacy.calibrate import planned, smallest_sigma
 
-MECHANISMS: dict[str, Callable[..., Mechanism]] = {"plain": Plain, "gaussian": Gaussian, "binomial": Binomial}
+MECHANISMS: dict[str, Callable[..., Mechanism]] = {
+    "plain": Plain,
+    "gaussian": Gaussian,
+    "binomial": Binomial,
+    "noise_only": NoiseOnly,
+}
 CODECS: dict[str, Callable[..., Codec]] = {
     "identity": Identity,
     "half": Half,

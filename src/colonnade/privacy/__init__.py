@@ -3,6 +3,7 @@
 from colonnade.privacy.binomial import Binomial
 from colonnade.privacy.budget import Account, Budget
 from colonnade.privacy.gaussian import Gaussian
+from colonnade.privacy.noise_only import NoiseOnly
 from colonnade.privacy.randomized_response import RandomizedResponse
 
-__all__ = ["Account", "Binomial", "Budget", "Gaussian", "RandomizedResponse"]
+__all__ = ["Account", "Binomial", "Budget", "Gaussian", "NoiseOnly", "RandomizedResponse"]
