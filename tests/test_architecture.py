@@ -23,6 +23,7 @@ LAYERS = (
     {"serving", "export"},
     {"reproduction", "benchmark"},
     {"cli"},
+    {"__main__"},
 )
 NOT_MIRRORED = {"conformance", "docs", "examples", "faults", "security"}
 
