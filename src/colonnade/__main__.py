@@ -1,4 +1,4 @@
-"""Where the command line begins, `colonnade` or `python -m colonnade`. Ctrl-C while it still imports is no traceback."""
+"""Where the command line begins, `colonnade` or `python -m colonnade`. Ctrl-C while it imports is no traceback."""
 
 from __future__ import annotations
 
