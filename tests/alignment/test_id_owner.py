@@ -231,3 +231,18 @@ def test_only_an_alignment_is_served() -> None:
     with pytest.raises(BoundaryError):
         Points(np.zeros((1, 33)))  # type: ignore[arg-type]
     assert {BLINDED, RAISED, POSITIONS} == REVEALS.keys()
+
+
+def test_with_other_ids_what_was_found_among_the_old_ones_is_forgotten() -> None:
+    """Row numbers of the old table would name other rows of the new one."""
+    there = meeting({"clinic": ["b", "c"], "lab": ["b", "c", "d"]})
+    there.align()
+    assert there.common("lab") == there.common("clinic")
+    lab = there.parties["lab"]
+    lab.ids = Ids.of("lab", [["a", "b", "c", "d"]])
+    assert lab.common is None
+    assert lab.common_rows is None
+    party = taken()
+    party.ids = Ids.of("clinic", [["z"]])
+    with pytest.raises(PartyError, match="it has no secret for this"):
+        party.answer(Blind(0, 1))

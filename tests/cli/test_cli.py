@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.federation.small import write
 from typer.utils import get_params_from_function
 
 import colonnade
+from colonnade import cli
 from colonnade.cli import app
 
 OPTIONS = {
@@ -97,6 +99,25 @@ def test_a_message_is_printed_as_it_is(call: Caller, tmp_path: Path) -> None:
     )
     message = call.fails(2, "run", path)
     assert message == f"ConfigError: {path} has no table [trian] (did you mean 'train'?). It knows: {known}.\n"
+
+
+def test_an_error_of_the_disk_is_one_message(call: Caller, tmp_path: Path) -> None:
+    """Where a command does not say it better itself: here the name leaves no room for the file that becomes it."""
+    write(tmp_path)
+    tables = sorted(tmp_path.glob("*.csv"))
+    called = call("init", *tables, "--yes", "--out", tmp_path / ("x" * 250))
+    assert called.code == 2
+    assert "File name too long" in called.err
+    assert "Traceback" not in called.err
+    assert not list(tmp_path.glob("*x*"))
+
+
+def test_a_warning_is_its_words_alone() -> None:
+    before = warnings.formatwarning
+    assert cli._words("Labels leave.", UserWarning, "federation.py", 7) == "Warning: Labels leave.\n"
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert warnings.formatwarning is before
 
 
 def colonnade_in(folder: Path, *arguments: object) -> subprocess.Popen[str]:

@@ -61,6 +61,24 @@ def test_a_folder_without_a_run_says_where_one_is(tmp_path: Path) -> None:
         console.a_run(tmp_path)
 
 
+def test_a_path_is_shown_and_typed_as_it_is() -> None:
+    out = Console(file=io.StringIO(), width=120)
+    path = Path("my [v2] runs/[bold]")
+    out.print(f"[bold]{console.shown(path)}[/bold]: run {console.typed(path)}")
+    assert isinstance(out.file, io.StringIO)
+    assert out.file.getvalue() == "my [v2] runs/[bold]: run 'my [v2] runs/[bold]'\n"
+
+
+def test_a_long_name_is_shown_whole() -> None:
+    name = "x" * 60 + "last"
+    table = console.traffic_table({"bytes": {name: {"out": 2000, "in": 3000}}, "parties": {name: ["features"]}})
+    out = Console(file=io.StringIO(), width=60)
+    out.print(table)
+    assert isinstance(out.file, io.StringIO)
+    assert out.file.getvalue().count("x") == 60
+    assert "…" not in out.file.getvalue()
+
+
 def test_tables_hold_every_split_and_every_party() -> None:
     metrics = shown(
         console.metrics_table({"train": {"loss": 0.5, "accuracy": 0.91}, "test": {"loss": 0.6, "accuracy": 0.87}})

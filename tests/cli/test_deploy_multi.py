@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.federation.small_multi import GAUSSIAN, write
@@ -54,11 +55,30 @@ def test_a_data_set_names_the_data_owners() -> None:
     assert list(deploy._with_names(settings).parties) == ["client_01", "client_02"]
 
 
-def test_predictions_of_several_label_owners_are_refused_before_flare_starts(tmp_path: Path) -> None:
-    run, work = tmp_path / "run", tmp_path / "run.flare" / "sites"
+def test_a_label_owner_is_asked_to_predict_with_one_of_two_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, work, rows = tmp_path / "run", tmp_path / "run.flare" / "sites", tmp_path / "rows.csv"
     work.mkdir(parents=True)
+    agreed, seen = write(tmp_path / "lead", private()).read_text(), dict[str, Any]()
     run.mkdir()
-    (run / "federation.toml").write_text(write(tmp_path / "all", private()).read_text())
-    (tmp_path / "rows.csv").write_text("patient\nP001\n")
-    with pytest.raises(ConfigError, match="With several label owners FLARE trains, and does not predict yet"):
-        deploy.predict_on_flare(run, tmp_path / "rows.csv", "flare-sim")
+    (run / "federation.toml").write_text(agreed)
+    rows.write_text("patient\nP001\n")
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"owner": "sout"}, "'sout' is no label owner here.*'south'.*there are north, south"),
+        ({"model": "best"}, "--model is aggregated or own"),
+    ]
+    for given, said in wrong:
+        with pytest.raises(ConfigError, match=said):
+            deploy.predict_on_flare(run, rows, "flare-sim", **given)
+        with pytest.raises(ConfigError, match=said):
+            deploy.predict_on_flare(run, rows, "flare", startup_kit=tmp_path / "lead", **given)
+
+    def elsewhere(*_: Any, **more: Any) -> str:
+        seen.update(more)
+        return deploy.DONE
+
+    monkeypatch.setattr(deploy, "deploy", elsewhere)
+    deploy.predict_on_flare(run, rows, "flare", startup_kit=tmp_path / "lead", owner="south", model="own")
+    assert seen == {"predict": "rows.csv", "owner": "south", "model": "own"}
+    assert "at 'south', in its own runs/run/predictions/rows.csv" in " ".join(capsys.readouterr().out.split())

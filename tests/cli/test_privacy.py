@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def test_a_file_is_told_what_it_will_cost_and_that_it_will_stop(call: Caller, sp
     for part in (
         "What a whole run will cost", "lab: columns", "embedding: gaussian, clip 1, sigma 3; a row at most 4 times",
         "a whole run needs epsilon 6.129 of 6, so it will stop early", "clinic: labels", "randomized response",
-        "no guarantee", "VIM's Theorem 1 as printed", "with the local model taken as given",
+        "no guarantee", "VIM's Theorem 1 as printed", "the scaling learned from training rows taken as given",
     ):  # fmt: skip
         assert part in called.out, part
 
@@ -98,3 +99,9 @@ def test_parties_with_the_same_promises_share_a_table(capsys: pytest.CaptureFixt
 def test_what_is_no_run_and_no_file_is_refused(call: Caller, tmp_path: Path) -> None:
     assert "is neither a run directory nor a federation file" in call.fails(2, "privacy", tmp_path / "none")
     assert "is not a run directory" in call.fails(2, "privacy", tmp_path)
+
+
+def test_a_run_without_its_parties_promises_nothing(call: Caller, spent: Path, tmp_path: Path) -> None:
+    shutil.copytree(spent, tmp_path / "all", ignore=shutil.ignore_patterns("parties"))
+    run = next(mark.parent for mark in (tmp_path / "all").rglob("checkpoint.json"))
+    assert "has no party's folder" in call.fails(2, "privacy", run)

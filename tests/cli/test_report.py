@@ -11,15 +11,17 @@ from colonnade.federation import Federation
 
 
 def test_a_report_with_baselines(call: Caller, tmp_path: Path) -> None:
-    Federation.from_toml(write(tmp_path / "tables")).fit(tmp_path / "run")
-    called = call("report", tmp_path / "run", "--baselines", "--splits", 2)
+    run = tmp_path / "run [2]"  # brackets are no markup
+    Federation.from_toml(write(tmp_path / "tables")).fit(run)
+    called = call("report", run, "--baselines", "--splits", 2)
     assert called.code == 0, called.err
-    assert str(tmp_path / "run" / "report.html") in called.out
-    assert (tmp_path / "run" / "baselines.json").exists()
-    assert "mean of 2 splits" in (tmp_path / "run" / "report.html").read_text()
-    quiet = call("report", tmp_path / "run", "--out", tmp_path / "other.html", "--quiet")
+    assert str(run / "report.html") in called.out
+    assert str(run / "baselines.json") in called.err
+    assert (run / "baselines.json").exists()
+    assert "mean of 2 splits" in (run / "report.html").read_text()
+    quiet = call("report", run, "--out", tmp_path / "other.html", "--quiet")
     assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
-    assert (tmp_path / "other.html").read_text() == (tmp_path / "run" / "report.html").read_text()
+    assert (tmp_path / "other.html").read_text() == (run / "report.html").read_text()
 
 
 def test_bad_input(call: Caller, tmp_path: Path) -> None:

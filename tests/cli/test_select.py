@@ -45,6 +45,15 @@ def test_the_label_owner_stays_whatever_its_columns_are_worth(path: Path, call: 
     assert set(tomllib.loads(fewer.read_text())["parties"]) == {"clinic", best}
 
 
+def test_whose_budget_or_noise_does_not_cover_a_selection_is_told(path: Path, call: Caller) -> None:
+    rules = '\n[parties.lab_north.budget]\nepsilon = 8.0\n[parties.lab_south.outbox]\nembedding = { codec = "half" }\n'
+    noise = 'labels = { mechanism = { name = "randomized_response", epsilon = 1.0 } }'
+    path.write_text(f"{path.read_text()}{rules}[parties.clinic.outbox]\n{noise}\n")
+    told = r"^The budget and rules of 'clinic' and 'lab_north' do not cover a selection: .* no budget is charged"
+    with pytest.warns(UserWarning, match=told):
+        assert call("select", path, "--keep", 1, "--method", "lasso", "--quiet").code == 0
+
+
 def test_the_same_seed_selects_the_same(path: Path, call: Caller) -> None:
     first, again = (json.loads(call("select", path, "--keep", 2, "--json", *FAST).out) for _ in range(2))
     assert first["scores"] == again["scores"]

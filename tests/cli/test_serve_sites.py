@@ -21,6 +21,6 @@ def test_what_cannot_be_served_is_told(call: Caller, finished: Path, monkeypatch
     assert "was not trained with --engine flare-sim" in call.fails(2, "serve", run, "--engine", "flare-sim")
     assert "--engine must be one of" in call.fails(2, "serve", run, "--engine", "fast")
     assert "needs --startup-kit DIR" in call.fails(2, "serve", run, "--engine", "flare")
-    assert "with FLARE a site has its own" in call.fails(2, "serve", run, "--engine", "flare-sim", "--as", "clinic")
+    assert "with FLARE a site has its own" in call.fails(2, "serve", run, "--engine", "flare-sim", "--table=lab=x.csv")
     monkeypatch.setenv("COLONNADE_TOKEN", "a-token-of-some-length")
     assert "Give --token-file FILE" in call.fails(2, "serve", run, "--engine", "flare-sim")

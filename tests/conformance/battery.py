@@ -7,12 +7,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 from tests.conformance.toy import CANNOT, TASKS, Toy, Wrap, federation, sequential, variant
-from torch import Generator, Tensor
+from torch import Tensor
 
 from colonnade.algorithms import ALGORITHMS, vafl, vimadmm_joint
 from colonnade.core import DpEvent, Rule
+from colonnade.core.chance import Source, normal
 
 STEPS = 7  # of 5 batches an epoch: into the second epoch
 
@@ -49,10 +49,10 @@ class Gaussian:
     sigma: float
     clip: float
 
-    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
         norms = tensor.norm(dim=-1, keepdim=True)
         clipped = tensor * (self.clip / norms.clamp_min(1e-12)).clamp_max(1.0)
-        noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+        noise = normal(tensor.shape, source).to(tensor.dtype)
         scale = self.sigma * self.clip if self.sigma else 0.0
         return clipped + scale * noise, DpEvent("gaussian", {"noise_multiplier": self.sigma})
 

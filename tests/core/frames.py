@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from colonnade.core import DpEvent, Message, Outbox, Packed, Released, Request, Rule
+from colonnade.core.chance import Source
 
 
 class Everything(Message):
@@ -34,7 +35,7 @@ class Values(Message):
 class Noisy:
     """A mechanism whose event has parameters."""
 
-    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
         return tensor, DpEvent("gaussian", {"sigma": 1.5, "clip": math.inf})
 
 

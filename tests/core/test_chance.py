@@ -2,32 +2,72 @@
 
 from __future__ import annotations
 
+import copy
+import os
+
 import numpy as np
+import pytest
 import torch
+from scipy.stats import kstest
 from torch import Generator
 
-from colonnade.privacy.secret import WORDS, _filled, secret_generator
+from colonnade.core.chance import Secret, Source, normal, uniform
+
+SOURCES: list[Source] = [Secret(), Generator().manual_seed(3)]
+each_source = pytest.mark.parametrize("source", SOURCES, ids=["secret", "seeded"])
 
 
-def test_the_whole_state_is_filled_and_used() -> None:
-    """Numpy's own twister with the same words gives the same numbers."""
-    words = np.random.default_rng(0).integers(0, 2**32, WORDS, dtype=np.uint32)
+@each_source
+def test_numbers_are_uniform_and_normal_and_of_each_other_independent(source: Source) -> None:
+    assert kstest(uniform((200, 100), source).flatten().numpy(), "uniform").pvalue > 1e-5
+    drawn = normal((100_000,), source)
+    assert drawn.dtype == torch.float64
+    assert kstest(drawn.numpy(), "norm").pvalue > 1e-5
+    pairs = torch.stack([drawn[:50_000], drawn[50_000:]])  # the two that come of one radius and one angle
+    for values in (pairs, pairs.square(), pairs.abs()):
+        assert abs(float(torch.corrcoef(values)[0, 1])) < 0.03
+
+
+@each_source
+@pytest.mark.parametrize("shape", [(), (0, 4), (1,), (3, 5), (2, 3, 3)])
+def test_shapes_even_odd_and_empty(source: Source, shape: tuple[int, ...]) -> None:
+    assert normal(shape, source).shape == uniform(shape, source).shape == shape
+
+
+def test_ends_are_never_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logarithm of 0 would be no number."""
+    for byte in (b"\x00", b"\xff"):
+        monkeypatch.setattr(os, "urandom", lambda count, byte=byte: byte * count)
+        (value,) = Secret().uniform((1,))
+        assert 0 < value < 1
+        assert torch.isfinite(normal((3,), Secret())).all()
+
+
+def test_there_is_no_state_to_copy_or_to_work_out() -> None:
+    secret = Secret()
+    assert not torch.equal(uniform((40,), secret), uniform((40,), copy.deepcopy(secret)))
+    assert vars(secret) == {}
+
+
+def test_why_a_torch_generator_protects_nobody() -> None:
+    """Its numbers are linear in its state over two elements: what 624 words drew tells all that come after."""
+    source = Generator().manual_seed(5)
+    drawn = torch.empty(624, dtype=torch.int64).random_(-(2**63), None, generator=source).numpy().view(np.uint64)
+    words = np.stack([drawn >> np.uint64(32), drawn & np.uint64(2**32 - 1)], axis=1).flatten().astype(np.uint32)
     twister = np.random.MT19937()
-    state = twister.state
-    state["state"] = {"key": words, "pos": WORDS}
-    twister.state = state
-    raw = twister.random_raw(4000)
-    mine = torch.randint(0, 2**31, (2000,), generator=_filled(words)).numpy()
-    assert (mine == raw[1::2] % 2**31).all()
+    told = twister.state
+    told["state"] = {"key": np.array([_untempered(int(word)) for word in words[:624]], dtype=np.uint32), "pos": 624}
+    twister.state = told
+    assert (twister.random_raw(624) == words[624:]).all()
 
 
-def test_a_seed_would_fill_32_bits_only() -> None:
-    """Why `manual_seed` is not enough: seeds that differ by 2^32 are the same."""
-    one, other = (torch.randn(4, generator=Generator().manual_seed(seed)) for seed in (5, 5 + 2**32))
-    assert torch.equal(one, other)
-
-
-def test_every_generator_is_another_one() -> None:
-    draws = [torch.randn(1000, generator=secret_generator()) for _ in range(2)]
-    assert not torch.equal(*draws)
-    assert abs(float(torch.corrcoef(torch.stack(draws))[0, 1])) < 0.2
+def _untempered(y: int) -> int:
+    y ^= y >> 18
+    y ^= (y << 15) & 0xEFC60000
+    x = y
+    for _ in range(5):
+        x = y ^ ((x << 7) & 0x9D2C5680)
+    z = x
+    for _ in range(3):
+        z = x ^ (z >> 11)
+    return z & 0xFFFFFFFF

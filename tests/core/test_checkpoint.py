@@ -267,3 +267,29 @@ def test_a_large_tensor_is_written_where_it_lies(tmp_path: Path, monkeypatch: py
     checkpoint.write(tmp_path / "checkpoint-000001", state)
     assert sorted(copies) == [3, 10]  # only what shares its memory is copied
     assert same(state, checkpoint.read(tmp_path / "checkpoint-000001"))
+
+
+@pytest.mark.parametrize("crashes", [0, 1])
+def test_a_crash_while_a_folder_is_replaced_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crashes: int
+) -> None:
+    """Before each of the two renames."""
+    folder = tmp_path / "c"
+    assert not checkpoint.exists(folder)
+    checkpoint.write(folder, {"a": torch.ones(1)})
+    with monkeypatch.context() as crashing:
+        rename, calls = Path.rename, iter(range(9))
+
+        def crash(source: Path, target: Path) -> Path:
+            if next(calls) >= crashes:
+                raise KeyboardInterrupt
+            return rename(source, target)
+
+        crashing.setattr(Path, "rename", crash)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.write(folder, {"a": torch.zeros(1)})
+    assert checkpoint.exists(folder)
+    assert same(checkpoint.read(folder), {"a": torch.ones(1)})
+    checkpoint.write(folder, {"a": torch.zeros(2)})
+    assert same(checkpoint.read(folder), {"a": torch.zeros(2)})
+    assert list(tmp_path.iterdir()) == [folder]

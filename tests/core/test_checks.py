@@ -24,6 +24,7 @@ class Config:
     momentum: float = fraction(default=0.9)
     steps: int = whole(default=20)
     hidden: int = whole(default=0, least=0)
+    seed: int = whole(default=0, least=0, most=7)
     optimizer: str = one_of("sgd", "adam", default="sgd")
     sizes: tuple[int, ...] = (1, 2)
     note: str = ""
@@ -41,6 +42,7 @@ RULES: dict[str, tuple[str, list[Any]]] = {
     "momentum": ("a number from 0 up to, not including, 1", [1, 1.0, -0.1, 2, math.nan, False, "0.5", None]),
     "steps": ("a whole number, 1 or more", [0, -1, 1.0, 1.5, True, "1", None, math.inf]),
     "hidden": ("a whole number, 0 or more", [-1, 0.0, False, "0", None]),
+    "seed": ("a whole number, 0 or more, at most 7", [-1, 8, 10**40, 7.0]),
     "optimizer": ('one of "sgd", "adam"', ["SGD", "", "adamw", None, 1, True, ["sgd"]]),
 }
 
@@ -64,6 +66,7 @@ GOOD: dict[str, list[Any]] = {
     "momentum": [0, 0.0, 0.999],
     "steps": [1, 10**30],
     "hidden": [0, 5],
+    "seed": [0, 7],
     "optimizer": ["sgd", "adam"],
 }
 
@@ -150,7 +153,7 @@ def test_a_table_is_held_to_plain_types_too(key: str, value: object, rule: str) 
 def test_an_unknown_key_is_refused_and_the_nearest_named(key: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         from_mapping(Config, {"rate": 1, key: 1}, where="[algorithm]")
-    known = "rate, decay, momentum, steps, hidden, optimizer, sizes, note, exact"
+    known = "rate, decay, momentum, steps, hidden, seed, optimizer, sizes, note, exact"
     assert str(caught.value) == f"[algorithm] has no setting {key!r}{hint}. It knows: {known}."
 
 

@@ -23,6 +23,7 @@ from colonnade.core import (
     Rule,
     Transcript,
 )
+from colonnade.core.chance import Source
 from colonnade.core.wire import decode, encode
 from colonnade.errors import BoundaryError, ConfigError, WireError
 
@@ -45,7 +46,7 @@ class Xor:
 
 
 class Halve:
-    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
         return tensor / 2, DpEvent("halved", {"by": 2.0})
 
 

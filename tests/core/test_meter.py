@@ -10,6 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from colonnade.core import Batches, DpEvent, Encrypted, Ledger, Message, Released, Rule, Seat, wire
+from colonnade.core.chance import Source, uniform
 from colonnade.core.release import Meter
 from colonnade.errors import BudgetExhausted
 
@@ -21,8 +22,8 @@ class Answer(Message):
 class Draws:
     """A mechanism that shows what it drew."""
 
-    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:
-        return tensor + torch.rand(tensor.shape, generator=generator), DpEvent("drawn", {"times": 1.0})
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
+        return tensor + uniform(tensor.shape, source).float(), DpEvent("drawn", {"times": 1.0})
 
 
 class Counts:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from colonnade.core import Batches, Done, DpEvent, Envelope, Message, Party, Released, Request, Rule, Seat, serves
+from colonnade.core.chance import Source
 from colonnade.core.party import seed_for
 from colonnade.core.peers import NUMBERS
 from colonnade.errors import BoundaryError, BudgetExhausted, PartyError
@@ -113,7 +114,7 @@ def party(name: str = "bank") -> Counter:
 class Negate:
     """A mechanism that shows: what it touched has the other sign."""
 
-    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
         return -tensor, DpEvent("negated")
 
 

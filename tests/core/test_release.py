@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Generator, Tensor
 
 from colonnade.core import NON_PRIVATE, DpEvent, Identity, Outbox, Packed, Plain, Receipt, Released, Rule
+from colonnade.core.chance import Source, normal
 from colonnade.core.release import CODECS, DTYPES, purpose
 from colonnade.errors import BoundaryError, ConfigError
 
@@ -24,7 +25,7 @@ class Shift:
     by: float = 1.0
     saw: list[Tensor] = field(default_factory=list)
 
-    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
         self.saw.append(tensor.clone())
         return tensor + self.by, DpEvent("shift", {"by": self.by})
 
@@ -47,7 +48,7 @@ class Halves:
 class Slice:
     """A mechanism that gives a view into the private tensor, away from its start."""
 
-    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
         return tensor[..., 1:] if tensor.ndim else tensor, NON_PRIVATE
 
 
@@ -56,7 +57,7 @@ class Learned:
 
     scale = torch.nn.Parameter(torch.tensor(2.0))
 
-    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
         return tensor * self.scale, NON_PRIVATE
 
 
@@ -263,8 +264,8 @@ def test_a_role_that_answers_inside_does_not_open_the_door_for_another_thread() 
 
 def test_the_mechanism_draws_from_the_owner_s_generator() -> None:
     class Noise:
-        def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:
-            return tensor + torch.randn(tensor.shape, generator=generator), NON_PRIVATE
+        def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
+            return tensor + normal(tensor.shape, source).float(), NON_PRIVATE
 
     def noisy(seed: int) -> Tensor:
         box = Outbox("bank", Generator().manual_seed(seed), {"embedding": Rule(Noise())})

@@ -43,6 +43,18 @@ def test_two_classes(seed: int) -> None:
     assert found["auc"] == pytest.approx(sklearn.metrics.roc_auc_score(labels, probability))
 
 
+@pytest.mark.parametrize("sure", [1.0, 18.0, 60.0])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_auc_ranks_logits_since_probabilities_near_one_are_all_the_same(sure: float, sign: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = (torch.rand(400, generator=generator) < 0.9).long()
+    logits = sign * (6 * labels + 6 * torch.randn(400, generator=generator) + sure)
+    theirs = pytest.approx(sklearn.metrics.roc_auc_score(labels, logits.double()), abs=1e-12)
+    assert measure(Logistic(), logits[:, None], labels)["auc"] == theirs
+    two = torch.stack([-logits, torch.zeros(400)], 1)
+    assert measure(CrossEntropy(2), two, labels)["auc"] == theirs
+
+
 @given(rows=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30))
 @settings(max_examples=200)
 def test_hits_are_scikit_learns_with_the_second_class_as_the_positive_one(rows: list[tuple[bool, bool]]) -> None:
@@ -74,6 +86,14 @@ def test_regression(seed: int) -> None:
     assert found["rmse"] == pytest.approx(sklearn.metrics.root_mean_squared_error(labels, outputs[:, 0]), rel=1e-5)
     assert found["mae"] == pytest.approx(sklearn.metrics.mean_absolute_error(labels, outputs[:, 0]), rel=1e-5)
     assert found["loss"] == pytest.approx(found["rmse"] ** 2 / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e6])
+@pytest.mark.parametrize("error", [0.0, 0.5])
+def test_r2_of_labels_that_are_all_the_same(value: float, error: float) -> None:
+    labels = torch.full((7,), value)
+    theirs = sklearn.metrics.r2_score(np.full(7, 1.0), np.full(7, 1.0) + error)  # 1.0 has an exact mean
+    assert measure(Squared(), (labels + error)[:, None], labels)["r2"] == theirs
 
 
 def test_every_task_has_a_headline_that_is_measured() -> None:

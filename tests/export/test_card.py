@@ -9,7 +9,8 @@ import pytest
 from tests.export.trained import run
 
 from colonnade.export import export
-from colonnade.export.card import LIMITS
+from colonnade.export.card import LIMITS, _table
+from colonnade.federation import load
 
 NOISE = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 8.0}}}
 
@@ -32,6 +33,28 @@ def test_its_numbers_are_the_summarys(tmp_path: Path) -> None:
             assert f"| {told['adversary']} | {told['relation']} | {told['accountant']} | {epsilon} |" in text
     assert "The train rows were not measured" in text
     assert str(tmp_path) not in text
+    assert "Since the run" not in text
+
+    federation = load(folder)  # what is released later is paid for, and the card of a later export says so
+    federation.predict(federation.holdings.ids.tolist())
+    (lab,) = export(folder, tmp_path / "later", "lab")
+    later, text = json.loads((lab / "model_card.json").read_text()), (lab / "README.md").read_text()
+    (before,), (after,) = (
+        [one["budget"] for one in told if one["budget"]] for told in (card["privacy"], later["privacy"])
+    )
+    assert after["spent"] > before["spent"]
+    assert later["crossed"] == card["crossed"]
+    assert {one["from"] for one in later["crossed_since"]} == {"lab"}
+    assert text.index("What left whom") < text.index("Since the run") < text.index("What was promised")
+    for told in (one for each in later["privacy"] for one in each["statements"] if one["epsilon"] is not None):
+        assert f"| {told['accountant']} | {told['epsilon']:.4g} |" in text
+
+
+def test_no_word_can_end_a_cell() -> None:
+    markdown = pytest.importorskip("markdown_it", reason="markdown-it-py is not installed")
+    text = _table(("one", "two"), [("a|b\nc", "\\"), ("[x](y)", "|")])
+    cells = [one.content for one in markdown.MarkdownIt().enable("table").parse(text) if one.type == "inline"]
+    assert cells == ["one", "two", "a|b c", "\\", "[x](y)", "|"]
 
 
 def test_its_front_matter_is_yaml(tmp_path: Path) -> None:

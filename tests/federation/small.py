@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.core import DpEvent, checkpoint
+from colonnade.core.chance import Source
 from colonnade.errors import BudgetExhausted
 from colonnade.federation import Federation, Settings
 from colonnade.federation.settings import to_toml
@@ -137,7 +138,7 @@ class Spent:
     def __init__(self, after: int = 3) -> None:
         self.left = after
 
-    def apply(self, tensor: Tensor, generator: torch.Generator) -> tuple[Tensor, DpEvent]:
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
         if self.left == 0:
             raise BudgetExhausted("'lab' will not release \"embedding\" again: its budget is spent.")
         self.left -= 1

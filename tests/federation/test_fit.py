@@ -105,6 +105,7 @@ def test_it_stops_when_validation_fell_from_its_best(monkeypatch: pytest.MonkeyP
     outcome = federation(settings=quick(train={"epochs": 6})).fit()
     assert len(outcome.history) == 4
     assert outcome.stopped == "validation accuracy fell from 0.9000 to 0.8790"
+    assert outcome.told == "validation accuracy fell"
     assert outcome.summary["rounds"] == 16
 
 
@@ -123,7 +124,7 @@ def test_patience_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_stops_when_the_loss_no_longer_changes() -> None:
     still = splitnn(algorithm={"learning_rate": 1e-9}, train={"epochs": 9, "patience_drop": 0.9})
     outcome = federation(settings=still).fit()
-    assert outcome.stopped == "converged: the training loss no longer changes"
+    assert outcome.told == outcome.stopped == "converged: the training loss no longer changes"
     assert len(outcome.history) == 4  # three changes in a row
     moving = splitnn(train={"epochs": 5, "patience_drop": 0.9})
     assert len(federation(settings=moving).fit().history) == 5
@@ -156,6 +157,7 @@ def test_a_spent_budget_ends_the_run_with_a_saved_model(
     outcome = one.fit(tmp_path / "run")
     assert outcome.exhausted
     assert outcome.stopped == "'lab' will not release \"embedding\" again: its budget is spent."
+    assert outcome.told == "a privacy budget is spent"
     assert (len(outcome.history), outcome.summary["rounds"]) == (1, 6)
     assert outcome.summary["metrics"] == {}  # measuring would need a release, too
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["stopped"] == outcome.stopped
@@ -194,7 +196,7 @@ def test_seconds_add_up_over_a_resumed_run(tmp_path: Path, monkeypatch: pytest.M
 def test_the_bound_for_convergence_is_relative() -> None:
     one = federation()
     flat: list[dict[str, Any]] = [{"loss": loss} for loss in (100.0, 100.005, 100.0, 100.005)]
-    assert fit_module._stop(one, flat) == "converged: the training loss no longer changes"
+    assert fit_module._stop(one, flat) == ("converged: the training loss no longer changes",) * 2
     small: list[dict[str, Any]] = [{"loss": loss} for loss in (1e-3, 1.1e-3, 1e-3, 1.1e-3)]
     assert fit_module._stop(one, small) is None
     assert torch.get_num_threads() == 1

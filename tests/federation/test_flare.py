@@ -103,7 +103,7 @@ def test_what_did_not_start_is_started_again_and_what_failed_later_is_not(tmp_pa
 def test_each_record_is_passed_on_once(tmp_path: Path) -> None:
     seen: list[dict[str, Any]] = []
     path = tmp_path / "metrics.jsonl"
-    lines = iter(['{"epoch": 1}\n', '{"epoch": 2}\n'])
+    lines = iter(['{"epoch": 1}\n', '{"epo', 'ch": 2}\n{', '"epo'])  # a long record is written in pieces
 
     def running() -> bool:
         line = next(lines, None)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from tests.federation.small_sites import folders, lines_of, sites
 
+from colonnade.errors import BoundaryError
+
 pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
 
 
@@ -22,26 +24,51 @@ class Said:
         return self.headers.get(key, default)
 
 
-def headers(origin: str, encrypted: bool) -> Any:
-    from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+def headers(origin: str, secure: bool, encrypted: bool) -> Any:
+    from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey as Key
 
-    return Said(**{MessageHeaderKey.ORIGIN: origin, MessageHeaderKey.ENCRYPTED: encrypted})
+    return Said(**{Key.ORIGIN: origin, Key.SECURE: secure, Key.ENCRYPTED: encrypted})
 
 
 @pytest.mark.parametrize(
-    ("origin", "encrypted", "passes"),
+    ("origin", "secure", "encrypted", "passes"),
     [
-        ("clinic.job", True, True),
-        ("clinic.job", False, False),
-        ("clinic", False, False),
-        ("server.job", False, True),
-        ("stranger.job", False, True),  # FLARE's own rules and the desk refuse it
+        ("clinic.job", True, True, True),
+        ("clinic.job", False, False, False),
+        ("clinic.job", False, True, False),  # FLARE would take it as it is, without a look at who signed
+        ("clinic.job", True, False, False),
+        ("clinic", False, False, False),
+        ("server.job", False, False, True),
+        ("stranger.job", False, False, False),  # whom the relay may call the clinic
     ],
 )
-def test_what_says_it_is_from_a_site_and_is_not_signed_is_dropped(origin: str, encrypted: bool, passes: bool) -> None:
+def test_what_is_not_signed_and_not_of_the_relay_is_dropped(
+    origin: str, secure: bool, encrypted: bool, passes: bool
+) -> None:
     from colonnade.federation.flare_members import _signed_only
 
-    assert (_signed_only(headers(origin, encrypted), frozenset(["clinic", "lab"])) is None) == passes
+    assert (_signed_only(headers(origin, secure, encrypted)) is None) == passes
+
+
+def test_flare_decrypts_only_what_the_filter_asks_for() -> None:
+    """The rule above stands on this: without either header FLARE takes a payload as it is."""
+    from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+    from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey as Key
+    from nvflare.fuel.f3.message import Message
+
+    for present in ({}, {Key.ENCRYPTED: True}, {Key.SECURE: True}):
+        message = Message({Key.ORIGIN: "clinic.job", **present}, b"forged")
+        CoreCell.decrypt_payload(object.__new__(CoreCell), message)
+        assert message.payload == b"forged"
+
+
+def test_a_site_is_found_under_its_own_name_alone() -> None:
+    from colonnade.federation.flare_members import _check_addresses
+
+    _check_addresses({"clinic": "clinic.job", "lab": "lab.job"})
+    for address in ("server.job", "lab.job", "mallory.clinic.job", "clinics.job", ""):
+        with pytest.raises(BoundaryError, match="The relay says that 'clinic' is to be found under"):
+            _check_addresses({"clinic": address})
 
 
 def test_flare_sees_one_main_and_one_published_call() -> None:
@@ -51,6 +78,14 @@ def test_flare_sees_one_main_and_one_published_call() -> None:
 
     assert [name for name, _ in get_object_main_funcs(Relay("clinic", "run"))] == ["main"]
     assert list(get_object_publish_interface(Member()).to_dict()) == ["call"]
+
+
+def test_a_call_that_is_no_bytes_takes_no_memory() -> None:
+    from colonnade.federation.flare_members import Member
+
+    for data in (10**15, "text", None, [0]):
+        with pytest.raises(BoundaryError, match="A call brings bytes; found"):
+            Member().call(data)  # type: ignore[arg-type]
 
 
 def test_the_driver_tells_the_server_only_how_it_ended_and_its_organisation_why(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.federation.small_multi_sites import folders, private, sites
 from colonnade.core import Batches, Seat
 from colonnade.datasets.labels import Labels
 from colonnade.errors import BoundaryError, ConfigError, DataError
-from colonnade.federation.label_sets import Describe, Describer, agreed_labels, described
+from colonnade.federation.label_sets import Describe, Described, Describer, agreed_labels, described
 
 
 def both(*columns: Sequence[object], task: str = "auto") -> tuple[Labels, Labels]:
@@ -76,3 +77,25 @@ def test_before_rows_are_agreed_on_nothing_is_told(tmp_path: Path) -> None:
     folders(tmp_path, private())
     with pytest.raises(DataError, match="has not compared its ids"):
         sites(tmp_path)["north"].own_labels()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        *(Described(False, classes, 3, 0.0, 1.0) for classes in ('[["x"]]', "{}", "no", "[null]", "[NaN]", "[" * 9999)),
+        *(Described(True, "[]", rows, 0.0, 1.0) for rows in (0, -2)),
+        Described(True, "[]", 3, math.nan, 1.0),
+        Described(True, "[]", 3, 0.0, math.inf),
+    ],
+    ids=lambda told: f"{told.classes[:8]} {told.rows} {told.mean} {told.scale}",
+)
+def test_what_is_no_label_is_refused_with_its_owners_name_and_not_quoted(told: Described) -> None:
+    mine = described(pd.Series([0.5, 1.25, 3.0]), "north", "regression" if told.measured else "classification")
+    with pytest.raises(DataError, match=rf"^'south' told of labels that are none, for {told.rows} rows\. It must look"):
+        agreed_labels({"north": mine, "south": told}, "auto")
+
+
+@pytest.mark.parametrize("labels", [["a", None, "a"], [None, "a", "a"], [1.0, math.nan]])
+def test_a_row_without_a_label_is_no_class(labels: list[object]) -> None:
+    with pytest.raises(DataError, match="'north' has 1 rows without a label"):
+        described(pd.Series(labels), "north", "auto")

@@ -65,7 +65,7 @@ def test_it_goes_back_to_the_last_checkpoint_that_all_have_and_nothing_is_unspen
     lab.owner.answer(Embed("train/0/1"))  # never saved, but written down before it left
     spent = {item: counts.sum() for item, counts in lab.accounts["lab"].counts.items()}
     assert [mark["number"] for mark in lab.run.marks()] == [2, 1]
-    lab.leave()
+    lab.purse.leave()
     again = member(tmp_path, resumed=1)
     after = dict(tensors(again.state_of("lab")["features"]))
     assert all(torch.equal(before[place], after[place]) for place in before)

@@ -17,9 +17,10 @@ from colonnade.errors import ConfigError, DataError, PartyError
 from colonnade.evaluate.metrics import measure
 from colonnade.federation import Federation, MultiFederation, Settings, load
 from colonnade.federation.guarantees import guarantees, of_run, plan
-from colonnade.federation.multi import federation_for
+from colonnade.federation.multi import federation_for, mean_scores
 from colonnade.federation.owners import SERVER
 from colonnade.federation.run_directory import RunDirectory
+from colonnade.optim.losses import Squared
 from colonnade.privacy.accounting import gaussian_epsilon
 from colonnade.transport.faulty import Fault, Faulty
 
@@ -35,6 +36,18 @@ def test_scores_are_the_label_owners_own_weighted_by_rows() -> None:
     assert found["accuracy"] == pytest.approx(joined["accuracy"])
     for k in LABELS:
         assert each[k] == measure(one.holdings.loss, outputs[k], labels[k])
+
+
+def test_the_mean_rmse_is_that_of_all_rows_together() -> None:
+    random = torch.Generator().manual_seed(0)
+    labels = torch.randn(200, generator=random)
+    outputs = (labels + torch.randn(200, generator=random) * torch.arange(200) / 50)[:, None]
+    parts = {"north": slice(0, 40), "south": slice(40, 200)}
+    each = {name: measure(Squared(), outputs[part], labels[part]) for name, part in parts.items()}
+    found, joined = mean_scores(each, {"north": 40, "south": 160}), measure(Squared(), outputs, labels)
+    for name in ("loss", "rmse", "mae"):
+        assert found[name] == pytest.approx(joined[name], rel=1e-5)
+    assert found["r2"] == pytest.approx(0.2 * each["north"]["r2"] + 0.8 * each["south"]["r2"])
 
 
 def test_the_summary_tells_of_every_label_owner() -> None:
@@ -206,12 +219,17 @@ def test_labels_may_be_drawn_at_random_once(tmp_path: Path) -> None:
     assert (drawn[train] != true[train]).any()
     outside = torch.ones(len(true), dtype=torch.bool).index_fill(0, train, False)
     assert torch.equal(drawn[outside], true[outside])
-    one.fit(tmp_path / "run")
+    scores = one.fit(tmp_path / "run").summary["label_owners"]["south"]["metrics"]["train"]
+    outputs, loss = one.outputs("south", "train"), one.holdings.loss
+    assert scores == measure(loss, outputs, drawn[train]) != measure(loss, outputs, true[train])
     again = MultiFederation.load(tmp_path / "run")
     assert torch.equal(again.label_owners["south"].labels, drawn)
-    told = {(g.party, g.protects): g.statements[0].epsilon for g in of_run(RunDirectory(tmp_path / "run"))}
-    assert told["south", "labels"] == 0.5
-    assert told["north", "labels"] is None
+    assert again.score("train").each["south"] == scores, "the true labels of training rows are never measured with"
+    told = {(g.party, g.protects): g.statements[0] for g in of_run(RunDirectory(tmp_path / "run"))}
+    assert told["south", "labels"].epsilon == 0.5
+    assert "up to n x epsilon for a row that n label owners know, here up to 2" in told["south", "labels"].note
+    assert told["south", "labels"] in [g.statements[0] for g in guarantees(again)]
+    assert told["north", "labels"].epsilon is None
 
 
 def test_an_organisation_may_hold_labels_and_columns() -> None:

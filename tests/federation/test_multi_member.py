@@ -12,6 +12,7 @@ from tests.federation.small_multi import LABELS, federation
 from tests.federation.small_multi_sites import folders, private
 
 from colonnade.errors import ConfigError
+from colonnade.evaluate.metrics import measure
 from colonnade.federation import MultiFederation
 from colonnade.federation.multi_member import MultiMember, agreed_on
 from colonnade.federation.party_file import OWN, read_own
@@ -94,3 +95,13 @@ def test_its_scores_are_those_of_one_process(tmp_path: Path) -> None:
         len(whole.agreed["north"].splits["test"]),
     )
     assert one.measure("nothing", "own") == ({}, 0)
+
+
+def test_training_rows_are_measured_with_the_drawn_labels_since_the_score_goes_to_others(tmp_path: Path) -> None:
+    drawn = {"labels": {"mechanism": {"name": "randomized_response", "epsilon": 0.5}}}
+    file, _ = folders(tmp_path, private(label_owners=[{"name": "north", "outbox": drawn}]))
+    one = member(tmp_path, MultiFederation.from_toml(file), "north")
+    rows, true = one.agreed["north"].splits["train"], one.holdings.label_owners["north"].labels
+    outputs, (scores, _) = one.outputs("train", "aggregated"), one.measure("train", "aggregated")
+    assert scores == measure(one.holdings.loss, outputs, one.owner.labels[rows])
+    assert scores != measure(one.holdings.loss, outputs, true[rows])

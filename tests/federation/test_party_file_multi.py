@@ -12,7 +12,16 @@ from tests.federation.small_multi_sites import EVERY, folders, private
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.federation.owners import SERVER
-from colonnade.federation.party_file import AGREED, OWN, driver_of, fingerprint, read_own, sites_of, write_own
+from colonnade.federation.party_file import (
+    AGREED,
+    OWN,
+    driver_of,
+    fingerprint,
+    read_own,
+    sites_of,
+    write_own,
+    write_serve,
+)
 
 RULES = private(data_owners=[{"name": "lab", "outbox": GAUSSIAN, "columns": ["iron"], "model": "linear"}])
 
@@ -71,6 +80,16 @@ def test_a_label_column_may_be_told_by_its_owner_alone(tmp_path: Path) -> None:
     own.write_text(own.read_text().replace('label = "diagnosis"\n', ""))
     with pytest.raises(ConfigError, match="must name the label column of 'north'"):
         read_own(own)
+
+
+def test_label_owners_may_serve_and_nobody_else(tmp_path: Path) -> None:
+    folders(tmp_path, private())
+    for name in ("north", "south"):
+        write_serve(tmp_path / name / OWN, {"port": 0})
+        assert read_own(tmp_path / name / OWN).serve is not None
+    for name in ("lab", SERVER):
+        with pytest.raises(ConfigError, match=r"has \[serve\], and 'north' and 'south' predict: only there"):
+            write_serve(tmp_path / name / OWN, {"port": 0})
 
 
 @pytest.mark.parametrize("section", ["label_owners", "data_owners"])

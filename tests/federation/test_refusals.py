@@ -6,6 +6,8 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from colonnade.federation.refusals import Refusals
 
 
@@ -17,3 +19,13 @@ def test_each_refused_call_is_one_whole_line(tmp_path: Path) -> None:
     assert refusals.count == len(lines) == 100
     assert {line["why"] for line in lines} == {"not admitted"}
     assert {len(line["caller"]) for line in lines} == {80}  # a stranger cannot fill the disk with its name
+
+
+def test_who_calls_for_ever_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("colonnade.federation.refusals.MOST", 500)
+    for _ in range(2):  # a restarted site goes on with the same file
+        refusals = Refusals(tmp_path)
+        for _ in range(50):
+            refusals("clinic", "not admitted")
+        assert refusals.count == 50
+    assert 500 <= (tmp_path / "refused.jsonl").stat().st_size < 700

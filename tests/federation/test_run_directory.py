@@ -30,7 +30,7 @@ from colonnade.core import Step, checkpoint
 from colonnade.core.lock import hold
 from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.federation import Federation, Outcome, Settings, load
-from colonnade.federation.run_directory import RunDirectory
+from colonnade.federation.run_directory import RunDirectory, to_json
 
 STACKED = quick(train={"epochs": 3, "early_stop": False}, federation={"cohort": "on"})
 ALONE = quick(train={"epochs": 3, "early_stop": False}, federation={"cohort": "off"})
@@ -359,3 +359,8 @@ def test_who_resumes_while_others_release_under_the_budget_is_told_before_anythi
     with serving, pytest.raises(ConfigError, match="counted by one process at a time, and another one releases"):
         longer.fit(tmp_path / "run", resume=True)
     assert ledgers(tmp_path / "run") == before
+
+
+def test_what_is_no_number_is_null_wherever_it_stands() -> None:
+    nan, inf = float("nan"), float("inf")
+    assert to_json({"a": [nan, {"b": inf}], "c": (1.0, -inf)}) == '{"a": [null, {"b": null}], "c": [1.0, null]}'

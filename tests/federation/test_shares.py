@@ -67,6 +67,25 @@ def test_a_row_is_on_the_same_side_at_all_who_know_it() -> None:
     assert all(len(side) == 1 for side in sides.values())
 
 
+def test_numbers_of_rows_that_would_put_one_on_two_sides_are_refused() -> None:
+    given = frames()
+    few = given["south"].iloc[:40]  # of whom north knows 20
+    sides: dict[str, set[str]] = {}
+    for name, frame in (("north", given["north"]), ("south", few)):
+        ids = frame["patient"].to_numpy(dtype=np.str_)
+        for split, rows in divide(ids, DataSettings(validation=0.3, test=20), 0, name).items():
+            for one in ids[rows.numpy()]:
+                sides.setdefault(one, set()).add(split)
+    torn = sum(len(found) > 1 for found in sides.values())
+    message = rf"test = 20 count rows, and 'north' and 'south' would divide {torn} rows .* Give shares instead"
+    with pytest.raises(ConfigError, match=message):
+        held({**given, "south": few}, validation=0.3, test=20)
+    same = held({**given, "south": given["north"]}, validation=7, test=20)  # all are shared, and all agree
+    assert {len(share.splits["test"]) for share in same.label_owners.values()} == {20}
+    alone = held({**given, "south": given["south"].iloc[20:]}, test=20)
+    assert len(alone.label_owners["south"].splits["test"]) == 20
+
+
 def test_shares_are_near_what_was_asked_for_and_numbers_exact() -> None:
     ids = np.array([f"id{number}" for number in range(20_000)])
     sizes = {k: len(v) / len(ids) for k, v in divide(ids, DataSettings(), 0, "a").items()}

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.federation.small import QUICK, Tables, checkpoint_of, frames, quick, splitnn, tensors
 from tests.federation.small_sites import folders, line, lines_of, sites
+from tests.federation.test_fit import scores
 
 from colonnade.algorithms.splitnn import Descend, Embed
 from colonnade.core import Ledger, Peers, checkpoint, roles
@@ -53,7 +54,10 @@ def test_organisations_train_what_one_process_would(tmp_path: Path, settings: Ta
     assert all(torch.equal(one[key], other[key]) for key in one)
 
 
-def test_each_organisation_has_its_own_part_of_the_run_and_nobody_elses(tmp_path: Path) -> None:
+def test_each_organisation_has_its_own_part_of_the_run_and_nobody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores(monkeypatch, [0.9, 0.8, 0.8])
     folders(tmp_path, settings=quick(**ALONE))
     every = sites(tmp_path)
     outcome = every["clinic"].drive(lines_of("clinic", every), "run")
@@ -67,7 +71,8 @@ def test_each_organisation_has_its_own_part_of_the_run_and_nobody_elses(tmp_path
         "in": outcome.summary["bytes"]["clinic"]["out"],
     }
     assert [one["party"] for one in lab["privacy"]] == ["lab"]
-    assert (lab["stopped"], lab["refused_calls"]) == (outcome.stopped, 0)
+    assert outcome.stopped == "validation accuracy fell from 0.9000 to 0.8000"
+    assert (lab["stopped"], lab["refused_calls"]) == ("validation accuracy fell", 0), "scores are the clinic's"
 
 
 def test_a_run_is_resumed_bit_equal(tmp_path: Path) -> None:

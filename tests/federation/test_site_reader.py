@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,21 @@ def test_it_says_which_rows_it_holds_and_answers_for_those_alone(tmp_path: Path)
         ask(lab, "clinic", Take(sent([0], torch.int64)))
 
 
+def test_rows_do_not_change_while_an_answer_about_them_is_made(tmp_path: Path) -> None:
+    """Else a row that is released is not the one that pays."""
+    lab = trained(tmp_path)
+    ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P003", "P001"])))
+    ask(lab, "clinic", Take(sent([1], torch.int64)))
+    assert lab.member is not None
+    later = threading.Thread(target=ask, args=(lab, "clinic", Take(sent([0], torch.int64))))
+    with lab.member.owner.undisturbed():  # as it is while it embeds
+        later.start()
+        later.join(0.2)
+        assert lab.member.batches.rows("predict[0:1]").tolist() == [1]
+    later.join(20)
+    assert lab.member.batches.rows("predict[0:1]").tolist() == [0]
+
+
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     lab = trained(tmp_path)
     with pytest.raises(PartyError, match="it has no checkpoint 2 of it"):
@@ -67,6 +83,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         ask(lab, "clinic", Look("../run", 4, 1, digests(lab, ["P001"])))
     with pytest.raises(PartyError, match=f"digests are {DIGEST} bytes each"):
         ask(lab, "clinic", Look("run", 4, 1, sent([[1, 2, 3]], torch.uint8)))
+    with pytest.raises(PartyError, match="a model cannot have 2097152 outputs"):
+        ask(lab, "clinic", Look("run", 4, 1 << 21, digests(lab, ["P001"])))
     with pytest.raises(PartyError, match="no alignment found any"):
         ask(lab, "clinic", Look("run", 4, 1, None))
     with pytest.raises(BoundaryError, match=r"no party of its federation"):

@@ -74,7 +74,7 @@ def test_what_somebody_lacks_is_known_before_anything_is_released(tmp_path: Path
     session = opened(tmp_path)
     rows = session.own_part(np.array(["P001", "P002", "P999"]))
     session.look(rows)
-    names = list(session.widths)
+    names = session.names
     assert rows.lacking(names, lenient=False).tolist() == [False, True, True]
     assert rows.lacking(names, lenient=True).tolist() == [False, False, True]
     after = tmp_path / "lab" / "runs" / "run" / "parties" / "lab" / "ledger-after.jsonl"

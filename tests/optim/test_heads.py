@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import Generator
@@ -79,3 +81,6 @@ def test_no_global_random_numbers_are_used() -> None:
 def test_a_norm_is_that_of_the_partys_own_block() -> None:
     heads = torch.tensor([[3.0, 4.0], [0.0, 0.0], [5.0, 12.0]])
     assert norms(heads, {"ada": 2, "bob": 1}) == {"ada": 5.0, "bob": 13.0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns of a number that could still be differentiated
+        assert norms(heads.requires_grad_(), {"ada": 2, "bob": 1}) == {"ada": 5.0, "bob": 13.0}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from colonnade.datasets.preprocess import Preprocessor
 from colonnade.errors import DataError
 from colonnade.planning import guesses
 from colonnade.planning.tables import Column, Seen
@@ -100,6 +102,15 @@ def test_a_few_words_among_numbers_are_told() -> None:
     mixed = table("telco", calls=["?", *calls[1:]], plan=["a", "1"] * 20, age=["", *calls[1:]], paid=["?", *calls[1:]])
     assert list(guesses.categories(mixed, "person", "paid")) == ["calls"]
     assert "has 1 cells that are no numbers" in guesses.categories(mixed, "person", "paid")["calls"]
+
+
+def test_text_with_more_values_than_become_columns_is_told() -> None:
+    days = [f"{1 + n % 30:02d}/0{1 + n // 30 % 2}/2025" for n in range(120)]  # each of 60 days twice
+    many = table("telco", rows=120, joined=days, plan=["S", "M"] * 60)
+    found = guesses.categories(many, "person", "paid")
+    assert list(found) == ["joined"]
+    assert "60 different texts, and all but the 49 most frequent will be one category" in found["joined"]
+    assert inspect.signature(Preprocessor.fit).parameters["max_categories"].default == guesses.MANY
 
 
 def test_what_is_no_use_is_left_out() -> None:

@@ -13,7 +13,7 @@ from torch import Generator
 from colonnade.core import NON_PRIVATE, Plain
 from colonnade.errors import ConfigError
 from colonnade.privacy import Gaussian
-from colonnade.privacy.gaussian import clip_rows
+from colonnade.privacy.gaussian import FINENESS, clip_rows
 
 
 def generator(seed: int = 0) -> Generator:
@@ -74,6 +74,18 @@ def test_the_noise_is_normal_with_deviation_sigma_times_clip(clip: float, sigma:
     assert kstest(noise / (sigma * clip), "norm").pvalue > 1e-4
     assert event.kind == "gaussian"
     assert dict(event.parameters) == {"noise_multiplier": sigma, "clip": clip}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("clip", "sigma"), [(0.5, 2.0), (3.0, 0.1), (0.013, 7.7)])
+def test_the_same_numbers_can_leave_whatever_the_row(clip: float, sigma: float, dtype: torch.dtype) -> None:
+    """Multiples of one step, exactly, around every row; so the last bits tell of none."""
+    step = 2.0 ** (math.floor(math.log2(sigma * clip)) - FINENESS)
+    for scale in (0.0, 1e-3, 1.0, 1e5):
+        x = scale * torch.randn(500, 6, generator=generator(), dtype=dtype)
+        multiples = Gaussian(clip, sigma).apply(x, generator(2))[0].double() / step
+        assert torch.equal(multiples, multiples.round())
+        assert (multiples % 2).mean() == pytest.approx(0.5, abs=0.05)
 
 
 def test_clipping_alone_promises_nothing() -> None:

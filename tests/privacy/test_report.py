@@ -92,6 +92,10 @@ def test_labels_have_a_statement_of_their_own() -> None:
     (statement,) = found.statements
     assert (found.protects, statement.epsilon, statement.delta) == ("labels", 2.0, 0.0)
     assert "label-DP" in statement.note
+    assert "up to n x epsilon" not in statement.note
+    assert any("every new run draws the labels again and adds its epsilon" in note for note in found.notes)
+    (shared,) = for_labels("clinic", event, ["gradient"], owners=3).statements
+    assert "up to n x epsilon for a row that n label owners know, here up to 3" in shared.note
 
 
 def test_nothing_is_none() -> None:

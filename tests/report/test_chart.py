@@ -8,7 +8,7 @@ import re
 import pytest
 from tests.report.made import HOSTILE, Page
 
-from colonnade.report.chart import Series, clipped, lines
+from colonnade.report.chart import Series, clipped, lines, width_of
 
 
 def places(svg: str) -> list[tuple[float, float]]:
@@ -57,6 +57,16 @@ def test_a_legend_only_where_there_are_several_lines() -> None:
     assert (legend(1), legend(2), legend(9)) == (0, 2, 9)
 
 
-def test_clipped() -> None:
-    assert clipped("a" * 64, 20) == "a" * 19 + "…"
-    assert clipped("short", 20) == "short"
+def test_a_long_name_keeps_its_beginning_and_its_end() -> None:
+    names = [f"laboratory_north_of_the_river_with_a_long_{end}" for end in ("name", "nome")]
+    shown = [clipped(name, 120) for name in names]
+    assert all(one.startswith("lab") and "…" in one and width_of(one) <= 120 for one in shown)
+    assert [one[-4:] for one in shown] == ["name", "nome"]
+    assert clipped("short", 120) == "short"
+    assert width_of("W" * 8) > width_of("i" * 20)
+
+
+def test_a_legend_says_a_name_that_was_cut() -> None:
+    name = "a_run_" * 20
+    svg = lines("a", "t", [Series(name, [1, 2], [1.0, 2.0]), Series("b", [1, 2], [2.0, 1.0])], x="x", y="y").svg
+    assert f"<title>{name}</title>" in svg

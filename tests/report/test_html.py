@@ -26,6 +26,14 @@ def test_void_elements_numbers_lists_and_nothing() -> None:
     assert isinstance(text("a"), Html)
 
 
+def test_a_long_name_may_go_on_in_a_new_line() -> None:
+    name = "laboratory_north_of_the-river_with_a_name"
+    made = table("T", ("who",), [[name], ["short_name"], ["words with a short_name and much more"]])
+    assert "laboratory_<wbr/>north_<wbr/>of_<wbr/>the-<wbr/>river_" in made
+    assert made.count("<wbr/>") == 7
+    assert Page(made).tables["T"] == [["who"], [name], ["short_name"], ["words with a short_name and much more"]]
+
+
 def test_a_list_in_words() -> None:
     assert joined(["a"]) == "a"
     assert joined(["a", "b", "<"]) == "a, b and &lt;"

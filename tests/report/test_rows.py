@@ -7,6 +7,7 @@ import re
 import pytest
 from tests.report.made import HOSTILE, Page
 
+from colonnade.report.chart import width_of
 from colonnade.report.rows import Row, bars, points
 
 
@@ -41,6 +42,17 @@ def test_a_label_that_repeats_is_shown_once_unless_labels_stand_above() -> None:
     rows = [Row("a", 1.0, "1"), Row("a", 2.0, "2")]
     assert bars("b", "T", rows, x="x").svg.count('class="label"') == 1
     assert bars("b", "T", rows, x="x", above=True).svg.count('class="label"') == 2
+
+
+def test_long_labels_stand_above_and_those_that_fit_beside() -> None:
+    """Nothing is drawn left of the chart, and names that begin alike can be told apart."""
+    beside = bars("b", "T", [Row("a_name_of_20_letters", 1.0, "1"), Row("b", 2.0, "2")], x="x").svg
+    (start, _), _ = boxes(beside)
+    assert start > width_of("a_name_of_20_letters")
+    names = [f"laboratory_north_of_the_river_{end}" for end in ("one", "two")]
+    above = bars("b", "T", [Row(name, value, "1") for name in names for value in (1.0, 2.0)], x="x").svg
+    assert [above.count(f">{name}<title>") for name in names] == [1, 1]  # once for both of its bars
+    assert min(x for x, _ in boxes(above)) < 10
 
 
 def test_names_are_escaped() -> None:

@@ -114,6 +114,7 @@ def test_parties_learn_the_labels_though_they_upload_noise_alone(name: str, digi
     outbox = federation.seats["client_01"].outbox
     upload = next(rule for rule in outbox.rules if "." not in rule)
     ones = torch.ones(4, 10)
+    assert isinstance(outbox.noise, torch.Generator)  # seeded, so that a reproduction can be repeated
     state = outbox.noise.get_state()
     noise = outbox.release(ones, upload, "train/0/0").tensor
     outbox.noise.set_state(state)

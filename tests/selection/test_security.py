@@ -12,13 +12,17 @@ import torch
 from numpy.typing import NDArray
 from tests.selection.made import Features, classes
 
-from colonnade.core import Ciphertext, Envelope, Released, wire
+from colonnade.core import Ciphertext, Envelope, Released, Request, wire
 from colonnade.core.message import Message
 from colonnade.core.party import seed_for
-from colonnade.selection import REVEALS, Selection, select_here
+from colonnade.encryption import make_keys
+from colonnade.errors import BoundaryError
+from colonnade.selection import REVEALS, Selection, SelectionSettings, select_here
 from colonnade.selection.aggregation import AggregationServer, Rank, Scan
 from colonnade.selection.columns import Columns, shuffled, standardised
-from colonnade.selection.participant import Distances, Join, Participant, RankRows
+from colonnade.selection.in_process import Meeting
+from colonnade.selection.participant import Distances, Join, Participant, Prepare, RankRows
+from colonnade.selection.sorting import Further
 
 ROWS = 60
 SERVER, KEYS = "aggregation_server", "key_server"
@@ -169,3 +173,18 @@ def test_participants_learn_queries_and_candidates_only() -> None:
         assert kinds(found, name) <= {"Join", "Prepare", "RankRows", "Distances", "SortOwn", "FurtherOwn"}
     assert {Scan, Rank} <= set(AggregationServer.served())
     assert {Join, Distances} <= set(Participant.served())
+
+
+def test_the_server_cannot_have_distances_encrypted_for_itself() -> None:
+    """Keys and the shuffle come from the leader: whoever adds up could else hand out its own, and read."""
+    features, labels = held()
+    there = Meeting(features, labels, SelectionSettings(queries=5))
+    own = make_keys("ckks", use="sums", limit=1.0).public.to_bytes()
+    keys = {SERVER: there.server.outbox.publish(own, "public_key")}
+    someone = next(iter(features))
+    asked: list[Request[Any]] = [Prepare(keys, 1.0), Join(0)]
+    for request in asked:
+        with pytest.raises(BoundaryError, match="this is for leader to ask"):
+            there.server.peers.ask_one(someone, request)
+    with pytest.raises(BoundaryError, match="this is for aggregation_server to ask"):
+        there.leader.peers.ask_one(KEYS, Further(0, there.leader._release(np.zeros(1, np.int64), "x"), 0, 1))

@@ -119,6 +119,14 @@ def test_a_spent_budget_refuses_those_who_ask_for_its_rows_alone(source: Watched
     desk.close()
 
 
+def test_what_cannot_be_answered_is_an_error_and_the_next_is_answered(source: Watched) -> None:
+    desk = Desk(source, window=0, cache=0)
+    with pytest.raises(KeyError):  # numpy drops a NUL at the end: it finds the row, under another name
+        desk.ask([IDS[0] + "\0"]).result(timeout=10)
+    assert ids_of(desk.ask(IDS[:1])) == IDS[:1]
+    desk.close()
+
+
 def test_more_than_may_wait_are_refused_and_the_late_are_not_asked_for(source: Watched) -> None:
     desk = Desk(source, window=0, cache=0, waiting=3, patience=0.3)
     source.door.clear()

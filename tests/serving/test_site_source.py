@@ -7,11 +7,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tests.federation import small_multi
+from tests.federation import small_multi_sites as several
 from tests.federation.small import quick
 from tests.federation.small_sites import line, lines_of, sites
 from tests.federation.test_site_predict import SKIP, new_people, trained
 
 from colonnade.errors import NoAnswer
+from colonnade.federation import MultiFederation
+from colonnade.federation.owners import SERVER
 from colonnade.federation.settings import EngineSettings
 from colonnade.serving.desk import Desk, Unknown
 from colonnade.serving.site_source import SiteSource, hurried
@@ -31,6 +35,27 @@ def test_its_face_is_that_of_one_process(tmp_path: Path) -> None:
         assert there.ask(ids) == here.ask(ids)
     assert there.ask(["P005"]) == here.ask(["P005"]), "also where nobody asked before what is lacking"
     assert (there.label_owner, there.parties, there.heartbeat()) == (here.label_owner, here.parties, here.heartbeat())
+    there.close()
+    here.close()
+
+
+def test_with_several_label_owners_one_of_them_asks(tmp_path: Path) -> None:
+    """Also of rows that come into data owners' tables while it is open."""
+    pytest.importorskip("coincurve", reason='private alignment needs pip install "colonnade[crypto]"')
+    file, _ = several.folders(tmp_path, several.private(train={"epochs": 1, "batch_size": 64}))
+    MultiFederation.from_toml(file).fit(tmp_path / "here")
+    every = several.sites(tmp_path)
+    every[SERVER].drive(several.lines_of(SERVER, every), "run")
+    every = several.sites(tmp_path, ("south", "lab", "scan"))
+    there = SiteSource(every["south"], several.lines_of("south", every), "run", model="own")
+    here = Source(tmp_path / "here", owner="south", model="own")
+    assert there.lacking(["P003", "P150"]) == {"P150"}
+    assert (there.label_owner, there.parties, there.heartbeat()) == (here.label_owner, here.parties, here.heartbeat())
+    assert there.ask(["P003", "P001"]) == here.ask(["P003", "P001"])
+    for name in ("lab", "scan"):
+        small_multi.frames(152)[name].to_csv(tmp_path / "all" / f"{name}.csv", index=False)
+    assert there.lacking(["P001", "P150"]) == set()
+    assert there.ask(["P150"])[0].missing == ()
     there.close()
     here.close()
 

@@ -56,7 +56,9 @@ def test_rows_are_those_of_predict_and_all_can_be_asked_for(finished: Path) -> N
     assert source.heartbeat() == {"clinic": True, "lab": True}
 
 
-def test_a_changed_table_is_read_and_a_broken_one_is_not_used(finished: Path, tmp_path: Path) -> None:
+def test_a_changed_table_is_read_and_a_broken_one_is_not_used(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = copy(finished, tmp_path)
     source = Source(folder / "run")
     assert not source.refresh()
@@ -77,6 +79,10 @@ def test_a_changed_table_is_read_and_a_broken_one_is_not_used(finished: Path, tm
     assert source.refresh()
     assert vars(source)["failed"] is None
     assert source.ask(["P001"])[0].scores["ill"] != pytest.approx(before)
+    touch(folder / "lab.csv", given["lab"])
+    monkeypatch.setattr(source, "_load", lambda: dict[str, str]()["of a library"])  # then too, it looks on
+    assert not source.refresh()
+    assert vars(source)["failed"] == "KeyError"
 
 
 def test_rows_that_a_party_lacks_say_so_where_that_is_allowed(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from colonnade.algorithms import splitnn, vimadmm
 from colonnade.core import DpEvent, Rule, State
+from colonnade.core.chance import Source, normal
 from colonnade.models import build
 
 # What joining may not change
@@ -109,8 +110,8 @@ class Noise:
     def __init__(self, scale: float) -> None:
         self.scale = scale
 
-    def apply(self, tensor: Tensor, generator: torch.Generator) -> tuple[Tensor, DpEvent]:
-        noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
+        noise = normal(tensor.shape, source).to(tensor.dtype)
         return tensor + self.scale * noise, DpEvent("gaussian", {"noise_multiplier": self.scale})
 
 

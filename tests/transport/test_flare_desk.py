@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from typing import Any
 
 import pytest
@@ -158,3 +160,50 @@ def test_an_answer_that_was_given_up_is_an_error_for_who_fetches_it() -> None:
     peers, outbox = asker(Flare({"ada": forgetful}), ("ada",))
     with pytest.raises((PartyError, WireError), match="no such answer to fetch"):
         peers["ada"].ask(Multiply(outbox.release(torch.tensor(1.0), "by")))
+
+
+def test_nothing_is_raised_into_what_carries_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FLARE would send the whole traceback to the caller."""
+
+    def full(caller: str, why: str) -> None:
+        raise OSError(28, "No space left on device", "/home/ada/runs")
+
+    one, ada, _ = desk()
+    one.refused = full
+    assert failure(one("eve", b"")).error == "BoundaryError"
+    assert failure(one("asker", b"")).error == "WireError"
+
+    def no_memory(total: int) -> memoryview:
+        raise MemoryError("ada's own words")
+
+    monkeypatch.setattr("colonnade.transport.flare_desk.room_for", no_memory)
+    told = failure(one("asker", HEAD.pack(PUT, bytes(16), 0, 9) + b"part"))
+    assert told.error == "PartyError"
+    assert told.cause.startswith("MemoryError; the log of 'ada' has it")
+    assert "own words" not in told.cause
+    assert not ada.threads
+
+
+def test_what_failed_to_begin_is_let_go_at_once() -> None:
+    """Such as a lock: who asks again must not find it held until Python next looks for garbage."""
+
+    class Held:
+        pass
+
+    held: list[weakref.ref[Held]] = []
+
+    def handle(envelope: Envelope[Any]) -> Message:
+        lock = Held()
+        held.append(weakref.ref(lock))
+        try:
+            raise ConfigError("the run is there already")
+        except ConfigError as error:
+            raise PartyError("ada", envelope.message.kind, None, "ConfigError", private=True) from error
+
+    one, _, _ = desk(handle=handle)
+    gc.disable()
+    try:
+        assert failure(one("asker", whole(Envelope("asker", 1, Sleep(0.0))))).error == "PartyError"
+        assert held[0]() is None
+    finally:
+        gc.enable()

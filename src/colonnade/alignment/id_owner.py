@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Generator, Tensor
+from torch import Tensor
 
 from colonnade.alignment import curve
 from colonnade.alignment.ids import Ids
 from colonnade.alignment.settings import AlignmentSettings
+from colonnade.core.chance import Source
 from colonnade.core.message import Done, Message, Request
 from colonnade.core.party import Party, Refused, Seat, serves
 from colonnade.core.release import DpEvent, Released, Rule
@@ -109,7 +110,7 @@ class Blinding:
     secret: bytes = field(repr=False)
     threads: int | None = None
 
-    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:  # noqa: ARG002
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:  # noqa: ARG002
         return torch.from_numpy(curve.blind(tensor.numpy(), self.secret, self.threads)), HIDDEN
 
 
@@ -117,7 +118,7 @@ class Blinding:
 class Raised:
     """Points that were multiplied when they came: their owner's blinding hides them still."""
 
-    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:  # noqa: ARG002
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:  # noqa: ARG002
         return tensor, HIDDEN
 
 
@@ -144,7 +145,18 @@ class IdOwner(Party):
     def __init__(self, seat: Seat, ids: Ids, settings: AlignmentSettings, *, threads: int | None = None) -> None:
         super().__init__(seat)
         curve.public_key()  # a missing library is told now, not at the first request
-        self.ids, self.settings, self.threads = ids, settings, threads
+        self.settings, self.threads = settings, threads
+        self.ids = ids
+
+    @property
+    def ids(self) -> Ids:
+        """Which may be others later, as its table changes: what was found among the old ones is forgotten then, since
+        row numbers mean other rows."""
+        return self._ids
+
+    @ids.setter
+    def ids(self, ids: Ids) -> None:
+        self._ids = ids
         self.common: int | None = None
         self.common_rows: NDArray[np.int64] | None = None  # in the agreed order
         self._forget()

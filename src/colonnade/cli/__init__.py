@@ -7,7 +7,8 @@ Exit codes: 0 done, 1 an error of ours, 2 bad input, 3 a party failed, 4 a priva
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+import warnings
+from typing import Any, NoReturn
 
 import typer
 
@@ -80,7 +81,9 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 
 
 def main() -> NoReturn:
-    """Run the command line; an error of ours becomes one message and an exit code, never a traceback."""
+    """Run the command line; an error of ours, or of the disk, becomes one message and an exit code, never a traceback;
+    a warning is its words alone, without where in our code it comes from."""
+    before, warnings.formatwarning = warnings.formatwarning, _words
     try:
         app(standalone_mode=True)
     except ColonnadeError as error:
@@ -89,4 +92,13 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)
+    except OSError as error:
+        error_console.print(f"{type(error).__name__}: {error}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)
+    finally:
+        warnings.formatwarning = before
     sys.exit(0)
+
+
+def _words(message: Warning | str, *_: Any, **__: Any) -> str:
+    return f"Warning: {message}\n"

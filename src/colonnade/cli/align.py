@@ -15,7 +15,7 @@ from rich.table import Table
 from colonnade.alignment import Aligned, Ids, align_here
 from colonnade.alignment.in_process import check_free
 from colonnade.alignment.tables import read_ids
-from colonnade.cli.console import console, error_console, size
+from colonnade.cli.console import console, error_console, shown, size
 from colonnade.errors import ConfigError
 from colonnade.federation.settings import Settings
 
@@ -59,7 +59,7 @@ def align(
     elif not quiet:
         show(aligned, seconds)
         if out is not None:
-            console.print(f"The alignment is in [bold]{out}[/bold].")
+            console.print(f"The alignment is in [bold]{shown(out)}[/bold].", soft_wrap=True)
         elif aligned.rows:
             console.print("With --out DIR every learner's row numbers are written, in the agreed order.")
 
@@ -70,7 +70,7 @@ def show(aligned: Aligned, seconds: float) -> None:
     title = f"{found['common']:,} rows are common to all {len(found['parties'])} parties"
     table = Table(title=title, title_justify="left", title_style="bold not italic")
     for heading in ("party", "rows", "ids", "sent", "received"):
-        table.add_column(heading, justify="left" if heading == "party" else "right")
+        table.add_column(heading, justify="left" if heading == "party" else "right", overflow="fold")
     table.add_column("learned")
     for name, party in found["parties"].items():
         driver = " (drives)" if name == found["driver"] else ""

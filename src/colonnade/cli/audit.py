@@ -13,7 +13,7 @@ from rich.table import Table
 from colonnade.attacks.audit import Audit, audit_run
 from colonnade.attacks.finding import LIMITS
 from colonnade.attacks.report import write
-from colonnade.cli.console import a_run, console, error_console
+from colonnade.cli.console import a_run, console, error_console, shown
 from colonnade.federation.run_directory import SETTINGS, to_json
 
 
@@ -44,12 +44,13 @@ def audit(
             console.print(table)
         for note in found.notes:
             console.print(f"Note: {note}", markup=False)
-        console.print(f"{len(files)} files are in [bold]{place}[/bold].")
+        console.print(f"{len(files)} files are in [bold]{shown(place)}[/bold].", soft_wrap=True)
         if not any(value is not None for value in found.thresholds.values()):
             console.print(
-                f"No threshold is set. For exit code 5 above one, add to {folder / SETTINGS}, as an example:\n"
+                f"No threshold is set. For exit code 5 above one, add to {shown(folder / SETTINGS)}, as an example:\n"
                 "    \\[audit]\n    label_inference = 0.6",
                 highlight=False,
+                soft_wrap=True,
             )
     found.check()
 
@@ -63,7 +64,8 @@ def tables_of(found: Audit) -> Iterator[Table]:
         title = f"\n[bold]{attack}[/bold], assuming an attacker that {findings[0].assumes}"
         table = Table(title=title, title_justify="left", title_style="not italic")
         for heading in ("by", "on", "when", findings[0].metric, "without attack", "verdict"):
-            table.add_column(heading, justify="right" if heading in (findings[0].metric, "without attack") else "left")
+            right = heading in (findings[0].metric, "without attack")
+            table.add_column(heading, justify="right" if right else "left", overflow="fold")
         for one in findings:
             interval = "" if one.low is None or one.high is None else f"\n{one.low:.3f}–{one.high:.3f}"
             mark = f"\n[red]above {one.limit} = {one.threshold}[/red]" if one.crossed else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -33,6 +35,16 @@ def a_run(folder: Path) -> Path:
     there = [str(mark.parent) for pattern in ("*", "runs/*") for mark in sorted(folder.glob(f"{pattern}/{MARK}"))]
     cure = f"Did you mean {' or '.join(there[:5])}?" if there else "Make one: colonnade run FEDERATION.toml --out DIR."
     raise CheckpointError(f"{folder} is not a run directory: {MARK} is missing. {cure}")
+
+
+def shown(what: object) -> str:
+    """A path, or a message that may quote one, among markup: a folder may be called [2]."""
+    return escape(str(what))
+
+
+def typed(path: Path) -> str:
+    """A path in a command that can be copied into a shell."""
+    return escape(shlex.quote(str(path)))
 
 
 @contextmanager
@@ -93,7 +105,7 @@ def label_owners_table(summary: Mapping[str, Any]) -> Table:
     name = HEADLINE[summary["task"]]
     splits = list(summary["metrics"])
     table = Table(title=f"By label owner: {name} of the joint model on its rows", title_justify="left")
-    table.add_column("label owner")
+    table.add_column("label owner", overflow="fold")
     for split in splits:
         table.add_column(split, justify="right")
     table.add_column("left out")
@@ -110,7 +122,7 @@ def label_owners_table(summary: Mapping[str, Any]) -> Table:
 def traffic_table(summary: Mapping[str, Any]) -> Table:
     """What each party holds, sent and received."""
     table = Table(title="What travelled", title_justify="left")
-    table.add_column("party")
+    table.add_column("party", overflow="fold")
     table.add_column("holds")
     table.add_column("sent", justify="right")
     table.add_column("received", justify="right")

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from colonnade.alignment import Ids, align_here
 from colonnade.cli.align import show as show_alignment
-from colonnade.cli.console import console, error_console, progress_of, score, size, traffic_table
+from colonnade.cli.console import console, error_console, progress_of, score, shown, size, traffic_table, typed
 from colonnade.cli.report import measure
 from colonnade.cli.select import choose, held_by, rejected
 from colonnade.cli.select import show as show_selection
@@ -87,7 +87,7 @@ def demo(
             "A [bold]clinic[/bold] knows who has breast cancer and ten measurements of each patient.\n"
             "[bold]Two laboratories[/bold] know ten other measurements each, and a [bold]broker[/bold] has ten columns "
             "to sell.\nEach knows other patients, and none may show its table to another.\n"
-            f"Their tables are in [bold]{out}[/bold]; federation.toml there says who takes part.",
+            f"Their tables are in [bold]{shown(out)}[/bold]; federation.toml there says who takes part.",
             title="The demo",
         )
     )
@@ -120,13 +120,15 @@ def demo(
         (out / "run" / "selection").mkdir()
         write_text(out / "run" / "selection" / "selection.json", json.dumps(found.to_json(), indent=2) + "\n")
         page = write(out / "run")
+    run, file = typed(out / "run"), typed(out / "federation.toml")
+    ledger = shown(out / "run" / "parties" / "clinic" / "ledger.jsonl")
     console.print(
-        f"\nEvery tensor that left a party is in its ledger: [bold]{out}/run/parties/clinic/ledger.jsonl[/bold]\n"
-        f"Predict patients:  [bold]colonnade predict {out}/run --rows {out}/{SHARED}[/bold]\n"
-        f"Look closer:       [bold]colonnade explain {out}/run[/bold] (who matters), [bold]audit {out}/run[/bold] (who "
-        f"could learn what), [bold]privacy {out}/run[/bold] (what is promised)\n"
-        f"Train your own:    edit {out}/federation.toml, then [bold]colonnade run {out}/federation.toml[/bold]\n\n"
-        f"All of it on one page, to open in a browser: [bold]{page.resolve()}[/bold]",
+        f"\nEvery tensor that left a party is in its ledger: [bold]{ledger}[/bold]\n"
+        f"Predict patients:  [bold]colonnade predict {run} --rows {typed(out / SHARED)}[/bold]\n"
+        f"Look closer:       [bold]colonnade explain {run}[/bold] (who matters), [bold]audit {run}[/bold] (who "
+        f"could learn what), [bold]privacy {run}[/bold] (what is promised)\n"
+        f"Train your own:    edit {file}, then [bold]colonnade run {file}[/bold]\n\n"
+        f"All of it on one page, to open in a browser: [bold]{shown(page.resolve())}[/bold]",
         soft_wrap=True,
     )
 

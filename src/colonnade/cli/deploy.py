@@ -13,6 +13,7 @@ from rich.table import Table
 
 from colonnade.algorithms import find
 from colonnade.cli.console import console, error_console
+from colonnade.cli.predict import check_several
 from colonnade.core import Seat
 from colonnade.errors import ColonnadeError, ConfigError, DataError
 from colonnade.federation import Settings
@@ -21,7 +22,7 @@ from colonnade.federation.flare_sites import deploy, on_this_machine, predict_on
 from colonnade.federation.guarantees import crossing
 from colonnade.federation.member import rehearse
 from colonnade.federation.multi_site import rehearse as rehearse_one_of_several
-from colonnade.federation.party_file import AGREED, OWN, Own, driver_of, read_own, sites_of
+from colonnade.federation.party_file import AGREED, OWN, Own, asker_of, driver_of, read_own, sites_of
 from colonnade.federation.provision import provision as make_kits
 from colonnade.federation.run_directory import SETTINGS, RunDirectory
 
@@ -181,15 +182,26 @@ def _seed_of(settings: Settings, engine: str, out: Path) -> int | None:
     return run.settings().engine.seed if (run.path / SETTINGS).exists() else None
 
 
-def predict_on_flare(folder: Path, rows: Path, engine: str, *, startup_kit: Path | None = None) -> pd.DataFrame | None:
-    """Predict over FLARE with the run called as `folder` is. Gives the predictions where all organisations are on this
-    machine; None where they stay with the driver, who then has the ids in its own runs/RUN/rows."""
+def predict_on_flare(
+    folder: Path,
+    rows: Path,
+    engine: str,
+    *,
+    startup_kit: Path | None = None,
+    owner: str | None = None,
+    model: str | None = None,
+) -> pd.DataFrame | None:
+    """Predict over FLARE with the run called as `folder` is; of several label owners as `owner`, with one `model` of
+    its two. Gives the predictions where all organisations are on this machine; None where they stay with who predicts,
+    who then has the ids in its own runs/RUN/rows."""
     if engine not in ENGINES[1:]:
         raise ConfigError(f"--engine must be one of {', '.join(ENGINES)}; found {engine!r}.")
     if engine == "flare":
         settings = agreed_in(startup_kit)
-        driver = driver_of(settings)
-        ended = deploy(settings, _kit(startup_kit), folder.name, predict=rows.name)
+        check_several(settings, owner, model)
+        driver = asker_of(settings, owner)
+        several: Any = {"owner": driver, "model": model or ""} if settings.label_owners else {}
+        ended = deploy(settings, _kit(startup_kit), folder.name, predict=rows.name, **several)
         if ended != DONE:
             raise ColonnadeError(f"It ended as {ended}. Why is in {driver}'s own runs/failed.json, at its site.")
         console.print(f"The predictions are at '{driver}', in its own runs/{folder.name}/predictions/{rows.name}.")
@@ -197,8 +209,10 @@ def predict_on_flare(folder: Path, rows: Path, engine: str, *, startup_kit: Path
     work = rehearsed(folder, engine)
     if not rows.is_file():
         raise DataError(f"--rows names {rows}, and there is no such file.")
+    settings = RunDirectory(folder).settings()
+    check_several(settings, owner, model)
     ask = simulate_prediction if engine == "flare-sim" else predict_on_this_machine
-    out = ask(settings_of(folder), work, folder.name, rows)
+    out = ask(settings, work, folder.name, rows, owner=owner, model=model or "")
     import pandas as pd
 
     return pd.read_parquet(out) if out.suffix == ".parquet" else pd.read_csv(out, keep_default_na=False)
@@ -209,7 +223,7 @@ def agreed_in(startup_kit: Path | None) -> Settings:
     agreed = _kit(startup_kit) / AGREED
     if not agreed.exists():
         raise ConfigError(f"{agreed} is missing: copy the agreed file there.")
-    return _of_one_label_owner(Settings.from_toml(agreed))
+    return Settings.from_toml(agreed)
 
 
 def rehearsed(folder: Path, engine: str) -> Path:
@@ -221,17 +235,6 @@ def rehearsed(folder: Path, engine: str) -> Path:
             f"{there} is missing, so {folder} was not trained with --engine {engine}. Use its own engine."
         )
     return work
-
-
-def settings_of(folder: Path) -> Settings:
-    """Of a run that FLARE can predict with."""
-    return _of_one_label_owner(RunDirectory(folder).settings())
-
-
-def _of_one_label_owner(settings: Settings) -> Settings:
-    if settings.label_owners:
-        raise ConfigError("With several label owners FLARE trains, and does not predict yet. Predict without --engine.")
-    return settings
 
 
 def _kit(given: Path | None) -> Path:

@@ -13,7 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from colonnade.cli.console import a_run, console, error_console
+from colonnade.cli.console import a_run, console, error_console, shown
 from colonnade.core import Step
 from colonnade.errors import ConfigError
 from colonnade.explain import canvas, report
@@ -45,7 +45,7 @@ def explain(
         str | None, typer.Option(metavar="MEASURE", help=f"What ranks the parties: {', '.join(report.RANKING)}.")
     ] = None,
     rows: Annotated[int | None, typer.Option(min=3, help="Use a sample of so many test rows.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of permutations, noise, samples and t-SNE.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of permutations, noise, samples and t-SNE.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Where files go; DIR/explain unless said.")] = None,
     draw: Annotated[bool, typer.Option("--pictures/--no-pictures", help="Whether to draw.")] = True,
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of tables.")] = False,
@@ -133,7 +133,7 @@ def _show(found: report.Report, place: Path, made: list[Path]) -> None:
         highlight=False,
     )
     table = Table(title="How much each party matters", title_justify="left", min_width=30)
-    table.add_column("party")
+    table.add_column("party", overflow="fold")
     for name in names:
         table.add_column(HEADINGS[name], justify="right")
     for party in found.parties:
@@ -151,9 +151,9 @@ def _show(found: report.Report, place: Path, made: list[Path]) -> None:
     if found.denoising:
         _show_denoising(found)
     for note in found.notes:
-        console.print(note, highlight=False)
+        console.print(note, markup=False, highlight=False)
     names_made = ", ".join(path.name for path in made if path.suffix != ".svg")
-    console.print(f"In [bold]{place}[/bold]: {names_made}", highlight=False, soft_wrap=True)
+    console.print(f"In [bold]{shown(place)}[/bold]: {names_made}", highlight=False, soft_wrap=True)
 
 
 def _few(parties: list[str]) -> str:

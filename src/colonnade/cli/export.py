@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from colonnade.cli.console import a_run, console
+from colonnade.cli.console import a_run, console, shown
 from colonnade.export import export as write
 
 
@@ -18,4 +18,6 @@ def export(
 ) -> None:
     """Write each organisation's piece of the model, to run without Colonnade, with a model card."""
     for made in write(a_run(folder), out, party):
-        console.print(f"[bold]{made}[/bold]: for '{made.name}' alone; README.md says how to run it.", soft_wrap=True)
+        console.print(
+            f"[bold]{shown(made)}[/bold]: for '{made.name}' alone; README.md says how to run it.", soft_wrap=True
+        )

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from colonnade.cli.console import console
+from colonnade.cli.console import console, shown, typed
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.federation.run_directory import write_text
 from colonnade.planning import questions
@@ -60,6 +60,10 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
 ) -> None:
     """Write a commented federation file from tables, by asking a few questions."""
+    if out.is_dir():
+        raise ConfigError(
+            f"--out names the file to write; {out} is a folder. Name {out / 'federation.toml'}, for example."
+        )
     if out.exists() and not force:
         raise ConfigError(f"{out} is there already. Choose another name with --out, or replace it with --force.")
     if not out.parent.is_dir():
@@ -75,10 +79,12 @@ def init(
     questions.check(answers, out.parent)
     write_text(out, write(answers, out.parent, str(out)))
     console.print(
-        f"[bold]{out}[/bold] is written: {', '.join(answers.parties)}; {answers.algorithm} predicts "
-        f"{next(about.label for about in answers.parties.values() if about.label)}.",
+        f"[bold]{shown(out)}[/bold] is written: {', '.join(answers.parties)}; {answers.algorithm} predicts "
+        f"{shown(next(about.label for about in answers.parties.values() if about.label))}.",
         highlight=False,
     )
     console.print(
-        f"What will it take?  [bold]colonnade plan {out}[/bold]\nTrain:              [bold]colonnade run {out}[/bold]"
+        f"What will it take?  [bold]colonnade plan {typed(out)}[/bold]\n"
+        f"Train:              [bold]colonnade run {typed(out)}[/bold]",
+        soft_wrap=True,
     )

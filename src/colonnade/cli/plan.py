@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from colonnade.cli.console import Json, console, size
+from colonnade.cli.console import Json, console, size, typed
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.federation.party_file import OWN
@@ -68,11 +68,11 @@ def show(found: Plan, file: Path) -> None:
     for what in found.estimates:
         console.print(f"  estimated: {what}.")
     console.print(_time(found))
-    console.print(_privacy(found, file))
+    console.print(_privacy(found, file), soft_wrap=True)
     for number, warning in enumerate(found.warnings, 1):
         console.print(f"[bold yellow]![/bold yellow] {number}. ", end="")
         console.print(warning, markup=False, highlight=False)
-    console.print(f"Nothing was sent or written. Run it: [bold]colonnade run {file}[/bold]")
+    console.print(f"Nothing was sent or written. Run it: [bold]colonnade run {typed(file)}[/bold]", soft_wrap=True)
 
 
 def _rounds(found: Plan) -> str:
@@ -88,7 +88,7 @@ def _rounds(found: Plan) -> str:
 def _parties(found: Plan) -> Table:
     table = Table(title="Who brings and sends what", title_justify="left")
     for heading in ("party", "holds"):
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for heading in ("columns", "parameters", "sends", "receives", "epsilon"):
         table.add_column(heading, justify="right")
     for alike in _alike(found.parties):
@@ -144,7 +144,7 @@ def _privacy(found: Plan, file: Path) -> str:
         if one.budget is not None and one.budget["spent"] is not None
     ]
     text = "epsilon: of one row's own releases, for whoever knows the batches; ∞ is no guarantee"
-    return f"{text}. {'; '.join(kept)}{'. ' if kept else ''}Everything promised: colonnade privacy {file}"
+    return f"{text}. {'; '.join(kept)}{'. ' if kept else ''}Everything promised: colonnade privacy {typed(file)}"
 
 
 def duration(seconds: float) -> str:

@@ -62,11 +62,11 @@ def predict(
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise ConfigError(f"--out must end in .csv or .parquet; found {out}.")
     if engine != "in-process":
-        if table or owner or model:
-            raise ConfigError("--table, --as and --model are for --engine in-process; with FLARE a site has its own.")
+        if table:
+            raise ConfigError("--table is for --engine in-process; with FLARE a site has its own.")
         from colonnade.cli.deploy import predict_on_flare
 
-        told = predict_on_flare(folder, rows, engine, startup_kit=startup_kit)
+        told = predict_on_flare(folder, rows, engine, startup_kit=startup_kit, owner=owner, model=model)
         if told is not None:
             _tell(_kept(iter([told]), out), out, json_=json_, quiet=quiet)
         return

@@ -52,9 +52,9 @@ def show_privacy(told: Sequence[Mapping[str, Any]], *, everything: bool = False,
             state = f"a whole run needs {share}" if planned else f"{share} is spent"
             console.print(f"  budget: {state}{', so it will stop early' if over else ''} ({budget['relation']})")
         for note in each["notes"]:
-            console.print(f"  {note}")
+            console.print(f"  {note}", markup=False)
     for number, note in enumerate(notes, 1):
-        console.print(f"  ({number}) {note}")
+        console.print(f"  ({number}) {note}", markup=False)
 
 
 def _unpromised(told: Sequence[Mapping[str, Any]]) -> str:

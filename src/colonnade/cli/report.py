@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from colonnade.cli.console import console, error_console, size
+from colonnade.cli.console import console, error_console, shown, size
 from colonnade.errors import CheckpointError, ConfigError
 from colonnade.federation.run_directory import MARK, METRICS, SETTINGS, SUMMARY
 from colonnade.report import baselines as baselines_of
@@ -48,7 +47,9 @@ def report(
         measure(folder, splits, quiet=quiet)
     path = write(folder, _page(out))
     if not quiet:
-        console.print(f"The report is [bold]{path}[/bold]; its figures are beside it in figures/.", soft_wrap=True)
+        console.print(
+            f"The report is [bold]{shown(path)}[/bold]; its figures are beside it in figures/.", soft_wrap=True
+        )
 
 
 def compare(
@@ -64,18 +65,18 @@ def compare(
     if quiet:
         return
     headings, lines = comparing.rows_of(runs)
-    shown = [[_shown(heading, value) for value in values] for heading, *values in zip(headings, *lines, strict=True)]
-    table = Table(title=comparing.headline(runs), title_justify="left", title_style="bold not italic")
-    table.add_column("")
+    cells = [[_shown(heading, value) for value in values] for heading, *values in zip(headings, *lines, strict=True)]
+    table = Table(title=shown(comparing.headline(runs)), title_justify="left", title_style="bold not italic")
+    table.add_column("", overflow="fold")
     for run in runs:
-        table.add_column(run, justify="right")
-    for heading, values in zip(headings[1:], shown[1:], strict=True):
+        table.add_column(shown(run), justify="right", overflow="fold")
+    for heading, values in zip(headings[1:], cells[1:], strict=True):
         table.add_row(heading, *values)
     table.add_section()
     for where, values in comparing.differences(runs):
-        table.add_row(escape(where), *map(escape, values))
+        table.add_row(shown(where), *map(shown, values))
     console.print(table)
-    console.print(f"The comparison is [bold]{path}[/bold].", soft_wrap=True)
+    console.print(f"The comparison is [bold]{shown(path)}[/bold].", soft_wrap=True)
 
 
 def _shown(heading: str, value: Any) -> str:
@@ -104,7 +105,7 @@ def measure(folder: Path, splits: int, *, quiet: bool) -> dict[str, Any]:
 
         found = baselines_of.measure(folder, splits=splits, say=say)
     if not quiet:
-        error_console.print(f"Baselines are in {folder / BASELINES}.", soft_wrap=True)
+        error_console.print(f"Baselines are in {shown(folder / BASELINES)}.", soft_wrap=True)
     return found
 
 

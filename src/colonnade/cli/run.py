@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -20,7 +21,9 @@ from colonnade.cli.console import (
     label_owners_table,
     metrics_table,
     progress_of,
+    shown,
     traffic_table,
+    typed,
 )
 from colonnade.cli.deploy import run_on_flare
 from colonnade.cli.privacy import show_privacy
@@ -93,7 +96,8 @@ def run(
             typer.echo(to_json(summary, indent=2))
         elif not quiet:
             show(summary)
-            console.print(f"The run is in [bold]{folder}[/bold]. Predict with: colonnade predict {folder} --rows FILE")
+            next_ = f"colonnade predict {typed(folder)} --rows FILE"
+            console.print(f"The run is in [bold]{shown(folder)}[/bold]. Predict with: {next_}", soft_wrap=True)
     if exhausted:
         raise BudgetExhausted(str(summary["stopped"]))
 
@@ -105,7 +109,7 @@ def _resumable(file: Path, folder: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if (folder / MARK).exists():
-            go_on = f"colonnade run {file} --out {folder} --resume"
+            go_on = shlex.join(["colonnade", "run", str(file), "--out", str(folder), "--resume"])
             error_console.print(f"Stopped. To go on from the last checkpoint: {go_on}", markup=False, soft_wrap=True)
         raise
 
@@ -141,7 +145,7 @@ def show(summary: dict[str, Any]) -> None:
         console.print(label_owners_table(summary))
     console.print(traffic_table(summary))
     for split, why in summary["not_measured"].items():
-        console.print(f"The {split} rows were not measured: {why}.")
+        console.print(f"The {split} rows were not measured: {shown(why)}.")
     for party, times in summary.get("missing", {}).items():
         words = {"stale": "its last answer was used", "skip": "it was left out", "not_updated": "it got no update"}
         done = ", ".join(f"{words[what]} {number} times" for what, number in times.items())
@@ -150,7 +154,7 @@ def show(summary: dict[str, Any]) -> None:
     epochs = "" if "label_owners" in summary else f"{summary['epochs']} epochs, "  # there, an epoch is a round
     console.print(
         f"{summary['algorithm']}: {epochs}{summary['rounds']} rounds, {summary['seconds']:.1f} s; "
-        f"{summary['stopped'].rstrip('.')}."
+        f"{shown(summary['stopped'].rstrip('.'))}."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from colonnade.cli.console import console, error_console, size
+from colonnade.cli.console import console, error_console, shown, size, typed
 from colonnade.errors import ConfigError, InputError
 from colonnade.explain import canvas
 from colonnade.explain.partners import SCORE, draw
@@ -59,8 +60,8 @@ def select(
 
     Nobody's columns or labels leave: partial distances are encrypted, summed by a server that cannot read them, and
     come back as ranks. A label that is a number is cut into classes for that; --estimator kraskov takes it as it is,
-    and shows the label owner distances. Only training rows are used. \\[selection] in the file has settings, which
-    options override.
+    and shows the label owner distances. Only training rows are used. Rankings have no noise, and budgets are not
+    charged for them. \\[selection] in the file has settings, which options override.
     """
     if out is not None:
         canvas.can_draw()
@@ -70,15 +71,22 @@ def select(
     given = {"k": k, "queries": queries, "tests": tests, "scheme": scheme, "bins": bins, "estimator": estimator}
     if write is not None:
         check_file(file, write, settings)
-    holdings = held_by(settings)
-    found = choose(
-        holdings, settings, keep, method, quiet=quiet or json_, **{key: v for key, v in given.items() if v is not None}
-    )
     if out is not None:
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"The selection cannot be written to {out}: {error.strerror}.") from None
+    holdings = held_by(settings)
+    if names := promised(settings):
+        warnings.warn(
+            f"The budget and rules of {names} do not cover a selection: its rankings follow columns and labels as they "
+            "are, without noise, and no budget is charged for them.",
+            stacklevel=2,
+        )
+    found = choose(
+        holdings, settings, keep, method, quiet=quiet or json_, **{key: v for key, v in given.items() if v is not None}
+    )
+    if out is not None:
         write_text(out / "selection.json", json.dumps(found.to_json(), indent=2) + "\n")
         draw(found, out)
     if write is not None:
@@ -88,9 +96,9 @@ def select(
     elif not quiet:
         show(found, holdings)
         if out is not None:
-            console.print(f"selection.json and selection.png are in [bold]{out}[/bold].")
+            console.print(f"selection.json and selection.png are in [bold]{shown(out)}[/bold].", soft_wrap=True)
         if write is not None:
-            console.print(f"Next: [bold]colonnade run {write}[/bold]", soft_wrap=True)
+            console.print(f"Next: [bold]colonnade run {typed(write)}[/bold]", soft_wrap=True)
 
 
 def held_by(settings: Settings) -> Holdings:
@@ -98,6 +106,17 @@ def held_by(settings: Settings) -> Holdings:
     if settings.label_owners:
         raise ConfigError("A selection needs one label owner, who leads it; found several. Take them one at a time.")
     return from_dataset(settings) if settings.data.dataset is not None else from_tables(settings, read_tables(settings))
+
+
+def promised(settings: Settings) -> str:
+    """Who has a budget, or rules that add noise: their names, to be told that a selection keeps to neither."""
+
+    def noisy(rule: Any) -> bool:
+        mechanism = rule.get("mechanism", "plain") if isinstance(rule, dict) else rule
+        return (mechanism.get("name") if isinstance(mechanism, dict) else mechanism) != "plain"
+
+    names = [name for name, own in settings.parties.items() if own.budget or any(map(noisy, own.outbox.values()))]
+    return " and ".join(f"'{name}'" for name in names)
 
 
 def choose(holdings: Holdings, settings: Settings, keep: int, method: str, *, quiet: bool, **given: Any) -> Selection:
@@ -163,7 +182,7 @@ def show(found: Selection, holdings: Holdings) -> None:
     title = f"{found.method}: keep {', '.join(found.chosen)}"
     table = Table(title=title, title_justify="left", title_style="bold not italic")
     for heading in ("party", "score", "", ""):
-        table.add_column(heading, justify="right" if heading == "score" else "left")
+        table.add_column(heading, justify="right" if heading == "score" else "left", overflow="fold")
     longest = max((score for score in found.scores.values() if score > 0), default=1.0)
     for name in found.ranking:
         score = found.scores[name]
@@ -177,7 +196,7 @@ def show(found: Selection, holdings: Holdings) -> None:
     work = f"{cost.encryptions:,} encryptions, {cost.additions:,} additions, {cost.decryptions:,} decryptions"
     console.print(f"It took {cost.seconds:.1f} s, {size(cost.bytes)}, {work}.", highlight=False)
     learned = Table(title="\nWho learned what", title_justify="left", title_style="bold not italic")
-    learned.add_column("who")
+    learned.add_column("who", overflow="fold")
     learned.add_column("learned")
     for name, what in found.learned.items():
         learned.add_row(name, what)

@@ -55,11 +55,11 @@ def serve(
     own = {"host": host, "port": port, "limit": limit, "rate": rate, "cache": cache, "window": window}
     own |= {} if token_file is None else {"token_file": str(token_file.resolve())}
     if engine != "in-process":
-        if table or owner or model:
-            raise ConfigError("--table, --as and --model are for --engine in-process; with FLARE a site has its own.")
+        if table:
+            raise ConfigError("--table is for --engine in-process; with FLARE a site has its own.")
         from colonnade.cli.serve_sites import serve_on_flare
 
-        serve_on_flare(folder, engine, own, startup_kit=startup_kit, quiet=quiet)
+        serve_on_flare(folder, engine, own, startup_kit=startup_kit, owner=owner, model=model, quiet=quiet)
         return
     from colonnade.serving import service
     from colonnade.serving.desk import Desk

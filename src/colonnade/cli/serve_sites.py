@@ -11,29 +11,39 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.cli.console import console
-from colonnade.cli.deploy import DONE, ENGINES, agreed_in, rehearsed, settings_of
+from colonnade.cli.deploy import DONE, ENGINES, agreed_in, rehearsed
+from colonnade.cli.predict import check_several
 from colonnade.cli.serve import VARIABLE, say_how
 from colonnade.errors import ColonnadeError, ConfigError
 from colonnade.federation.flare import ANSWERS, simulate_service
 from colonnade.federation.flare_sites import deploy, serve_on_this_machine
-from colonnade.federation.party_file import OWN, driver_of, write_serve
+from colonnade.federation.party_file import OWN, asker_of, write_serve
+from colonnade.federation.run_directory import RunDirectory
 from colonnade.federation.serve_settings import ServeSettings
 
 
 def serve_on_flare(
-    folder: Path, engine: str, own: Mapping[str, Any], *, startup_kit: Path | None = None, quiet: bool = False
+    folder: Path,
+    engine: str,
+    own: Mapping[str, Any],
+    *,
+    startup_kit: Path | None = None,
+    owner: str | None = None,
+    model: str | None = None,
+    quiet: bool = False,
 ) -> None:
     """Serve the run called as `folder` is, until SIGTERM or SIGINT. A job says which run, and nothing of `own`: where
     all organisations are on this machine, that goes into the label owner's own file first."""
     if engine not in ENGINES[1:]:
         raise ConfigError(f"--engine must be one of {', '.join(ENGINES)}; found {engine!r}.")
     if engine == "flare":
-        _on_sites(folder.name, own, startup_kit)
+        _on_sites(folder.name, own, startup_kit, owner, model)
         return
     if VARIABLE in os.environ and "token_file" not in own:
         raise ConfigError(f"{VARIABLE} is set, and a site takes its token from a file alone. Give --token-file FILE.")
-    work, settings = rehearsed(folder, engine), settings_of(folder)
-    driver = driver_of(settings)
+    work, settings = rehearsed(folder, engine), RunDirectory(folder).settings()
+    check_several(settings, owner, model)
+    driver = asker_of(settings, owner)
     local = work / "sites" / driver if engine == "flare-sim" else work / "kits" / "parties" / driver / "local"
     write_serve(local / OWN, own)
 
@@ -44,10 +54,11 @@ def serve_on_flare(
             say_how(record["url"], token=record["token"])
 
     with _until_told():
-        (simulate_service if engine == "flare-sim" else serve_on_this_machine)(settings, work, folder.name, told)
+        serve = simulate_service if engine == "flare-sim" else serve_on_this_machine
+        serve(settings, work, folder.name, told, owner=owner, model=model or "")
 
 
-def _on_sites(run: str, own: Mapping[str, Any], startup_kit: Path | None) -> None:
+def _on_sites(run: str, own: Mapping[str, Any], startup_kit: Path | None, owner: str | None, model: str | None) -> None:
     defaults = asdict(ServeSettings())
     for key, value in own.items():
         if value != defaults[key]:
@@ -57,11 +68,12 @@ def _on_sites(run: str, own: Mapping[str, Any], startup_kit: Path | None) -> Non
                 f"own {OWN} says. Set {key} there."
             )
     settings = agreed_in(startup_kit)
-    driver = driver_of(settings)
+    check_several(settings, owner, model)
+    driver = asker_of(settings, owner)
     with _until_told():
         console.print(f"'{driver}' listens as its own {OWN} says; its runs/{run}/{ANSWERS} says where. Ctrl-C ends it.")
         assert startup_kit is not None
-        ended = deploy(settings, startup_kit, run, serve=True)
+        ended = deploy(settings, startup_kit, run, serve=True, owner=owner, model=model or "")
         if ended != DONE:
             raise ColonnadeError(f"It ended as {ended}. Why is in {driver}'s own runs/failed.json, at its site.")
         console.print(f"'{driver}' has ended it.")

@@ -1,34 +1,47 @@
-"""Random numbers that nobody else can know.
+"""Random numbers for noise: from the operating system, which nobody else can know or work out.
 
-A federation's seed is agreed, so noise drawn from it could be drawn again and subtracted by whoever knows it. Noise
-that protects therefore comes from a generator filled by the operating system, new in every process and never saved:
-one that continued from a checkpoint would hide two different rows behind the same noise.
-
-It is torch's Mersenne twister with all of its 19,937 bits filled (`manual_seed` would fill 32). That is not a
-cryptographic generator, and floating-point Gaussian noise is not exactly Gaussian in its last bits.
+A federation's seed is agreed, so noise drawn from it could be drawn again and subtracted. And what torch's generator
+draws can be worked out from what it drew before: the Mersenne twister is linear, and the leading bits of noise that is
+larger than what it hides can be read off. So noise that protects comes from the system's cryptographic source, number
+by number; there is no state that could be guessed, saved, or copied by a fork. A torch generator in its place repeats
+a run, for tests and for `noise = "seeded"`, and protects nobody.
 """
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
-WORDS = 624
-START = 24  # in torch's saved state: seed, left, seeded, next, then the twister's words as 64-bit numbers
-
-
-def secret_generator() -> Generator:
-    """A CPU generator whose whole state is from the operating system."""
-    words = np.frombuffer(os.urandom(4 * WORDS), dtype=np.uint32)
-    return _filled(words)
+BITS = 52  # and a half: what a float64 holds exactly, between 0 and 1 and neither of them
 
 
-def _filled(words: np.ndarray[tuple[int, ...], np.dtype[np.uint32]]) -> Generator:
-    generator = Generator().manual_seed(0)
-    state = generator.get_state()
-    state[START : START + 8 * WORDS] = torch.from_numpy(words.astype("<u8").view(np.uint8))
-    generator.set_state(state)
-    return generator
+class Secret:
+    """The operating system's source."""
+
+    def uniform(self, shape: Sequence[int]) -> Tensor:
+        words = np.frombuffer(os.urandom(8 * math.prod(shape)), dtype=np.uint64) >> np.uint64(64 - BITS)
+        return torch.from_numpy((words + 0.5) * 2.0**-BITS).reshape(tuple(shape))
+
+
+Source = Generator | Secret
+
+
+def uniform(shape: Sequence[int], source: Source) -> Tensor:
+    """Numbers above 0 and below 1, in float64, on the CPU or where the generator is."""
+    if isinstance(source, Secret):
+        return source.uniform(shape)
+    drawn = torch.rand(tuple(shape), generator=source, dtype=torch.float64, device=source.device)
+    return drawn.clamp_min(2.0 ** -(BITS + 1))
+
+
+def normal(shape: Sequence[int], source: Source) -> Tensor:
+    """N(0, 1) in float64, by Box and Muller."""
+    count = math.prod(shape)
+    radius, angle = uniform((2, (count + 1) // 2), source)
+    radius, angle = (-2 * radius.log()).sqrt(), 2 * math.pi * angle
+    return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count].reshape(tuple(shape))

@@ -2,7 +2,8 @@
 
     parties/<name>/checkpoint-000530/    tensors.safetensors   state.json
 
-A folder is written under a temporary name and renamed; nobody reads a folder whose name does not match.
+A folder is written under a temporary name and renamed; nobody reads a folder whose name does not match. One that is
+replaced is moved aside until then: after a crash between the two, it is what is read.
 """
 
 from __future__ import annotations
@@ -34,8 +35,11 @@ def write(folder: Path, state: dict[str, Any]) -> None:
     try:
         save_file(tensors, fresh / TENSORS)
         (fresh / STATE).write_text(json.dumps(plain), encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            shutil.rmtree(_aside(folder), ignore_errors=True)
+            folder.rename(_aside(folder))
         fresh.rename(folder)
+        shutil.rmtree(_aside(folder), ignore_errors=True)
     except SafetensorError as error:  # how its writer tells of a full disk
         shutil.rmtree(fresh, ignore_errors=True)
         raise OSError(str(error)) from None
@@ -44,11 +48,17 @@ def write(folder: Path, state: dict[str, Any]) -> None:
         raise
 
 
+def exists(folder: Path) -> bool:
+    """Whether a state was saved as `folder`."""
+    return _whole(folder).exists()
+
+
 def read(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     """The state that `write` saved as `folder`."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    folder = _whole(folder)
     try:
         plain = json.loads((folder / STATE).read_text(encoding="utf-8"))
         tensors = load_file(folder / TENSORS, device=str(device))
@@ -61,6 +71,15 @@ def read(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     if not isinstance(state, dict):
         raise CheckpointError(f"The checkpoint at {folder} is damaged: its {STATE} holds no state.")
     return state
+
+
+def _aside(folder: Path) -> Path:
+    """Where a folder is while it is replaced."""
+    return folder.with_name(f".{folder.name}.old.tmp")
+
+
+def _whole(folder: Path) -> Path:
+    return _aside(folder) if not folder.exists() and _aside(folder).exists() else folder
 
 
 def _split(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:

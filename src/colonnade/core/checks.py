@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_type_hints
@@ -78,10 +79,10 @@ def share(*, default: float) -> Any:
     return Checked(rule, accept, default)
 
 
-def whole(*, default: int, least: int = 1) -> Any:
-    """A whole number from `least` upwards."""
-    rule = f"a whole number, {least} or more"
-    return Checked(rule, lambda v: n if (n := _whole(v)) is not None and n >= least else None, default)
+def whole(*, default: int, least: int = 1, most: float = math.inf) -> Any:
+    """A whole number from `least` upwards, `most` at most."""
+    rule = f"a whole number, {least} or more" + ("" if most == math.inf else f", at most {most}")
+    return Checked(rule, lambda v: n if (n := _whole(v)) is not None and least <= n <= most else None, default)
 
 
 def one_of(*choices: str, default: str) -> Any:

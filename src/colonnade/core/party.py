@@ -6,6 +6,7 @@ import hashlib
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
 
@@ -154,6 +155,10 @@ class Party:
             else:
                 known.note(number, answer)
             return answer
+
+    def undisturbed(self) -> AbstractContextManager[Any]:
+        """While it is held, this party answers nobody: what a call reads does not change under it."""
+        return self._lock
 
     def _refuse(self, request: Request[Any], sender: str, why: str) -> BoundaryError:
         log.warning("%s: refused %s of %.80r: %s", self.name, request.kind, sender, why)

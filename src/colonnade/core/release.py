@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Generator, Tensor
 
+from colonnade.core.chance import Source
 from colonnade.core.cipher import NOT_ENCRYPTED, Ciphertext, Encrypted, Encrypting, Reading
 from colonnade.errors import BoundaryError, ConfigError
 
@@ -52,7 +53,7 @@ class Packed:
 class Mechanism(Protocol):
     """Makes a tensor safe to know, and says what that cost."""
 
-    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]: ...
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]: ...
 
 
 @runtime_checkable
@@ -98,7 +99,7 @@ class Codec(Protocol):
 class Plain:
     """No protection: the tensor itself, reported as non-private (epsilon is infinite)."""
 
-    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:  # noqa: ARG002
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:  # noqa: ARG002
         return tensor, NON_PRIVATE
 
 
@@ -211,7 +212,7 @@ class Outbox:
         self, owner: str, generator: Generator, rules: Mapping[str, Rule] | None = None, default: Rule | None = None
     ) -> None:
         self.owner, self.generator, self.default = owner, generator, default or Rule()
-        self.noise = generator  # what mechanisms draw from; a federation gives one that nobody else can repeat
+        self.noise: Source = generator  # what mechanisms draw from; a federation gives one that nobody can repeat
         self.meter: Meter | None = None
         self.rules = dict(rules or {})
         self.released = 0

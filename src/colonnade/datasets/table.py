@@ -69,8 +69,8 @@ class Table:
             absent = ids[self.ids[rows] != ids]
             if len(absent):
                 raise DataError(
-                    f"{_absent(self.owner, absent)} Ask for rows that all parties hold; to train on those alone, set "
-                    'align = "private" under [data].'
+                    f"{_absent(self.owner, absent)} Ask for rows that all parties hold. New rows are given with "
+                    f'--table {self.owner}=FILE; to train on common rows alone, set align = "private" under [data].'
                 )
         label = None if self.label is None else self.label.iloc[rows].reset_index(drop=True)
         if isinstance(self.features, Columns):

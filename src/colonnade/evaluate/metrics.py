@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from colonnade.optim.losses import Loss, Squared
+from colonnade.optim.losses import Logistic, Loss, Squared
 
 HEADLINE = {"classification": "accuracy", "regression": "r2"}
 
@@ -16,17 +16,26 @@ def measure(loss: Loss, outputs: Tensor, labels: Tensor) -> dict[str, float]:
     found = {"loss": float(loss(outputs, labels))}
     decided = loss.decide(outputs)
     if isinstance(loss, Squared):
-        error, spread = decided - labels, labels - labels.mean()
+        error = decided - labels
         found["rmse"] = float(error.square().mean().sqrt())
         found["mae"] = float(error.abs().mean())
-        found["r2"] = float(1 - error.square().sum() / spread.square().sum().clamp_min(1e-12))
+        found["r2"] = r2(decided, labels)
         return found
     found["accuracy"] = float((decided == labels).double().mean())
-    scores = loss.scores(outputs)
-    if scores.shape[-1] == 2:
-        found["auc"] = auc(scores[:, 1], labels)
+    if loss.outputs == 2 or isinstance(loss, Logistic):
+        ranked = outputs.double()  # probabilities near 1 are all the same float
+        found["auc"] = auc(ranked[:, -1] - ranked[:, 0] if loss.outputs == 2 else ranked[:, 0], labels)
         found |= hits(decided, labels)
     return found
+
+
+def r2(decided: Tensor, labels: Tensor) -> float:
+    """The share of the labels' variance that is explained; where they are all the same, 1 for exact predictions and
+    else 0, as in scikit-learn."""
+    error, spread = (decided - labels).double(), labels.double() - labels.double().mean()
+    if bool((labels == labels[0]).all()):
+        return float(not error.any())
+    return float(1 - error.square().sum() / spread.square().sum())
 
 
 def auc(scores: Tensor, labels: Tensor) -> float:

@@ -25,8 +25,8 @@ LIMITS = (
     "something leaves, and are not in the piece.",
     "What an organisation computes with its piece and hands over is a release like those of the run. No ledger writes "
     "it down, and no budget counts it.",
-    "The privacy statements are about what left during the run, not about the weights: a model remembers something of "
-    "the rows it was trained on. Whoever publishes a piece publishes that.",
+    "The privacy statements are about what left during the run and since, until this card was made; not about the "
+    "weights: a model remembers something of the rows it was trained on. Whoever publishes a piece publishes that.",
     "Scores were measured on held-out rows of these organisations' tables; other people may be different.",
 )
 SETTINGS = ("algorithm.", "data.", "model.", "label_model.", "train.")
@@ -88,7 +88,8 @@ def numbers(trained: Trained) -> dict[str, Any]:
         **{key: summary[key] for key in kept},
         "bytes": summary["bytes"],
         "crossed": [{key: flow.get(key) for key in crossed} for flow in facts.flows],
-        "privacy": summary["privacy"],
+        "crossed_since": [{key: flow.get(key) for key in crossed} for flow in facts.later],
+        "privacy": facts.privacy,
         "settings": {key: value for key, value in told.items() if key.startswith(SETTINGS)},
         "limits": list(LIMITS),
         "made_with": {"colonnade": __version__, "torch": str(torch.__version__)},
@@ -116,11 +117,9 @@ def page(card: dict[str, Any], pieces: Sequence[Piece]) -> str:
         ),
         "Rows: " + ", ".join(f"{count:,} {split}" for split, count in card["rows"].items()) + ".",
         "## What left whom",
-        _table(
-            ("from", "to", "what", "protection", "times", "bytes", "it tells"),
-            ((c["from"], c["to"], c["name"], c["protection"], c["times"], c["bytes"], c["meaning"])
-             for c in card["crossed"]),
-        ),
+        _crossed(card["crossed"]),
+        *(["Since the run, to predict, to serve or to explain:", _crossed(since)]
+          if (since := card["crossed_since"]) else []),
         "## What was promised",
         _table(("whose", "against", "neighbours", "accountant", "epsilon", "delta"), _promises(card)),
         "Statements about columns and about labels are never added up; each holds against the adversary it names.",
@@ -186,6 +185,13 @@ def _scores(card: dict[str, Any]) -> Iterable[Sequence[Any]]:
         yield split, *("-" if scores.get(name) is None else f"{scores[name]:.4f}" for name in _names(card))
 
 
+def _crossed(flows: Iterable[dict[str, Any]]) -> str:
+    return _table(
+        ("from", "to", "what", "protection", "times", "bytes", "it tells"),
+        ([flow[key] for key in ("from", "to", "name", "protection", "times", "bytes", "meaning")] for flow in flows),
+    )
+
+
 def _promises(card: dict[str, Any]) -> Iterable[Sequence[Any]]:
     for one in card["privacy"]:
         for told in one["statements"]:
@@ -197,7 +203,7 @@ def _promises(card: dict[str, Any]) -> Iterable[Sequence[Any]]:
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Markdown, in which no word can end a cell."""
-    lines = [" | ".join(str(cell).replace("|", "\\\\|").replace("\n", " ") for cell in row) for row in rows]
+    lines = [" | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row) for row in rows]
     head = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
     return "\n".join([*head, *(f"| {line} |" for line in lines)])
 

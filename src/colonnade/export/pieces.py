@@ -47,7 +47,7 @@ class Trained:
         self.run = RunDirectory(folder)
         self.settings, self.mark, summary = self.run.settings(), self.run.mark(), self.run.summary()
         check_exportable(self.settings.algorithm)
-        if summary is None or not self.mark["finished"]:
+        if not isinstance(summary, dict) or "parties" not in summary or not self.mark["finished"]:
             raise ConfigError(f"{folder} holds a run that has not finished. Finish it: colonnade run ... --resume.")
         self.summary: dict[str, Any] = summary
         self.algorithm = find(self.settings.algorithm)
@@ -93,7 +93,10 @@ class Trained:
             shape = self.shape(party)
             model = models.build(self.spec(party), shape, seed=0, owner=party)
             model = complete(self.algorithm, model, torch.zeros(1, *shape), loss_for(self.labels).outputs, seed=0)
-            model.load_state_dict(self.state(party)["features"]["model"])
+            try:
+                model.load_state_dict(self.state(party)["features"]["model"])
+            except (RuntimeError, KeyError) as error:
+                raise self.run.unfit(party, error) from None
             self._models[party] = model.eval()
         return self._models[party]
 

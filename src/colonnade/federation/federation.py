@@ -19,14 +19,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade import models
-from colonnade.algorithms import complete, find, passes
+from colonnade.algorithms import find, passes
 from colonnade.core import Batches, DpEvent, Ledger, Peers, Step, Transport, roles
 from colonnade.core.checks import did_you_mean
-from colonnade.core.party import State, seed_for
+from colonnade.core.party import State
 from colonnade.errors import ConfigError, DataError, Diverged
 from colonnade.evaluate.metrics import measure
 from colonnade.federation.holdings import Holdings, asked_for, from_dataset, from_tables
+from colonnade.federation.local_model import local_model
 from colonnade.federation.owners import place_of
 from colonnade.federation.patience import Patience
 from colonnade.federation.seats import accounts_of, draw_labels, make_seat
@@ -105,7 +105,6 @@ class Federation:
         labels = holdings.parties[holdings.label_owner].labels
         assert labels is not None
         seat = self.seats[holdings.label_owner]
-        self.labels = labels.to(self.device)  # true ones, for measuring; the driver learns from what its rule leaves
         given, self.drawn = draw_labels(labels, seat)
         self.driver: Any = self.algorithm.LabelOwner(seat, given, holdings.loss, settings.config)
         parallel: Any = settings.engine.threads
@@ -254,6 +253,13 @@ class Federation:
         return {} if self.drawn is None else {self.driver.name: self.drawn}
 
     @property
+    def labels(self) -> Tensor:
+        """What the label owner learns from and measures with: of training rows the drawn ones, where its rule draws.
+        A score on the true ones would tell more about them than its epsilon allows."""
+        labels: Tensor = self.driver.labels
+        return labels
+
+    @property
     def widths(self) -> dict[str, int]:
         """Of one row's embedding at each party with columns."""
         return dict(self.driver.widths)
@@ -312,12 +318,7 @@ class Federation:
     def _feature_owner(self, name: str) -> roles.FeatureOwner:
         features = self.holdings.parties[name].features
         assert features is not None
-        spec = self._party(name).model or self.settings.model or "mlp"
-        seed = seed_for(self.settings.engine.seed, name, "model")
-        model = models.build(spec, tuple(features.shape[1:]), seed=seed, owner=name)
-        seed = seed_for(self.settings.engine.seed, name, "head")
-        model = complete(self.algorithm, model, features[:1], self.holdings.loss.outputs, seed=seed)
-        model = models.seeded(model, self.seats[name].generator, owner=name)
+        model = local_model(self.settings, self.seats[name], features, self.algorithm, self.holdings.loss.outputs)
         owner: roles.FeatureOwner = self.algorithm.FeatureOwner(self.seats[name], features, model, self.settings.config)
         owner.serves_for = {self.holdings.label_owner}
         return owner

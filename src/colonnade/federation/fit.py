@@ -40,6 +40,12 @@ class Outcome:
     stopped: str = "all epochs done"
     exhausted: bool = False  # a party's privacy budget ended the run
     summary: Record = field(default_factory=dict)
+    early: str = ""  # why it stopped before the last epoch, without a number
+
+    @property
+    def told(self) -> str:
+        """Why it stopped, as every party may know it: scores, and what was spent, are their owners' business."""
+        return "a privacy budget is spent" if self.exhausted else self.early or "all epochs done"
 
 
 def fit(
@@ -93,7 +99,7 @@ def _fit(
             watch(event)
 
     if reason := _stop(federation, outcome.history):  # it had stopped before it was resumed
-        outcome.stopped = reason
+        outcome.stopped, outcome.early = reason
     try:
         for step in () if reason else federation.train():
             done = step.batch.step + 1
@@ -110,7 +116,7 @@ def _fit(
                     run.checkpoint(federation)
             tell(record)
             if reason := _stop(federation, outcome.history):
-                outcome.stopped = reason
+                outcome.stopped, outcome.early = reason
                 break
     except BudgetExhausted as error:
         outcome.stopped, outcome.exhausted = str(error), True
@@ -271,17 +277,17 @@ def _added(counts: list[Record]) -> Record:
     return total
 
 
-def _stop(federation: Federation | MultiFederation, history: list[Record]) -> str | None:
-    """VIM's criteria: converged, or the validation score fell by more than two points."""
+def _stop(federation: Federation | MultiFederation, history: list[Record]) -> tuple[str, str] | None:
+    """VIM's criteria: converged, or the validation score fell by more than two points. In full, and as all are told."""
     train = federation.settings.train
     if not train.early_stop:
         return None
     losses = [record["loss"] for record in history[-4:]]
     changes = [abs(after - before) / max(abs(before), 1e-12) for before, after in pairwise(losses)]
     if len(changes) == 3 and max(changes) < CONVERGED:
-        return "converged: the training loss no longer changes"
+        return ("converged: the training loss no longer changes",) * 2
     name = HEADLINE[federation.holdings.encoder.task]
     scores = [record["validation"][name] for record in history if "validation" in record]
     if scores and scores[-1] < max(scores) - train.patience_drop:
-        return f"validation {name} fell from {max(scores):.4f} to {scores[-1]:.4f}"
+        return f"validation {name} fell from {max(scores):.4f} to {scores[-1]:.4f}", f"validation {name} fell"
     return None

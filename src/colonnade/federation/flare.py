@@ -20,7 +20,16 @@ from typing import Any
 
 from colonnade import errors
 from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, PartyError
-from colonnade.federation.party_file import OWN, driver_of, read_own, sites_of, write_agreed, write_own
+from colonnade.federation.party_file import (
+    OWN,
+    asked_with,
+    asker_of,
+    driver_of,
+    read_own,
+    sites_of,
+    write_agreed,
+    write_own,
+)
 from colonnade.federation.run_directory import MARK, METRICS, SETTINGS, SUMMARY, RunDirectory, write_text
 from colonnade.federation.settings import Settings
 from colonnade.federation.site_predict import ROWS, checked_file
@@ -57,12 +66,15 @@ def write_job(
     resume: bool = False,
     predict: str = "",
     serve: bool = False,
+    model: str = "",
     member: str = MEMBER,
 ) -> Path:
     """The job's folder: who drives which run; `predict` is the name of a file at the driver, and then nothing is
-    trained; neither with `serve`, where the driver answers requests as its own party.toml says."""
+    trained; neither with `serve`, where the driver answers requests as its own party.toml says. Of several label owners
+    one is then the driver, and `model` says with which one it predicts."""
     relay: dict[str, Any] = {"driver": driver, "run": run, "resume": resume}
     relay |= ({"predict": predict} if predict else {}) | ({"serve": True} if serve else {})
+    relay |= {"model": model} if model else {}
     member = SERVING if serve else member
     threads = {"max_call_threads": 64}
     timeout = {"sync_task_timeout": 600}
@@ -121,13 +133,15 @@ def simulate(
     return conclude(settings, {name: sites / name / "runs" / run for name in names}, out, work / "flare.log")
 
 
-def simulate_prediction(settings: Settings, work: Path, run: str, rows: Path) -> Path:
-    """Predict with a run that `simulate` trained; gives the driver's file of predictions."""
+def simulate_prediction(
+    settings: Settings, work: Path, run: str, rows: Path, *, owner: str | None = None, model: str = ""
+) -> Path:
+    """Predict with a run that `simulate` trained, as `owner` of several label owners; gives its file of predictions."""
     require()
-    driver, names, sites = driver_of(settings), sites_of(settings), work / "sites"
-    folder = sites / driver / "runs" / run
+    driver, sites = asker_of(settings, owner), work / "sites"
+    folder, names = sites / driver / "runs" / run, asked_with(settings, driver)
     shutil.rmtree(work / "job", ignore_errors=True)
-    job = write_job(work / "job", driver=driver, sites=len(names), run=run, predict=rows.name)
+    job = write_job(work / "job", driver=driver, sites=len(names), run=run, predict=rows.name, model=model)
     with asked_and_told(folder, rows) as out:
         for _ in starts(work / "flare.log"):
             with simulator(job, work, names, {SITES: str(sites.resolve())}) as process:
@@ -135,13 +149,15 @@ def simulate_prediction(settings: Settings, work: Path, run: str, rows: Path) ->
     return told(folder, out, work / "flare.log")
 
 
-def simulate_service(settings: Settings, work: Path, run: str, watch: Watch) -> None:
+def simulate_service(
+    settings: Settings, work: Path, run: str, watch: Watch, *, owner: str | None = None, model: str = ""
+) -> None:
     """Serve a run that `simulate` trained, until KeyboardInterrupt; `watch` is told where it listens."""
     require()
-    driver, names, sites = driver_of(settings), sites_of(settings), work / "sites"
-    folder = sites / driver / "runs" / run
+    driver, sites = asker_of(settings, owner), work / "sites"
+    folder, names = sites / driver / "runs" / run, asked_with(settings, driver)
     shutil.rmtree(work / "job", ignore_errors=True)
-    job = write_job(work / "job", driver=driver, sites=len(names), run=run, serve=True)
+    job = write_job(work / "job", driver=driver, sites=len(names), run=run, serve=True, model=model)
     with listening(folder) as answers:
         for _ in starts(work / "flare.log"):
             with simulator(job, work, names, {SITES: str(sites.resolve())}) as process:
@@ -223,7 +239,8 @@ def follow(running: Callable[[], bool], metrics: Path, watch: Watch | None, paus
     going = True
     while going:
         going = running()
-        lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
+        text = metrics.read_text(encoding="utf-8", errors="replace") if metrics.exists() else ""
+        lines = text.split("\n")[:-1]  # the last may be half-written
         for line in lines[seen:]:
             if watch is not None:
                 watch(json.loads(line))

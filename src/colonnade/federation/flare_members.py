@@ -4,8 +4,10 @@ With `serving.flare_member`, a member that can listen, these are the only classe
 They take nothing about data from the job: a member reads its organisation's own files, from the folder `local` of its
 startup kit (in a simulation: `COLONNADE_SITES`).
 
-Where sites have certificates, calls between them are encrypted end to end and signed, and whatever claims to come from
-another site and is not, is dropped before it is read: the relay can neither read nor make up a call.
+Where sites have certificates, calls between them are encrypted end to end and signed, and whatever is not signed and
+does not come from the relay is dropped before it is read. The relay says under which address each site is to be found,
+and FLARE takes certificates by address; so a site's address must begin with its name. Thus the relay can neither read
+nor make up a call.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,7 @@ SERVER = "server"
 START, ASK = b"start", b"how is it"
 RUNNING, DONE, FAILED = b"running", b"done", b"failed"
 FAILURE = "failed.json"
-Serve = Callable[[Site, dict[str, Line], str], None]
+Serve = Callable[[Site | MultiSite, dict[str, Line], str, str], None]
 PATIENCE = 300.0
 """Seconds in which a driver must say how it is; it says so while it computes."""
 
@@ -45,8 +47,11 @@ PATIENCE = 300.0
 class Relay:
     """At the server: asks the driver to begin, and then how it is, until it is done. It holds no data and no key."""
 
-    def __init__(self, driver: str, run: str, resume: bool = False, predict: str = "", serve: bool = False) -> None:
+    def __init__(
+        self, driver: str, run: str, resume: bool = False, predict: str = "", serve: bool = False, model: str = ""
+    ) -> None:
         self.driver, self.wish = driver, {"run": run, "resume": resume, "predict": predict, "serve": serve}
+        self.wish |= {"model": model} if model else {}
 
     def main(self) -> str:
         (driver,) = collab.get_clients([self.driver])
@@ -81,13 +86,16 @@ class Member:
         cell = collab.fl_ctx.get_engine().get_cell()
         self.secure = bool(cell.core_cell.supports_secure_messages())
         if self.secure:
-            cell.core_cell.add_incoming_filter(STREAM_CHANNEL, STREAM_DATA_TOPIC, _signed_only, frozenset(own.names))
+            _check_addresses({proxy.name: proxy.backend.target_fqcn for proxy in collab.other_clients})
+            cell.core_cell.add_incoming_filter(STREAM_CHANNEL, STREAM_DATA_TOPIC, _signed_only)
         else:
             log.warning("%s: this site has no certificate (a simulation): calls are not encrypted end to end", name)
         self.site = site_for(own)
 
     def call(self, data: bytes) -> bytes:
         """From another site a call for the desk; from the server only the wish that the driver begins."""
+        if not isinstance(data, (bytes, bytearray, memoryview)):  # of a number, bytes() would make as many zeros
+            raise BoundaryError(f"A call brings bytes; found {type(data).__name__}.")
         caller = str(collab.caller)
         if self.site is None:
             raise RuntimeError("this organisation could not be built; its own log says why")
@@ -109,7 +117,7 @@ class Member:
         """The job ends: what this organisation drives is waited for, and what it answered is written down."""
         if self.thread is not None:
             self.thread.join(patience)
-        if isinstance(self.site, Site) and self.site.member is not None and self.site.member.predicts:
+        if self.site is not None and self.site.reader is not None:
             self.site.reader.leave()
 
     def _lines(self) -> dict[str, Line]:
@@ -127,9 +135,9 @@ class Member:
         (site.own.runs / FAILURE).unlink(missing_ok=True)
         try:
             if wish.get("serve"):
-                self._serve(site, lines, run)
+                self._serve(site, lines, run, str(wish.get("model", "")))
             elif wish["predict"]:
-                _of_one_label_owner(site).predict(lines, run, str(wish["predict"]))
+                _predict(site, lines, run, str(wish["predict"]), str(wish.get("model", "")))
             else:
                 outcome = site.drive(lines, run, resume=bool(wish["resume"]))
                 if outcome.exhausted:
@@ -144,22 +152,36 @@ class Member:
             write_text(site.own.runs / FAILURE, to_json(about) + "\n")
             self.state = FAILED + f" ({type(error).__name__})".encode()
 
-    def _serve(self, site: Site | MultiSite, lines: dict[str, Line], run: str) -> None:
+    def _serve(self, site: Site | MultiSite, lines: dict[str, Line], run: str, model: str) -> None:
         if self.serve is None:
             raise ConfigError(f"A job that serves names another class; this one cannot serve {run!r}.")
-        self.serve(_of_one_label_owner(site), lines, run)
+        self.serve(site, lines, run, model)
 
 
-def _of_one_label_owner(site: Site | MultiSite) -> Site:
+def _predict(site: Site | MultiSite, lines: dict[str, Line], run: str, rows: str, model: str) -> None:
+    """`model` is for several label owners, where there are two."""
     if isinstance(site, MultiSite):
-        raise ConfigError("With several label owners FLARE trains, and does not predict yet. Predict in one process.")
-    return site
+        site.predict(lines, run, rows, model or "aggregated")
+    else:
+        site.predict(lines, run, rows)
 
 
-def _signed_only(message: Message, parties: frozenset[str]) -> Message | None:
-    """Drops what says that it comes from a site and does not come encrypted and signed by it."""
+def _check_addresses(addresses: Mapping[str, str]) -> None:
+    """That nobody is to be found, or known, under another's address."""
+    for name, address in addresses.items():
+        if address.partition(".")[0] != name:
+            raise BoundaryError(
+                f"The relay says that {name[:80]!r} is to be found under {address[:80]!r}, and a site's address begins "
+                "with its own name. This run does not begin; ask who runs the relay."
+            )
+
+
+def _signed_only(message: Message) -> Message | None:
+    """Drops what does not come encrypted and signed, unless it is from the relay, who asks for nothing of anybody's.
+    FLARE decrypts, and checks who signed, only where both headers say so."""
     origin = str(message.get_header(MessageHeaderKey.ORIGIN, ""))
-    if origin.partition(".")[0] not in parties or message.get_header(MessageHeaderKey.ENCRYPTED, False):
+    sealed = (MessageHeaderKey.SECURE, MessageHeaderKey.ENCRYPTED)
+    if origin.partition(".")[0] == SERVER or all(message.get_header(key, False) for key in sealed):
         return None
     log.warning("refused a call that says it is from %.80r and is not signed", origin)
     return Message()

@@ -34,7 +34,7 @@ from colonnade.federation.flare import (
     told,
     write_job,
 )
-from colonnade.federation.party_file import driver_of, sites_of, write_agreed
+from colonnade.federation.party_file import asked_with, asker_of, driver_of, sites_of, write_agreed
 from colonnade.federation.provision import provision
 from colonnade.federation.run_directory import METRICS
 from colonnade.federation.settings import Settings
@@ -71,23 +71,28 @@ def on_this_machine(
     return conclude(settings, folders, out, work / f"{driver}.log")
 
 
-def predict_on_this_machine(settings: Settings, work: Path, run: str, rows: Path) -> Path:
-    """Predict with a run that `on_this_machine` trained; gives the driver's file of predictions."""
+def predict_on_this_machine(
+    settings: Settings, work: Path, run: str, rows: Path, *, owner: str | None = None, model: str = ""
+) -> Path:
+    """Predict with a run that `on_this_machine` trained, as `owner` of several label owners; gives its file of
+    predictions."""
     require()
-    driver, kits = driver_of(settings), work / "kits"
+    driver, kits = asker_of(settings, owner), work / "kits"
     folder = kits / "parties" / driver / "runs" / run
-    with asked_and_told(folder, rows) as out, running(kits, sites_of(settings), work):
-        _run(settings, kits / "lead", run, False, None, None, predict=rows.name)
+    with asked_and_told(folder, rows) as out, running(kits, asked_with(settings, driver), work):
+        _run(settings, kits / "lead", run, False, None, None, predict=rows.name, owner=owner, model=model)
     return told(folder, out, work / f"{driver}.log")
 
 
-def serve_on_this_machine(settings: Settings, work: Path, run: str, watch: Watch) -> None:
+def serve_on_this_machine(
+    settings: Settings, work: Path, run: str, watch: Watch, *, owner: str | None = None, model: str = ""
+) -> None:
     """Serve a run that `on_this_machine` trained, until KeyboardInterrupt; `watch` is told where it listens."""
     require()
-    driver, kits = driver_of(settings), work / "kits"
+    driver, kits = asker_of(settings, owner), work / "kits"
     folder = kits / "parties" / driver / "runs" / run
-    with listening(folder) as answers, running(kits, sites_of(settings), work):
-        ended = _run(settings, kits / "lead", run, False, answers, watch, serve=True)
+    with listening(folder) as answers, running(kits, asked_with(settings, driver), work):
+        ended = _run(settings, kits / "lead", run, False, answers, watch, serve=True, owner=owner, model=model)
     raise failure_in(folder.parent / FAILURE) or ColonnadeError(f"It ended as {ended}. See {work}/{driver}.log.")
 
 
@@ -104,11 +109,10 @@ def running(kits: Path, names: Collection[str], logs: Path) -> Iterator[None]:
             stop(process)
 
 
-def deploy(
-    settings: Settings, kit: Path, run: str, *, resume: bool = False, predict: str = "", serve: bool = False
-) -> str:
-    """Start a run on sites that are up elsewhere, and wait for its end; gives FLARE's word for how it ended."""
-    return _run(settings, kit, run, resume, None, None, predict=predict, serve=serve)
+def deploy(settings: Settings, kit: Path, run: str, *, resume: bool = False, **what: Any) -> str:
+    """Start a run on sites that are up elsewhere, or with `what` a prediction or a service of it, and wait for its end;
+    gives FLARE's word for how it ended."""
+    return _run(settings, kit, run, resume, None, None, **what)
 
 
 def _run(
@@ -121,17 +125,24 @@ def _run(
     *,
     predict: str = "",
     serve: bool = False,
+    owner: str | None = None,
+    model: str = "",
 ) -> str:
+    """`owner` of several label owners predicts or serves, with this model of its two."""
     session = Session(kit, patience=PATIENCE)
     job = Path(kit) / "transfer" / f"{run}-{os.getpid()}"
     try:
-        names = sites_of(settings)
-        driver = driver_of(settings)
+        driver, names = driver_of(settings), sites_of(settings)
+        if predict or serve:
+            driver = asker_of(settings, owner)
+            names = asked_with(settings, driver)
         if (predict or serve) and settings.engine.on_missing in ("stale", "skip"):  # who is not there, is not asked
             session.wait_for([driver], PATIENCE)
             names = tuple(session.soon(names, GRACE))
         session.wait_for(names, PATIENCE)
-        write_job(job, driver=driver, sites=len(names), run=run, resume=resume, predict=predict, serve=serve)
+        write_job(
+            job, driver=driver, sites=len(names), run=run, resume=resume, predict=predict, serve=serve, model=model
+        )
         number = session.submit(job)
         states = [""]
 

@@ -13,6 +13,7 @@ import torch
 
 from colonnade.algorithms import find, passes
 from colonnade.core import NON_PRIVATE, Agreed, Batches, DpEvent, Plain, checkpoint
+from colonnade.errors import CheckpointError
 from colonnade.federation.rules import LABELS, from_columns
 from colonnade.privacy import Account
 from colonnade.privacy.accounting import costs_nothing
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from colonnade.federation.federation import Federation
     from colonnade.federation.multi import MultiFederation
     from colonnade.federation.run_directory import RunDirectory
+    from colonnade.federation.settings import Settings
 
 LEAKS = "what it sends as the label owner follows its own columns as they are"
 FOLLOWS = "what it sends follows the labels"
@@ -87,14 +89,18 @@ def _all(federation: Federation | MultiFederation, accounts: dict[str, Account])
     parties = [(name, set(federation.holdings.roles(name))) for name in federation.holdings.names]
     seeded = federation.settings.engine.noise == "seeded"
     told = crossing(federation.algorithm, federation.settings.config)
-    return _told(parties, accounts, federation.drawn_by, told, seeded, federation.algorithm)
+    owners = _who_may_share_rows(federation.settings)
+    return _told(parties, accounts, federation.drawn_by, told, seeded, federation.algorithm, owners)
 
 
 def of_run(run: RunDirectory) -> list[Guarantee]:
     """From the parties' own folders: the last checkpoint, and what was released since."""
     settings, mark = run.settings(), run.mark()
     parties, accounts, drawn = [], {}, {}
-    for folder in sorted((run.path / "parties").iterdir()):
+    folders = sorted((run.path / "parties").glob("*"))
+    if not folders:
+        raise CheckpointError(f"{run.path} has no party's folder under parties/. Restore it from where it was trained.")
+    for folder in folders:
         name = folder.name
         state = checkpoint.read(run._checkpoint(name, mark))
         own = settings.parties.get(name)
@@ -111,7 +117,13 @@ def of_run(run: RunDirectory) -> list[Guarantee]:
             accounts[name].replay(folder / "spent.journal")
     algorithm = find(settings.algorithm)
     told = crossing(algorithm, settings.config)
-    return _told(parties, accounts, drawn, told, settings.engine.noise == "seeded", algorithm)
+    seeded, owners = settings.engine.noise == "seeded", _who_may_share_rows(settings)
+    return _told(parties, accounts, drawn, told, seeded, algorithm, owners)
+
+
+def _who_may_share_rows(settings: Settings) -> int:
+    """How many label owners may know one row; of a named data set, rows are dealt to one each."""
+    return max(len(settings.label_owners), 1) if settings.data.dataset is None else 1
 
 
 def _classes(folder: Path) -> float:
@@ -126,6 +138,7 @@ def _told(
     crossing: tuple[Crossing, Crossing],
     seeded: bool,
     algorithm: ModuleType,
+    owners: int,
 ) -> list[Guarantee]:
     columns, driven = crossing
     hidden = [Release(name, describe(event), None) for name, event in columns.items() if costs_nothing(event)]
@@ -134,7 +147,8 @@ def _told(
         if "labels" in roles:
             event = drawn.get(party)
             why = FOLLOWS if driven else KEPT
-            found.append(nothing(party, "labels", driven, why) if event is None else for_labels(party, event, driven))
+            promised = None if event is None else for_labels(party, event, driven, owners)
+            found.append(promised or nothing(party, "labels", driven, why))
             if "features" in roles:
                 found.append(nothing(party, "columns", driven, LEAKS if driven else ADDED))
         elif party in accounts:

@@ -49,7 +49,7 @@ class Describer(Party):
 
 def described(labels: pd.Series[Any], owner: str, task: Any) -> Described:
     """Of one label owner's training rows, which may all be of one class."""
-    if labels.nunique() == 1 and task != "regression":
+    if labels.nunique() == 1 and not labels.isna().any() and task != "regression":
         return Described(False, json.dumps([_plain(labels.iloc[0])]), len(labels), 0.0, 1.0)
     mine = Labels.fit(labels, owner=owner, task=task)
     told = json.dumps(list(mine.classes))
@@ -59,12 +59,13 @@ def described(labels: pd.Series[Any], owner: str, task: Any) -> Described:
 def agreed_labels(told: Mapping[str, Described], task: str) -> Labels:
     """What all of them together mean, in the order of the label owners."""
     owner = ", ".join(told)
+    classes = {name: _classes(name, one) for name, one in told.items()}
     if all(one.measured for one in told.values()):
         rows = sum(one.rows for one in told.values())
         mean = sum(one.rows * one.mean for one in told.values()) / rows
         spread = sum(one.rows * (one.scale**2 + (one.mean - mean) ** 2) for one in told.values()) / rows
         return Labels(owner, "regression", mean=mean, scale=math.sqrt(spread))
-    found = {value for one in told.values() for value in _classes(one)}
+    found = {value for values in classes.values() for value in values}
     numbers = any(isinstance(value, float) for value in found)
     many = task == "auto" and numbers and len(found) > MOST_FLOAT_CLASSES
     if many or any(one.measured for one in told.values()):
@@ -79,8 +80,18 @@ def agreed_labels(told: Mapping[str, Described], task: str) -> Labels:
     return Labels(owner, "classification", tuple(sorted(values, key=lambda value: (isinstance(value, str), value))))
 
 
-def _classes(told: Described) -> list[Any]:
-    found = json.loads(told.classes)
-    if not isinstance(found, list) or len(found) > MOST_CLASSES:
-        raise DataError(f"A label owner told of classes that are none; found {told.classes[:80]!r}.")
-    return found
+def _classes(name: str, told: Described) -> list[Any]:
+    """What a label owner calls its classes; what cannot be used is refused, with its name."""
+    try:
+        found = json.loads(told.classes)
+    except (ValueError, RecursionError):
+        found = None
+    fits = isinstance(found, list) and len(found) <= MOST_CLASSES and all(map(_is_class, found))
+    measured = told.rows > 0 and math.isfinite(told.mean) and math.isfinite(told.scale)
+    if not fits or not measured:
+        raise DataError(f"'{name}' told of labels that are none, for {told.rows} rows. It must look at its labels.")
+    return list(found)
+
+
+def _is_class(value: Any) -> bool:
+    return isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))

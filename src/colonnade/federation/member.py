@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,22 +11,34 @@ import torch
 from numpy.typing import NDArray
 
 from colonnade import models
-from colonnade.algorithms import complete, find
-from colonnade.core import Batches, Ledger, Seat, roles
-from colonnade.core.party import State, seed_for
+from colonnade.algorithms import find
+from colonnade.core import Batches, Seat, roles
+from colonnade.core.party import State
 from colonnade.datasets.labels import Labels
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation.federation import Federation
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.holdings import Holding, Holdings, _divide, _named, from_dataset, from_tables
+from colonnade.federation.local_model import local_model
 from colonnade.federation.party_file import Own
 from colonnade.federation.purse import Purse
 from colonnade.federation.run_directory import RunDirectory
+from colonnade.federation.saves import marked
 from colonnade.federation.seats import accounts_of, make_seat
-from colonnade.privacy import Account
 
 if TYPE_CHECKING:
     from colonnade.datasets.table import Table
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Rows of an organisation's that `by` is to predict, and with which checkpoint of the run."""
+
+    by: str
+    ids: NDArray[np.str_]
+    columns: torch.Tensor
+    number: int
+    outputs: int
 
 
 class Member:
@@ -55,15 +67,22 @@ class Member:
         agreed: dict[str, Any] = {"seed": settings.engine.seed, "reshuffle": train.reshuffle}
         self.batches = Batches(holdings.splits, batch_size=train.batch_size, epochs=train.epochs, **agreed)
         seat = make_seat(name, settings, holdings, self.batches, releases=self.algorithm.REVEALS, device=device)
-        self.seats = {name: seat}
+        self.seats, self.ledgers = {name: seat}, {name: seat.ledger}
+        self.accounts, self.asked = accounts_of(self.seats), self.batches
         self.owner = self._feature_owner(outputs)
         self.owners = {name: self.owner}
         self.purse = Purse(name, own.runs, folder.name, self.accounts)
-        as_federation, self.run = cast(Federation, self), RunDirectory(folder)
+        self.keep_accounts = self.purse.keep
+        self.run = RunDirectory(folder)
+        with self.purse.held():
+            self._begin(resumed, loaded)
+
+    def _begin(self, resumed: int | None, loaded: int | None) -> None:
+        settings, as_federation = self.settings, cast(Federation, self)
         if loaded is not None:
-            self.run.load(as_federation, next(mark for mark in self.run.marks() if mark["number"] == loaded))
+            self.run.load(as_federation, marked(self.run, loaded))
             self.run.follow(as_federation)
-            self.settle_accounts()
+            self.purse.settle()
             return
         if resumed is not None:
             self.run.back_to(resumed)
@@ -81,12 +100,6 @@ class Member:
         self.purse.save()
         self.run.checkpoint(cast(Federation, self), number=number)
 
-    def settle_accounts(self) -> None:
-        """What all runs spent together, without a checkpoint of this one."""
-        self.purse.save()
-        for account in self.accounts.values():
-            account.settled()
-
     def close(self, outcome: str, refused: int) -> None:
         """This organisation's own summary; another run may begin."""
         book = self.seats[self.name].ledger
@@ -103,21 +116,7 @@ class Member:
                 "privacy": [guarantee.to_json() for guarantee in guarantees(cast(Federation, self))],
             }
         )
-        self.leave()
-
-    def leave(self) -> None:
         self.purse.leave()
-
-    @property
-    def ledgers(self) -> dict[str, Ledger]:
-        return {self.name: self.seats[self.name].ledger}
-
-    @property
-    def accounts(self) -> dict[str, Account]:
-        return accounts_of(self.seats)
-
-    def keep_accounts(self, folder: Any) -> None:
-        self.purse.keep(folder)
 
     def state_of(self, party: str) -> State:
         return {"seat": self.seats[party].state(), "features": self.owner.state()}
@@ -136,13 +135,19 @@ class Member:
         name, settings = self.name, self.settings
         features = self.holdings.parties[name].features
         assert features is not None
-        spec = settings.parties[name].model or settings.model or "mlp"
-        seed = settings.engine.seed
-        model = models.build(spec, tuple(features.shape[1:]), seed=seed_for(seed, name, "model"), owner=name)
-        model = complete(self.algorithm, model, features[:1], outputs, seed=seed_for(seed, name, "head"))
-        model = models.seeded(model, self.seats[name].generator, owner=name)
+        model = local_model(settings, self.seats[name], features, self.algorithm, outputs)
         owner: roles.FeatureOwner = self.algorithm.FeatureOwner(self.seats[name], features, model, settings.config)
         return owner
+
+
+def to_predict(own: Own, device: torch.device, look: Asked, folder: Path) -> Member:
+    """As a checkpoint of the run left it, for rows that somebody is to predict."""
+    ids = look.ids
+    part = Holdings(
+        {own.name: Holding(look.columns)}, ids, {"predict": torch.arange(len(ids))}, own.driver,
+        Labels(own.driver, "classification"),
+    )  # fmt: skip
+    return Member(own, part, look.outputs, folder, device=device, loaded=look.number)
 
 
 def own_holdings(own: Own, rows: NDArray[Any] | None) -> Holdings:

@@ -149,7 +149,8 @@ class MultiFederation:
         return torch.cat([self.algorithm.predict(asks, asks.peers, rows, model=model) for rows in chunks])
 
     def evaluate(self, split: str = "test", *, model: Model = "aggregated") -> dict[str, float]:
-        """The loss and scores on a split: each label owner measures its own rows, and their mean is weighted by rows.
+        """The loss and scores on a split: each label owner measures its own rows, and their mean is weighted by rows
+        (`mean_scores` says which of them are then those of all rows).
 
         With model="own", each with the model that its last local training left."""
         return self.score(split, model).all
@@ -159,7 +160,7 @@ class MultiFederation:
         for name, batches in self.agreed.items():
             if split in batches.splits:
                 mine = batches.splits[split]
-                labels = self.holdings.label_owners[name].labels[mine].to(self.device)
+                labels = self.label_owners[name].labels[mine.to(self.device)]  # drawn ones where its rule draws
                 each[name] = measured(self.holdings, self.outputs(name, split, model), labels)
                 rows[name] = len(mine)
         if not each:
@@ -313,12 +314,17 @@ def read_labels(settings: Settings) -> dict[str, Any]:
 
 
 def mean_scores(each: Mapping[str, Mapping[str, float]], rows: Mapping[str, int]) -> dict[str, float]:
-    """Weighted by rows, over those who have the score: AUC needs rows of both classes."""
+    """Weighted by rows, over those who have the score: AUC needs rows of both classes.
+
+    Of the loss, accuracy and MAE this is the score on all rows together, and so it is of RMSE, whose squares are
+    averaged. Of R squared, AUC, precision, recall and F1 it is a mean of the owners' scores and no more."""
     found = {}
     for name in next(iter(each.values())):
-        values = {owner: scores[name] for owner, scores in each.items() if np.isfinite(scores[name])}
+        power = 2 if name == "rmse" else 1
+        values = {owner: scores[name] ** power for owner, scores in each.items() if np.isfinite(scores[name])}
         total = sum(rows[owner] for owner in values)
-        found[name] = sum(value * rows[owner] for owner, value in values.items()) / total if total else float("nan")
+        mean = sum(value * rows[owner] for owner, value in values.items()) / total if total else float("nan")
+        found[name] = mean ** (1 / power)
     return found
 
 

@@ -3,17 +3,17 @@ of a data owner, who hears the same from every label owner."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from colonnade.core import Done, Message, Party, Request, Seat, roles, serves
+from colonnade.core import Done, Message, Request, Seat, serves
 from colonnade.errors import CheckpointError, DataError
+from colonnade.federation.clerk import Clerk
 from colonnade.federation.multi_member import MultiMember
 from colonnade.federation.multi_server import Measure, Measured, Ready
 from colonnade.federation.owners import SERVER
 from colonnade.federation.run_directory import RunDirectory
 from colonnade.federation.saves import Close, Kept, Numbers, Save, numbers
-from colonnade.federation.site import RUN, Join
+from colonnade.federation.site import Join
 
 if TYPE_CHECKING:
     from colonnade.federation.multi_site import MultiSite
@@ -44,22 +44,17 @@ class Bring(Request[Brought]):
     number: int
 
 
-class LabelClerk(Party):
+class LabelClerk(Clerk):
     """A label owner's; asked by the aggregation server alone."""
 
-    aside = (roles.Ping,)
-
     def __init__(self, seat: Seat, site: MultiSite) -> None:
-        super().__init__(seat)
-        self.site, self.serves_for = site, {SERVER}
-
-    @serves
-    def ping(self, request: roles.Ping) -> roles.Pong:  # noqa: ARG002
-        return roles.Pong()
+        super().__init__(seat, site.own, {SERVER})
+        self.site = site
 
     @serves
     def join(self, request: Join) -> Done:
-        joined(self, self.site, request)
+        self.check_agreed(request.agreed)
+        self.site.read()
         self.site.below.ask(request)
         return Done()
 
@@ -72,14 +67,13 @@ class LabelClerk(Party):
     @serves
     def kept(self, request: Kept) -> Numbers:
         """What it has, and every data owner too."""
-        mine = numbers(RunDirectory(folder_of(self, self.site, request.run)))
+        mine = numbers(RunDirectory(self.folder(request.run)))
         others = self.site.below.ask(request).values()
         return Numbers(tuple(n for n in mine if all(n in other.numbers for other in others)))
 
     @serves
     def prepare(self, request: Prepare) -> Ready:
-        site = self.site
-        folder = folder_of(self, site, request.run)
+        site, folder = self.site, self.folder(request.run)
         self.expect(site.member is None, "it takes part in a run already")
         shares = site.own_labels()
         brought = site.below.ask(Bring(request.run, request.resume, request.number))
@@ -129,34 +123,30 @@ class LabelClerk(Party):
         return Done()
 
 
-class ColumnClerk(Party):
+class ColumnClerk(Clerk):
     """A data owner's; asked by label owners alone, of whom the first is obeyed and the others are compared."""
 
-    aside = (roles.Ping,)
-
     def __init__(self, seat: Seat, site: MultiSite) -> None:
-        super().__init__(seat)
-        self.site, self.serves_for = site, frozenset(site.settings.label_owners)
+        super().__init__(seat, site.own, site.settings.label_owners)
+        self.site = site
         self.brought: dict[str, Bring] = {}
         self.closed = ""
 
     @serves
-    def ping(self, request: roles.Ping) -> roles.Pong:  # noqa: ARG002
-        return roles.Pong()
-
-    @serves
     def join(self, request: Join) -> Done:
-        joined(self, self.site, request)
+        self.check_agreed(request.agreed)
+        self.site.read()
         return Done()
 
     @serves
     def kept(self, request: Kept) -> Numbers:
-        return Numbers(numbers(RunDirectory(folder_of(self, self.site, request.run))))
+        return Numbers(numbers(RunDirectory(self.folder(request.run))))
 
     @serves
     def bring(self, request: Bring) -> Brought:
         site, asker = self.site, str(self.asker)
-        folder = folder_of(self, site, request.run)
+        folder = self.folder(request.run)
+        self.expect(site.member is None or not site.member.predicts, "it answers a prediction now")
         self.expect(asker not in self.brought, "it takes part in a run already")
         first = next(iter(self.brought.values()), request)
         self.expect(
@@ -189,19 +179,7 @@ class ColumnClerk(Party):
         return Done()
 
 
-def joined(clerk: Party, site: MultiSite, request: Join) -> None:
-    """To the same agreed file, or not at all; then its table is read."""
-    mine = site.own.agreed
-    clerk.expect(request.agreed == mine, f"it agreed to {mine}, and was asked to join {request.agreed[:64]!r}")
-    site.read()
-
-
-def folder_of(clerk: Party, site: MultiSite, run: str) -> Path:
-    clerk.expect(RUN.fullmatch(run) is not None, "a run's name has letters, digits, '-', '_' and '.'")
-    return site.own.runs / run
-
-
-def prepared(clerk: Party, site: MultiSite) -> MultiMember:
-    clerk.expect(site.member is not None, "it was not prepared for a run")
+def prepared(clerk: Clerk, site: MultiSite) -> MultiMember:
+    clerk.expect(site.member is not None and not site.member.predicts, "it was not prepared for a run")
     assert site.member is not None
     return site.member

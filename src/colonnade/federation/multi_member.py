@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 
 from colonnade.algorithms import find
-from colonnade.core import Agreed, DpEvent, Ledger
+from colonnade.core import Agreed, Batches, DpEvent
 from colonnade.core.party import State
 from colonnade.federation.federation import measured
 from colonnade.federation.guarantees import guarantees
@@ -18,14 +18,17 @@ from colonnade.federation.party_file import Own
 from colonnade.federation.purse import Purse
 from colonnade.federation.rounds import Rounds
 from colonnade.federation.run_directory import RunDirectory
+from colonnade.federation.saves import marked
 from colonnade.federation.seats import accounts_of, make_seats
 from colonnade.federation.settings import Settings
 from colonnade.federation.shares import Shares
-from colonnade.privacy import Account
 
 
 class MultiMember:
     """What a `MultiFederation` is to one process, for a label owner or a data owner: it has the same state to save."""
+
+    predicts = False
+    asked: Batches | None = None  # where it predicts: the rows it is asked for
 
     def __init__(self, own: Own, shares: Shares, device: torch.device) -> None:
         settings, name = own.local, own.name
@@ -35,7 +38,8 @@ class MultiMember:
         self.batches = Rounds(self.agreed, settings.train.epochs)
         shared: dict[str, Any] = {"releases": self.algorithm.REVEALS, "epochs": epochs_of(settings), "device": device}
         seat = make_seats(settings, shares, self.agreed, **shared)[name]
-        self.seats = {name: seat}
+        self.seats, self.ledgers = {name: seat}, {name: seat.ledger}
+        self.accounts = accounts_of(self.seats)
         self.drawn_by: dict[str, DpEvent] = {}
         self.measured: dict[str, dict[str, float]] = {}
         self.purse: Purse | None = None
@@ -56,17 +60,32 @@ class MultiMember:
     def open(self, folder: Path, resumed: int | None) -> None:
         """This organisation's folder of the run: a new one, or as the checkpoint `resumed` left it (0: as nobody had
         trained yet). A label owner has met the data owners by then."""
+        with self._in(folder).held():
+            if resumed is not None:
+                self.run.back_to(resumed)
+            if resumed:
+                self.settings.check_continues(self.run.settings())
+                self.run.restore(cast(MultiFederation, self))
+                self.run.keep(self.settings)
+            else:
+                self.run.begin(cast(MultiFederation, self))
+                self.save(0, 1)
+
+    def load(self, folder: Path, number: int, asker: str) -> None:
+        """As that checkpoint of the run left it, to predict rows of `asker`. A label owner has met the data owners by
+        then."""
+        self.predicts, self.asked = True, self.agreed[asker]
+        purse, federation = self._in(folder), cast(MultiFederation, self)
+        with purse.held():
+            self.run.load(federation, marked(self.run, number))
+            self.run.follow(federation)
+            purse.settle()
+
+    def _in(self, folder: Path) -> Purse:
         self.run = RunDirectory(folder)
         self.purse = Purse(self.name, self.runs, folder.name, self.accounts)
-        if resumed is not None:
-            self.run.back_to(resumed)
-        if resumed:
-            self.settings.check_continues(self.run.settings())
-            self.run.restore(cast(MultiFederation, self))
-            self.run.keep(self.settings)
-        else:
-            self.run.begin(cast(MultiFederation, self))
-            self.save(0, 1)
+        self.keep_accounts = self.purse.keep
+        return self.purse
 
     def save(self, step: int, number: int, common: int | None = None) -> None:
         """A checkpoint, where the aggregation server says that training stands; `common` is kept as well."""
@@ -100,23 +119,15 @@ class MultiMember:
         batches = self.agreed[self.name]
         if split not in batches.splits:
             return {}, 0
-        asks, mine = self.owner, batches.splits[split]
-        chunks = [self.algorithm.predict(asks, asks.peers, rows, model=model) for rows in batches.chunks(split)]
-        labels = self.holdings.label_owners[self.name].labels[mine].to(self.device)
-        self.measured[split] = measured(self.holdings, torch.cat(chunks), labels)
+        mine = batches.splits[split]
+        labels = self.owner.labels[mine.to(self.device)]  # drawn ones where its rule draws: the score goes to others
+        self.measured[split] = measured(self.holdings, self.outputs(split, model), labels)
         return self.measured[split], len(mine)
 
-    @property
-    def ledgers(self) -> dict[str, Ledger]:
-        return {self.name: self.seats[self.name].ledger}
-
-    @property
-    def accounts(self) -> dict[str, Account]:
-        return accounts_of(self.seats)
-
-    def keep_accounts(self, folder: Any) -> None:
-        assert self.purse is not None
-        self.purse.keep(folder)
+    def outputs(self, split: str, model: Model) -> torch.Tensor:
+        """A model's, for a label owner's rows of a split, computed together with the data owners."""
+        asks, chunks = self.owner, self.agreed[self.name].chunks(split)
+        return torch.cat([self.algorithm.predict(asks, asks.peers, rows, model=model) for rows in chunks])
 
     def state_of(self, party: str) -> State:
         state: State = {"seat": self.seats[party].state(), self.role: self.owner.state()}
@@ -125,7 +136,7 @@ class MultiMember:
     def load_state_of(self, party: str, state: State) -> None:
         self.seats[party].load_state(state["seat"])
         self.owner.load_state(state[self.role])
-        if "drawn" in state:  # drawn once: a second draw would cost again
+        if "drawn" in state and not self.predicts:  # drawn once: a second draw would cost again
             self.owner.labels[self._trained()] = state["drawn"].to(self.device)
 
     def restack(self) -> None:

@@ -12,8 +12,9 @@ from colonnade import models
 from colonnade.algorithms import find
 from colonnade.core import Batches, DpEvent, Seat
 from colonnade.core.party import seed_for
+from colonnade.federation.local_model import local_model
 from colonnade.federation.seats import draw_labels
-from colonnade.federation.settings import PartySettings, Settings
+from colonnade.federation.settings import Settings
 from colonnade.optim.losses import Loss
 
 
@@ -37,13 +38,10 @@ def batches_for(settings: Settings, owner: str, splits: Mapping[str, Tensor]) ->
 
 
 def data_owner(settings: Settings, seat: Seat, features: Tensor, agreed: Any) -> Any:
-    """Columns, and the model that their owner wants or else the agreed one."""
-    name = seat.name
-    spec = settings.parties.get(name, PartySettings()).model or settings.model or "mlp"
-    seed = seed_for(settings.engine.seed, name, "model")
-    model = models.build(spec, tuple(features.shape[1:]), seed=seed, owner=name)
-    model = models.seeded(model, seat.generator, owner=name)
-    return find(settings.algorithm).DataOwner(seat, features, model, settings.config, agreed)
+    """Columns and their model."""
+    algorithm = find(settings.algorithm)
+    model = local_model(settings, seat, features, algorithm)
+    return algorithm.DataOwner(seat, features, model, settings.config, agreed)
 
 
 def label_owner(

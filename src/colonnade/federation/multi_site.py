@@ -18,26 +18,31 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from colonnade.alignment import AlignmentSettings
 from colonnade.alignment import Ids as Aligning
-from colonnade.alignment.id_owner import IdOwner
+from colonnade.alignment.id_owner import Agree, IdOwner
 from colonnade.alignment.intersection import align
-from colonnade.core import Batches, Message, Party, Peers, Seat, Step, Transport
+from colonnade.core import Batches, Message, Party, Peers, Seat, Transport
 from colonnade.core.wire import Envelope
 from colonnade.datasets.labels import Labels
-from colonnade.errors import BoundaryError, CheckpointError, ConfigError, DataError
+from colonnade.errors import BoundaryError, CheckpointError, ConfigError, DataError, InputError
+from colonnade.federation.clerk import RUN
 from colonnade.federation.federation import device_of
-from colonnade.federation.fit import Outcome, Record, Watch, fit
+from colonnade.federation.fit import Outcome, Watch, fit
 from colonnade.federation.label_sets import Describe, Describer, agreed_labels, described
+from colonnade.federation.member import Asked
 from colonnade.federation.multi import MultiFederation
 from colonnade.federation.multi_clerks import Align, ColumnClerk, LabelClerk, Prepare
 from colonnade.federation.multi_member import MultiMember
+from colonnade.federation.multi_predict import Asking, to_predict
 from colonnade.federation.multi_server import Aggregation
 from colonnade.federation.party_file import Own
 from colonnade.federation.patience import Patience
@@ -45,12 +50,17 @@ from colonnade.federation.refusals import Refusals
 from colonnade.federation.run_directory import RunDirectory
 from colonnade.federation.saves import Saves
 from colonnade.federation.shares import Ids, Shares, divide, from_dataset, own_columns, own_labels
-from colonnade.federation.site import RUN, Join, Site
+from colonnade.federation.site import Join, Site
+from colonnade.federation.site_predict import predict
+from colonnade.federation.site_reader import Reader, written
 from colonnade.transport.flare import Flare, Line
 from colonnade.transport.flare_desk import Desk
 
 if TYPE_CHECKING:
     from colonnade.datasets.table import Table
+
+
+log = logging.getLogger("colonnade.party")
 
 
 def site_for(own: Own) -> Site | MultiSite:
@@ -71,9 +81,14 @@ class MultiSite:
         self.id_owners: dict[str, IdOwner] = {}
         self.describer: Describer | None = None
         self.clerk: LabelClerk | ColumnClerk | None = None
-        if not own.drives:
-            self.clerk = LabelClerk(self._seat(), self) if self.has_labels else ColumnClerk(self._seat(), self)
-        self.roles: list[Party] = [self.clerk] if self.clerk else []
+        self.reader: Reader | None = None
+        self.others = list(self.settings.parties)  # whom a label owner asks to predict
+        if self.has_labels:
+            self.clerk = LabelClerk(self._seat(), self)
+        elif not own.drives:
+            self.clerk = ColumnClerk(self._seat(), self)
+            self.reader = Reader(self.clerk.seat, self, self.settings.label_owners)
+        self.roles: list[Party] = [role for role in (self.clerk, self.reader) if role is not None]
         others = [name for name in own.names if name != own.name]
         self.desk = Desk(own.name, self.handle, admitted=others, device=self.device, refused=self.refused)
 
@@ -87,6 +102,8 @@ class MultiSite:
 
     def handle(self, envelope: Envelope[Any]) -> Message:
         """By the role that serves it, and serves it to this sender."""
+        if isinstance(envelope.message, Agree):
+            self._refresh_ids()
         able = [role for role in self.roles if type(envelope.message) in role.served()]
         for role in sorted(able, key=lambda role: envelope.sender not in (role.serves_for or ())):
             reply: Message = role.handle(envelope)
@@ -97,7 +114,7 @@ class MultiSite:
     def read(self) -> None:
         """This organisation's table, once, when it joins: a wrong one then fails a call, with its name."""
         if self.table is None and not self._public and not self.own.drives:
-            self.table = self._read()
+            self._seen, self.table = written(self.own), self._read()
             self.id_owners = self._id_owners(self.table)
             self.roles += self.id_owners.values()
 
@@ -176,9 +193,26 @@ class MultiSite:
         member.owner.serves_for = frozenset(askers)
         self.member = member
         self.roles.append(member.owner)
-        for id_owner in self.id_owners.values():  # what crossed while rows were agreed on, beside the training's ledger
-            if id_owner.ledger.entries:
-                id_owner.ledger.flush(member.run.party(self.own.name) / "alignment.jsonl")
+        self.keep_alignment(member.run.path)
+
+    def keep_alignment(self, run: Path) -> None:
+        """What crossed while rows were agreed on, beside the ledger of the training."""
+        for role in (self.clerk, *self.id_owners.values()):
+            if role is not None and role.ledger.entries:
+                role.ledger.flush(run / "parties" / self.own.name / "alignment.jsonl")
+
+    def answer(self, asked: Asked, folder: Path) -> None:
+        """From here on for rows that a label owner is to predict, with the run in this folder."""
+        self.serve(to_predict(self.own, self.device, asked, folder), {asked.by})
+
+    def leave(self) -> None:
+        """Another prediction may begin."""
+        if self.member is not None:
+            self.keep_alignment(self.member.run.path)
+            assert self.member.purse is not None
+            self.member.purse.leave()
+            self.roles.remove(self.member.owner)
+            self.member = None
 
     def drive(
         self, lines: Mapping[str, Line], run: str, *, resume: bool = False, watch: Watch | None = None
@@ -187,8 +221,7 @@ class MultiSite:
         own = self.own
         if not own.drives:
             raise BoundaryError(f"'{own.name}' does not drive; in the federation it agreed to, '{own.driver}' does.")
-        if not RUN.fullmatch(run):
-            raise ConfigError(f"A run's name has letters, digits, '-', '_' and '.'; found {run!r}.")
+        _check_name(run)
         self.lines = {name: lines[name] for name in self.settings.label_owners}
         others = self.peers(self.settings.label_owners, self._seat())
         others.ask(Join(own.agreed))
@@ -204,19 +237,47 @@ class MultiSite:
                     f"'{name}' is at round {one.step} of this run, and {step} are done. Start a new one."
                 )
         federation = Aggregation(self.settings, ready, self.carrier, others, self.device)
-        every = self.settings.train.checkpoint_every
-
-        def saving(event: Step | Record) -> None:
-            if isinstance(event, dict) and every and event["epoch"] % every == 0:
-                saves.save(event["step"])
-            if watch is not None:
-                watch(event)
-
-        outcome = fit(cast(MultiFederation, federation), folder, resume=number > 0, watch=saving)
+        watch = saves.after(self.settings.train.checkpoint_every, watch)
+        outcome = fit(cast(MultiFederation, federation), folder, resume=number > 0, watch=watch)
         saves.lenient = False
         saves.save(federation.batches.done)
-        saves.close(outcome.stopped if not outcome.exhausted else "a privacy budget is spent")
+        saves.close(outcome)
         return outcome
+
+    def predict(self, lines: Mapping[str, Line], run: str, rows: str, model: str = "aggregated") -> Path:
+        """As a label owner: predict the ids in its own file with the data owners' columns, by the aggregated model or
+        its own; gives the file of predictions."""
+        self.check_asks(run)
+        return predict(self, lines, run, rows, partial(Asking, model=model))
+
+    def check_asks(self, run: str) -> None:
+        """That this organisation may ask for columns to predict, and that this names a run."""
+        if not self.has_labels:
+            raise BoundaryError(
+                f"'{self.own.name}' does not predict; in the federation it agreed to, label owners do: "
+                f"{', '.join(self.settings.label_owners)}."
+            )
+        _check_name(run)
+
+    def common_ids(self, asker: str) -> Ids | None:
+        """Those that an alignment with a label owner found, in the agreed order."""
+        rows = self.id_owners[asker].common_rows if asker in self.id_owners else None
+        return None if rows is None or self.table is None else self.table.ids[rows]
+
+    def _refresh_ids(self) -> None:
+        """While somebody predicts, ids are compared as the table has them now; one that cannot be read changes nothing.
+        In training all label owners' rows are of one reading."""
+        looked = self.reader is not None and self.reader.by is not None
+        if not looked or self.table is None or (seen := written(self.own)) == self._seen:
+            return
+        try:
+            self.table = self._read()
+        except InputError as error:
+            log.warning("%s: its table changed and cannot be read (%s)", self.own.name, type(error).__name__)
+        else:
+            for id_owner in self.id_owners.values():
+                id_owner.ids = Aligning.of(self.own.name, [self.table.ids.tolist()])
+        self._seen = seen
 
     def _seat(self) -> Seat:
         """For what is not about the algorithm: rows are agreed on later."""
@@ -248,6 +309,11 @@ class MultiSite:
             found[owner] = IdOwner(self._seat(), ids, settings)
             found[owner].serves_for = frozenset({owner} - {own})
         return found
+
+
+def _check_name(run: str) -> None:
+    if not RUN.fullmatch(run):
+        raise ConfigError(f"A run's name has letters, digits, '-', '_' and '.'; found {run!r}.")
 
 
 def rehearse(own: Own) -> tuple[int, int, MultiMember | None]:

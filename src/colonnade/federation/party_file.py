@@ -133,8 +133,10 @@ def read_own(path: Path) -> Own:
     settings = dataclasses.replace(settings, tracking=settings.tracking.below(path.parent))
     if tracking and name != driver_of(settings):
         raise ConfigError(f"{path} has [tracking], and '{driver_of(settings)}' drives: only there are numbers to tell.")
-    if serve is not None and name != driver_of(settings):
-        raise ConfigError(f"{path} has [serve], and '{driver_of(settings)}' drives: only there predictions are known.")
+    askers = list(settings.label_owners) or [driver_of(settings)]
+    if serve is not None and name not in askers:
+        at = " and ".join(f"'{one}'" for one in askers) + (" predict" if settings.label_owners else " drives")
+        raise ConfigError(f"{path} has [serve], and {at}: only there predictions are known.")
     if settings.engine.noise == "seeded":
         raise ConfigError(
             f'{federation} has [federation] noise = "seeded", which everybody who knows the seed can subtract. Between '
@@ -172,6 +174,21 @@ def driver_of(settings: Settings) -> str:
         found = ", ".join(map(repr, owners)) or "none"
         raise ConfigError(f"Exactly one party must name its label column (label = ...); found {found}.")
     return owners[0]
+
+
+def asker_of(settings: Settings, name: str | None = None) -> str:
+    """Who predicts: the party with the labels; of several label owners the one named, else the first."""
+    if not settings.label_owners:
+        return driver_of(settings)
+    if name is not None and name not in settings.label_owners:
+        hint = did_you_mean(name, list(settings.label_owners))
+        raise ConfigError(f"{name!r} is no label owner here{hint}; there are {', '.join(settings.label_owners)}.")
+    return name or next(iter(settings.label_owners))
+
+
+def asked_with(settings: Settings, asker: str) -> tuple[str, ...]:
+    """The sites that a prediction needs: of several label owners only the one that asks."""
+    return (asker, *settings.parties) if settings.label_owners else sites_of(settings)
 
 
 def agreed_tables(settings: Settings) -> dict[str, Any]:

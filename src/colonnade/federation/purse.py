@@ -6,22 +6,28 @@ runs/.lock              held while a run counts, so that no two spend the same b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from colonnade.core import checkpoint
+from colonnade.core.lock import hold
 from colonnade.errors import ConfigError
 from colonnade.privacy import Account
 
 ACCOUNT, JOURNAL = "account", "spent.journal"
 """What all runs spent together, in the organisation's folder of runs; and what one spent since it was last saved."""
+NO_RUNS = (ACCOUNT, "refused.jsonl", "failed.json")
+"""What else lies in that folder: whoever starts a run chooses its name, and must not write over these."""
 
 
 class Purse:
     """Of one organisation, while it takes part in a run."""
 
     def __init__(self, owner: str, runs: Path, run: str, accounts: Mapping[str, Account]) -> None:
+        if run in NO_RUNS:
+            raise ConfigError(f"A run cannot be called {run!r}, which '{owner}' keeps beside its runs. Rename it.")
         self.owner, self.runs, self.run, self.accounts = owner, runs, run, accounts
         self._lock: IO[str] | None = self._alone() if accounts else None
 
@@ -33,18 +39,43 @@ class Purse:
 
     def save(self) -> None:
         """Before a checkpoint: between the two, a crash would count twice, never not at all."""
+        if self.accounts and self._lock is None:
+            raise ConfigError(f"'{self.owner}' has left the run {self.run!r}, and counts for others now. Resume it.")
         for account in self.accounts.values():
             checkpoint.write(self.runs / ACCOUNT, {"run": self.run, "meter": account.state()})
 
-    def leave(self) -> None:
-        """Another run may begin."""
+    def settle(self) -> None:
+        """What all runs spent together, without a checkpoint of this one."""
+        self.save()
         for account in self.accounts.values():
+            account.settled()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """What must succeed for the organisation to take part: else another run may begin."""
+        try:
+            yield
+        except BaseException:
+            self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Another run may begin, and what rows pay there is not known here: this one releases nothing any more. Its
+        accounts find their journals begun anew, and refuse to go on."""
+        if self._lock is None:
+            return
+        kept = {name: account.journal for name, account in self.accounts.items() if account.journal is not None}
+        if any(journal.size for journal in kept.values()):
+            self.settle()
+        for name, account in self.accounts.items():
+            if name in kept:
+                kept[name].clear()
             account.leave()
-        if self._lock is not None:
-            self._lock.close()
+        self._lock.close()
+        self._lock = None
 
     def _carry_over(self, account: Account) -> None:
-        if not (self.runs / ACCOUNT).exists():
+        if not checkpoint.exists(self.runs / ACCOUNT):
             return
         before, agreed = checkpoint.read(self.runs / ACCOUNT), (account.rows, account.batch_size)
         account.load_state(before["meter"])
@@ -53,14 +84,11 @@ class Purse:
             account.replay(self.runs / str(before["run"]) / "parties" / self.owner / JOURNAL)
 
     def _alone(self) -> IO[str]:
-        import fcntl
-
-        self.runs.mkdir(parents=True, exist_ok=True)
-        lock = (self.runs / ".lock").open("w")
+        rule = f"'{self.owner}' takes part in another run, and counts its budget for one at a time. Wait for its end."
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            self.runs.mkdir(parents=True, exist_ok=True)
+            return hold(self.runs / ".lock", rule)
+        except OSError as error:
             raise ConfigError(
-                f"'{self.owner}' takes part in another run, and counts its budget for one at a time. Wait for its end."
+                f"'{self.owner}' counts its budget in {self.runs}, which takes no lock: {error.strerror}. Make it so."
             ) from None
-        return lock

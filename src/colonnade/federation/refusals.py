@@ -7,6 +7,9 @@ import threading
 import time
 from pathlib import Path
 
+MOST = 10 << 20
+"""Bytes of lines that are kept: whoever calls for ever must not fill the disk. Beyond, calls are only counted."""
+
 
 class Refusals:
     """One line per refused call, in its own folder of runs."""
@@ -21,4 +24,5 @@ class Refusals:
             self.folder.mkdir(parents=True, exist_ok=True)
             line = json.dumps({"time": time.time(), "caller": caller[:80], "why": why})
             with (self.folder / "refused.jsonl").open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+                if file.tell() < MOST:
+                    file.write(line + "\n")

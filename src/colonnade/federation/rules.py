@@ -167,7 +167,13 @@ def _label_rule(given: Any, where: str, classes: int) -> Rule:
     if classes < 2:
         raise ConfigError(f"{where}: randomized response needs classes, and this label is a number. Remove the rule.")
     spec = given["mechanism"]
-    spec = {**spec, "classes": classes} if isinstance(spec, Mapping) and "classes" not in spec else spec
+    if isinstance(spec, Mapping):
+        if "classes" in spec:
+            raise ConfigError(
+                f"{where}: how many classes there are is taken from the labels ({classes}), since a wrong number would "
+                f"leave some of them unprotected; found classes = {spec['classes']!r}. Remove it."
+            )
+        spec = {**spec, "classes": classes}
     return Rule(_made(LABEL_MECHANISMS, spec, f"{where}: mechanism"))
 
 

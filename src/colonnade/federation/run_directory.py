@@ -246,9 +246,20 @@ class RunDirectory:
 
     def load(self, federation: Trained, mark: Mapping[str, Any]) -> None:
         for name in federation.seats:
-            federation.load_state_of(name, checkpoint.read(self._checkpoint(name, mark), federation.device))
+            state = checkpoint.read(self._checkpoint(name, mark), federation.device)
+            try:
+                federation.load_state_of(name, state)
+            except (RuntimeError, KeyError) as error:  # torch's, of shapes that differ
+                raise self.unfit(name, error) from None
         federation.keep_accounts(self.party)
         federation.restack()
+
+    def unfit(self, name: str, error: Exception) -> CheckpointError:
+        """What a party saved is of another model."""
+        return CheckpointError(
+            f"What '{name}' saved in {self.party(name)} does not fit its model ({type(error).__name__}): {SETTINGS} or "
+            "columns.json there, the model's own code, or Colonnade has changed. Undo the change, or start a new run."
+        )
 
     def follow(self, federation: Trained) -> None:
         """From here on every party writes down at once what crosses, in a file that no resumed training cuts back."""
@@ -282,6 +293,8 @@ def to_json(value: Any, indent: int | None = None) -> str:
     def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
             return {key: plain(inner) for key, inner in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(inner) for inner in value]
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
     return json.dumps(plain(value), indent=indent)

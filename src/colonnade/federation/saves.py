@@ -15,10 +15,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from colonnade.core import Done, Message, Peers, Request
+from colonnade.core import Done, Message, Peers, Request, Step
 from colonnade.errors import CheckpointError, NoAnswer
 from colonnade.federation.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from colonnade.federation.fit import Outcome, Record, Watch
 
 log = logging.getLogger("colonnade.party")
 
@@ -66,8 +70,21 @@ class Saves:
         if self._all(Save(number, step, common)):
             self.run.common = number
 
-    def close(self, outcome: str) -> None:
-        self._all(Close(outcome))
+    def after(self, every: int, watch: Watch | None) -> Watch:
+        """What `fit` tells is passed on to `watch`; when it has saved, which is every so many epochs, so do the
+        others."""
+
+        def told(event: Step | Record) -> None:
+            if isinstance(event, dict) and every and event["epoch"] % every == 0:
+                self.save(event["step"])
+            if watch is not None:
+                watch(event)
+
+        return told
+
+    def close(self, outcome: Outcome) -> None:
+        """Everybody learns that it is over and why, and no score."""
+        self._all(Close(outcome.told))
 
     def _all(self, request: Save | Close) -> bool:
         if not self.lenient:
@@ -83,6 +100,14 @@ class Saves:
 
 def numbers(run: RunDirectory) -> tuple[int, ...]:
     return tuple(mark["number"] for mark in run.marks())
+
+
+def marked(run: RunDirectory, number: int) -> dict[str, Any]:
+    """Of the checkpoints that are kept, this one's mark."""
+    for mark in run.marks():
+        if mark["number"] == number:
+            return mark
+    raise CheckpointError(f"{run.path} has no checkpoint that all have, so there is nothing to predict with. Train it.")
 
 
 def newest_common(kept: Mapping[str, Sequence[int]]) -> int:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from colonnade.algorithms import find, passes
 from colonnade.core import Agreed, Batches, DpEvent, Plain, Rule, Seat
+from colonnade.core.chance import Secret
 from colonnade.errors import ConfigError
 from colonnade.federation.holdings import Holdings
 from colonnade.federation.owners import LabelOwnerSettings, place_of
@@ -20,7 +21,6 @@ from colonnade.federation.settings import EngineSettings, PartySettings, Setting
 from colonnade.federation.shares import Shares
 from colonnade.privacy import Account, Budget
 from colonnade.privacy.accounting import dp_accounting
-from colonnade.privacy.secret import secret_generator
 
 
 def make_seat(
@@ -92,7 +92,7 @@ def _seat(
     """With an account where rules promise something for the columns of these rows."""
     seat = Seat.at(name, batches, seed=engine.seed, rules=rules, device=device)
     if rules and engine.noise == "secret":
-        seat.outbox.noise = secret_generator()
+        seat.outbox.noise = Secret()
     if ids is not None and any(not isinstance(rule.mechanism, Plain) for rule in rules.values()):
         dp_accounting()  # a missing library is told now, not at the first release
         seat.outbox.meter = Account(name, batches, ids.tolist(), budget)

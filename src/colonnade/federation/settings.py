@@ -87,7 +87,7 @@ class TrainSettings:
 class EngineSettings:
     """What carries and computes."""
 
-    seed: int = whole(default=0, least=0)
+    seed: int = whole(default=0, least=0, most=2**63 - 1)
     device: str = "auto"  # "auto" takes a GPU when there is one
     engine: str = one_of("in-process", default="in-process")
     through_bytes: bool = False  # send real frames between the parties of one process

@@ -7,7 +7,8 @@ Each label owner finds the rows that it has in common with all data owners, and 
     lab      the columns of all of these rows, prepared once, on the training rows of all label owners
 
 Which side of the division a row falls on follows from its id and the agreed seed. So a row that two label owners know
-is on the same side at both, and nobody is tested on what another has trained with.
+is on the same side at both, and nobody is tested on what another has trained with. (Numbers of rows in the place of
+shares do not always hold that where label owners have rows in common, and are refused where they do not.)
 
 The label owners must mean the same by an output, so they agree on the union of their classes: each tells the others the
 names of the classes in its training rows (of numbers: how many, their sum and their sum of squares).
@@ -115,6 +116,7 @@ def own_columns(settings: Settings, name: str, table: Table | None, ids: Mapping
     splits = {owner: divide(known, settings.data, settings.engine.seed, owner) for owner, known in ids.items()}
     every = np.unique(np.concatenate(list(ids.values())))
     at = {owner: torch.from_numpy(np.searchsorted(every, known)) for owner, known in ids.items()}
+    _check_sides(settings.data, splits, at, len(every))
     held = {}
     if table is not None:
         train = torch.from_numpy(np.unique(torch.cat([at[owner][splits[owner]["train"]] for owner in ids]).numpy()))
@@ -125,6 +127,26 @@ def own_columns(settings: Settings, name: str, table: Table | None, ids: Mapping
     shares = {owner: Share(known, at[owner], nobody, splits[owner]) for owner, known in ids.items()}
     known_to = int(torch.bincount(torch.cat(list(at.values()))).max())
     return Shares(shares, held, every, Labels(", ".join(ids), "classification"), known_to)
+
+
+def _check_sides(
+    data: DataSettings, splits: Mapping[str, Mapping[str, Tensor]], at: Mapping[str, Tensor], rows: int
+) -> None:
+    """That no row is on one side of the division at one label owner and on another at another."""
+    least, most = torch.full((rows,), 4, dtype=torch.int8), torch.zeros(rows, dtype=torch.int8)
+    for owner, divided in splits.items():
+        for side, name in enumerate(("train", "validation", "test"), 1):
+            if name in divided:
+                mine = at[owner][divided[name]]
+                least[mine], most[mine] = least[mine].clamp_max(side), most[mine].clamp_min(side)
+    torn = most > least
+    if bool(torn.any()):
+        owners = " and ".join(f"'{owner}'" for owner in at if bool(torn[at[owner]].any()))
+        raise ConfigError(
+            f"[data] validation = {data.validation:g} and test = {data.test:g} count rows, and {owners} would divide "
+            f"{int(torn.sum())} rows that they share differently: one would be tested on what another has trained "
+            "with. Give shares instead of numbers, as in validation = 0.1 and test = 0.2."
+        )
 
 
 def own_labels(settings: Settings, name: str, table: Table, encoder: Labels) -> Shares:
@@ -141,7 +163,8 @@ def encoded(encoder: Labels, owner: str, table: Table) -> Tensor:
 def from_dataset(settings: Settings) -> Shares:
     """A named public data set: columns cut for data owners, training rows dealt to label owners, each row to one.
 
-    Official test rows are dealt evenly, with all classes, so that scores weighted by rows are those on all of them.
+    Official test rows are dealt evenly, with all classes, so that the loss and accuracy weighted by rows are those on
+    all of them; AUC, precision, recall and F1 are means of the owners' scores.
     """
     from colonnade.datasets.labels import Labels
 
@@ -183,13 +206,16 @@ def to_predict(columns: Mapping[str, Table], fitted: Mapping[str, State], ids: S
         prepared = Preprocessor.from_state(fitted[name]["columns"])
         held[name] = Holding(prepared.transform(table.in_order(every)), preprocessor=prepared)
     encoder = Labels.from_state(fitted[owner]["labels"])
-    nobody = torch.zeros(0, dtype=torch.int64)
-    shares = {name: Share(every[:0], nobody, nobody, {}) for name, state in fitted.items() if "labels" in state}
-    everybody = torch.arange(len(every))
-    unknown = torch.zeros(len(every), dtype=torch.int64)
-    shares[owner] = Share(every, everybody, unknown, {"predict": everybody})
     known_to = max(int(fitted[name]["known_to"]) for name in columns)
-    return Shares(shares, held, every, encoder, known_to)
+    owners = [name for name, state in fitted.items() if "labels" in state]
+    return Shares(asked_by(owner, owners, every), held, every, encoder, known_to)
+
+
+def asked_by(owner: str, owners: Sequence[str], ids: Ids) -> dict[str, Share]:
+    """These rows to predict by one label owner, and nothing of the others; no label is known."""
+    nobody, everybody = torch.zeros(0, dtype=torch.int64), torch.arange(len(ids))
+    asks = Share(ids, everybody, torch.zeros(len(ids), dtype=torch.int64), {"predict": everybody})
+    return {name: asks if name == owner else Share(ids[:0], nobody, nobody, {}) for name in owners}
 
 
 def divide(ids: Ids, data: DataSettings, seed: int, owner: str) -> dict[str, Tensor]:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -30,13 +29,14 @@ from numpy.typing import NDArray
 from colonnade.alignment import AlignmentSettings, Ids
 from colonnade.alignment.id_owner import Agree, IdOwner
 from colonnade.alignment.intersection import align
-from colonnade.core import Batches, Done, Message, Party, Peers, Request, Seat, Step, Transport, roles, serves
+from colonnade.core import Batches, Done, Message, Party, Peers, Request, Seat, Transport, serves
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, CheckpointError, ConfigError, DataError, InputError
+from colonnade.federation.clerk import MOST_OUTPUTS, RUN, Clerk
 from colonnade.federation.federation import Federation, device_of
-from colonnade.federation.fit import Outcome, Record, Watch, fit
+from colonnade.federation.fit import Outcome, Watch, fit
 from colonnade.federation.holdings import Holdings, from_tables
-from colonnade.federation.member import Member, own_holdings, read_own_table
+from colonnade.federation.member import Asked, Member, own_holdings, read_own_table, to_predict
 from colonnade.federation.party_file import Own
 from colonnade.federation.patience import Patience
 from colonnade.federation.refusals import Refusals
@@ -49,8 +49,6 @@ from colonnade.transport.flare import Flare, Line
 from colonnade.transport.flare_desk import Desk
 
 log = logging.getLogger("colonnade.party")
-RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-MOST_OUTPUTS = 1 << 20
 
 
 class Join(Request[Done]):
@@ -73,24 +71,17 @@ class Prepare(Request[Prepared]):
     number: int = 0  # of the checkpoint to resume from; 0: none was saved by all
 
 
-class Clerk(Party):
-    """Answers for an organisation what is not about its data."""
-
-    aside = (roles.Ping,)
+class SiteClerk(Clerk):
+    """Answers for an organisation what is not about its data; asked by the driver alone."""
 
     def __init__(self, seat: Seat, site: Site) -> None:
-        super().__init__(seat)
-        self.site, self.serves_for = site, {site.own.driver}
+        super().__init__(seat, site.own, {site.own.driver})
+        self.site = site
 
     @serves
     def join(self, request: Join) -> Done:
-        mine = self.site.own.agreed
-        self.expect(request.agreed == mine, f"it agreed to {mine}, and was asked to join {request.agreed[:64]!r}")
+        self.check_agreed(request.agreed)
         return Done()
-
-    @serves
-    def ping(self, request: roles.Ping) -> roles.Pong:  # noqa: ARG002
-        return roles.Pong()
 
     @serves
     def kept(self, request: Kept) -> Numbers:
@@ -118,11 +109,6 @@ class Clerk(Party):
         self._member().close(request.outcome[:200], self.site.refused.count)
         return Done()
 
-    def folder(self, run: str) -> Path:
-        """This organisation's, of a run."""
-        self.expect(RUN.fullmatch(run) is not None, "a run's name has letters, digits, '-', '_' and '.'")
-        return self.site.own.runs / run
-
     def _member(self) -> Member:
         self.expect(self.site.member is not None, "it was not prepared for a run")
         assert self.site.member is not None
@@ -137,13 +123,13 @@ class Site:
         self.device = device_of(own.settings.engine.device)
         nothing = Batches({}, batch_size=1, epochs=1, seed=0)  # rows are agreed on later
         seat = Seat.at(own.name, nothing)
-        self.clerk = Clerk(seat, self)
+        self.clerk = SiteClerk(seat, self)
         self.id_owner = self._id_owner(seat)
-        self.reader = Reader(seat, self)
+        self.reader = Reader(seat, self, {own.driver})
         self.roles: list[Party] = [self.clerk, self.reader, *([self.id_owner] if self.id_owner else [])]
         self.member: Member | None = None
-        others = [name for name in own.names if name != own.name]
-        self.desk = Desk(own.name, self.handle, admitted=others, device=self.device, refused=self.refused)
+        self.others = [name for name in own.names if name != own.name]  # whom it asks where it drives
+        self.desk = Desk(own.name, self.handle, admitted=self.others, device=self.device, refused=self.refused)
 
     def handle(self, envelope: Envelope[Any]) -> Message:
         """By the role that serves it."""
@@ -171,11 +157,15 @@ class Site:
         self.member = member
         self.roles.append(member.owner)
 
+    def answer(self, asked: Asked, folder: Path) -> None:
+        """From here on for rows that the driver is to predict, with the run in this folder."""
+        self.join(to_predict(self.own, self.device, asked, folder))
+
     def leave(self) -> None:
         """Another run may begin."""
         if self.member is not None:
             self.keep_alignment(self.member.run.path)
-            self.member.leave()
+            self.member.purse.leave()
             self.roles.remove(self.member.owner)
             self.member = None
 
@@ -188,10 +178,10 @@ class Site:
     ) -> Outcome:
         """Train with the others, from joining to the summaries; this organisation's part is in its own folder."""
         own = self.own
-        self.check_drives(run)
+        self.check_asks(run)
         patience = Patience(own.settings.engine, elsewhere=True)
         carrier = patience.around(Flare(lines, device=self.device, deadline=self.deadline))
-        others = Peers(own.name, [name for name in own.names if name != own.name], carrier, self.clerk.ledger)
+        others = Peers(own.name, self.others, carrier, self.clerk.ledger)
         others.ask(Join(own.agreed))
         if self.id_owner is not None:
             align(self.id_owner, others)
@@ -210,26 +200,19 @@ class Site:
         federation.counted_elsewhere = any(one.counts for one in prepared.values())
         folder.path.mkdir(parents=True, exist_ok=True)
         keep_widths(folder.path, federation)
-        every = own.settings.train.checkpoint_every
-
-        def saving(event: Step | Record) -> None:
-            if isinstance(event, dict) and every and event["epoch"] % every == 0:
-                saves.save(event["step"])
-            if watch is not None:
-                watch(event)
-
-        outcome = fit(federation, folder, resume=number > 0, watch=saving)
+        watch = saves.after(own.settings.train.checkpoint_every, watch)
+        outcome = fit(federation, folder, resume=number > 0, watch=watch)
         self.keep_alignment(folder.path)
         saves.save(federation.batches.done)
-        saves.close(outcome.stopped if not outcome.exhausted else "a privacy budget is spent")
+        saves.close(outcome)
         return outcome
 
     def predict(self, lines: Mapping[str, Line], run: str, rows: str) -> Path:
         """Predict the ids in this organisation's own file with the others' columns; gives the file of predictions."""
-        self.check_drives(run)
+        self.check_asks(run)
         return predict(self, lines, run, rows)
 
-    def check_drives(self, run: str) -> None:
+    def check_asks(self, run: str) -> None:
         """That this organisation may ask the others, and that this names a run."""
         own = self.own
         if not own.drives:
@@ -291,7 +274,7 @@ class Site:
             self._ids, self.id_owner.ids = ids, Ids.of(self.own.name, [ids.tolist()])
         self._seen = seen
 
-    def common_ids(self) -> Strings | None:
+    def common_ids(self, asker: str) -> Strings | None:  # noqa: ARG002 - one may ask
         """Those that an alignment found, in the agreed order."""
         rows = None if self.id_owner is None else self.id_owner.common_rows
         return None if rows is None else self._ids[rows]

@@ -7,38 +7,47 @@ The ids to predict are in a file of its own folder of the run, `rows/`, and what
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from colonnade.algorithms import allowed_without, find
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation.federation import Predictions
 from colonnade.federation.party_file import Own
 from colonnade.federation.site_reader import Strings
-from colonnade.federation.site_session import Rows, Session
+from colonnade.federation.site_session import Part, Rows, Session
 from colonnade.transport.flare import Line
 
 if TYPE_CHECKING:
+    from colonnade.federation.multi_site import MultiSite
     from colonnade.federation.site import Site
 
 ROWS, PREDICTIONS = "rows", "predictions"
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.(csv|parquet)")
 
 
-def predict(site: Site, lines: Mapping[str, Line], run: str, rows: str) -> Path:
+def predict(
+    site: Site | MultiSite,
+    lines: Mapping[str, Line],
+    run: str,
+    rows: str,
+    part: Callable[[Session], Part] | None = None,
+) -> Path:
     """Predict the ids in this organisation's file runs/RUN/rows/FILE; gives the file with the predictions."""
     own = site.own
+    assert site.clerk is not None
     asked_in, out = checked_file(site.clerk.folder(run), rows)
     ids = _ids_of(own, asked_in)
-    session = Session(site, lines, run)
+    session = Session(site, lines, run, part=part)
     asked = session.own_part(ids)
-    _check_held(asked, [], lenient=session.lenient)
+    _check_held(asked, [], session)
     try:
         session.look(asked)
-        _check_held(asked, list(session.widths), lenient=session.lenient)
+        _check_held(asked, session.names, session)
         found = session.ask(asked)
     finally:
         session.close()
@@ -54,14 +63,17 @@ def checked_file(run: Path, rows: str) -> tuple[Path, Path]:
     return run / ROWS / rows, run / PREDICTIONS / rows
 
 
-def _check_held(rows: Rows, names: Sequence[str], *, lenient: bool) -> None:
+def _check_held(rows: Rows, names: Sequence[str], session: Session) -> None:
     ids = rows.ids
-    if not lenient:
+    if not session.lenient:
+        settings = session.local
+        may = "skip" in allowed_without(find(settings.algorithm), settings.config)
+        cure = '; or set on_missing = "skip" under [federation] in the agreed file.' if may else "."
         for name, away in rows.holdings.away.items():
             lost = ids[away.numpy()]
             raise DataError(
                 f"'{name}' holds no row for {len(lost)} of {len(ids)} ids, such as {str(lost[0])!r}. Predict ids that "
-                'every table holds; or set on_missing = "skip" under [federation] in the agreed file.'
+                f"every table holds{cure}"
             )
     elif names and (nobody := rows.lacking(names, lenient=True).numpy()).any():
         raise DataError(f"{nobody.sum()} of {len(ids)} ids are in no party's table, such as {ids[nobody][0]!r}.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +18,16 @@ import torch
 from numpy.typing import NDArray
 
 from colonnade.core import Done, Message, Party, Released, Request, Seat, serves
-from colonnade.datasets.labels import Labels
 from colonnade.errors import InputError
-from colonnade.federation.holdings import Holding, Holdings
-from colonnade.federation.member import Member, own_holdings
+from colonnade.federation import shares
+from colonnade.federation.clerk import MOST_OUTPUTS
+from colonnade.federation.member import Asked, own_holdings
 from colonnade.federation.party_file import Own
 from colonnade.federation.run_directory import RunDirectory
 from colonnade.federation.saves import numbers
 
 if TYPE_CHECKING:
+    from colonnade.federation.multi_site import MultiSite
     from colonnade.federation.site import Site
 
 DIGEST = 16
@@ -62,22 +63,29 @@ class Enough(Request[Done]):
 
 
 class Reader(Party):
-    """Answers for an organisation which rows it holds, and makes its feature owner answer for some of them."""
+    """Answers for an organisation which rows it holds, and makes its feature owner answer for some of them. Of several
+    who may ask, it answers one at a time."""
 
-    def __init__(self, seat: Seat, site: Site) -> None:
+    def __init__(self, seat: Seat, site: Site | MultiSite, askers: Collection[str]) -> None:
         super().__init__(seat)
-        self.site, self.serves_for, self.table = site, {site.own.driver}, OwnRows(site.own)
+        self.site, self.serves_for, self.table = site, frozenset(askers), OwnRows(site.own)
+        self.by: str | None = None  # for whom it answered last
 
     @serves
     def look(self, request: Look) -> Looked:
-        site = self.site
+        site, asker = self.site, str(self.asker)
         self.expect(site.member is None or site.member.predicts, "it takes part in a run already")
-        self.leave()  # the batch before, of which the driver had enough
+        if site.member is not None:
+            self._by_the_same()
+        self.leave()  # the batch before, of which the asker had enough
+        self.by = asker
+        self.expect(0 < request.outputs <= MOST_OUTPUTS, f"a model cannot have {request.outputs} outputs")
+        assert site.clerk is not None
         folder = site.clerk.folder(request.run)
         self.expect(request.number in numbers(RunDirectory(folder)), f"it has no checkpoint {request.number} of it")
         known, columns = self.table.now(RunDirectory(folder).fitted(site.own.name, json.loads))
         if request.digests is None:
-            wanted, told = site.common_ids(), None
+            wanted, told = site.common_ids(asker), None
             self.expect(wanted is not None, "it was given no ids, and no alignment found any")
             assert wanted is not None
             self.expect(bool(np.isin(wanted, known).all()), "its table has changed since ids were compared; ask again")
@@ -91,34 +99,40 @@ class Reader(Party):
             held = torch.tensor([place for place, row in enumerate(found) if row >= 0], dtype=torch.int64)
             told = self.outbox.release(held, HELD)
         if len(wanted):
-            part = Holdings(
-                {site.own.name: Holding(columns(wanted))}, wanted, {"predict": torch.arange(len(wanted))},
-                site.own.driver, Labels(site.own.driver, "classification"),
-            )  # fmt: skip
-            site.join(Member(site.own, part, request.outputs, folder, device=site.device, loaded=request.number))
+            site.answer(Asked(asker, wanted, columns(wanted), request.number, request.outputs), folder)
         return Looked(told)
 
     @serves
     def take(self, request: Take) -> Done:
         member, rows = self.site.member, request.rows.tensor.cpu()
-        self.expect(member is not None, "it holds no row that was asked for")
+        self.expect(member is not None and member.predicts, "it holds no row that was asked for")
         assert member is not None
+        assert member.asked is not None
+        self._by_the_same()
         known = len(member.holdings.ids)
         fits = rows.dtype == torch.int64 and rows.dim() == 1 and len(rows) > 0
         self.expect(fits and bool(((rows >= 0) & (rows < known)).all()), f"it has rows 0 to {known - 1}")
-        member.batches.splits = {"predict": rows}
+        with member.owner.undisturbed():
+            member.asked.splits = {"predict": rows}
         return Done()
 
     @serves
     def enough(self, request: Enough) -> Done:  # noqa: ARG002
+        if self.site.member is not None:
+            self._by_the_same()
         self.leave()
         return Done()
 
     def leave(self) -> None:
         """Account and ledger are written; another may begin."""
-        if self.site.member is not None:
-            self.site.member.settle_accounts()
+        member = self.site.member
+        if member is not None and member.predicts:
+            assert member.purse is not None
+            member.purse.settle()
             self.site.leave()
+
+    def _by_the_same(self) -> None:
+        self.expect(self.asker == self.by, f"it answers '{self.by}' now")
 
 
 class OwnRows:
@@ -162,10 +176,9 @@ def own_rows(own: Own, fitted: State) -> tuple[Strings, Columns]:
     from colonnade.datasets.table import read_table
 
     if own.settings.data.dataset is not None:
-        whole = own_holdings(own, None)
-        features, index = whole.parties[own.name].features, {one: at for at, one in enumerate(whole.ids.tolist())}
-        assert features is not None
-        return whole.ids, lambda ids: features[[index[one] for one in ids.tolist()]]
+        ids, features = _public(own)
+        index = {one: at for at, one in enumerate(ids.tolist())}
+        return ids, lambda ids: features[[index[one] for one in ids.tolist()]]
     prepared = Preprocessor.from_state(fitted["columns"])
     names = tuple(column["name"] for column in fitted["columns"]["columns"])
     table_file = own.settings.parties[own.name].table
@@ -174,7 +187,22 @@ def own_rows(own: Own, fitted: State) -> tuple[Strings, Columns]:
     return table.ids, lambda ids: prepared.transform(table.in_order(ids))
 
 
+def _public(own: Own) -> tuple[Strings, torch.Tensor]:
+    """All rows of a data set, with an organisation's part of the columns."""
+    if own.settings.label_owners:
+        several = shares.from_dataset(own.settings)
+        ids, held = several.ids, several.data_owners[own.name]
+    else:
+        whole = own_holdings(own, None)
+        ids, held = whole.ids, whole.parties[own.name]
+    assert held.features is not None
+    return ids, held.features
+
+
 def has_columns(own: Own, fitted: State) -> bool:
+    """Whether the organisation that asks brings columns itself: of several label owners, none does."""
+    if own.settings.label_owners:
+        return False
     public = own.settings.data.dataset is not None
     return own_holdings(own, None).parties[own.name].features is not None if public else "columns" in fitted
 

@@ -19,10 +19,10 @@ guesses ids; with `align = "private"` only what is common is learned.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from colonnade.federation.federation import Federation, Predictions
 from colonnade.federation.holdings import Holding, Holdings
 from colonnade.federation.patience import Patience
 from colonnade.federation.run_directory import RunDirectory, write_text
-from colonnade.federation.saves import Kept, newest_common, numbers
+from colonnade.federation.saves import Kept, marked, newest_common, numbers
 from colonnade.federation.settings import EngineSettings
 from colonnade.federation.site_reader import (
     ASKED_IDS,
@@ -57,6 +57,7 @@ from colonnade.transport.flare import Flare, Line
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from colonnade.federation.multi_site import MultiSite
     from colonnade.federation.site import Site
 
 WIDTHS = "widths.json"
@@ -100,28 +101,57 @@ class Rows:
         return torch.stack(away).all(0) if lenient else torch.stack(away).any(0)
 
 
+Predict = Callable[[list[str]], Predictions]
+
+
+class Part(Protocol):
+    """The asking organisation's own part of a run."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Who holds columns, in their order."""
+        ...
+
+    def open(self, rows: Rows) -> Predict:
+        """What predicts some of these rows, as the checkpoint has it. The others have looked for them."""
+        ...
+
+
 class Session:
-    """Of one run, at the organisation that drives. `engine` says how long it waits, where not as agreed."""
+    """Of one run, at the organisation that asks. `part` makes its own part of it, a `Driver` unless there are several
+    who hold labels; `engine` says how long it waits, where not as agreed."""
 
     def __init__(
-        self, site: Site, lines: Mapping[str, Line], run: str, *, engine: EngineSettings | None = None
+        self,
+        site: Site | MultiSite,
+        lines: Mapping[str, Line],
+        run: str,
+        *,
+        part: Callable[[Session], Part] | None = None,
+        engine: EngineSettings | None = None,
     ) -> None:
         self.site, self.own, self.run, self.lines = site, site.own, run, lines
         self.engine = engine or site.own.settings.engine
         self.local = replace(self.own.local, engine=self.engine)
         self.lenient = self.engine.on_missing in ("stale", "skip")
+        data = self.own.settings.data
+        self.private = data.align == "private" and data.dataset is None
+        assert site.clerk is not None
+        self.clerk = site.clerk
         self.folder = RunDirectory(site.clerk.folder(run))
-        carrier = Patience(self.engine, elsewhere=True).around(self._carrier())
-        names = [name for name in self.own.names if name in lines]
+        self.patience = Patience(self.engine, elsewhere=True)
+        carrier = self.patience.around(self.carrier())
+        names = [name for name in site.others if name in lines]
         self.there = Peers(self.own.name, names, carrier, site.clerk.ledger)
         self.met: set[str] = set()
         self._meet()
         asked = Peers(self.own.name, [name for name in self.there if name in self.met], carrier, site.clerk.ledger)
         kept = {self.own.name: numbers(self.folder)} | {name: one.numbers for name, one in asked.ask(Kept(run)).items()}
-        self.mark = next(mark for mark in self.folder.marks() if mark["number"] == newest_common(kept))
+        self.mark = marked(self.folder, newest_common(kept))
         self.fitted = self.folder.fitted(self.own.name, json.loads)
         self.encoder = Labels.from_state(self.fitted["labels"])
-        self.widths: dict[str, int] = json.loads((self.folder.path / WIDTHS).read_text(encoding="utf-8"))
+        self.part: Part = (part or Driver)(self)
+        self.names = list(self.part.names)
         self.own_rows = OwnRows(self.own)
         self._with_columns = has_columns(self.own, self.fitted)
 
@@ -145,7 +175,7 @@ class Session:
         """Ask each party which of these rows it holds; who does not answer holds none, where parties may be missing."""
         self._meet()
         rows.places = self._places(rows.ids, rows.holdings.loss.outputs)
-        for name in self.widths:
+        for name in self.names:
             if name != self.own.name:
                 mask = torch.ones(len(rows.ids), dtype=torch.bool)
                 mask[rows.places.get(name, torch.empty(0, dtype=torch.int64))] = False
@@ -155,15 +185,15 @@ class Session:
 
     def ask(self, rows: Rows, wanted: torch.Tensor | None = None) -> list[tuple[torch.Tensor, Predictions]]:
         """Predict rows that were looked for, or some of them; by who lacks them, with their places."""
-        federation = self._federation(rows)
+        predict = self.part.open(rows)
         wanted = torch.arange(len(rows.ids)) if wanted is None else wanted
         groups = rows.holdings.by_absence(wanted)
-        return [self._group(federation, rows, wanted[group], away) for group, away in groups]
+        return [self._group(predict, rows, wanted[group], away) for group, away in groups]
 
     def warm(self) -> None:
         """Everybody reads its table now, so that the first batch need not wait for it; no id is asked for."""
         none = self.own_part(np.array([], dtype=np.str_))
-        if self.site.id_owner is None:
+        if not self.private:
             with suppress(NoAnswer):  # who is slow goes on reading
                 self.look(none)
 
@@ -172,7 +202,8 @@ class Session:
         self.there.attempt({name: Enough() for name in self.there if name in self.met})
         self.site.keep_alignment(self.folder.path)
 
-    def _carrier(self, here: Transport | None = None) -> Flare:
+    def carrier(self, here: Transport | None = None) -> Flare:
+        """To everybody else; and, where it holds columns itself, to them."""
         own = [] if here is None else [self.own.name]
         return Flare(self.lines, here=here, own=own, device=self.site.device, deadline=self.engine.deadline)
 
@@ -195,9 +226,9 @@ class Session:
     def _places(self, ids: Strings, outputs: int) -> dict[str, torch.Tensor]:
         """Of each party the places in `ids` of the rows that it holds, in its own order of them."""
         number, present = self.mark["number"], [name for name in self.there if name in self.met]
-        if self.site.id_owner is None:
+        if not self.private:
             digests = np.frombuffer(b"".join(digests_of(self.own, ids)), dtype=np.uint8).reshape(len(ids), DIGEST)
-            asked = self.site.clerk.outbox.release(torch.from_numpy(digests.copy()), ASKED_IDS)
+            asked = self.clerk.outbox.release(torch.from_numpy(digests.copy()), ASKED_IDS)
             answers = self._asked({name: Look(self.run, number, outputs, asked) for name in present})
             return {name: _held(name, answer, len(ids)) for name, answer in answers.items()}
         places = {}
@@ -217,27 +248,12 @@ class Session:
         """Which of these a party holds, too: it learns these and no others."""
         seat = Seat.at(self.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
         mine = IdOwner(seat, Ids.of(self.own.name, [ids.tolist()]), AlignmentSettings())
-        align(mine, Peers(self.own.name, [name], self.there.transport, self.site.clerk.ledger))
+        align(mine, Peers(self.own.name, [name], self.there.transport, self.clerk.ledger))
         rows = mine.common_rows
         return torch.empty(0, dtype=torch.int64) if rows is None else torch.from_numpy(rows.astype(np.int64))
 
-    def _federation(self, rows: Rows) -> Federation:
-        """As this organisation's checkpoint has it, for these rows."""
-        train = self.local.train
-        agreed: dict[str, Any] = {"epochs": train.epochs, "seed": self.engine.seed, "reshuffle": train.reshuffle}
-        mark = Batches(rows.holdings.splits, batch_size=train.batch_size, **agreed).fingerprint()
-        cards = {k: roles.Card(width, len(rows.ids), mark) for k, width in self.widths.items() if k != self.own.name}
-
-        def reach(here: Transport) -> tuple[Transport, list[str]]:
-            return Introduced(self._carrier(here), cards), list(self.widths)
-
-        federation = Federation(self.local, rows.holdings, reach=reach)
-        self.folder.load(federation, self.mark)
-        self.folder.follow(federation)
-        return federation
-
     def _group(
-        self, federation: Federation, rows: Rows, group: torch.Tensor, away: Collection[str]
+        self, predict: Predict, rows: Rows, group: torch.Tensor, away: Collection[str]
     ) -> tuple[torch.Tensor, Predictions]:
         """The rows that the same parties hold."""
         takes = {}
@@ -245,10 +261,34 @@ class Session:
             if name not in away:
                 at = torch.full((len(rows.ids),), -1, dtype=torch.int64)
                 at[places] = torch.arange(len(places))
-                takes[name] = Take(federation.driver.outbox.release(at[group], ASKED_ROWS))
+                takes[name] = Take(self.clerk.outbox.release(at[group], ASKED_ROWS))
         for name in takes.keys() - self._asked(takes).keys():  # it would answer for other rows
             rows.holdings.away[name] = torch.ones(len(rows.ids), dtype=torch.bool)
-        return group, federation.predict(rows.ids[group.numpy()].tolist())
+        return group, predict(rows.ids[group.numpy()].tolist())
+
+
+class Driver:
+    """The one that holds the labels, perhaps columns too, and drives."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.widths: dict[str, int] = json.loads((session.folder.path / WIDTHS).read_text(encoding="utf-8"))
+        self.names = list(self.widths)
+
+    def open(self, rows: Rows) -> Predict:
+        session, settings, own = self.session, self.session.local, self.session.own.name
+        train, seed = settings.train, settings.engine.seed
+        agreed: dict[str, Any] = {"epochs": train.epochs, "seed": seed, "reshuffle": train.reshuffle}
+        mark = Batches(rows.holdings.splits, batch_size=train.batch_size, **agreed).fingerprint()
+        cards = {k: roles.Card(width, len(rows.ids), mark) for k, width in self.widths.items() if k != own}
+
+        def reach(here: Transport) -> tuple[Transport, list[str]]:
+            return Introduced(session.carrier(here), cards), self.names
+
+        federation = Federation(settings, rows.holdings, reach=reach)
+        session.folder.load(federation, session.mark)
+        session.folder.follow(federation)
+        return federation.predict
 
 
 def keep_widths(run: Path, federation: Federation) -> None:

@@ -33,4 +33,5 @@ def beside(h: Mapping[str, Tensor], widths: Mapping[str, int]) -> Tensor:
 
 def norms(stacked: Tensor, widths: Mapping[str, int]) -> dict[str, float]:
     """The Frobenius norm of each party's block."""
-    return {party: float(block.norm()) for party, block in zip(widths, blocks(stacked, widths.values()), strict=True)}
+    parts = blocks(stacked.detach(), widths.values())
+    return {party: float(block.norm()) for party, block in zip(widths, parts, strict=True)}

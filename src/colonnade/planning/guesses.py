@@ -16,6 +16,9 @@ LABEL_NAME = re.compile(
     re.I,
 )
 
+MANY = 50
+"""A column of text becomes at most so many numbers a row; beyond, its rare values share one."""
+
 
 @dataclass(frozen=True)
 class Overlap:
@@ -124,13 +127,22 @@ def left_out(table: Seen, id_column: str, label: str) -> dict[str, str]:
 
 
 def categories(table: Seen, id_column: str, label: str) -> dict[str, str]:
-    """Columns of numbers that a few cells turn into categories."""
-    return {
-        name: f"has {column.odd:,} cells that are no numbers, so that all its numbers are taken for categories. "
-        "Leave these cells empty to make it a number."
-        for name, column in table.columns.items()
-        if column.nearly_numeric and name not in (id_column, label) and column.distinct > 2
-    }
+    """Columns that are taken for categories where their owner may have meant something else, and what to do."""
+    found = {}
+    for name, column in table.columns.items():
+        if name in (id_column, label):
+            continue
+        if column.nearly_numeric and column.distinct > 2:
+            found[name] = (
+                f"has {column.odd:,} cells that are no numbers, so that all its numbers are taken for categories. "
+                "Leave these cells empty to make it a number."
+            )
+        elif not column.numeric and column.distinct > MANY and not column.identifies:
+            found[name] = (
+                f"has {column.distinct:,} different texts, and all but the {MANY - 1} most frequent will be one "
+                "category. If it is a date, write it as a number, such as days since a fixed day; or leave it out."
+            )
+    return found
 
 
 def batch_size(rows: int) -> int:

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
+from colonnade.core.chance import Source, uniform
 from colonnade.core.release import DpEvent
 from colonnade.errors import ConfigError
 from colonnade.privacy.gaussian import rows_of
@@ -53,13 +55,22 @@ class Binomial:
         """(low, step, count): what is released lies on low + i * step, i in 0 .. count-1, so a codec can pack it."""
         return self.low - self.step * self.trials * self.p, self.step, self.levels + self.trials
 
-    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
         low, step, _ = self.grid
         exact = torch.nan_to_num(tensor.detach().double(), nan=self.low)
         level = ((exact.clamp(self.low, self.high) - self.low) / self.step).round()
-        chance = torch.full(tensor.shape, self.p, dtype=torch.float64, device=generator.device)
-        noise = torch.binomial(torch.full_like(chance, self.trials), chance, generator=generator)
+        drawn = uniform(tensor.shape, source)
+        noise = torch.searchsorted(_up_to(self.trials, self.p).to(drawn.device), drawn)
         released = (low + step * (level + noise.to(tensor.device))).to(tensor.dtype)
         parameters = {"levels": self.levels, "trials": self.trials, "p": self.p}
         coordinates = rows_of(tensor).shape[1]
         return released, DpEvent(KIND, {k: float(v) for k, v in {**parameters, "coordinates": coordinates}.items()})
+
+
+@lru_cache(maxsize=64)
+def _up_to(trials: int, p: float) -> Tensor:
+    """P(Bin(N, p) <= i) for i < N: how many of them lie below a uniform number is such a Bin(N, p)."""
+    i = torch.arange(trials + 1, dtype=torch.float64)
+    ways = math.lgamma(trials + 1) - torch.lgamma(i + 1) - torch.lgamma(trials - i + 1)
+    chance = (ways + i * math.log(p) + (trials - i) * math.log1p(-p)).exp()
+    return (chance.cumsum(0) / chance.sum())[:-1].contiguous()

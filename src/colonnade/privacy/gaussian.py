@@ -1,6 +1,7 @@
 """The Gaussian mechanism of VIM (arXiv:2207.10226, Section 4): every row clipped to C, plus N(0, sigma^2 C^2).
 
-A row is everything behind the first axis: an embedding, or a feature map of one picture.
+A row is everything behind the first axis: an embedding, or a feature map of one picture. What leaves is rounded, so
+that the last bits of the sum do not tell which row was in it: not every number can be drawn as noise.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
+from colonnade.core.chance import Source, normal
 from colonnade.core.release import NON_PRIVATE, DpEvent
 from colonnade.errors import ConfigError
 
 KIND = "gaussian"
+FINENESS = 18
+"""Values leave as multiples of 2^-18 of the noise's size, to a power of two: float32 holds these exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +36,15 @@ class Gaussian:
         if self.sigma and math.isinf(self.clip):
             raise ConfigError(f"gaussian.clip must be finite when there is noise; found inf with sigma {self.sigma!r}.")
 
-    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
         clipped = self.bounded(tensor)
         if not self.sigma:
             return clipped, NON_PRIVATE
-        noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device=generator.device)
+        scale = self.sigma * self.clip
+        noisy = clipped.double() + scale * normal(tensor.shape, source).to(tensor.device)
+        step = 2.0 ** (math.floor(math.log2(scale)) - FINENESS)
         event = DpEvent(KIND, {"noise_multiplier": float(self.sigma), "clip": float(self.clip)})
-        return clipped + self.sigma * self.clip * noise.to(tensor.device), event
+        return (noisy / step).round().mul(step).to(tensor.dtype), event
 
     def bounded(self, tensor: Tensor) -> Tensor:
         return tensor if math.isinf(self.clip) else clip_rows(tensor, self.clip)
@@ -48,7 +54,7 @@ def clip_rows(tensor: Tensor, clip: float) -> Tensor:
     """Every row scaled down to an L2 norm of at most `clip`. What is not a number would tell on its row, and is 0."""
     finite = torch.nan_to_num(tensor, nan=0.0, posinf=0.0, neginf=0.0)
     norms = rows_of(finite).norm(dim=1)
-    scale = clip / norms.clamp_min(clip)
+    scale = torch.full_like(norms, clip) / norms.clamp_min(clip)
     clipped: Tensor = finite * scale.reshape([-1] + [1] * (tensor.dim() - 1))
     return clipped
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
+from colonnade.core.chance import Source
 from colonnade.core.release import PUBLIC, DpEvent
 from colonnade.privacy.gaussian import Gaussian
 
@@ -25,8 +26,8 @@ class NoiseOnly:
     def __post_init__(self) -> None:
         Gaussian(self.clip, self.sigma)  # refuses what makes no sense
 
-    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:
-        noise, _ = Gaussian(self.clip, self.sigma).apply(torch.zeros_like(tensor), generator)
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
+        noise, _ = Gaussian(self.clip, self.sigma).apply(torch.zeros_like(tensor), source)
         return noise, PUBLIC
 
     def bounded(self, tensor: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
+from colonnade.core.chance import Source, uniform
 from colonnade.core.release import DpEvent
 from colonnade.errors import ConfigError
 
@@ -37,10 +38,9 @@ class RandomizedResponse:
         """The chance that a label stays."""
         return 1 / (1 + (self.classes - 1) * math.exp(-self.epsilon))
 
-    def apply(self, tensor: Tensor, generator: Generator) -> tuple[Tensor, DpEvent]:
-        device = generator.device
-        stays = torch.rand(tensor.shape, generator=generator, dtype=torch.float64, device=device) < self.keep
-        other = torch.randint(1, self.classes, tensor.shape, generator=generator, device=device)
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
+        stays = uniform(tensor.shape, source) < self.keep
+        other = 1 + (uniform(tensor.shape, source) * (self.classes - 1)).long()
         moved = (tensor + other.to(tensor.device)) % self.classes
         event = DpEvent(KIND, {"epsilon": float(self.epsilon), "classes": float(self.classes)})
         return torch.where(stays.to(tensor.device), tensor, moved), event

@@ -32,7 +32,8 @@ HIDDEN = "who does not know the batches"
 READER = "the label owner"
 KNOWN = f"who knows the batches: {READER}"
 THROUGH = f"{READER}, also through the local model"
-OWN = "the row's own releases, with the local model taken as given"
+OWN = "the row's own releases, with the local model and the scaling learned from training rows taken as given"
+AGAIN = "of this run; every new run draws the labels again and adds its epsilon"
 INDEPENDENT = "as if every batch were drawn anew; training alone"
 
 
@@ -83,13 +84,21 @@ def nothing(party: str, protects: str, releases: Mapping[str, DpEvent], why: str
     return Guarantee(party, protects, told, (Statement("anybody", "any", "-", None, 0.0, why),))
 
 
-def for_labels(party: str, event: DpEvent, releases: Iterable[str]) -> Guarantee:
-    """Label-DP of labels that were drawn once; what is sent afterwards follows from the draw."""
+def for_labels(party: str, event: DpEvent, releases: Iterable[str], owners: int = 1) -> Guarantee:
+    """Label-DP of labels that were drawn once; what is sent afterwards follows from the draw.
+
+    Each of several label `owners` that may know one row draws by itself, so that their epsilons add up."""
     epsilon = event.parameters["epsilon"]
     note = "label-DP of the training rows, pure; says nothing about columns"
+    if owners > 1:
+        note = (
+            f"{note}; each label owner draws by itself, so it is up to n x epsilon for a row that n label owners know, "
+            f"here up to {owners}"
+        )
     statement = Statement("anybody", "one row's label replaced", "randomized response", epsilon, 0.0, note)
     drawn = Release("labels", describe(event), 1)
-    return Guarantee(party, "labels", (drawn,), (statement,), notes=(f"covers {', '.join(releases) or 'predictions'}",))
+    notes = (f"covers {', '.join(releases) or 'predictions'}", AGAIN)
+    return Guarantee(party, "labels", (drawn,), (statement,), notes=notes)
 
 
 def for_columns(party: str, account: Account, *, seeded: bool = False, reader: str = READER) -> Guarantee:

@@ -18,6 +18,8 @@ WIDTH, HEIGHT = 480, 270
 LEFT, RIGHT, BOTTOM = 58, 16, 46
 COLOURS = 8
 """figure.css has s1 to s8, which differ in colour and in dashes."""
+FONT, NARROW, WIDE = 16, "fijlrt.,:;|'!() -", "mwMW%@…"
+"""Letters in pixels as page.css has them on a phone, and which are much less or more wide than others."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +91,14 @@ def _legend(names: Sequence[str]) -> tuple[list[Html], int]:
     """One entry per line, in as many rows as they need, and where the chart begins below them."""
     found, x, y = [], LEFT, 34
     for at, name in enumerate(names):
-        shown = clipped(name, 30)
-        wide = 34 + 7.6 * len(shown)
+        shown = clipped(name, WIDTH - LEFT - RIGHT - 34)
+        wide = 34 + width_of(shown)
         if x > LEFT and x + wide > WIDTH - RIGHT:
             x, y = LEFT, y + 19
         mark = [
             h("rect", x=x - 2, y=y - 13, width=wide - 6, height=18, class_="hit"),
             h("line", x1=x, y1=y - 4, x2=x + 22, y2=y - 4, class_=f"s{at % COLOURS + 1}"),
-            h("text", shown, x=x + 28, y=y),
+            h("text", shown, h("title", name), x=x + 28, y=y),
         ]
         found.append(h("g", mark, data_series=at))
         x += int(wide) + 8
@@ -148,5 +150,15 @@ def _short(values: Sequence[float | None]) -> list[float | None]:
     return [float(f"{value:.7g}") if value is not None and _known(value) else None for value in values]
 
 
-def clipped(name: str, most: int) -> str:
-    return name if len(name) <= most else name[: most - 1] + "…"
+def width_of(text: str) -> float:
+    """About how wide it is where it is widest: on a phone, whose letters are larger."""
+    return sum(FONT * (0.3 if c in NARROW else 0.9 if c in WIDE or ord(c) > 0x2E7F else 0.58) for c in text)
+
+
+def clipped(name: str, room: float) -> str:
+    """In so much room: of a long name its beginning and its end, since names that begin alike often end differently."""
+    kept, shown = len(name), name
+    while width_of(shown) > room and kept > 2:
+        kept -= 1
+        shown = f"{name[: (kept + 1) // 2]}…{name[len(name) - kept // 2 :]}"
+    return shown

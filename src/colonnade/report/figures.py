@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from colonnade.report.chart import Figure, Series, lines
+from colonnade.report.chart import Figure, Series, clipped, lines
 from colonnade.report.facts import Facts
 from colonnade.report.rows import Row, bars, points
 from colonnade.report.streams import streams
@@ -19,6 +19,10 @@ MEASURES = {
     "noise": "lost with noise on its columns",
     "left_out": "lost when trained without it",
 }
+
+
+NAME = 84
+"""Pixels for each of two names, beside what one did to the other."""
 
 
 def figures(facts: Facts) -> dict[str, Figure]:
@@ -188,9 +192,10 @@ def attacks(facts: Facts) -> Figure | None:
         return None
     rows = []
     for one in found:
-        label = f"{one['attacker']} on {one['victim']}: {one['attack']}, {one['moment']}"
+        by, on, what = one["attacker"], one["victim"], f"{one['attack']}, {one['moment']}"
+        label = f"{clipped(by, NAME)} on {clipped(on, NAME)}: {what}"
         shown = f"{one['score']:.3f}"
-        tip = f"{label}: {one['metric']} {shown}; without an attack {one['baseline']:.3f}"
+        tip = f"{by} on {on}: {what}: {one['metric']} {shown}; without an attack {one['baseline']:.3f}"
         kind = "s7" if one.get("crossed") else "s1"
         rows.append(
             Row(

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 LONG = 26
 """Letters from which on a cell wraps rather than crowds its neighbours."""
-VOID = {"br", "img", "input", "meta", "hr", "line", "rect", "path", "circle"}
+VOID = {"br", "wbr", "img", "input", "meta", "hr", "line", "rect", "path", "circle"}
 
 
 class Html(str):
@@ -72,6 +73,13 @@ def _long(shown: Content) -> bool:
     return isinstance(shown, str) and not isinstance(shown, Html) and len(shown) > LONG
 
 
+def _breakable(shown: Content) -> Content:
+    """A name of a party has no spaces, so that a long one may go on in a new line after _ or -."""
+    if not _long(shown) or all(len(word) <= LONG for word in shown.split()):
+        return shown
+    return [part for piece in re.split(r"(?<=[_-])(?=\w)", shown) for part in (h("wbr"), piece)][1:]
+
+
 def table(caption: Content, headings: Sequence[Content], rows: Iterable[Sequence[Content]], **attributes: Any) -> Html:
     """A sortable table; its first column names the rows. Where it is too wide, it scrolls and the page does not."""
     lines = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
@@ -85,7 +93,7 @@ def table(caption: Content, headings: Sequence[Content], rows: Iterable[Sequence
             [
                 h(
                     "th" if at == 0 else "td",
-                    cell.shown,
+                    _breakable(cell.shown),
                     scope="row" if at == 0 else None,
                     class_="n" if cell.number else "words" if _long(cell.shown) else None,
                     data_key=cell.key,

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from colonnade.report.chart import WIDTH, Figure, _place, _svg, clipped
+from colonnade.report.chart import WIDTH, Figure, _place, _svg, clipped, width_of
 from colonnade.report.html import Html, h
 from colonnade.report.scale import around, ticks, written
 
-LABEL, VALUE = 140, 76
+LABEL, WIDEST, VALUE = 140, 200, 76
+"""Beside the bars there is room for labels from 140 pixels to 200; longer ones stand above them."""
 ROW, PAIR, TALL = 30, 24, 44
 Place = tuple[tuple[float, float], float, float]
 """An axis, and where on the page it begins and how long it is."""
@@ -62,13 +63,15 @@ def _chart(
     above: bool = False,
 ) -> Figure:
     top = 30 if legend else 10
-    left = 6 if above else LABEL
+    widest = max((width_of(row.label) for row in rows), default=0.0) + 10
+    over = above or widest > WIDEST
+    left = 6 if over else max(LABEL, round(widest))
     place = axis, left, WIDTH - left - VALUE
     drawn, y, before = [], top, ""
     for row in rows:
         named = above or row.label != before
-        y += TALL if above else ROW if named else PAIR
-        drawn.append(_row(row, place, y - 15, bar, above=above, named=named))
+        y += (TALL if over else ROW) if named else PAIR
+        drawn.append(_row(row, place, y - 15, bar, above=over, named=named))
         before = row.label
     bottom = y + 4
     grid = []
@@ -92,8 +95,8 @@ def _row(row: Row, place: Place, y: float, bar: bool, *, above: bool, named: boo
     zero, end = _place(0.0, *place), _place(row.value, *place)
     parts: list[Html] = []
     if named:
-        at = {"x": 6, "y": y - 13} if above else {"x": LABEL - 10, "y": y + 4, "text_anchor": "end"}
-        words = clipped(row.label, 62 if above else 20)
+        at = {"x": 6, "y": y - 13} if above else {"x": place[1] - 10, "y": y + 4, "text_anchor": "end"}
+        words = clipped(row.label, WIDTH - 10 if above else place[1] - 10)
         parts.append(h("text", words, h("title", row.label), class_="label", **at))
     if bar:
         size = {"x": min(zero, end), "width": max(round(abs(end - zero), 2), 1)}

@@ -78,7 +78,7 @@ def _end(party: str, place: tuple[float, float], count: int, side: str) -> Html:
         h("rect", x=x, y=round(place[0], 1), width=4, height=round(max(place[1], 1.5), 1), class_="edge"),
         h(
             "text",
-            clipped(party, 16),
+            clipped(party, EDGE - 8),
             h("title", party),
             x=text,
             y=round(middle - 3, 1),

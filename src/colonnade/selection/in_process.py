@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from torch import Generator
 
-from colonnade.core import Batches, Party, Peers, Seat, Transport
+from colonnade.core import Batches, Party, Peers, Request, Seat, Transport
 from colonnade.core.checks import did_you_mean, from_mapping
 from colonnade.core.party import seed_for
+from colonnade.encryption.key_server import AskPublicKey
 from colonnade.errors import ConfigError
 from colonnade.selection.aggregation import AggregationServer
 from colonnade.selection.brute_force import brute_force
@@ -24,7 +25,7 @@ from colonnade.selection.lasso import lasso
 from colonnade.selection.leader import Leader, Watch
 from colonnade.selection.learned import by_information
 from colonnade.selection.leave_one_out import leave_one_out
-from colonnade.selection.participant import Participant
+from colonnade.selection.participant import Join, Participant, Prepare
 from colonnade.selection.result import Cost, Selection, ranked
 from colonnade.selection.settings import SelectionSettings
 from colonnade.selection.sorting import KeyServer, Sorter
@@ -70,6 +71,13 @@ class Meeting:
             self.sorters += [party.make_keys(settings.scheme, len(features)) for party in self.participants.values()]
         inner = InProcess(parties, through_bytes=through_bytes)
         self.recording = Recording(inner) if record else None
+        # the seed of the shuffle and the keys to encrypt for come from the leader alone: not from whoever adds up
+        leaders: dict[type[Request[Any]], frozenset[str]] = dict.fromkeys(
+            (Join, Prepare, AskPublicKey), frozenset({leader})
+        )
+        for party in parties.values():
+            party.serves_for, party.reserved = frozenset({SERVER}), leaders
+        self.server.serves_for = frozenset({leader})
         readers = {"key_server": [KEYS], "participants": list(features), "leader": []}
         self._meet(self.recording or inner, readers[settings.decryptor])
         if self.leader.sorter is not None:

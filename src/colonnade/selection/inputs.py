@@ -16,12 +16,14 @@ from colonnade.selection.knn_mi import Numbers, Whole
 from colonnade.selection.settings import SelectionSettings
 
 Array = Tensor | NDArray[Any]
+LARGEST = 1e150
+"""Of a value: squares of larger ones, summed over rows, are no numbers any more."""
 
 
 def as_columns(name: str, values: Array, rows: Whole | None) -> Numbers:
     """A participant's columns, [N, F]; one dimension is one column."""
     found = np.asarray(values.detach().cpu().numpy() if isinstance(values, Tensor) else values)
-    numbers = np.issubdtype(found.dtype, np.number) or found.dtype == bool
+    numbers = found.dtype.kind in "fiub"
     if found.ndim not in (1, 2) or 0 in found.shape or not numbers:
         raise DataError(
             f"'{name}' must give numbers as [rows, columns], at least one of each; found {found.dtype} "
@@ -29,8 +31,11 @@ def as_columns(name: str, values: Array, rows: Whole | None) -> Numbers:
         )
     found = found.astype(np.float64).reshape(len(found), -1)
     found = found if rows is None else found[rows]
-    if not np.isfinite(found).all():
-        raise DataError(f"'{name}' has cells that are no finite numbers, which have no distance. Fill them first.")
+    if not (np.abs(found) <= LARGEST).all():
+        raise DataError(
+            f"'{name}' has cells that are no finite numbers, or beyond {LARGEST:g}, which have no distance. Fill or "
+            "rescale them first."
+        )
     return found
 
 
@@ -42,8 +47,8 @@ def as_labels(owner: str, labels: Array, rows: Whole | None, settings: Selection
         raise DataError(f"'{owner}' must give one label for each row; found the shape {list(found.shape)}.")
     found = found if rows is None else found[rows]
     floats = np.issubdtype(found.dtype, np.floating)
-    if floats and not np.isfinite(found).all():
-        raise DataError(f"'{owner}' has labels that are no finite numbers. Leave these rows out.")
+    if floats and not (np.abs(found.astype(np.float64)) <= LARGEST).all():
+        raise DataError(f"'{owner}' has labels that are no finite numbers, or beyond {LARGEST:g}. Leave them out.")
     chosen = settings.settled(numbers=bool(floats and (found != np.round(found)).any()))
     if (chosen.bins or chosen.estimator == "kraskov") and not np.issubdtype(found.dtype, np.number):
         raise ConfigError(
@@ -57,7 +62,10 @@ def as_labels(owner: str, labels: Array, rows: Whole | None, settings: Selection
             raise ConfigError(f"bins cuts labels that are numbers into 2 or more; found {chosen.bins}.")
         inner = np.quantile(found, np.arange(1, chosen.bins) / chosen.bins)
         return np.searchsorted(inner, found, side="right").astype(np.int64)
-    return np.unique(found, return_inverse=True)[1].astype(np.int64)
+    try:
+        return np.unique(found, return_inverse=True)[1].astype(np.int64)
+    except TypeError:
+        raise DataError(f"'{owner}' has labels of several types, or none in some rows. Make them all text.") from None
 
 
 def check_parties(

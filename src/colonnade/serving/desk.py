@@ -123,14 +123,18 @@ class Desk:
                     late.answer.set_exception(Busy(f"It was not answered within {self.patience:g} seconds."))
 
     def _answer(self, requests: list[Waiting]) -> None:
-        kept = self._from_memory(one for request in requests for one in request.ids)
+        """Each request gets its rows or an error, whatever happens: nobody else answers, so the desk must go on."""
         try:
-            new = _new(requests, kept)
-            lost = self.source.lacking(new) if new else set()
+            self._answer_whole(requests)
         except Exception as error:
             for request in requests:
-                request.answer.set_exception(error)
-            return
+                if not request.answer.done():
+                    request.answer.set_exception(error)
+
+    def _answer_whole(self, requests: list[Waiting]) -> None:
+        kept = self._from_memory(one for request in requests for one in request.ids)
+        new = _new(requests, kept)
+        lost = self.source.lacking(new) if new else set()
         whole = []
         for request in requests:
             if unknown := sum(one in lost for one in request.ids):
@@ -141,13 +145,11 @@ class Desk:
         new = _new(whole, kept)
         try:
             found = self._ask(new) if new else {}
-        except Exception as error:
-            if isinstance(error, BudgetExhausted) and len(whole) > 1:  # one row's refusal is not the others'
-                for request in whole:
-                    self._answer([request])
-                return
-            for request in whole:
-                request.answer.set_exception(error)
+        except BudgetExhausted:
+            if len(whole) < 2:
+                raise
+            for request in whole:  # one row's refusal is not the others'
+                self._answer([request])
             return
         for request in whole:
             self._resolve(request, kept | found, kept)

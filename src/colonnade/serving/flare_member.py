@@ -11,6 +11,7 @@ import threading
 from nvflare.collab import collab
 
 from colonnade.federation.flare_members import Member
+from colonnade.federation.multi_site import MultiSite
 from colonnade.federation.site import Site
 from colonnade.serving.site_service import serve_at
 from colonnade.transport.flare import Line
@@ -37,8 +38,8 @@ class ServingMember:
         self.ending.set()
         self.member.leave(LEFT)
 
-    def serve(self, site: Site, lines: dict[str, Line], run: str) -> None:
-        serve_at(site, lines, run, self.ending.is_set)
+    def serve(self, site: Site | MultiSite, lines: dict[str, Line], run: str, model: str) -> None:
+        serve_at(site, lines, run, self.ending.is_set, model=model)
 
 
 for _name, _mark in (("start", collab.init), ("call", collab.publish), ("end", collab.final)):

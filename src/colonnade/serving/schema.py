@@ -4,7 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
-Id = Annotated[StrictStr, Field(min_length=1, max_length=256)] | StrictInt
+Id = Annotated[StrictStr, Field(min_length=1, max_length=256, pattern=r"^[^\x00]+$")] | StrictInt
+"""Without NUL: arrays of text drop it at an end, so "17" and "17" with NULs would be the same row."""
 
 
 class Asked(BaseModel):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from colonnade.errors import ConfigError
 from colonnade.federation.flare import ANSWERS
+from colonnade.federation.multi_site import MultiSite
 from colonnade.federation.party_file import OWN
 from colonnade.federation.run_directory import write_text
 from colonnade.federation.site import Site
@@ -28,9 +29,12 @@ GRACE = 6
 """Seconds for requests under way: FLARE gives an aborted job ten."""
 
 
-def serve_at(site: Site, lines: Mapping[str, Line], run: str, over: Callable[[], bool]) -> None:
-    """Answer until it is over, or until the file that says where is removed; then finish what is under way."""
-    site.check_drives(run)
+def serve_at(
+    site: Site | MultiSite, lines: Mapping[str, Line], run: str, over: Callable[[], bool], *, model: str = ""
+) -> None:
+    """Answer until it is over, or until the file that says where is removed; then finish what is under way. Of several
+    label owners one answers, with one `model` of its two."""
+    site.check_asks(run)
     own = site.own.serve
     if own is None:
         raise ConfigError(
@@ -41,7 +45,7 @@ def serve_at(site: Site, lines: Mapping[str, Line], run: str, over: Callable[[],
     token = None if own.token_file is None else token_in(Path(own.token_file), "[serve] token_file")
     check_reach(own.host, token, f'[serve] host = "{own.host}"', 'set token_file = "token.txt" under [serve]')
     with listen(own.host, own.port, f"[serve] host = {own.host!r}, port = {own.port}") as listener:
-        source = SiteSource(site, lines, run)
+        source = SiteSource(site, lines, run, model=model)
         desk = Desk(source, window=own.window / 1000, cache=own.cache)
         answers, url = source.session.folder.path / ANSWERS, url_of(listener)
         log.info("%s predicts with %s at %s", source.label_owner, ", ".join(source.parties), url)

@@ -9,11 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 
 from colonnade.errors import NoAnswer
+from colonnade.federation.multi_predict import Asking
+from colonnade.federation.multi_site import MultiSite
 from colonnade.federation.settings import EngineSettings
 from colonnade.federation.site import Site
 from colonnade.federation.site_reader import Look, written
@@ -26,13 +29,14 @@ LONGEST = 10.0
 
 
 class SiteSource:
-    """Of one run, at the site that drives."""
+    """Of one run, at the site that drives; of several label owners, at one of them, with one `model` of its two."""
 
     failed: str | None = None  # a table that cannot be read is told in the site's log
 
-    def __init__(self, site: Site, lines: Mapping[str, Line], run: str) -> None:
+    def __init__(self, site: Site | MultiSite, lines: Mapping[str, Line], run: str, *, model: str = "") -> None:
         self.settings, self.site = site.own.settings, site
-        self.session = Session(site, lines, run, engine=hurried(site.own.settings.engine))
+        part = partial(Asking, model=model or "aggregated") if isinstance(site, MultiSite) else None
+        self.session = Session(site, lines, run, part=part, engine=hurried(site.own.settings.engine))
         self.session.warm()
         self.federation: object = written(site.own)
         self._looked: Rows | None = None
@@ -47,7 +51,7 @@ class SiteSource:
     @property
     def parties(self) -> list[str]:
         """Who is asked."""
-        return list(self.session.widths)
+        return self.session.names
 
     def lacking(self, ids: Sequence[str]) -> set[str]:
         """Those that cannot be predicted. What this organisation itself lacks is asked of nobody, where it must hold

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from colonnade.errors import ColonnadeError
 from colonnade.federation import Federation, MultiFederation, Predictions, Settings, load
 from colonnade.federation.holdings import Index
 from colonnade.federation.run_directory import MARK, RunDirectory
@@ -139,7 +138,7 @@ class Source:
         self._seen = files
         try:
             self._use(self._load())
-        except ColonnadeError as error:
+        except Exception as error:  # whatever a half-written file does: the next change is looked at, too
             self.failed = type(error).__name__
             log.warning("a file changed and cannot be used (%s); what was loaded before is still in use", self.failed)
             return False

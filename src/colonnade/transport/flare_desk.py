@@ -113,6 +113,8 @@ class Desk:
             return self._one(caller, self._transfers[caller], data)
         except WireError as error:
             return self._failed(error, caller, None, 0)
+        except Exception as error:  # no memory, no disk: what carries calls would tell the caller all of it
+            return ANSWER + wire.encode(Envelope(self.owner, 0, failure_of(error, self.owner, None)))
 
     def _one(self, caller: str, known: Transfers, data: bytes) -> bytes:
         if len(data) < HEAD.size:
@@ -152,11 +154,16 @@ class Desk:
             self._note(caller, str(error))
             reply = failure_of(error, self.owner, request)
         except Exception as error:
-            cause = error.__cause__ if isinstance(error, PartyError) else error
-            if isinstance(cause, (InputError, CheckpointError)):  # what whoever runs this organisation must put right
-                log.error("%s: %s", self.owner, cause)
+            self._tell(error)
             reply = failure_of(error, self.owner, request)
         return wire.buffers(Envelope(self.owner, number, reply))
+
+    def _tell(self, error: Exception) -> None:
+        """What whoever runs this organisation must put right. Its cause is kept nowhere: with it lives what had failed
+        to begin, such as a lock."""
+        cause = error.__cause__ if isinstance(error, PartyError) else error
+        if isinstance(cause, (InputError, CheckpointError)):
+            log.error("%s: %s", self.owner, str(cause))
 
     def _failed(self, error: ColonnadeError, caller: str, request: Message | None, number: int) -> bytes:
         self._note(caller, str(error))
@@ -165,4 +172,7 @@ class Desk:
     def _note(self, caller: str, why: str) -> None:
         log.warning("%s: refused a call of %.80r: %s", self.owner, caller, why)
         if self.refused is not None:
-            self.refused(caller, why)
+            try:
+                self.refused(caller, why)
+            except OSError as error:
+                log.error("%s: what it refused cannot be written down: %s", self.owner, error.strerror)
