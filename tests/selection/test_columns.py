@@ -56,3 +56,11 @@ def test_the_shuffle_is_the_seeds() -> None:
     assert (shuffled(50, 3) == shuffled(50, 3)).all()
     assert sorted(shuffled(50, 3)) == list(range(50))
     assert (shuffled(50, 3) != shuffled(50, 4)).any()
+
+
+def test_all_bits_of_a_seed_shuffle() -> None:
+    """So that nobody can try all orders."""
+    orders = [shuffled(500, 5 + (high << 32)) for high in range(3)]
+    assert all(sorted(order.tolist()) == list(range(500)) for order in orders)
+    assert len({tuple(order.tolist()) for order in orders}) == 3
+    assert (shuffled(500, 5) == orders[0]).all()
