@@ -51,7 +51,7 @@ def subjects() -> dict[str, Subject]:
     found["selection"] = Subject(parts, selecting.REVEALS)
     for name, module in (ALGORITHMS | NESTED).items():
         found[name] = Subject(tuple(_roles(module)), module.REVEALS, _modes(name, module))
-    found["machines"] = Subject((site.Clerk, site_reader.Reader), site_reader.REVEALS)
+    found["machines"] = Subject((site.SiteClerk, site_reader.Reader), site_reader.REVEALS)
     several = (multi_clerks.LabelClerk, multi_clerks.ColumnClerk, label_sets.Describer)
     found["machines_several"] = Subject(several, {})
     return found | {"key_server": Subject((key_server.KeyServer,), {"total": "the sum of all parties' values"})}

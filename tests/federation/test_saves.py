@@ -113,7 +113,9 @@ def test_a_disk_that_is_full_ends_the_run_though_who_is_away_would_not(tmp_path:
 
     def full(data: bytes, deadline: float) -> bytes:
         if b"saves.Save" in data:
-            (every["lab"].own.runs / "run" / "parties" / "lab" / "checkpoint-000002").write_text("in the way")
+            folder = every["lab"].own.runs / "run" / "parties" / "lab"
+            (folder / "checkpoint-000002").mkdir(exist_ok=True)
+            (folder / ".checkpoint-000002.old.tmp").write_text("in the way")
         return lab(data, deadline)
 
     with pytest.raises(PartyError, match=r"answering saves\.Save"):
