@@ -98,7 +98,7 @@ def test_what_sites_predict_is_what_one_process_predicts(run: Path) -> None:
     batches = [(f"{owner}:predict[0:4]", [4, 4]) for owner in LABELS for _ in range(2)]
     assert embeddings(run, "lab")[before:] == batches
     for name in ("lab", "north"):
-        words = (run / name / "runs" / "run" / "parties" / name / "alignment.jsonl").read_text()
+        words = (run / name / "runs" / "run" / "parties" / name / "ledger-after.jsonl").read_text()
         assert "asked_ids" not in words, "ids are compared privately"
         assert "P152" not in words
 

@@ -43,8 +43,8 @@ def test_organisations_train_what_one_process_would(tmp_path: Path) -> None:
         assert [folder.name for folder in (run / "parties").iterdir()] == [name]
         own = json.loads((run / "summary.json").read_text())
         assert (own["bytes"][name], own["parties"][name]) == (here["bytes"][name], here["parties"][name]), name
-        blinded = run / "parties" / name / "alignment.jsonl"
-        assert blinded.exists() == (name != SERVER), "what crossed to agree on rows is written down, too"
+        blinded = "blinded_ids" in (run / "parties" / name / "ledger.jsonl").read_text()
+        assert blinded == (name != SERVER), "what crossed to agree on rows is written down, too"
     one, other = checkpoint_of(tmp_path / "here"), saved(tmp_path, "run")
     assert one.keys() == other.keys()
     assert all(torch.equal(one[key], other[key]) for key in one)

@@ -133,7 +133,8 @@ WRONG: list[tuple[str, str]] = [
     ("[data]\nvalidation = -0.1", r"\[data\]: validation must be a fraction from 0 up to, not including, 1, or"),
     ('[data]\ntask = "ranking"', r'\[data\]: task must be one of "auto", "classification", "regression"; found'),
     ("[data]\nid = 3", r"\[data\]: id must be text; found 3\."),
-    ("[federation]\nseed = -1", r"\[federation\]: seed must be a whole number, 0 or more; found -1\."),
+    ("[federation]\nseed = -1", r"\[federation\]: seed must be a whole number, 0 or more, at most \d+; found -1\."),
+    (f"[federation]\nseed = {2**63}", r"\[federation\]: seed must be a whole number, 0 or more, at most \d+; found 9"),
     (
         '[federation]\nthreads = "some"',
         r'\[federation\]: threads must be one of "auto", "always", "never"; found \'some\'',

@@ -33,6 +33,12 @@ def saved(base: Path, run: str) -> dict[str, torch.Tensor]:
     return found
 
 
+def found(run: Path, party: str) -> list[tuple[str, str, str, int]]:
+    """What a ledger says of each tensor, but for what differs from run to run."""
+    lines = map(json.loads, (run / "parties" / party / "ledger.jsonl").read_text().splitlines())
+    return sorted((str(e["direction"]), str(e["batch"]), str(e["name"]), int(e["bytes"])) for e in lines)
+
+
 @pytest.mark.parametrize("align", ["exact", "private"])
 @pytest.mark.parametrize("settings", [quick(**ALONE), splitnn(**ALONE)], ids=["vimadmm", "splitnn"])
 def test_organisations_train_what_one_process_would(tmp_path: Path, settings: Tables, align: str) -> None:
@@ -47,8 +53,11 @@ def test_organisations_train_what_one_process_would(tmp_path: Path, settings: Ta
     there = every["clinic"].drive(lines_of("clinic", every), "run")
     assert there.summary["metrics"] == here.summary["metrics"]
     assert there.history[-1]["loss"] == here.history[-1]["loss"]
-    blinded = tmp_path / "lab" / "runs" / "run" / "parties" / "lab" / "alignment.jsonl"
-    assert blinded.exists() == (align == "private"), "what crossed to agree on rows is written down, too"
+    assert there.summary["bytes"]["clinic"] == here.summary["bytes"]["clinic"], "what agreed on rows is counted, too"
+    for name in ("clinic", "lab"):
+        noted, alone = (found(run, name) for run in (tmp_path / name / "runs" / "run", tmp_path / "here"))
+        assert noted == alone
+        assert ("align" in {batch for _, batch, _, _ in noted}) == (align == "private")
     one, other = checkpoint_of(tmp_path / "here"), saved(tmp_path, "run")
     assert one.keys() == other.keys()
     assert all(torch.equal(one[key], other[key]) for key in one)

@@ -72,7 +72,7 @@ def test_what_sites_predict_is_what_one_process_predicts(tmp_path: Path, align: 
     assert [(one["direction"], one["batch"], one["shape"]) for one in left if one["name"] == "embedding"] == [
         ("out", "predict[0:3]", [3, 4])
     ]
-    words = (tmp_path / "lab" / "runs" / "run" / "parties" / "lab" / "alignment.jsonl").read_text()
+    words = (tmp_path / "lab" / "runs" / "run" / "parties" / "lab" / "ledger-after.jsonl").read_text()
     assert ("asked_ids" in words) == (align == "exact"), "what crossed to find the rows is written down"
     assert "P083" not in words
     assert (run / "summary.json").exists()

@@ -49,6 +49,18 @@ def test_baselines_are_shown_with_their_means_and_intervals(noisy_facts: Facts) 
     assert dict(figures(several)["baselines"].rows)["together"] == "0.6250"
 
 
+def test_an_attack_between_long_names_says_who_and_what(noisy_facts: Facts) -> None:
+    assert noisy_facts.audit is not None
+    found = noisy_facts.audit["findings"][0]
+    long = {"attacker": "clinic_of_internal_medicine_and_cardiology", "victim": "laboratory_north_of_the_river"}
+    figure = figures(replace(noisy_facts, audit={"findings": [found, found | long]}))["attacks"]
+    first, second = (one.split("<title>")[0] for one in figure.svg.split('class="label"')[1:])
+    assert f"{found['attacker']} on {found['victim']}: {found['attack']}" in first
+    assert "clin" in second
+    assert "iver: " in second
+    assert f"{long['attacker']} on {long['victim']}: " in Page(figure.svg).values("data-tip")[1]
+
+
 def test_a_run_that_has_only_begun_has_no_figures() -> None:
     assert figures(Facts(name="x")) == {}
 

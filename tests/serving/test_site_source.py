@@ -85,7 +85,7 @@ def test_what_its_own_table_lacks_is_asked_of_nobody(tmp_path: Path) -> None:
     table = tmp_path / "all" / "clinic.csv"
     frame = pd.read_csv(table)
     frame[frame["patient"] != ids[0]].to_csv(table, index=False)
-    words = tmp_path / "lab" / "runs" / "run" / "parties" / "lab" / "alignment.jsonl"
+    words = tmp_path / "lab" / "runs" / "run" / "parties" / "lab" / "ledger-after.jsonl"
     before = words.read_text() if words.exists() else ""
     assert source.lacking([ids[0]]) == {ids[0]}
     source.close()

@@ -23,6 +23,8 @@ from colonnade.core.party import Party, Refused, Seat, serves
 from colonnade.core.release import DpEvent, Released, Rule
 
 BLINDED, RAISED, POSITIONS = "blinded_ids", "raised_points", "positions"
+ALIGN = "align"
+"""What ledgers call the batch of all that an alignment releases; it has no rows yet."""
 REVEALS = {
     BLINDED: "how many ids the owner has; which they are takes its secret (decisional Diffie-Hellman)",
     RAISED: "nothing more: another's points under one more secret, in a new order",
@@ -183,7 +185,7 @@ class IdOwner(Party):
     def blind(self, request: Blind) -> Points:
         self._expect_secret()
         chosen = self._order[self._part(request.start, request.count, len(self.ids))]
-        return Points(self.outbox.release(torch.from_numpy(self.ids.digests[chosen]), BLINDED))
+        return Points(self.outbox.release(torch.from_numpy(self.ids.digests[chosen]), BLINDED, ALIGN))
 
     @serves
     def raise_(self, request: Raise) -> Done:
@@ -221,7 +223,7 @@ class IdOwner(Party):
         part = known.points[self._part(request.start, request.count, known.total)]
         if request.start + request.count == known.total:
             known.points = None
-        return Points(self.outbox.release(torch.from_numpy(part), RAISED))
+        return Points(self.outbox.release(torch.from_numpy(part), RAISED, ALIGN))
 
     @serves
     def trace(self, request: Trace) -> Positions:
@@ -231,7 +233,7 @@ class IdOwner(Party):
             raise Refused(f"positions in the points of '{request.owner}' are traced once, after all were fetched")
         found = known.order[self._positions(request.positions, known.total)]
         known.traced = True
-        return Positions(self.outbox.release(torch.from_numpy(found.astype(np.int32)), POSITIONS))
+        return Positions(self.outbox.release(torch.from_numpy(found.astype(np.int32)), POSITIONS, ALIGN))
 
     @serves
     def learn(self, request: Learn) -> Done:

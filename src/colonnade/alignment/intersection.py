@@ -41,6 +41,7 @@ from numpy.typing import NDArray
 
 from colonnade.alignment import curve
 from colonnade.alignment.id_owner import (
+    ALIGN,
     POSITIONS,
     Agree,
     Blind,
@@ -221,7 +222,7 @@ class _Run:
 
     def _reveal(self, owner: str, positions: NDArray[np.int64]) -> None:
         """Back the way the list came, every party undoing its shuffle."""
-        released = self.driver.outbox.release(torch.from_numpy(positions.astype(np.int32)), POSITIONS)
+        released = self.driver.outbox.release(torch.from_numpy(positions.astype(np.int32)), POSITIONS, ALIGN)
         for turn in range(len(self.names) - 1, 0, -1):
             released = self._ask(self._at(owner, turn), Trace(owner, released)).positions
         self._ask(owner, Learn(released))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -51,6 +51,7 @@ class Ledger:
         self._path: Path | None = None  # where they were flushed to last
         self._most = MOST
         self._bytes: dict[tuple[Direction, str], int] = defaultdict(int)
+        self._carried: list[Entry] = []
 
     def write(self, direction: Literal["out", "in"], peer: str, message: Message) -> None:
         """Note each released tensor of a message that goes to, or came from, a peer."""
@@ -67,6 +68,24 @@ class Ledger:
             self._bytes[way, peer] += r.bytes
         if len(self.entries) >= self._most and self._path is not None:
             self.flush(self._path)
+
+    def carry(self, entries: Iterable[Entry]) -> None:
+        """Begin with what crossed before there was a run, while rows were agreed on. Until it is in a file it is not
+        forgotten: a run that goes on from a checkpoint has agreed on rows again, and adds it."""
+        self._carried = list(entries)
+        self._add(self._carried)
+
+    def take(self) -> list[Entry]:
+        """What waits here, to be carried on by another ledger of this owner's."""
+        taken, self.entries = self.entries, []
+        for entry in taken:
+            self._bytes[entry.direction, entry.peer] -= entry.bytes
+        return taken
+
+    def _add(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self.entries.append(entry)
+            self._bytes[entry.direction, entry.peer] += entry.bytes
 
     def total(self, direction: Direction, peer: str | None = None) -> int:
         """Bytes sent ("out"), received ("in") or kept inside ("own"), with one peer or with all."""
@@ -86,10 +105,13 @@ class Ledger:
             file.writelines(entry.to_json() + "\n" for entry in self.entries)
         self.written += len(self.entries)
         self.entries.clear()
+        self._carried = []
         self._path, self._most = path, self._most if path == self._path else MOST
 
     def follow(self, path: Path) -> None:
         """From here on every entry goes to the end of this file as it is written."""
+        if self.entries:
+            self.flush(path)
         self._path, self._most = path, 1
 
     def rewind(self, path: Path, state: dict[str, Any]) -> None:
@@ -110,6 +132,7 @@ class Ledger:
         self.written = int(state["position"])
         self._bytes.clear()
         self._bytes.update({(way, peer): n for way, peer, n in state["bytes"]})
+        self._add(self._carried)
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""

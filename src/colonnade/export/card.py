@@ -1,7 +1,8 @@
 """A model card: what was trained by whom on how much, how good it is, what left whom, what was promised, and what not.
 
-The same for every organisation, as numbers (model_card.json) and as a page (README.md); it has nothing of anybody's
-columns, rules or tables.
+As numbers (model_card.json) and as a page (README.md). Where all parts of a run are on one machine it is the same for
+every organisation; between sites it has what the exporting site knows. Nothing of anybody's columns, rules or tables is
+in it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ LIMITS = (
     "weights: a model remembers something of the rows it was trained on. Whoever publishes a piece publishes that.",
     "Scores were measured on held-out rows of these organisations' tables; other people may be different.",
 )
+NO_SCORES = "Scores are measured where labels are, and this organisation has none of the labels: ask a label owner."
 SETTINGS = ("algorithm.", "data.", "model.", "label_model.", "train.")
 
 PREPARED = """import json
@@ -85,7 +87,8 @@ def numbers(trained: Trained) -> dict[str, Any]:
     crossed = ("from", "to", "name", "protection", "codec", "meaning", "times", "bytes")
     return {
         "name": trained.run.path.resolve().name,
-        **{key: summary[key] for key in kept},
+        "part_of": trained.part,
+        **{key: summary[key] for key in kept if key in summary},
         "bytes": summary["bytes"],
         "crossed": [{key: flow.get(key) for key in crossed} for flow in facts.flows],
         "crossed_since": [{key: flow.get(key) for key in crossed} for flow in facts.later],
@@ -98,17 +101,19 @@ def numbers(trained: Trained) -> dict[str, Any]:
 
 def page(card: dict[str, Any], pieces: Sequence[Piece]) -> str:
     """README.md of one organisation's folder."""
+    scores = [
+        _table(("rows", *_names(card)), _scores(card)) if card.get("metrics") else NO_SCORES,
+        *(f"The {split} rows were not measured: {why}." for split, why in card.get("not_measured", {}).items()),
+    ]
     parts = [
         _front(card),
         f"# {card['name']}: the part of {pieces[0].party}",
-        f"One model of {len(card['parties'])} organisations, trained with `{card['algorithm']}` over columns that "
-        "stayed with their owners. This folder has what one of them holds of it.",
+        _about(card),
         "## What is here\n\n" + "\n".join(f"- `{piece.role}/`: {_words(piece)}" for piece in pieces),
         *(f"```python\n{_use(piece)}\n```" for piece in pieces),
         "`model.safetensors` has the same weights for whoever builds the model in another way.",
         "## How good it is",
-        _table(("rows", *_names(card)), _scores(card)),
-        *(f"The {split} rows were not measured: {why}." for split, why in card["not_measured"].items()),
+        *scores,
         "## Who took part",
         _table(
             ("organisation", "holds", "sent, bytes", "received, bytes"),
@@ -130,12 +135,26 @@ def page(card: dict[str, Any], pieces: Sequence[Piece]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _about(card: dict[str, Any]) -> str:
+    trained = f"trained with `{card['algorithm']}` over columns that stayed with their owners"
+    if card["part_of"] is None:
+        count = len(card["parties"])
+        return f"One model of {count} organisations, {trained}. This folder has what one of them holds of it."
+    met = dict.fromkeys(name for flow in card["crossed"] for name in (flow["from"], flow["to"]))
+    others = [name for name in met if name != card["part_of"]]
+    return (
+        f"One model of several organisations at sites of their own, {trained}. This is one organisation's part: it was "
+        f"exported at the site of {card['part_of']}, from what is there, and the pieces of {_listed(others)} are at "
+        "theirs. Numbers below are those that this site knows."
+    )
+
+
 def _front(card: dict[str, Any]) -> str:
     """YAML, whose values are JSON."""
-    kind = f"tabular-{card['task']}"
+    kind = f"tabular-{card.get('task', 'classification')}"
     found = [
         {"type": name, "value": value, "name": f"{name} on {split} rows"}
-        for split, scores in card["metrics"].items()
+        for split, scores in card.get("metrics", {}).items()
         if split != "train"
         for name, value in scores.items()
         if value is not None

@@ -17,11 +17,11 @@ from colonnade.algorithms import complete, find
 from colonnade.core import checkpoint
 from colonnade.datasets.labels import Labels
 from colonnade.datasets.preprocess import Preprocessor
-from colonnade.errors import ConfigError
+from colonnade.errors import CheckpointError, ConfigError
 from colonnade.export.heads import HEADS, Shapes, Told, check_exportable
 from colonnade.federation.holdings import loss_for
 from colonnade.federation.multi import federation_for
-from colonnade.federation.run_directory import RunDirectory
+from colonnade.federation.run_directory import WIDTHS, RunDirectory
 
 COLUMNS, LABELS = "columns", "labels"
 
@@ -50,6 +50,7 @@ class Trained:
         if not isinstance(summary, dict) or "parties" not in summary or not self.mark["finished"]:
             raise ConfigError(f"{folder} holds a run that has not finished. Finish it: colonnade run ... --resume.")
         self.summary: dict[str, Any] = summary
+        self.part = self.run.part()
         self.algorithm = find(self.settings.algorithm)
         self.parties = {name: set(roles) for name, roles in summary["parties"].items()}
         self.fitted = {name: self.run.fitted(name, json.loads) for name in self.parties}
@@ -67,6 +68,14 @@ class Trained:
     @cached_property
     def labels(self) -> Labels:
         return next(Labels.from_state(one["labels"]) for one in self.fitted.values() if "labels" in one)
+
+    @property
+    def outputs(self) -> int:
+        """Of the joint model. Between sites a party without labels knows them from who drives."""
+        told = self.summary.get("outputs")
+        if self.part is None or "labels" in self.parties[self.part]:
+            return loss_for(self.labels).outputs
+        return int(told) if told is not None else 1
 
     def state(self, party: str) -> dict[str, Any]:
         return checkpoint.read(self.run._checkpoint(party, self.mark))
@@ -92,7 +101,7 @@ class Trained:
         if party not in self._models:
             shape = self.shape(party)
             model = models.build(self.spec(party), shape, seed=0, owner=party)
-            model = complete(self.algorithm, model, torch.zeros(1, *shape), loss_for(self.labels).outputs, seed=0)
+            model = complete(self.algorithm, model, torch.zeros(1, *shape), self.outputs, seed=0)
             try:
                 model.load_state_dict(self.state(party)["features"]["model"])
             except (RuntimeError, KeyError) as error:
@@ -102,7 +111,15 @@ class Trained:
 
     @cached_property
     def sent(self) -> Shapes:
-        """What each party with columns sends for a row, in the label owners' order."""
+        """What each party with columns sends for a row, in the label owners' order; between sites a label owner wrote
+        it down."""
+        if self.part is not None and "labels" in self.parties[self.part]:
+            if found := self.run.widths():
+                return found
+            raise CheckpointError(
+                f"{self.run.path} is the part of '{self.part}' in a run between sites, and {WIDTHS} is missing there: "
+                "what the others send is not known. Runs of earlier versions have none; resume the run to write it."
+            )
         with torch.no_grad():
             return {
                 name: tuple(self.local_model(name)(torch.zeros(1, *self.shape(name))).shape[1:])

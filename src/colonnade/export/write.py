@@ -28,13 +28,18 @@ PROGRAM, TENSORS, CONFIG = "model.pt2", "model.safetensors", "config.json"
 
 
 def export(folder: Path, out: Path | None = None, party: str | None = None) -> list[Path]:
-    """Write the pieces of a finished run; gives the organisations' folders. With `party`, of that one alone."""
+    """Write the pieces of a finished run; gives the organisations' folders. With `party`, of that one alone; at a site,
+    of its own organisation."""
     trained = Trained(folder)
     if party is not None and party not in trained.parties:
         hint, there = did_you_mean(party, list(trained.parties)), ", ".join(map(repr, trained.parties))
+        if trained.part is not None:
+            raise ConfigError(f"{folder} is the part of {there} in a run between sites; {party!r} exports at its own.")
         raise ConfigError(f"{party!r} is no party of this run{hint}; there are {there}.")
     names = [party] if party is not None else list(trained.parties)
     found = {name: pieces for name in names if (pieces := trained.pieces(name))}
+    if not found:
+        raise ConfigError(f"{' and '.join(map(repr, names))} holds no data, and so no piece of the model.")
     target = out or folder / "export"
     for name in found:
         if (target / name).exists():

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade import datasets
+from colonnade.core.ledger import Entry
 from colonnade.datasets.split import Split, train_validation_test
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation.settings import DataSettings, Settings
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from colonnade.datasets.table import Table
 
 State = dict[str, Any]
+Crossed = dict[str, list[Entry]]
 
 
 @dataclass
@@ -52,6 +54,7 @@ class Holdings:
     label_owner: str
     encoder: Labels
     away: dict[str, Tensor] = field(default_factory=dict)  # of a party that lacks some rows: which; only to predict
+    aligned: Crossed = field(default_factory=dict)  # what crossed while rows were agreed on, as each party noted it
 
     def by_absence(self, rows: Tensor) -> list[tuple[Tensor, list[str]]]:
         """Places in `rows` and who lacks those rows: first where nobody does."""
@@ -109,8 +112,9 @@ def from_tables(
     from colonnade.datasets.preprocess import Preprocessor
 
     owner = _label_owner({name: table.label is not None for name, table in tables.items()})
+    crossed: Crossed = {}
     if settings.data.align == "private":
-        tables = in_common(settings, tables, owner)
+        tables, crossed = in_common(settings, tables, owner)
     order = datasets.align(tables)
     split = _divide(len(order), settings.data, settings.engine.seed)
     mine = tables[owner].in_order(order)
@@ -125,11 +129,12 @@ def from_tables(
             held.preprocessor = Preprocessor.fit(table, split.train, scale=_scale(settings, name))
             held.features = held.preprocessor.transform(table)
         parties[name] = held
-    return Holdings(parties, order, _named(split), owner, encoder)
+    return Holdings(parties, order, _named(split), owner, encoder, aligned=crossed)
 
 
-def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> dict[str, Table]:
-    """Only the rows whose ids all parties hold, which they find out without showing each other the rest."""
+def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> tuple[dict[str, Table], Crossed]:
+    """Only the rows whose ids all parties hold, which they find out without showing each other the rest; and what
+    crossed for it."""
     from colonnade.alignment import AlignmentSettings, Ids, align_here
 
     if settings.alignment != AlignmentSettings():
@@ -141,7 +146,8 @@ def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> d
     aligned = align_here(ids, driver=driver, through_bytes=settings.engine.through_bytes)
     if not aligned.found.common:
         raise DataError("No id is held by all parties, so there is no row to train on. Compare how ids are written.")
-    return {name: table.in_order(table.ids[aligned.rows[name]]) for name, table in tables.items()}
+    common = {name: table.in_order(table.ids[aligned.rows[name]]) for name, table in tables.items()}
+    return common, {name: book.entries for name, book in aligned.ledgers.items()}
 
 
 def to_predict(

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from colonnade.alignment import REVEALS
 from colonnade.core.ledger import Entry
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def learned(federation: Federation | MultiFederation, run: Path | None = None) -
         for entry in [*_on_disk(run, party), *ledger.entries]:
             if entry.direction != "in":
                 continue
-            meaning = federation.algorithm.REVEALS.get(entry.name, "not described")
+            meaning = (federation.algorithm.REVEALS | REVEALS).get(entry.name, "not described")
             key = party, entry.peer, entry.name
             line = found.setdefault(key, Learned(party, entry.peer, entry.name, entry.event, meaning))
             line.times += 1

@@ -62,7 +62,7 @@ class Member:
         settings = own.local
         train, name = settings.train, own.name
         self.name, self.settings, self.holdings, self.device = name, settings, holdings, device
-        self.predicts = loaded is not None
+        self.predicts, self.outputs = loaded is not None, outputs
         self.algorithm = find(settings.algorithm)
         agreed: dict[str, Any] = {"seed": settings.engine.seed, "reshuffle": train.reshuffle}
         self.batches = Batches(holdings.splits, batch_size=train.batch_size, epochs=train.epochs, **agreed)
@@ -112,10 +112,12 @@ class Member:
                 "rounds": self.batches.done,
                 "stopped": outcome,
                 "bytes": {self.name: {"out": book.total("out"), "in": book.total("in")}},
+                "outputs": self.outputs,
                 "refused_calls": refused,
                 "privacy": [guarantee.to_json() for guarantee in guarantees(cast(Federation, self))],
             }
         )
+        self.run.finish()
         self.purse.leave()
 
     def state_of(self, party: str) -> State:

@@ -14,6 +14,7 @@ from colonnade.federation.owners import SERVER
 from colonnade.federation.run_directory import RunDirectory
 from colonnade.federation.saves import Close, Kept, Numbers, Save, numbers
 from colonnade.federation.site import Join
+from colonnade.federation.site_session import keep_widths
 
 if TYPE_CHECKING:
     from colonnade.federation.multi_site import MultiSite
@@ -90,6 +91,7 @@ class LabelClerk(Clerk):
         owner.meet(owner.peers.ask(member.algorithm.Introduce()))
         site.patience.look(owner.peers, owner.rows, {name: shape[-1] for name, shape in owner.shapes.items()})
         member.open(folder, request.number if request.resume else None)
+        keep_widths(folder, {name: list(shape) for name, shape in owner.shapes.items()})
         for name, other in brought.items():
             if other.step != member.batches.done:
                 raise CheckpointError(

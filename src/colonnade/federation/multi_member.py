@@ -112,6 +112,7 @@ class MultiMember:
                 "privacy": [guarantee.to_json() for guarantee in guarantees(cast(MultiFederation, self))],
             }
         )
+        self.run.finish()
         self.purse.leave()
 
     def measure(self, split: str, model: Model) -> tuple[dict[str, float], int]:

@@ -20,6 +20,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -31,6 +32,7 @@ from colonnade.alignment import Ids as Aligning
 from colonnade.alignment.id_owner import Agree, IdOwner
 from colonnade.alignment.intersection import align
 from colonnade.core import Batches, Message, Party, Peers, Seat, Transport
+from colonnade.core.ledger import Entry
 from colonnade.core.wire import Envelope
 from colonnade.datasets.labels import Labels
 from colonnade.errors import BoundaryError, CheckpointError, ConfigError, DataError, InputError
@@ -47,7 +49,7 @@ from colonnade.federation.multi_server import Aggregation
 from colonnade.federation.party_file import Own
 from colonnade.federation.patience import Patience
 from colonnade.federation.refusals import Refusals
-from colonnade.federation.run_directory import RunDirectory
+from colonnade.federation.run_directory import AFTER, RunDirectory
 from colonnade.federation.saves import Saves
 from colonnade.federation.shares import Ids, Shares, divide, from_dataset, own_columns, own_labels
 from colonnade.federation.site import Join, Site
@@ -162,7 +164,7 @@ class MultiSite:
         others = [name for name in settings.label_owners if name != own]
         told = self.peers(others, self.describer.seat).ask(Describe()) | {own: self.describer.told}
         encoder = agreed_labels({name: told[name] for name in settings.label_owners}, settings.data.task)
-        return own_labels(settings, own, self.common(own), encoder)
+        return replace(own_labels(settings, own, self.common(own), encoder), aligned=self._crossed())
 
     def own_columns(self) -> Shares:
         """A data owner's columns of the rows of all label owners."""
@@ -174,7 +176,7 @@ class MultiSite:
                 raise ConfigError(f"{own!r} is no data owner of this data set's; there are {there}.")
             return Shares(whole.label_owners, {own: whole.data_owners[own]}, whole.ids, whole.encoder, whole.known_to)
         ids = {name: self.common(name).ids for name in settings.label_owners}
-        return own_columns(settings, own, self.table, ids)
+        return replace(own_columns(settings, own, self.table, ids), aligned=self._crossed())
 
     def common(self, owner: str) -> Table:
         """This organisation's rows that are a label owner's too, in the order of their ids."""
@@ -196,10 +198,15 @@ class MultiSite:
         self.keep_alignment(member.run.path)
 
     def keep_alignment(self, run: Path) -> None:
-        """What crossed while rows were agreed on, beside the ledger of the training."""
+        """What crossed to find the rows to predict. A training's alignment is in the ledger of the training."""
         for role in (self.clerk, *self.id_owners.values()):
             if role is not None and role.ledger.entries:
-                role.ledger.flush(run / "parties" / self.own.name / "alignment.jsonl")
+                role.ledger.flush(run / "parties" / self.own.name / AFTER)
+
+    def _crossed(self) -> dict[str, list[Entry]]:
+        """While rows were agreed on."""
+        roles = [role for role in (self.clerk, *self.id_owners.values()) if role is not None]
+        return {self.own.name: [entry for role in roles for entry in role.ledger.take()]}
 
     def answer(self, asked: Asked, folder: Path) -> None:
         """From here on for rows that a label owner is to predict, with the run in this folder."""

@@ -5,11 +5,13 @@
     summary.json                 final metrics, rounds, seconds, bytes per party and direction
     checkpoint.json              which checkpoint is the last that all parties here saved
     .lock                        held by the process that trains here; empty
+    widths.json                  between sites, at a label owner: what each party sends for a row, in their order
     parties/<name>/              columns.json  ledger.jsonl  ledger-after.jsonl  spent.journal  checkpoint-<number>/
 
 What crossed in training is in ledger.jsonl; what crosses later, to predict or to explain, in ledger-after.jsonl.
 
-On one machine this is one folder; each `parties/<name>` belongs to that organisation alone.
+On one machine this is one folder; each `parties/<name>` belongs to that organisation alone. Between sites each has such
+a folder with its own part.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     Trained: TypeAlias = "Federation | MultiFederation"
 
 MARK, METRICS, SUMMARY, SETTINGS = "checkpoint.json", "metrics.jsonl", "summary.json", "federation.toml"
-AFTER = "ledger-after.jsonl"
+AFTER, WIDTHS = "ledger-after.jsonl", "widths.json"
 LOCK = ".lock"
 
 
@@ -122,6 +124,33 @@ class RunDirectory:
             for old in [*self.party(name).glob("checkpoint-*"), *left_over]:
                 if old not in [self._checkpoint(name, one) for one in (mark, *kept)]:
                     shutil.rmtree(old, ignore_errors=True)
+
+    def finish(self) -> None:
+        """The last checkpoint was the last of all: where somebody else drives, a summary says so and no checkpoint."""
+        marks = self.marks()
+        if marks:
+            mark = marks[0] | {"finished": True} | ({"before": marks[1]} if marks[1:] else {})
+            with self._saving(f"The run directory {self.path} cannot be written"):
+                write_text(self.path / MARK, json.dumps(mark))
+
+    def part(self) -> str | None:
+        """The organisation whose part of a run between sites this folder is; None where all parties' parts are here."""
+        here = [folder.name for folder in (self.path / "parties").glob("*") if folder.is_dir()]
+        if len(here) != 1:
+            return None
+        settings, told = self.settings(), (self.summary() or {}).get("party")
+        tables = settings.data.dataset is None or bool(settings.label_owners)  # a run of tables has two parties or more
+        return here[0] if tables or told == here[0] or {*self.widths()} - {*here} else None
+
+    def widths(self) -> dict[str, tuple[int, ...]]:
+        """Between sites, at a label owner: the shape of what each party sends for a row, in their order."""
+        try:
+            found = json.loads((self.path / WIDTHS).read_text(encoding="utf-8"))
+            return {str(k): tuple(v) if isinstance(v, list) else (int(v),) for k, v in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, AttributeError):
+            raise CheckpointError(f"{self.path / WIDTHS} is damaged.") from None
 
     @contextmanager
     def _saving(self, otherwise: str) -> Iterator[None]:

@@ -32,7 +32,8 @@ def make_seat(
     releases: Collection[str],
     device: torch.device,
 ) -> Seat:
-    """One organisation's, with an empty ledger; whose rules promise something for columns gets an account."""
+    """One organisation's, whose ledger begins with what crossed while rows were agreed on; whose rules promise something
+    for columns gets an account."""
     party = settings.parties.get(name, PartySettings())
     drives = name == holdings.label_owner
     budget = party.limit(name)
@@ -47,7 +48,9 @@ def make_seat(
         epochs=passes(find(settings.algorithm), settings.train.epochs),
     )
     ids = None if drives else holdings.ids
-    return _seat(name, rules, batches, settings.engine, device, ids, budget)
+    seat = _seat(name, rules, batches, settings.engine, device, ids, budget)
+    seat.ledger.carry(holdings.aligned.get(name, ()))
+    return seat
 
 
 def make_seats(
@@ -77,6 +80,7 @@ def make_seats(
         )
         ids = shares.ids if features and not labels else None
         seats[name] = _seat(name, rules, agreed, settings.engine, device, ids, budget)
+        seats[name].ledger.carry(shares.aligned.get(name, ()))
     return seats
 
 

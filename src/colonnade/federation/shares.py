@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from torch import Tensor
 from colonnade import datasets
 from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError, DataError
-from colonnade.federation.holdings import Holding, State, cut, in_common, loss_for
+from colonnade.federation.holdings import Crossed, Holding, State, cut, in_common, loss_for
 from colonnade.federation.owners import SERVER, known_classes
 from colonnade.federation.settings import DataSettings, Settings
 from colonnade.optim.losses import Loss
@@ -61,6 +61,7 @@ class Shares:
     ids: Ids
     encoder: Labels
     known_to: int  # label owners that one row has at most: so often is it released where others are once
+    aligned: Crossed = field(default_factory=dict)  # what crossed while rows were agreed on, as each noted it
 
     @property
     def loss(self) -> Loss:
@@ -92,7 +93,8 @@ def from_tables(settings: Settings, labelled: Mapping[str, Table], columns: Mapp
 
     from colonnade.datasets.labels import Labels
 
-    rows = {name: _common(settings, name, table, columns) for name, table in labelled.items()}
+    crossed: Crossed = {}
+    rows = {name: _common(settings, name, table, columns, crossed) for name, table in labelled.items()}
     ids = {name: table.ids for name, table in rows.items()}
     held = {name: own_columns(settings, name, table, ids) for name, table in columns.items()}
     placed = next(iter(held.values())) if held else own_columns(settings, "", None, ids)
@@ -105,7 +107,7 @@ def from_tables(settings: Settings, labelled: Mapping[str, Table], columns: Mapp
         for name, share in placed.label_owners.items()
     }
     parts = {name: one.data_owners[name] for name, one in held.items()}
-    return Shares(shares, parts, placed.ids, encoder, placed.known_to)
+    return Shares(shares, parts, placed.ids, encoder, placed.known_to, crossed)
 
 
 def own_columns(settings: Settings, name: str, table: Table | None, ids: Mapping[str, Ids]) -> Shares:
@@ -262,14 +264,19 @@ def deal(settings: Settings, y: Tensor, classes: tuple[Any, ...], random: torch.
     return {name: dealt[name] for name in owners}
 
 
-def _common(settings: Settings, owner: str, table: Table, columns: Mapping[str, Table]) -> Table:
-    """A label owner's rows that all data owners hold too, in the agreed order: sorted by id."""
+def _common(
+    settings: Settings, owner: str, table: Table, columns: Mapping[str, Table], crossed: Crossed
+) -> Table:
+    """A label owner's rows that all data owners hold too, in the agreed order: sorted by id. What `crossed` grows."""
     if settings.data.align == "private":
         others = {name: held for name, held in columns.items() if name != owner}
         if owner in columns:  # its own tables it compares by itself
             table = table.in_order(np.intersect1d(table.ids, columns[owner].ids))
         if others:
-            table = in_common(settings, {owner: table, **others}, owner)[owner]
+            common, entries = in_common(settings, {owner: table, **others}, owner)
+            table = common[owner]
+            for name, noted in entries.items():
+                crossed.setdefault(name, []).extend(noted)
         if not len(table):
             raise DataError(f"'{owner}' has no id in common with its own columns. Compare how its ids are written.")
     return table.in_order(np.sort(table.ids))

@@ -40,7 +40,7 @@ from colonnade.federation.member import Asked, Member, own_holdings, read_own_ta
 from colonnade.federation.party_file import Own
 from colonnade.federation.patience import Patience
 from colonnade.federation.refusals import Refusals
-from colonnade.federation.run_directory import RunDirectory
+from colonnade.federation.run_directory import AFTER, RunDirectory
 from colonnade.federation.saves import Close, Kept, Numbers, Save, Saves, numbers
 from colonnade.federation.site_predict import predict
 from colonnade.federation.site_reader import Reader, Strings, written
@@ -147,8 +147,8 @@ class Site:
     def prepare(self, folder: Path, outputs: int, resumed: int | None) -> Holdings:
         """Build what this organisation holds, as a feature owner that only the driver may ask."""
         holdings = own_holdings(self.own, self._rows())
+        holdings.aligned = {self.own.name: self.clerk.ledger.take()}
         self.join(Member(self.own, holdings, outputs, folder, device=self.device, resumed=resumed))
-        self.keep_alignment(folder)
         return holdings
 
     def join(self, member: Member) -> None:
@@ -196,13 +196,13 @@ class Site:
         def reach(here: Transport) -> tuple[Transport, list[str]]:
             return Flare(lines, here=here, own=[own.name], device=self.device, deadline=self.deadline), names
 
+        holdings.aligned = {own.name: self.clerk.ledger.take()}
         federation = Federation(own.local, holdings, reach=reach)
         federation.counted_elsewhere = any(one.counts for one in prepared.values())
         folder.path.mkdir(parents=True, exist_ok=True)
-        keep_widths(folder.path, federation)
+        keep_widths(folder.path, federation.widths)
         watch = saves.after(own.settings.train.checkpoint_every, watch)
         outcome = fit(federation, folder, resume=number > 0, watch=watch)
-        self.keep_alignment(folder.path)
         saves.save(federation.batches.done)
         saves.close(outcome)
         return outcome
@@ -280,6 +280,6 @@ class Site:
         return None if rows is None else self._ids[rows]
 
     def keep_alignment(self, run: Path) -> None:
-        """What crossed while rows were agreed on, beside the ledger of the training."""
+        """What crossed to find the rows to predict. A training's alignment is in the ledger of the training."""
         if self.clerk.ledger.entries:
-            self.clerk.ledger.flush(run / "parties" / self.own.name / "alignment.jsonl")
+            self.clerk.ledger.flush(run / "parties" / self.own.name / AFTER)

@@ -32,11 +32,11 @@ from colonnade.alignment.id_owner import IdOwner
 from colonnade.alignment.intersection import align
 from colonnade.core import Batches, Peers, Request, Seat, Transport, roles
 from colonnade.datasets.labels import Labels
-from colonnade.errors import NoAnswer, PartyError
+from colonnade.errors import CheckpointError, NoAnswer, PartyError
 from colonnade.federation.federation import Federation, Predictions
 from colonnade.federation.holdings import Holding, Holdings
 from colonnade.federation.patience import Patience
-from colonnade.federation.run_directory import RunDirectory, write_text
+from colonnade.federation.run_directory import WIDTHS, RunDirectory, write_text
 from colonnade.federation.saves import Kept, marked, newest_common, numbers
 from colonnade.federation.settings import EngineSettings
 from colonnade.federation.site_reader import (
@@ -59,8 +59,6 @@ if TYPE_CHECKING:
 
     from colonnade.federation.multi_site import MultiSite
     from colonnade.federation.site import Site
-
-WIDTHS = "widths.json"
 
 
 class Introduced:
@@ -272,8 +270,10 @@ class Driver:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.widths: dict[str, int] = json.loads((session.folder.path / WIDTHS).read_text(encoding="utf-8"))
+        self.widths = {name: shape[-1] for name, shape in session.folder.widths().items()}
         self.names = list(self.widths)
+        if not self.widths:
+            raise CheckpointError(f"{session.folder.path} has no {WIDTHS}, so it was not trained from here. Train it.")
 
     def open(self, rows: Rows) -> Predict:
         session, settings, own = self.session, self.session.local, self.session.own.name
@@ -291,9 +291,9 @@ class Driver:
         return federation.predict
 
 
-def keep_widths(run: Path, federation: Federation) -> None:
-    """For predictions: how wide everybody's embeddings are, in their order."""
-    write_text(run / WIDTHS, json.dumps(federation.widths))
+def keep_widths(run: Path, widths: Mapping[str, int | Sequence[int]]) -> None:
+    """For predictions, and for whoever exports: what everybody sends for a row, in their order."""
+    write_text(run / WIDTHS, json.dumps(widths))
 
 
 def _held(name: str, answer: Looked, size: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ from statistics import median
 from colonnade.federation import Federation, MultiFederation
 from colonnade.planning import measure
 from colonnade.planning.measure import Scored, Trained
-from colonnade.planning.traffic import Traffic
+from colonnade.planning.traffic import Traffic, taken, total
 
 PATIENCE = 8.0
 """Seconds that the timed batches may take, about."""
@@ -51,9 +51,12 @@ class Costs:
 def whole_run(federation: Federation | MultiFederation, batches: int) -> Costs:
     """Of a federation that is not trained yet; `batches` are timed at most, and no more than patience allows."""
     costs = Costs()
+    aligning = taken(federation.ledgers)  # blinded ids, as building it found the common rows
     first = measure.train(federation.settings, federation.holdings, lambda rows: min(rows, _size(federation)))
     if first is not None:
-        _train(costs, federation, first, batches)
+        _train(costs, federation, first, batches)  # its opening has them
+    else:
+        costs.final.add(total(aligning.values()))
     _score(costs, federation)
     return costs
 

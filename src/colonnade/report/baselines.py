@@ -111,7 +111,7 @@ def _one(settings: Settings, found: Found, where: str) -> Callable[[int, bool], 
         tables = read_tables(settings)
         if settings.data.align == "private":
             owner = next(name for name, table in tables.items() if table.label is not None)
-            tables = in_common(settings, tables, owner)
+            tables, _ = in_common(settings, tables, owner)
             settings = replace(settings, data=replace(settings.data, align="exact"))
 
     def jobs(seed: int, again: bool) -> Iterator[Job]:

@@ -88,6 +88,13 @@ def plain(value: Any) -> str:
 
 def missing_section(facts: Facts) -> list[Content] | None:
     """What could still be added, and by which command."""
+    if facts.part is not None:
+        return [
+            h("p", "Baselines, client importance and attacks are not here: they need the parts of all parties on one "
+              "machine. Rehearse the run there: ", h("code", "colonnade run FEDERATION.toml --out DIR"),
+              " with all tables, then ", h("code", "colonnade audit DIR"), " and ", h("code", "colonnade report DIR"),
+              "."),
+        ]  # fmt: skip
     absent = [words for name, words in ADDED.items() if getattr(facts, name) is None]
     if not absent:
         return None
@@ -97,11 +104,12 @@ def missing_section(facts: Facts) -> list[Content] | None:
     ]  # fmt: skip
 
 
-def sign_section() -> list[Content]:
+def sign_section(facts: Facts) -> list[Content]:
     """For whoever answers for it, mostly in print."""
     lines = ("Reviewed by (name, organisation)", "Signature", "Date")
     return [
-        h("p", "I have read what left whom, the guarantees and their limits, and what attacks found."),
+        h("p", "I have read what left whom, and the guarantees and their limits"
+          f"{', and what attacks found' if facts.audit else ''}."),
         h("div", [h("div", line) for line in lines], class_="sign"),
         h("footer", f"Made by Colonnade {__version__} from the run directory alone: federation.toml, metrics.jsonl, "
           "summary.json and the parties' ledgers. This file needs no network and holds no row of anybody's own table."),

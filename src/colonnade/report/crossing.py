@@ -9,6 +9,7 @@ from colonnade.report.chart import Figure
 from colonnade.report.facts import Facts
 from colonnade.report.html import Cell, Content, Html, h, number, table
 from colonnade.report.ledgers import Flow
+from colonnade.report.opening import listed
 from colonnade.report.plates import plates
 from colonnade.report.words import amount, size
 
@@ -27,11 +28,15 @@ def parties_section(facts: Facts) -> list[Content]:
     splits = ", ".join(f"{many:,} for {'training' if split == 'train' else split}" for split, many in counts.items())
     total = sum(counts.values())
     shared = "The label owners have labels of" if facts.several else "They share"
+    shared = shared if facts.part is None else f"{facts.part} takes part with"
     source = facts.settings.get("data", {}).get("dataset")
     told: list[Content] = [
         h("p", _method(facts)),
         table("Organisations", ("party", "holds", "its own rules for what leaves"), rows),
     ]
+    if facts.others and facts.part is not None:
+        named = listed(facts.others)
+        told.append(h("p", f"Others have their own parts of this run, on their own machines: {named}."))
     if counts:
         told.append(h("p", f"{shared} {total:,} rows: {splits}."))
     if source:
@@ -89,8 +94,8 @@ def crossing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     senders = dict.fromkeys(line["from"] for line in facts.flows)
     elsewhere = [name for name in senders if name not in facts.ledgers]
     told: list[Content] = [
-        h("p", "Every tensor that left an organisation is one line in its own ledger. Added up, this is all that "
-          "crossed; bytes are those of the packed tensors."),
+        h("p", "Every tensor that left an organisation is one line in its own ledger. Added up, this is all that crossed"
+          f"{'' if facts.part is None else f' to and from {facts.part}'}; bytes are those of the packed tensors."),
     ]  # fmt: skip
     if elsewhere:
         told.append(

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from colonnade import alignment
 from colonnade.algorithms import find
 from colonnade.errors import CheckpointError, ColonnadeError
 from colonnade.evaluate.metrics import HEADLINE
+from colonnade.federation import site_reader
 from colonnade.federation.guarantees import of_run
 from colonnade.federation.run_directory import AFTER, MARK, METRICS, SETTINGS, SUMMARY, RunDirectory, to_json
 from colonnade.report.ledgers import Flow, flows, totals
@@ -46,6 +48,7 @@ class Facts:
     alignment: Plain | None = None
     audit: Plain | None = None
     pictures: dict[str, str] = field(default_factory=dict)  # of the audit, by file name, as data: addresses
+    part: str | None = None  # whose part of a run between sites this is; None: all parties' parts are here
 
     @property
     def finished(self) -> bool:
@@ -99,6 +102,12 @@ class Facts:
         )
 
     @property
+    def others(self) -> list[str]:
+        """Of one organisation's part: with whom it exchanged anything."""
+        met = dict.fromkeys(name for line in self.flows for name in (line["from"], line["to"]))
+        return [name for name in met if name != self.part]
+
+    @property
     def sent(self) -> int:
         return sum(one["out"] for one in self.traffic.values())
 
@@ -130,6 +139,7 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
         reveals = dict(find(str(settings.get("algorithm", {}).get("name", "vimadmm"))).REVEALS)
     except ColonnadeError:
         reveals = {}
+    reveals |= {**alignment.REVEALS, **site_reader.REVEALS}
     return Facts(
         name=folder.resolve().name,
         settings=settings,
@@ -146,7 +156,15 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
         alignment=_first(folder, "alignment", "common", "parties", "driver", "ids"),
         audit=_json(folder / "audit" / "audit.json", "findings"),
         pictures=_pictures(folder / "audit"),
+        part=_part(folder),
     )
+
+
+def _part(folder: Path) -> str | None:
+    try:
+        return RunDirectory(folder).part()
+    except (ColonnadeError, OSError):  # its settings are damaged, or of another version
+        return None
 
 
 def _toml(path: Path) -> Plain:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from colonnade.report.chart import Figure, Series, clipped, lines
+from colonnade.report.chart import WIDTH, Figure, Series, clipped, lines, width_of
 from colonnade.report.facts import Facts
 from colonnade.report.rows import Row, bars, points
 from colonnade.report.streams import streams
@@ -22,7 +22,7 @@ MEASURES = {
 
 
 NAME = 84
-"""Pixels for each of two names, beside what one did to the other."""
+"""Pixels for each of two long names, beside what one did to the other."""
 
 
 def figures(facts: Facts) -> dict[str, Figure]:
@@ -193,9 +193,10 @@ def attacks(facts: Facts) -> Figure | None:
     rows = []
     for one in found:
         by, on, what = one["attacker"], one["victim"], f"{one['attack']}, {one['moment']}"
-        label = f"{clipped(by, NAME)} on {clipped(on, NAME)}: {what}"
+        whole = f"{by} on {on}: {what}"
+        label = whole if width_of(whole) < WIDTH - 10 else f"{clipped(by, NAME)} on {clipped(on, NAME)}: {what}"
         shown = f"{one['score']:.3f}"
-        tip = f"{by} on {on}: {what}: {one['metric']} {shown}; without an attack {one['baseline']:.3f}"
+        tip = f"{whole}: {one['metric']} {shown}; without an attack {one['baseline']:.3f}"
         kind = "s7" if one.get("crossed") else "s1"
         rows.append(
             Row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from colonnade.report.facts import Facts
@@ -36,6 +37,8 @@ def opening(facts: Facts) -> Html:
 
 def result(facts: Facts) -> str:
     """One sentence: who, how good, on what, and against which baseline."""
+    if facts.part is not None:
+        return _part(facts)
     who = _organisations(facts)
     name = facts.metric
     split = next((one for one in ("test", "validation") if one in facts.scores), None)
@@ -56,6 +59,23 @@ def result(facts: Facts) -> str:
     joint = mean(facts.baselines["joint"], name)
     splits = count(int(facts.baselines["splits"]), "split")
     return f"{told}. Over {splits} of the rows they average {joint:.3f}; {party} alone{words}, {alone:.3f}."
+
+
+def _part(facts: Facts) -> str:
+    """Of one organisation in a run between sites; the others are those that its own ledger names."""
+    others = facts.others if len(facts.others) <= 4 else [*facts.others[:3], f"{len(facts.others) - 3} more"]
+    told = f"The part of {facts.part} in a run{f' with {listed(others)}' if others else ''}: what it sent and received"
+    told += ", and what that cost its privacy."
+    split = next((one for one in ("test", "validation") if one in facts.scores), None)
+    if split is None or (score := facts.scores[split].get(facts.metric)) is None:
+        return f"{told} How good the joint model is, is known where labels are."
+    rows = ((facts.summary or {}).get("rows") or {}).get(split)
+    on = f"{split} rows" if rows is None else f"{rows:,} {split} rows"
+    return f"{told} The joint model has an {metric(facts.metric)} of {score:.3f} on {on}."
+
+
+def listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _organisations(facts: Facts) -> str:
@@ -92,10 +112,20 @@ def best_alone(baselines: dict[str, Any] | None) -> tuple[str, float] | None:
 
 
 def took(facts: Facts) -> Content:
+    if facts.part is not None and not facts.metrics:  # epochs and seconds are with who drives
+        return _took_part(facts, facts.part)
     epochs = [] if facts.several else [f"{facts.epochs} epochs, " if facts.epochs != 1 else "1 epoch, "]
     return [
         h("b", facts.algorithm), ", ", *epochs, f"{facts.rounds:,} rounds of exchange, ",
         h("b", size(facts.sent)), " sent in all, ", seconds(facts.seconds), " of training.",
+    ]  # fmt: skip
+
+
+def _took_part(facts: Facts, party: str) -> Content:
+    bytes_ = facts.traffic.get(party, {"out": 0, "in": 0})
+    return [
+        h("b", facts.algorithm), f", {count(facts.rounds, 'round')} of exchange, ",
+        h("b", size(bytes_["out"])), f" sent and {size(bytes_['in'])} received by {party}.",
     ]  # fmt: skip
 
 
@@ -112,8 +142,9 @@ def promised(facts: Facts) -> Content:
         told += [h("b", f"{one['party']}'s {one['protects']}"), f": ε = {epsilon(value)}{_of(one)}. "]
     without = [f"{one['party']}'s {one['protects']}" for one in unprotected(facts.privacy)]
     if without and not told:
-        return "No release had noise: nobody's columns or labels have a differential-privacy guarantee."
+        whose = "nobody's columns or labels have a" if facts.part is None else f"{listed(without)} have no"
+        return f"No release had noise: {whose} differential-privacy guarantee."
     if without:
         shown = without if len(without) <= 4 else [*without[:3], f"{len(without) - 3} more"]
-        told += ["No guarantee for ", ", ".join(shown[:-1]) + (" and " if len(shown) > 1 else "") + shown[-1], "."]
+        told += [f"No guarantee for {listed(shown)}."]
     return told

@@ -55,10 +55,10 @@ def main_of(facts: Facts) -> Html:
         ("importance", "Who matters", importance_section(facts, made) if facts.importance else None),
         ("selection", "Participant selection", selection_section(facts, made) if facts.selection else None),
         ("alignment", "Shared rows", alignment_section(facts) if facts.alignment else None),
-        ("timing", "Time", timing_section(facts, made)),
+        ("timing", "Time", timing_section(facts, made) if facts.part is None or facts.metrics else None),
         ("settings", "Settings", settings_section(facts)),
         ("missing", "Not in this report", missing_section(facts) if facts.finished else None),
-        ("review", "Review", sign_section()),
+        ("review", "Review", sign_section(facts)),
     ]
     return assembled(
         opening(facts), [(name, title, content) for name, title, content in sections if content is not None]

@@ -22,8 +22,10 @@ def result_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     if facts.summary is not None and "label_owners" in facts.summary:
         told.append(_label_owners(facts))
     told.append(plates(figures, "baselines", *CURVES))
-    told.append(h("h3", "Against baselines"))
-    told += _baselines(facts)
+    if facts.part is None:
+        told += [h("h3", "Against baselines"), *_baselines(facts)]
+    elif not facts.scores:
+        told.append(h("p", f"{facts.part} holds no labels, so no score is here; a label owner's own report has them."))
     for party, times in ((facts.summary or {}).get("missing") or {}).items():
         words = {"stale": "its last answer was used", "skip": "it was left out", "not_updated": "it got no update"}
         done = ", ".join(f"{words.get(what, what)} {many} times" for what, many in times.items())

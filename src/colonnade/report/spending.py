@@ -37,8 +37,7 @@ def spending(facts: Facts) -> list[Content]:
     intro = [
         h("p", "An ε (epsilon) bounds how much anybody can learn about one row from what was released; smaller is "
           "stronger, and without one there is no such bound. Each line names whom it holds against. "
-          "Lines about columns and about labels are never added up. Counted is what this page's run released, in "
-          "training and since, until the page was made."),
+          f"Lines about columns and about labels are never added up. {_counted(facts)}"),
     ]  # fmt: skip
     notes: list[str] = []
     tables = [_adversaries(one, notes) for one in facts.privacy if headline(one) is not None]
@@ -51,6 +50,15 @@ def spending(facts: Facts) -> list[Content]:
         h("ol", listed, class_="caption-note") if listed else None,
         *[h("p", h("b", one["party"], ": "), sentence(note)) for one in facts.privacy for note in one["notes"]],
     ]
+
+
+def _counted(facts: Facts) -> str:
+    if facts.part is None:
+        return "Counted is what this page's run released, in training and since, until the page was made."
+    return (
+        f"Counted is what {facts.part} released in this run and in all its runs before: its rows have one budget, "
+        "whoever starts a run."
+    )
 
 
 def _overview(told: Sequence[Plain]) -> Html:
