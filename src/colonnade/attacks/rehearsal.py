@@ -45,6 +45,7 @@ def reopen(folder: Path) -> Iterator[Federation]:
     run = RunDirectory(folder)
     run.settings()
     run.mark()
+    run.check_whole()
     with tempfile.TemporaryDirectory(prefix="colonnade-audit-") as place:
         twin = Path(place) / "run"
         try:

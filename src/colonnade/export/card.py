@@ -87,7 +87,8 @@ def numbers(trained: Trained) -> dict[str, Any]:
     crossed = ("from", "to", "name", "protection", "codec", "meaning", "times", "bytes")
     return {
         "name": trained.run.path.resolve().name,
-        "part_of": trained.part,
+        "part": trained.part,
+        **({"task": trained.labels.task} if any("labels" in one for one in trained.fitted.values()) else {}),
         **{key: summary[key] for key in kept if key in summary},
         "bytes": summary["bytes"],
         "crossed": [{key: flow.get(key) for key in crossed} for flow in facts.flows],
@@ -137,21 +138,21 @@ def page(card: dict[str, Any], pieces: Sequence[Piece]) -> str:
 
 def _about(card: dict[str, Any]) -> str:
     trained = f"trained with `{card['algorithm']}` over columns that stayed with their owners"
-    if card["part_of"] is None:
+    if card["part"] is None:
         count = len(card["parties"])
         return f"One model of {count} organisations, {trained}. This folder has what one of them holds of it."
     met = dict.fromkeys(name for flow in card["crossed"] for name in (flow["from"], flow["to"]))
-    others = [name for name in met if name != card["part_of"]]
+    others = [name for name in met if name != card["part"]]
     return (
         f"One model of several organisations at sites of their own, {trained}. This is one organisation's part: it was "
-        f"exported at the site of {card['part_of']}, from what is there, and the pieces of {_listed(others)} are at "
+        f"exported at the site of {card['part']}, from what is there, and the pieces of {_listed(others)} are at "
         "theirs. Numbers below are those that this site knows."
     )
 
 
 def _front(card: dict[str, Any]) -> str:
     """YAML, whose values are JSON."""
-    kind = f"tabular-{card.get('task', 'classification')}"
+    kind = f"tabular-{card['task']}" if "task" in card else None  # where there are no labels nobody knows
     found = [
         {"type": name, "value": value, "name": f"{name} on {split} rows"}
         for split, scores in card.get("metrics", {}).items()
@@ -161,11 +162,12 @@ def _front(card: dict[str, Any]) -> str:
     ]
     data = {"name": "tables of the organisations", "type": "private"}
     index = [{"name": card["name"], "results": [{"task": {"type": kind}, "dataset": data, "metrics": found}]}]
+    known: dict[str, Any] = {} if kind is None else {"pipeline_tag": kind}
     lines = {
         "library_name": "pytorch",
-        "pipeline_tag": kind,
+        **known,
         "tags": ["vertical-federated-learning", "colonnade", card["algorithm"]],
-        "model-index": index,
+        **({} if kind is None else {"model-index": index}),
     }
     return "---\n" + "".join(f"{key}: {json.dumps(value)}\n" for key, value in lines.items()) + "---"
 

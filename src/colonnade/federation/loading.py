@@ -52,6 +52,7 @@ def load(
             f"This run has several label owners ({settings.algorithm}), and what was asked works on runs with one. "
             "`colonnade predict` and `colonnade privacy` take both; in Python use MultiFederation.load."
         )
+    run.check_whole()
     if settings.data.dataset is not None and frames is None:
         federation = Federation(settings, from_dataset(settings), record=record)
         run.read(federation)
@@ -105,6 +106,7 @@ def load_multi(
 
     run = RunDirectory(Path(folder))
     settings = run.settings()
+    run.check_whole()
     if ids is None or settings.data.dataset is not None:
         federation = MultiFederation.from_settings(settings)
         run.read(federation)

@@ -142,6 +142,16 @@ class RunDirectory:
         tables = settings.data.dataset is None or bool(settings.label_owners)  # a run of tables has two parties or more
         return here[0] if tables or told == here[0] or {*self.widths()} - {*here} else None
 
+    def check_whole(self) -> None:
+        """That the parts of all parties are here, as an attack or an explanation needs them."""
+        if (party := self.part()) is not None:
+            raise CheckpointError(
+                f"{self.path} is the part of '{party}' in a run between sites, and this needs the parts of all parties "
+                "in one folder. Rehearse the run where all tables are: colonnade run FEDERATION.toml --out DIR, in one "
+                "process or with --engine flare-sim. On this folder `report`, `privacy` and `export` work; between "
+                "sites `predict` and `serve` do, with --engine flare."
+            )
+
     def widths(self) -> dict[str, tuple[int, ...]]:
         """Between sites, at a label owner: the shape of what each party sends for a row, in their order."""
         try:

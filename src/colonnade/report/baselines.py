@@ -62,6 +62,7 @@ def measure(folder: Path, *, splits: int = 1, say: Say | None = None) -> dict[st
     """
     run = RunDirectory(folder)
     settings, summary = run.settings(), run.summary()
+    run.check_whole()
     if summary is None:
         raise ConfigError(f"{folder} has no summary yet: baselines are compared with a finished run. Finish it first.")
     where = next((split for split in ("test", "validation") if split in summary["metrics"]), None)

@@ -94,8 +94,9 @@ def crossing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     senders = dict.fromkeys(line["from"] for line in facts.flows)
     elsewhere = [name for name in senders if name not in facts.ledgers]
     told: list[Content] = [
-        h("p", "Every tensor that left an organisation is one line in its own ledger. Added up, this is all that crossed"
-          f"{'' if facts.part is None else f' to and from {facts.part}'}; bytes are those of the packed tensors."),
+        h("p", "Every tensor that left an organisation is one line in its own ledger. Added up, this is all that ",
+          "crossed; " if facts.part is None else f"crossed to and from {facts.part}; ",
+          "bytes are those of the packed tensors."),
     ]  # fmt: skip
     if elsewhere:
         told.append(
