@@ -50,7 +50,6 @@ METHODS = {
     "VIMADMM-J": Chosen(5.0, 0.05, {"name": "vimadmm_joint", "rho": 0.5, "local_steps": 20, "learning_rate": 0.05}),
 }
 SIGMAS = (2.0, 5.0, 10.0, 20.0)
-SLOW = 0.05  # for the gradient methods also, after their rate in Table 3 was seen to be too high here
 
 
 def settings(study: Study, holdings: Holdings, method: Chosen, one: Run) -> Settings:
@@ -68,12 +67,11 @@ def settings(study: Study, holdings: Holdings, method: Chosen, one: Run) -> Sett
 
 
 class Run(NamedTuple):
-    """One run of a method: what it is called, what is done to uploads, and its rate where that is not Table 3's."""
+    """One run of a method: what it is called, and what is done to uploads."""
 
     title: str
     mechanism: str | None
     sigma: float
-    rate: float | None = None
 
 
 def runs_of(method: Chosen, seed: int, plan: Plan) -> list[Run]:
@@ -81,9 +79,6 @@ def runs_of(method: Chosen, seed: int, plan: Plan) -> list[Run]:
     made = [Run("Table 3", "gaussian", method.sigma), Run("noise alone", "noise_only", method.sigma)]
     if seed != plan.seeds[0]:
         return made
-    if method.algorithm.get("learning_rate", SLOW) > SLOW:
-        made.append(Run(f"rate {SLOW}", "gaussian", method.sigma, SLOW))
-        made.append(Run(f"rate {SLOW}, noise alone", "noise_only", method.sigma, SLOW))
     if not plan.short:
         made.append(Run("no noise", None, 0.0))
         made += [Run(f"sigma {sigma:g}", "gaussian", sigma) for sigma in SIGMAS if sigma != method.sigma]
@@ -117,10 +112,7 @@ def run(study: Study, cell: str) -> None:
     if cell == EPSILONS:
         return epsilons(study, len(holdings.splits["train"]))
     name, one, seed = table(study.plan)[cell]
-    method = METHODS[name]
-    if one.rate is not None:
-        method = method._replace(algorithm={**method.algorithm, "learning_rate": one.rate})
-    chosen = settings(study, holdings, method, one)
+    chosen = settings(study, holdings, METHODS[name], one)
     federation = study.train(f"{name}, {one.title}", chosen, seed, holdings)
     if one.title == "Table 3":
         study.record(f"{name}, Table 3, test rows protected too", protected(federation))
