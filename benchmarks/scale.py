@@ -201,7 +201,7 @@ def write(folder: Path, rows: int) -> None:
 
 
 def train(folder: Path) -> dict[str, float]:
-    from colonnade.federation.federation import read_tables
+    from colonnade.federation.tables import read_tables
 
     found, marks = {}, [time.process_time()]
 

@@ -32,3 +32,8 @@ def test_the_package_can_be_run() -> None:
 
 def test_ctrl_c_while_it_imports_ends_it_quietly() -> None:
     assert outcome("-c", f"{INTERRUPTED}main()") == (130, "", "")
+
+
+def test_the_version_is_told_before_anything_is_imported() -> None:
+    told = outcome("-c", f"{INTERRUPTED}sys.argv[1:] = ['--version']\nmain()\nassert 'torch' not in sys.modules")
+    assert told == (0, f"{colonnade.__version__}\n", "")

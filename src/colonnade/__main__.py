@@ -1,11 +1,17 @@
-"""Where the command line begins, `colonnade` or `python -m colonnade`. Ctrl-C while it imports is no traceback."""
+"""Where the command line begins, `colonnade` or `python -m colonnade`. Ctrl-C while it imports is no traceback, and
+the version is told at once."""
 
 from __future__ import annotations
 
 import sys
 
+from colonnade import __version__
+
 
 def main() -> None:
+    if sys.argv[1:] == ["--version"]:
+        print(__version__)
+        return
     try:
         from colonnade import cli
     except KeyboardInterrupt:

@@ -48,9 +48,8 @@ def names() -> list[str]:
 def run(name: str = "all", *, quick: bool = False, say: Callable[[str], None] | None = None) -> list[Result]:
     """One benchmark, or all of them."""
     if name != "all" and name not in names():
-        raise ConfigError(
-            f"There is no benchmark {name!r}{did_you_mean(name, names())}; there are {', '.join(names())}."
-        )
+        there = f"there are {', '.join(names())}" if names() else f"none is installed: {folder()} is not there"
+        raise ConfigError(f"There is no benchmark {name!r}{did_you_mean(name, names())}; {there}.")
     results: list[Result] = []
     for one in names() if name == "all" else [name]:
         if say is not None:

@@ -48,9 +48,14 @@ def test_a_federation_file_holds_them() -> None:
     assert "alignment" not in Settings.from_mapping({}).to_mapping()
 
 
-def test_a_run_continues_whatever_an_alignment_may_do() -> None:
-    changed = Settings.from_mapping({"alignment": {"ids": "normalised"}})
+def test_a_run_continues_whatever_an_alignment_may_do_but_with_the_same_ids() -> None:
+    changed = Settings.from_mapping({"alignment": {"reveal": "count"}})
     changed.check_continues(Settings.from_mapping({}))
     Settings.from_mapping({}).check_continues(changed)
+    normalised = Settings.from_mapping({"alignment": {"ids": "normalised"}})
+    with pytest.raises(ConfigError, match=r"\[alignment\] ids is 'normalised' now and was 'exact'"):
+        normalised.check_continues(changed)
+    with pytest.raises(ConfigError, match=r"\[alignment\] ids is 'exact' now and was 'normalised'"):
+        changed.check_continues(normalised)
     with pytest.raises(ConfigError, match=r"\[data\] align is 'private' now and was 'exact'"):
         Settings.from_mapping({"data": {"align": "private"}}).check_continues(changed)

@@ -13,6 +13,7 @@ from colonnade.attacks.finding import (
     column_verdict,
     label_verdict,
     recognition_verdict,
+    suggested,
 )
 from colonnade.federation.settings import AuditSettings, Settings
 
@@ -35,6 +36,15 @@ def test_a_threshold_may_be_reached_but_not_crossed() -> None:
 
 def test_every_limit_is_a_setting() -> None:
     assert tuple(field.name for field in dataclasses.fields(AuditSettings)) == LIMITS
+
+
+@pytest.mark.parametrize(("guess", "value"), [(0.5, 0.6), (0.9, 0.92), (0.998, 0.9984), (1.0, 1.0)])
+def test_a_suggested_threshold_is_above_a_guess(guess: float, value: float) -> None:
+    one = dataclasses.replace(ONE, baseline=guess)
+    other = dataclasses.replace(one, limit="inversion_r2", baseline=-1.0)
+    assert suggested([other, one, dataclasses.replace(one, baseline=0.1)]) == ("label_inference", value)
+    assert suggested([other]) == ("inversion_r2", 0.2)
+    assert suggested([]) == ("label_inference", 0.6)
 
 
 def test_verdicts_in_words() -> None:

@@ -69,6 +69,15 @@ def test_names_in_two_columns_match_whatever_their_form(tmp_path: Path, call: Ca
     assert (said["parties"]["lab"]["rows"], said["parties"]["lab"]["ids"]) == (3, 2)
 
 
+def test_an_id_column_may_have_another_name_at_one_party(path: Path, call: Caller) -> None:
+    plain = json.loads(call("align", path, "--json").out)
+    lab = path.parent / "lab.csv"
+    lab.write_text(lab.read_text().replace("patient", "customer_no", 1))
+    named = _edited(path, "[parties.lab]", '[parties.lab]\nid = "customer_no"')
+    found = json.loads(call("align", named, "--json").out)
+    assert (found["common"], found["parties"]) == (plain["common"], plain["parties"])
+
+
 def test_errors_are_messages(path: Path, call: Caller, tmp_path: Path) -> None:
     assert "there is no such file" in call.fails(2, "align", _edited(path, 'lab.csv"', 'labs.csv"'))
     assert "has no column 'person'" in call.fails(2, "align", _edited(path, '"patient"', '"person"'))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_it_tells_who_could_learn_what_and_exits_with_0(call: Caller, run: Path)
     called = call("audit", run, "--rows", 16)
     assert called.code == 0
     for part in ("labels from residuals, assuming an attacker that", "can tell nearly every label", "white box",
-                 "trained model", "No threshold is set"):  # fmt: skip
+                 "trained model", "No threshold is set", "    label_inference = 0."):  # fmt: skip
         assert part in called.out
     assert fingerprints(run) == before
     assert (run / "audit" / "audit.json").exists()
@@ -116,3 +117,14 @@ def test_what_cannot_be_audited_is_one_message_and_code_2(call: Caller, run: Pat
     unknown = with_thresholds(run, tmp_path / "unknown", "labels = 0.5")
     assert "[audit] has no setting 'labels'" in call.fails(2, "audit", unknown)
     assert call("audit", run, "--rows", 2).code == 2
+
+
+def test_where_it_cannot_be_written_nothing_is_attacked(
+    call: Caller, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def attack(*_: object, **__: object) -> None:
+        raise AssertionError("an attack was made")
+
+    monkeypatch.setattr(sys.modules["colonnade.cli.audit"], "audit_run", attack)
+    (tmp_path / "file").write_text("")
+    assert "The audit cannot be written to" in call.fails(2, "audit", run, "--out", tmp_path / "file")

@@ -81,9 +81,14 @@ def test_a_long_name_is_shown_whole() -> None:
 
 def test_tables_hold_every_split_and_every_party() -> None:
     metrics = shown(
-        console.metrics_table({"train": {"loss": 0.5, "accuracy": 0.91}, "test": {"loss": 0.6, "accuracy": 0.87}})
+        console.metrics_table(
+            {
+                "metrics": {"train": {"loss": 0.5, "accuracy": 0.91}, "test": {"loss": None, "accuracy": 0.87}},
+                "majority": {"train": {"share": 0.81}, "test": {"share": 0.83}},
+            }
+        )
     )
-    for part in ("train", "test", "0.9100", "0.8700", "accuracy"):
+    for part in ("train rows", "test rows", "0.9100", "0.8700", "accuracy", "largest class", "0.8100", "0.8300"):
         assert part in metrics
     summary = {"bytes": {"clinic": {"out": 2000, "in": 3000}}, "parties": {"clinic": ["features", "labels"]}}
     traffic = shown(console.traffic_table(summary))

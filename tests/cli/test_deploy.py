@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 from tests.federation.small import quick, write
-from tests.federation.small_sites import folders
+from tests.federation.small_sites import folders, lines_of, sites
 from typer.testing import CliRunner
 
 from colonnade.cli import deploy
@@ -41,14 +42,26 @@ def test_a_party_checks_its_own_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     told = " ".join(capsys.readouterr().out.split())
     assert "lab: 80 rows, 2 numbers a row after preparation" in told
     assert "only 'clinic' may ask it" in told
-    assert "Gaussian(clip=1.0" in told
-    assert "Budget: Budget(epsilon=100.0" in told
+    assert "gaussian, clip 1," in told
+    assert "Budget: epsilon 100 at delta 1e-05 for every row, replace-one, over all runs." in told
+    assert "Nothing of it is spent" in told
+    every = sites(tmp_path)
+    every["clinic"].drive(lines_of("clinic", every), "run")
+    summary = json.loads((tmp_path / "lab" / "runs" / "run" / "summary.json").read_text())
+    deploy.party(deploy.Action.check, tmp_path / "lab" / OWN)
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"by the row that paid most: epsilon {summary['privacy'][0]['budget']['spent']:.4g} of 100." in told
     assert "residual" not in told, "the label owner's releases are not this party's"
     deploy.party(deploy.Action.check, tmp_path / "clinic" / OWN)
     told = " ".join(capsys.readouterr().out.split())
     assert "it drives, and asks the others" in told
     assert "residual" in told
     assert "No budget" in told
+    own = tmp_path / "lab" / OWN
+    text = own.read_text()
+    own.write_text(text[: text.index("[budget]")].replace("sigma = 2.0", 'sigma = "auto"'))
+    with pytest.raises(ConfigError, match=r"Add \[budget\] epsilon = 8\.0"):
+        deploy.party(deploy.Action.check, own)
 
 
 def test_a_wrong_file_is_an_error_before_anything_is_sent(tmp_path: Path) -> None:
@@ -65,7 +78,12 @@ def test_kits_are_made_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[st
     told = capsys.readouterr().out
     for word in ("relay/", "parties/clinic/", "parties/lab/", "lead/", "state/"):
         assert word in told
-    assert (tmp_path / "kits" / "parties" / "lab" / "local" / OWN).exists()
+    own = tmp_path / "kits" / "parties" / "lab" / "local" / OWN
+    deploy.party(deploy.Action.check, own)
+    assert "The certificate in its startup kit is of 'lab', too." in " ".join(capsys.readouterr().out.split())
+    own.write_text((tmp_path / "kits" / "parties" / "clinic" / "local" / OWN).read_text())
+    with pytest.raises(ConfigError, match="is of 'clinic', and the certificate in this startup kit is of 'lab'"):
+        deploy.party(deploy.Action.check, own)
 
 
 def test_an_engine_is_one_of_four_and_flare_needs_a_kit(tmp_path: Path) -> None:
@@ -129,6 +147,7 @@ def test_a_prediction_elsewhere_names_a_run_and_a_file_and_the_result_stays_ther
         deploy.predict_on_flare(Path("runs/first"), Path("x/new.csv"), "flare", startup_kit=kit)
     write(kit)
     assert deploy.predict_on_flare(Path("runs/first"), Path("x/new.csv"), "flare", startup_kit=kit) is None
+    assert seen.pop("say") is deploy.waiting
     assert seen == {"predict": "new.csv", "parties": ["clinic", "lab"], "kit": kit, "run": "first"}
     assert "runs/first/predictions/new.csv" in " ".join(capsys.readouterr().out.split())
 
@@ -180,3 +199,24 @@ def test_a_data_sets_parties_get_their_names(tmp_path: Path, monkeypatch: pytest
     file.write_text('[data]\ndataset = "breast_cancer"\nparts = [10, 20]\n')
     deploy.run_on_flare(file, "flare-sim", tmp_path / "run", quiet=True)
     assert len(seen["parties"]) == 3
+
+
+@pytest.mark.parametrize("lost", ["file", "name", "later"])
+def test_what_cannot_begin_leaves_nothing_behind(tmp_path: Path, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, out = write(tmp_path / "all"), tmp_path / "runs" / "run"
+    words = r"lab\.csv"
+    if lost == "file":
+        (tmp_path / "all" / "lab.csv").unlink()
+    elif lost == "name":
+        file.write_text(file.read_text().replace('table = "lab.csv"\n', ""))
+        words = r"\[parties\.lab\] must name its table"
+    else:
+
+        def engine_of(*_: Any, **__: Any) -> None:
+            raise ConfigError("lab.csv: it is wrong, which a site found")
+
+        monkeypatch.setattr(deploy, "simulate", engine_of)
+    with pytest.raises(ColonnadeError, match=words) as found:
+        deploy.run_on_flare(file, "flare-sim", out, quiet=True)
+    assert "flare" not in str(found.value)
+    assert not list(tmp_path.rglob("*.flare"))

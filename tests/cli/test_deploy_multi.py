@@ -28,8 +28,8 @@ def test_everybody_checks_its_own_file(tmp_path: Path, capsys: pytest.CaptureFix
         told[name] = " ".join(capsys.readouterr().out.split())
     assert "lab: 150 rows, 2 numbers a row after preparation." in told["lab"]
     assert "Only 'north' and 'south' may ask it." in told["lab"]
-    assert "Gaussian(clip=1.0" in told["lab"]
-    assert "Budget: Budget(epsilon=1000.0" in told["lab"]
+    assert "gaussian, clip 1," in told["lab"]
+    assert "Budget: epsilon 1000 at" in told["lab"]
     assert "weights" not in told["lab"], "the label owners' releases are not this party's"
     assert "north: 90 rows, its labels." in told["north"]
     assert f"Only '{SERVER}' may ask it." in told["north"]
@@ -80,5 +80,6 @@ def test_a_label_owner_is_asked_to_predict_with_one_of_two_models(
 
     monkeypatch.setattr(deploy, "deploy", elsewhere)
     deploy.predict_on_flare(run, rows, "flare", startup_kit=tmp_path / "lead", owner="south", model="own")
+    assert seen.pop("say") is deploy.waiting
     assert seen == {"predict": "rows.csv", "owner": "south", "model": "own"}
     assert "at 'south', in its own runs/run/predictions/rows.csv" in " ".join(capsys.readouterr().out.split())

@@ -106,6 +106,7 @@ def test_tables_elsewhere_are_named_from_where_the_file_is(call: Caller, folder:
     [
         (["nowhere.csv", "clinic.csv"], "There is no file nowhere.csv"),
         (["clinic.csv"], "two tables at least"),
+        (["clinic.csv", "scan.csv", "./clinic.csv"], "clinic.csv is named twice"),
         (["clinic.csv", "scan.csv", "--out", "no/f.toml"], "There is no folder no"),
     ],
 )
@@ -138,4 +139,5 @@ def test_what_the_tables_should_be_is_said(call: Caller, folder: Path) -> None:
     said = " ".join(call("init", "--yes").out.split())
     assert "clinic.csv: 'churned' sounds like a label, and 54 of 108 rows have none." in said
     assert "'clinic': the column 'visits' has 1 cells that are no numbers" in said
-    assert "would be, if all wrote ids alike" in said
+    assert "would be if those that differ in capitals or spaces alone were the same" in said
+    assert Settings.from_toml(folder / "federation.toml").alignment.ids == "normalised"

@@ -62,6 +62,13 @@ def test_an_unknown_name_is_code_2(call: Caller, plans: None) -> None:
     assert "There is no benchmark 'cores' (did you mean 'core'?)" in message
 
 
+def test_where_none_is_installed_that_is_said(call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("colonnade.benchmark.folder", lambda: tmp_path / "none")
+    monkeypatch.setattr("colonnade.reproduction.expected.folder", lambda: tmp_path / "none")
+    for command in ("bench", "reproduce"):
+        assert f"none is installed: {tmp_path / 'none'} is not there." in call.fails(2, command, "nope")
+
+
 def test_bench_gives_tables_and_json(call: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     told = json.loads(call("bench", "core", "--quick", "--json").out)
     assert [set(line) for line in told] == [{"what", "measured", "against", "target", "holds", "numbers"}] * len(told)

@@ -24,7 +24,7 @@ def ids_file(folder: Path, ids: list[str]) -> Path:
 
 
 def expected(finished: Path, ids: list[str]) -> pd.DataFrame:
-    return load(finished / "run", ids=ids).predict(ids).to_frame().rename(columns={"id": "patient"})
+    return load(finished / "run", ids=ids).predict(ids).to_frame()
 
 
 def test_predict_prints_csv_or_json_or_writes_files(call: Caller, finished: Path, tmp_path: Path) -> None:
@@ -36,12 +36,12 @@ def test_predict_prints_csv_or_json_or_writes_files(call: Caller, finished: Path
     told = json.loads(call("predict", finished / "run", "--rows", rows, "--json").out)
     assert [row["patient"] for row in told] == ids
     assert [row["prediction"] for row in told] == frame["prediction"].tolist()
-    for name, read in (("p.csv", pd.read_csv), ("p.parquet", pd.read_parquet)):
+    for name, read in (("p[1].csv", pd.read_csv), ("p.parquet", pd.read_parquet)):
         called = call("predict", finished / "run", "--rows", rows, "--out", tmp_path / name)
         assert (called.code, called.err) == (0, "")
-        assert "3 predictions are in" in called.out
+        assert f"3 predictions are in {tmp_path / name}." in called.out
         pd.testing.assert_frame_equal(read(tmp_path / name), frame, check_dtype=False)
-    assert {path.name for path in tmp_path.iterdir()} == {"rows.csv", "p.csv", "p.parquet"}
+    assert {path.name for path in tmp_path.iterdir()} == {"rows.csv", "p[1].csv", "p.parquet"}
 
 
 def test_rows_may_come_from_any_table_with_the_id_column(call: Caller, finished: Path, tmp_path: Path) -> None:

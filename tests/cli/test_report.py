@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.cli.called import Caller
 from tests.federation.small import quick, splitnn, write
 
+from colonnade.cli.console import console
 from colonnade.federation import Federation
 
 
@@ -34,6 +36,23 @@ def test_bad_input(call: Caller, tmp_path: Path) -> None:
     assert "is a folder" in call.fails(2, "report", tmp_path / "run", "--out", tmp_path)
     assert "two or more" in call.fails(2, "compare", tmp_path / "run")
     assert "not a run directory" in call.fails(2, "compare", tmp_path / "run", tmp_path / "nowhere")
+
+
+def test_settings_are_told_apart_on_a_narrow_terminal(
+    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "width", 80)
+    outbox = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 9.0}}}
+    for name, own in (("plain", {}), ("noisy-with-a-long-name", {"outbox": outbox})):
+        file = write(tmp_path / "tables", settings=quick(train={"epochs": 1}, parties={"lab": own}))
+        Federation.from_toml(file).fit(tmp_path / name)
+    runs = tmp_path / "plain", tmp_path / "noisy-with-a-long-name"
+    told = call("compare", *runs, "--out", tmp_path / "both.html").out
+    joined = "".join(line.split("│")[1].strip() for line in told.splitlines() if line.startswith("│"))
+    for setting in ("name", "clip", "sigma"):
+        assert f"parties.lab.outbox.embedding.mechanism.{setting}" in joined
+    assert "…" not in told
+    assert "time" in told
 
 
 def test_a_comparison(call: Caller, tmp_path: Path) -> None:

@@ -24,7 +24,15 @@ def test_run_keeps_a_directory_and_shows_tables(call: Caller, tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     called = call("run", path)
     assert called.code == 0
-    for part in ("How good the joint model is", "accuracy", "What travelled", "clinic", "vimadmm: 2 epochs, 8 rounds"):
+    for part in (
+        "How good the joint model is",
+        "accuracy",
+        "largest class",
+        "AUC",
+        "What travelled",
+        "clinic",
+        "vimadmm: 2 epochs, 8 rounds",
+    ):
         assert part in called.out
     assert (tmp_path / "runs" / "federation" / "summary.json").exists()
     assert call("run", path).code == 0  # a new one beside it

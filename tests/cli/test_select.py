@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from pathlib import Path
 
@@ -57,6 +58,9 @@ def test_whose_budget_or_noise_does_not_cover_a_selection_is_told(path: Path, ca
 def test_the_same_seed_selects_the_same(path: Path, call: Caller) -> None:
     first, again = (json.loads(call("select", path, "--keep", 2, "--json", *FAST).out) for _ in range(2))
     assert first["scores"] == again["scores"]
+    assert max(first["scores"].values()) < first["entropy"] < math.log(2)  # of two classes that are not quite as large
+    shown = call("select", path, "--keep", 2, *FAST).out
+    assert f"the highest possible is {first['entropy']:.3f}, the label's entropy." in " ".join(shown.split())
 
 
 def test_the_files_table_holds_unless_an_option_says_otherwise(path: Path, call: Caller) -> None:
@@ -103,6 +107,7 @@ def test_a_label_that_is_a_number_is_cut_into_classes(tmp_path: Path, call: Call
     learned = json.loads(done.out)["learned"]
     assert set(tomllib.loads(fewer.read_text())["parties"]) == {"agency", "bank", "city"}
     assert "key_server" in learned
+    assert json.loads(done.out)["entropy"] == pytest.approx(math.log(4), abs=0.01)  # quartiles
     assert "rotation" not in learned["agency"]
 
 
@@ -111,6 +116,7 @@ def test_kraskov_takes_it_as_it_is_and_says_what_that_shows(tmp_path: Path, call
     found = json.loads(call("select", path, "--keep", 3, "--json", "--queries", 80, "--estimator", "kraskov").out)
     assert set(found["chosen"]) == {"agency", "bank", "city"}
     assert all(len(group["participants"]) > 2 for group in found["groups"]), "no sum that shows one party"
+    assert "entropy" not in found
     assert "rebuilt but for a rotation" in found["learned"]["agency"]
     two = tmp_path / "two.toml"
     two.write_text(HOUSES.split("[parties.broker]")[0])

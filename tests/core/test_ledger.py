@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -145,6 +145,29 @@ def test_rewinding_without_a_file_starts_one_at_nothing(tmp_path: Path) -> None:
     ledger = Ledger("bank")
     ledger.rewind(tmp_path / "ledger.jsonl", {"position": 0, "bytes": []})
     assert ledger.position == 0
+
+
+def test_what_crossed_before_a_run_comes_first_and_again_when_it_goes_on(tmp_path: Path) -> None:
+    """Until it is in a file: then it is the file that a checkpoint counts."""
+    path, before = tmp_path / "ledger.jsonl", filled([("out", "shop", 2), ("in", "shop", 3)])
+    totals, noted = (before.total("out"), before.total("in")), before.take()
+    state: dict[str, Any] = {"position": 0, "bytes": []}
+    assert (before.entries, before.total("out"), before.total("in")) == ([], 0, 0)
+    for again in (1, 2):
+        ledger = Ledger("bank")
+        ledger.carry(noted)
+        assert (ledger.entries, ledger.total("out"), ledger.total("in")) == (noted, *totals)
+        ledger.rewind(path, state)
+        ledger.flush(path)
+        state = json.loads(json.dumps(ledger.state()))
+        assert (ledger.total("out"), ledger.total("in")) == tuple(again * total for total in totals)
+        ledger.rewind(path, state)
+        assert ledger.entries == []
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [line["bytes"] for line in lines] == again * [entry.bytes for entry in noted]
+    ledger.carry(noted)
+    ledger.follow(tmp_path / "after.jsonl")
+    assert len((tmp_path / "after.jsonl").read_text().splitlines()) == len(noted)
 
 
 def test_what_is_followed_is_in_the_file_as_it_is_written(tmp_path: Path) -> None:

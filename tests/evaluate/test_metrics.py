@@ -11,7 +11,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from colonnade.evaluate.metrics import HEADLINE, auc, hits, measure
+from colonnade.evaluate.metrics import HEADLINE, auc, beside_majority, hits, majority, measure, telling
 from colonnade.optim.losses import CrossEntropy, Logistic, Squared
 
 ROWS = st.lists(st.tuples(st.sampled_from([-2.0, -0.5, 0.0, 0.25, 3.0]), st.booleans()), min_size=2, max_size=40)
@@ -100,3 +100,24 @@ def test_every_task_has_a_headline_that_is_measured() -> None:
     two = torch.zeros(2, 1), torch.tensor([0, 1])
     assert HEADLINE["classification"] in measure(Logistic(), *two)
     assert HEADLINE["regression"] in measure(Squared(), two[0], torch.tensor([0.0, 1.0]))
+
+
+@given(rows=ROWS)
+def test_the_largest_class_and_which_of_two_is_never_said(rows: list[tuple[float, bool]]) -> None:
+    outputs, labels = torch.tensor([[score] for score, _ in rows]), torch.tensor([int(one) for _, one in rows])
+    decided = set(Logistic().decide(outputs).tolist())
+    largest, share, never = majority(labels, measure(Logistic(), outputs, labels))
+    assert share == pytest.approx(float((labels == largest).double().mean()))
+    assert share >= 0.5
+    silent = {0, 1} - decided
+    assert never == (silent.pop() if silent else None) or share == 1
+    assert telling(Logistic(), labels) == ("accuracy" if share == 1 else "auc")
+
+
+def test_more_classes_and_numbers_keep_their_headline() -> None:
+    labels = torch.tensor([0, 2, 2, 2])
+    assert majority(labels, {"accuracy": 0.75}) == (2, 0.75, None)
+    assert (telling(CrossEntropy(3), labels), telling(Squared(), labels.float())) == ("accuracy", "r2")
+    told = beside_majority({"metrics": {"test": {"accuracy": 0.9, "auc": 0.5}}, "majority": {"test": {"share": 0.8}}})
+    assert list(told["test"].items()) == [("accuracy", 0.9), ("majority", 0.8), ("auc", 0.5)]
+    assert beside_majority({"metrics": {"test": {"r2": 0.5}}}) == {"test": {"r2": 0.5}}

@@ -27,7 +27,7 @@ def test_what_was_gathered_gives_the_models_own_outputs(algorithm: str) -> None:
 @pytest.mark.parametrize("task", ["binary", "regression"])
 def test_the_score_is_the_tasks_own(task: str) -> None:
     federation = trained("vimadmm", task)
-    name = {"binary": "accuracy", "regression": "r2"}[task]
+    name = {"binary": "auc", "regression": "r2"}[task]
     assert gather(federation).score() == federation.evaluate("test")[name]
 
 

@@ -11,7 +11,7 @@ from tests.explain.trained import ALGORITHMS, WITHOUT_HEADS, frames, fresh, sett
 
 from colonnade.errors import ConfigError
 from colonnade.explain import correlation, gather, head_changes, head_norms, permutation, ranking, silenced
-from colonnade.explain.importance import Lost, permuted_by
+from colonnade.explain.importance import Lost, disagreement, permuted_by
 from colonnade.federation import Federation
 from colonnade.optim.heads import blocks
 
@@ -152,3 +152,20 @@ def test_correlations_are_scipys() -> None:
 
 def test_equals_keep_the_parties_order() -> None:
     assert ranking({"b": 1.0, "a": 1.0, "c": 2.0}) == ["c", "b", "a"]
+
+
+def test_measures_that_disagree_are_told() -> None:
+    measures: dict[str, dict[str, float | None]] = {
+        "head_change": {"bank": 1.0, "telco": 2.0},
+        "head_norm": {"bank": 3.0, "telco": 2.0},
+        "silenced": {"bank": 0.1, "telco": None},
+        "permutation": {"bank": 0.2, "telco": 0.1},
+        "noise": {"bank": 0.0, "telco": 0.0},
+    }
+    words = {"head_change": "head change", "head_norm": "head norm", "permutation": "permuted"}
+    assert disagreement(measures, "head_change", words) == (
+        "The measures disagree on who matters most: by head change, telco; by head norm and permuted, bank."
+    )
+    assert disagreement(measures, "head_norm", words).endswith("by head norm, bank; by head change, telco.")
+    assert disagreement({name: measures[name] for name in ("head_norm", "permutation", "noise")}, "head_norm", {}) == ""
+    assert disagreement(measures, "noise", words) == ""  # it ranks nobody

@@ -33,7 +33,7 @@ def test_a_report_has_every_party_and_comes_back(algorithm: str, task: str) -> N
         assert report.measures.keys() - {"head_change"} == {"head_norm", *wanted}
         assert report.notes == []
     assert report.ranking[0] == "strong"
-    assert report.metric == ("r2" if task == "regression" else "accuracy")
+    assert report.metric == {"binary": "auc", "classes": "accuracy", "regression": "r2"}[task]
 
 
 def test_its_numbers_are_the_measures_own() -> None:

@@ -11,11 +11,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.export.trained import run
+from tests.export.trained import frames, run
+from tests.federation import small, small_multi_sites, small_sites
 
 from colonnade.errors import ConfigError
 from colonnade.export import export
+from colonnade.export.pieces import Trained
 from colonnade.federation import MultiFederation, load
+from colonnade.federation.multi import federation_for
+from colonnade.federation.owners import SERVER
 
 ALGORITHMS: list[tuple[dict[str, Any], Any]] = [
     ({"name": "splitnn", "head_hidden": 5}, "classes"),
@@ -81,6 +85,51 @@ def test_the_pieces_together_predict_as_the_federation(
     if scores.ndim == 2:
         classes = np.array(found["config"]["outputs"]["classes"])
         assert (classes[scores.argmax(1)] == truth.labels).all()
+
+
+@pytest.mark.parametrize("name", ["splitnn", "fdml", "multi_vfl"])
+def test_sites_export_their_own_pieces_which_together_are_those_of_one_process(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each from its own folder alone; `fdml` gives a party without labels a head of three outputs."""
+    base = tmp_path / "at"
+    alone = {"device": "cpu", "cohort": "off"}
+    if name == "multi_vfl":
+        pytest.importorskip("coincurve")
+        file, settings = small_multi_sites.folders(base, small_multi_sites.private())
+        several = small_multi_sites.sites(base)
+        several[SERVER].drive(small_multi_sites.lines_of(SERVER, several), "run")
+    else:
+        base.mkdir()
+        given = {**small.quick(federation=alone), "algorithm": {"name": name}}
+        file, settings = small_sites.folders(base, frames("classes"), given)
+        every = small_sites.sites(base)
+        every["clinic"].drive(small_sites.lines_of("clinic", every), "run")
+    federation_for(settings).fit(tmp_path / "whole")
+    whole = Trained(tmp_path / "whole")
+    for party in [*settings.label_owners, *settings.parties]:
+        pieces = Trained(base / party / "runs" / "run").pieces(party)
+        for mine, other in zip(pieces, whole.pieces(party), strict=True):
+            assert (mine.role, mine.shapes, mine.inputs) == (other.role, other.shapes, other.inputs)
+            assert mine.outputs == other.outputs
+            state, same = mine.model.state_dict(), other.model.state_dict()
+            assert state.keys() == same.keys()
+            assert all(torch.equal(state[key], same[key]) for key in state)
+    with pytest.raises(ConfigError, match="is the part of 'lab' in a run between sites; 'clinic' exports at its own"):
+        export(base / "lab" / "runs" / "run", tmp_path / "other", "clinic")
+    if name == "multi_vfl":
+        with pytest.raises(ConfigError, match="holds no data, and so no piece of the model"):
+            export(base / SERVER / "runs" / "run", tmp_path / "other")
+    if name != "fdml":
+        return
+    made = [export(base / party / "runs" / "run", tmp_path / "out")[0] for party in settings.parties]
+    for folder in made:
+        text = (folder / "README.md").read_text()
+        assert f"This is one organisation's part: it was exported at the site of {folder.name}" in text
+        assert ("| rows | loss | accuracy |" in text) == ("pipeline_tag" in text) == (folder.name == "clinic")
+    ids = frames("classes")["lab"]["patient"].tolist()[:5]
+    scores = predicted(made, file.parent, ids, monkeypatch)["scores"]
+    np.testing.assert_allclose(scores.numpy(), load(tmp_path / "whole").predict(ids).scores, atol=2e-6)
 
 
 def test_knn_has_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

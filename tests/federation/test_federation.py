@@ -104,8 +104,8 @@ def test_predictions_fit_scores_labels_and_accuracy(task: Task, settings: Any) -
     assert some.ids.tolist() == wanted
     assert some.labels.tolist() == [everything.labels[70], everything.labels[3], everything.labels[3]]
     frame = some.to_frame()
-    assert list(frame.columns) == ["id", "prediction", *(f"score_{name}" for name in everything.classes)]
-    assert frame["id"].tolist() == wanted
+    assert list(frame.columns) == ["patient", "prediction", *(f"score_{name}" for name in everything.classes)]
+    assert frame["patient"].tolist() == some.to_frame("id")["id"].tolist() == wanted
 
 
 def test_whole_numbers_as_labels_come_back_as_whole_numbers() -> None:
@@ -128,7 +128,7 @@ def test_regression_learns_and_speaks_in_the_labels_own_units(settings: Any) -> 
     assert scores["r2"] > 0.5
     predicted = one.predict()
     assert predicted.classes == ()
-    assert list(predicted.to_frame().columns) == ["id", "prediction"]
+    assert list(predicted.to_frame().columns) == ["patient", "prediction"]
     assert predicted.scores[:, 0].tolist() == predicted.labels.tolist()
     truth = given["clinic"].set_index("patient")["diagnosis"]
     rows = one.holdings.splits["test"].numpy()

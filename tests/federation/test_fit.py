@@ -72,6 +72,32 @@ def test_the_summary_counts_what_the_ledgers_hold_and_what_leaves_arrives(settin
     assert {"own", "out", "in"} == {entry["direction"] for entry in entries(tmp_path / "run")}
 
 
+@pytest.mark.parametrize(("task", "wanted"), [("binary", 2), ("classes", 3)])
+def test_the_largest_class_is_that_of_the_rows_that_were_measured(task: Any, wanted: int) -> None:
+    given = frames(task=task)
+    one = federation(given)
+    outcome = one.fit()
+    truth = given["clinic"].set_index("patient")["diagnosis"]
+    assert truth.nunique() == wanted
+    for split, rows in one.holdings.splits.items():
+        counted = truth[one.holdings.ids[rows.numpy()]].value_counts(normalize=True)
+        told = outcome.summary["majority"][split]
+        assert told["share"] == pytest.approx(counted.max())
+        assert counted[told["class"]] == counted.max()
+        said = set(one.predict(one.holdings.ids[rows.numpy()].tolist()).labels)
+        assert told.get("never") == ((set(truth) - said).pop() if wanted == 2 and len(said) == 1 else None)
+    assert repr(outcome).startswith("<Outcome: 2 epochs, all epochs done; on test rows loss ")
+    assert repr(one) == "<Federation: vimadmm of clinic, lab; 56 train rows, 8 validation rows, 16 test rows>"
+
+
+def test_a_class_that_is_never_said_is_told() -> None:
+    given = frames()
+    given["clinic"]["diagnosis"] = ["ill", *["well"] * 7] * 10  # which no column tells
+    told = federation(given, splitnn(train={"epochs": 8, "early_stop": False})).fit().summary["majority"]["train"]
+    assert (told["class"], told["never"]) == ("well", "ill")
+    assert "majority" not in federation(frames(task="regression")).fit().summary
+
+
 def test_a_score_that_is_not_a_number_is_null_on_disk(tmp_path: Path) -> None:
     given = frames()
     first = federation(given)

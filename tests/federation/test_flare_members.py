@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.federation.small import quick
 from tests.federation.small_sites import folders, lines_of, sites
 
-from colonnade.errors import BoundaryError
+from colonnade.errors import BoundaryError, ColonnadeError
+from colonnade.federation.flare import conclude
+from colonnade.federation.party_file import OWN, write_own
 
 pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
 
@@ -110,3 +115,36 @@ def test_a_job_makes_only_the_class_that_can_serve_listen(tmp_path: Path) -> Non
     member._drive(sites(tmp_path)["clinic"], {}, {"run": "run", "resume": False, "predict": "", "serve": True})
     assert member.state == b"failed (ConfigError)"
     assert "names another class" in json.loads((tmp_path / "clinic" / "runs" / FAILURE).read_text())["message"]
+
+
+@pytest.mark.parametrize("wrong", ["name", "text", "table"])
+def test_a_site_that_cannot_start_says_why_in_its_own_runs(
+    tmp_path: Path, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever started the run is told where to look, and the file must be there."""
+    from colonnade.federation import flare_members
+    from colonnade.federation.flare import failure_in
+
+    file, settings = folders(tmp_path, settings=quick(data={"align": "private"}))
+    own, runs = tmp_path / "lab" / OWN, tmp_path / "lab" / "runs"
+    words = {"name": "is of 'clinic', and this site is 'lab'", "text": "is not TOML", "table": r"lab\.csv"}[wrong]
+    if wrong == "name":
+        own.write_text((tmp_path / "clinic" / OWN).read_text())
+    elif wrong == "text":
+        own.write_text("name = lab")
+    else:
+        (file.parent / "lab.csv").unlink()
+    cell = SimpleNamespace(core_cell=SimpleNamespace(supports_secure_messages=lambda: False))
+    context = SimpleNamespace(get_engine=lambda: SimpleNamespace(get_cell=lambda: cell))
+    monkeypatch.setattr(flare_members, "collab", SimpleNamespace(site_name="lab", fl_ctx=context))
+    monkeypatch.setenv(flare_members.SITES, str(tmp_path))
+    member = flare_members.Member()
+    with pytest.raises(ColonnadeError, match=words):
+        flare_members.Member.start(member)
+    assert re.search(words, str(failure_in(runs / flare_members.FAILURE)))
+    with pytest.raises(ColonnadeError, match=words):  # a rehearsal tells it, too
+        conclude(settings, {name: tmp_path / name / "runs" / "run" for name in settings.parties}, tmp_path, own)
+    (file.parent / "lab.csv").write_text("patient,iron\nP001,1\n")
+    write_own(tmp_path / "lab", settings, "lab")
+    flare_members.Member.start(member)
+    assert not (runs / flare_members.FAILURE).exists(), "it is about the last run"

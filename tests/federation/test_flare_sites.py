@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,6 @@ def _hostile(work: Path, settings: Settings) -> None:
 
 
 def _ended(session: Session, job: Path) -> str:
-    import time
-
     try:
         number = session.submit(job)
     except Exception as error:  # refused when it is submitted
@@ -111,3 +110,18 @@ def _ended(session: Session, job: Path) -> str:
             return state
         time.sleep(1.0)
     raise AssertionError(f"{job.name} is still {json.dumps(state)}")
+
+
+def test_who_is_waited_for_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, said = [0.0], list[str]()
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    session = object.__new__(Session)
+    session.say = said.append
+    monkeypatch.setattr(session, "sites", lambda: {"clinic"} if clock[0] < 75 else {"clinic", "lab"})
+    session.wait_for(["clinic", "lab"], 180.0)
+    words = "Waiting for 'lab', not connected to the relay yet; {} s more at most."
+    assert said == [words.format(left) for left in (170, 140, 110)]
+    monkeypatch.setattr(session, "sites", lambda: {"clinic"})
+    with pytest.raises(PartyError, match="'lab' failed while answering a run: it is not connected"):
+        session.wait_for(["clinic", "lab"], 20.0)

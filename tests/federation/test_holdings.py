@@ -15,8 +15,8 @@ from tests.federation.small import Frames, Task, frames, quick, settings_of, wri
 from colonnade import datasets
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation
-from colonnade.federation.federation import tables_of
 from colonnade.federation.holdings import Holdings, Index, from_dataset, from_tables
+from colonnade.federation.tables import tables_of
 from colonnade.optim.losses import CrossEntropy, Logistic, Squared
 
 PARTIES = {"clinic": {"label": "diagnosis"}, "lab": {}}

@@ -30,8 +30,9 @@ from colonnade.federation.multi_clerks import Bring
 from colonnade.federation.multi_site import MultiSite
 from colonnade.federation.owners import SERVER
 from colonnade.federation.party_file import write_agreed, write_own
+from colonnade.federation.run_directory import RunDirectory
 from colonnade.federation.saves import Save
-from colonnade.federation.site_reader import Enough, Look, Take
+from colonnade.federation.site_reader import Enough, Look, Take, digests_of
 
 pytest.importorskip("coincurve", reason='private alignment needs pip install "colonnade[crypto]"')
 IDS = ["P083", "P002", "P120"]
@@ -218,3 +219,35 @@ def test_rows_of_a_public_data_set_are_predicted_too(tmp_path: Path) -> None:
     found = pd.read_csv(every["north"].predict(lines_of("north", every), "run", "new.csv", "own"))
     mine = whole.predict(ids, owner="north", model="own")
     assert np.array_equal(found[[f"score_{name}" for name in mine.classes]].to_numpy(), mine.scores)
+
+
+def test_another_takes_over_from_one_that_has_gone_and_never_while_it_is_answered(run: Path) -> None:
+    every = sites(run, (*LABELS, *COLUMNS))
+    lab = every["lab"]
+    assert lab.reader is not None
+    mark = RunDirectory(run / "lab" / "runs" / "run").mark()["number"]
+
+    def look(owner: str, id_: str) -> None:
+        rows = digests_of(lab.own, np.array([id_]))
+        digests = torch.tensor([list(one) for one in rows], dtype=torch.uint8)
+        ask(lab, owner, Look("run", mark, 1, Outbox(owner, torch.Generator()).release(digests, "x")))
+
+    look("north", "P002")  # and then it dies
+    with pytest.raises(PartyError, match="it answers 'north' now"):
+        look("south", "P100")
+    lab.reader.patience = 0.0
+    with lab.reader.answering("north"), pytest.raises(PartyError, match="it answers 'north' now"):
+        look("south", "P100")
+    before = lab.member
+    look("south", "P100")
+    assert lab.member is not None
+    assert lab.member is not before
+    assert lab.member.holdings.ids.tolist() == ["P100"]
+    lab.reader.patience = 60.0
+    first = Outbox("north", torch.Generator()).release(torch.tensor([0]), "x")
+    for late in (Take(first), Enough()):
+        with pytest.raises(PartyError, match="it answers 'south' now"):
+            ask(lab, "north", late)
+    ask(lab, "south", Enough())
+    look("north", "P002")
+    ask(lab, "north", Enough())

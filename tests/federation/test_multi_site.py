@@ -21,6 +21,7 @@ from colonnade.federation.multi_server import Measured, Ready
 from colonnade.federation.multi_site import MultiSite, rehearse, site_for
 from colonnade.federation.owners import SERVER
 from colonnade.federation.party_file import AGREED, OWN, read_own, write_agreed, write_own
+from colonnade.federation.run_directory import RunDirectory
 from colonnade.federation.site import Join, Site
 from colonnade.transport import Recording
 from colonnade.transport.flare import Flare, Line
@@ -41,6 +42,7 @@ def test_organisations_train_what_one_process_would(tmp_path: Path) -> None:
     for name in EVERY:
         run = tmp_path / name / "runs" / "run"
         assert [folder.name for folder in (run / "parties").iterdir()] == [name]
+        assert (RunDirectory(run).mark()["finished"], RunDirectory(run).part()) == (True, name)
         own = json.loads((run / "summary.json").read_text())
         assert (own["bytes"][name], own["parties"][name]) == (here["bytes"][name], here["parties"][name]), name
         blinded = "blinded_ids" in (run / "parties" / name / "ledger.jsonl").read_text()

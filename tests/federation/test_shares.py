@@ -14,9 +14,9 @@ from colonnade import datasets
 from colonnade.datasets.table import table_from_frame
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Settings
-from colonnade.federation.federation import tables_of
 from colonnade.federation.settings import DataSettings
 from colonnade.federation.shares import Shares, divide, from_dataset, from_tables
+from colonnade.federation.tables import tables_of
 
 
 def settings_of(labelled: Any = LABELS, columns: Any = COLUMNS, **data: Any) -> Settings:

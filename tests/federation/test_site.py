@@ -15,7 +15,8 @@ from tests.federation.test_fit import scores
 from colonnade.algorithms.splitnn import Descend, Embed
 from colonnade.core import Ledger, Peers, checkpoint, roles
 from colonnade.errors import BoundaryError, BudgetExhausted, CheckpointError, ConfigError, DataError, PartyError
-from colonnade.federation import Federation
+from colonnade.federation import Federation, load
+from colonnade.federation.run_directory import RunDirectory
 from colonnade.federation.saves import Close, Save
 from colonnade.federation.site import Join, Prepare, Site
 from colonnade.transport.flare import Flare
@@ -66,14 +67,23 @@ def test_organisations_train_what_one_process_would(tmp_path: Path, settings: Ta
 def test_each_organisation_has_its_own_part_of_the_run_and_nobody_elses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scores(monkeypatch, [0.9, 0.8, 0.8])
-    folders(tmp_path, settings=quick(**ALONE))
+    scores(monkeypatch, [0.9, 0.8, 0.8, 0.9, 0.8, 0.8])
+    file, _ = folders(tmp_path, settings=quick(**ALONE))
     every = sites(tmp_path)
     outcome = every["clinic"].drive(lines_of("clinic", every), "run")
     for name in ("clinic", "lab"):
         run = tmp_path / name / "runs" / "run"
         assert [folder.name for folder in (run / "parties").iterdir()] == [name]
         assert (run / "parties" / name / "ledger.jsonl").stat().st_size > 0
+        folder = RunDirectory(run)
+        assert [mark["finished"] for mark in folder.marks()] == [True, False], "and the one before is kept"
+        assert folder.part() == name
+        with pytest.raises(
+            CheckpointError, match=f"is the part of '{name}' in a run between sites.*--engine flare-sim"
+        ):
+            load(run)
+    Federation.from_toml(file).fit(tmp_path / "whole")
+    assert RunDirectory(tmp_path / "whole").part() is None
     lab = json.loads((tmp_path / "lab" / "runs" / "run" / "summary.json").read_text())
     assert lab["bytes"]["lab"] == {
         "out": outcome.summary["bytes"]["clinic"]["in"],

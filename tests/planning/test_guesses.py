@@ -40,11 +40,21 @@ def test_the_id_is_unique_and_in_all_tables_and_has_an_ids_name() -> None:
 
 def test_no_id() -> None:
     other = Seen(Path("lab.csv"), LAB.frame.rename(columns={"person": "who", "index": "number"}))
-    with pytest.raises(DataError, match=r"under one name. Rename it in the files: clinic.csv has person"):
+    with pytest.raises(DataError, match=r"under one name or several, .*: clinic.csv has person"):
         guesses.guess_id([CLINIC, other])
+    apart = Seen(Path("lab.csv"), LAB.frame.drop(columns="index").assign(person=[f"Q{n}" for n in range(ROWS)]))
+    with pytest.raises(DataError, match="under one name or several"):
+        guesses.guess_ids([CLINIC, apart.renamed("person", "who")])
     twice = Seen(Path("lab.csv"), pd.concat([LAB.frame, LAB.frame]))
     with pytest.raises(DataError, match=r"lab.csv: 40 different values in 80 rows"):
-        guesses.guess_id([CLINIC, twice])
+        guesses.guess_ids([CLINIC, twice])
+
+
+def test_ids_of_different_names_are_found_by_their_values() -> None:
+    other = LAB.renamed("person", "who").renamed("index", "number")
+    assert guesses.guess_ids([CLINIC, other]) == ["person", "who"]
+    assert guesses.guess_ids([other, CLINIC, LAB]) == ["who", "person", "person"]
+    assert guesses.guess_ids([CLINIC, LAB]) == ["person", "person"]
 
 
 def test_the_label_has_a_labels_name_or_few_values_at_the_end() -> None:
@@ -82,8 +92,11 @@ def test_ids_that_differ_in_capitals_and_spaces_alone_are_counted() -> None:
     shouted = Seen(
         Path("lab.csv"), LAB.frame.assign(person=[f" p{n:03d}" for n in range(30)] + [f"P{n}" for n in "abcdefghij"])
     )
-    with pytest.raises(DataError, match="30 would be, if all wrote capitals and spaces alike"):
-        guesses.overlap([CLINIC, shouted], "person")
+    found = guesses.overlap([CLINIC, shouted], "person")
+    assert (found.common, found.alike, found.gains, found.normalised().common) == (0, 30, True, 30)
+    twice = Seen(Path("lab.csv"), shouted.frame.assign(person=[f"{' ' * (n % 2)}p{n // 2:03d}" for n in range(ROWS)]))
+    with pytest.raises(DataError, match="20 would be, if all wrote capitals and spaces alike; but then"):
+        guesses.overlap([CLINIC, twice], "person")
     half = Seen(Path("lab.csv"), LAB.frame.assign(person=[f"{'p' if n < 10 else 'P'}{n:03d}" for n in range(ROWS)]))
     found = guesses.overlap([CLINIC, half], "person")
     assert (found.common, found.alike) == (30, 40)

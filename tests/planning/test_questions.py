@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from tests.planning.three import frames
 
-from colonnade.errors import ColonnadeError, ConfigError
+from colonnade.errors import ColonnadeError, ConfigError, DataError
 from colonnade.planning import questions
 from colonnade.planning.questions import Silent, algorithms_for, ask, check
-from colonnade.planning.template import Answers
+from colonnade.planning.template import Answers, write
 
 T = TypeVar("T")
 
@@ -75,6 +75,25 @@ def test_answers_take_the_place_of_guesses(tmp_path: Path) -> None:
     check(found, tmp_path)
 
 
+def test_ids_may_have_other_names_and_spellings(tmp_path: Path) -> None:
+    """What is written runs: one party names its own id column, and ids are compared without capitals."""
+    paths = tables(tmp_path)
+    lab = pd.read_csv(paths[1], dtype=str)
+    lab["patient"] = lab["patient"].str.lower() + " "
+    lab.rename(columns={"patient": "customer_no"}).to_csv(paths[1], index=False)
+    silent = Scripted()
+    found = ask(paths, silent)
+    assert (found.id, [party.id for party in found.parties.values()]) == ("patient", [None, "customer_no", None])
+    assert (found.is_normalised, found.is_private) == (True, False)
+    assert any("patient, customer_no, patient" in line for line in silent.said)
+    text = write(found, tmp_path, "federation.toml")
+    assert 'id = "customer_no"' in text
+    assert 'ids = "normalised"' in text
+    check(found, tmp_path)
+    with pytest.raises(ColonnadeError, match="No id is in all tables then"):
+        ask(paths, Scripted(normalised="no"))
+
+
 @pytest.mark.parametrize(
     ("script", "words"),
     [
@@ -82,6 +101,7 @@ def test_answers_take_the_place_of_guesses(tmp_path: Path) -> None:
         ({"lab.csv": "a/b"}, "name of its own"),
         ({"fit together": "age"}, "'age' cannot be the id: in clinic.csv"),
         ({"fit together": "shoes"}, "no column 'shoes'"),
+        ({"fit together": "patient, patient"}, "name one id column for all, or one for each"),
         ({"predicted": "shoes"}, "it is in no table"),
         ({"predicted": "patient"}, "it is in no table"),
         ({"epochs": "ten"}, "a whole number, at least 1"),
@@ -113,6 +133,14 @@ def test_a_second_table_with_the_label_is_pointed_out_and_does_not_tell_it(tmp_p
     assert found.parties["lab"].columns == ("iron", "zinc")
     assert any("multi_vfl" in line for line in scripted.said)
     assert any("'site' has one value only" in line for line in scripted.said)
+
+
+def test_too_few_rows_are_told_as_such(tmp_path: Path) -> None:
+    paths = tables(tmp_path)
+    for path in paths:
+        pd.read_csv(path).sort_values("patient").head(5).to_csv(path, index=False)
+    with pytest.raises(DataError, match=r"^5 rows are in all tables, too few to train on .*: 6 are the least\.$"):
+        ask(paths, Scripted())
 
 
 def test_two_files_of_one_name_are_two_parties(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from tests.report.made import Page
 
 from colonnade.errors import ConfigError
-from colonnade.report.compare import common, differences, figures, gather, headline, render, rows_of, write
+from colonnade.report.compare import common, differences, figures, gather, headline, render, rows_of, warnings, write
+from colonnade.report.facts import Facts
 
 
 def test_numbers_are_those_of_the_summaries(plain: Path, noisy: Path) -> None:
@@ -21,8 +22,9 @@ def test_numbers_are_those_of_the_summaries(plain: Path, noisy: Path) -> None:
         summary = json.loads((path / "summary.json").read_text())
         sent = sum(one["out"] for one in summary["bytes"].values())
         scores = list(summary["metrics"]["test"].values())
+        scores.insert(2, summary["majority"]["test"]["share"])
         assert line[1:-1] == ("vimadmm", *scores, summary["rounds"], sent, summary["seconds"])
-    assert headings[2:4] == ("test loss", "test accuracy")
+    assert headings[2:5] == ("test loss", "test accuracy", "test largest class")
     lab = next(one for one in json.loads((noisy / "summary.json").read_text())["privacy"] if one["party"] == "lab")
     assert (lines[0][-1], lines[1][-1]) == (None, lab["budget"]["spent"])
 
@@ -58,6 +60,20 @@ def test_the_best_is_named(plain: Path, noisy: Path) -> None:
     split, name = common(runs)
     best = max(runs, key=lambda run: runs[run].scores[split][name])
     assert headline(runs).startswith(f"{best} has the best test accuracy of two runs")
+
+
+def test_of_two_classes_the_auc_decides_too() -> None:
+    def runs(**scores: tuple[float, float]) -> dict[str, Facts]:
+        both = {name: {"accuracy": accuracy, "auc": auc} for name, (accuracy, auc) in scores.items()}
+        return {name: Facts(name, summary={"metrics": {"test": one}}) for name, one in both.items()}
+
+    best = "{} has the best test accuracy of two runs: 0.900"
+    assert headline(runs(a=(0.9, 0.6), b=(0.8, 0.7))) == f"{best.format('a')}; by AUC it is b, 0.700."
+    assert headline(runs(a=(0.9, 0.6), b=(0.9, 0.7))) == f"{best.format('b')}, as high as a; by AUC too, 0.700."
+    silent = {"metrics": {"test": {"accuracy": 0.9}}, "majority": {"test": {"class": "n", "share": 0.9, "never": "y"}}}
+    assert warnings({"a": Facts("a", summary=silent)}) == [
+        "a: It never says 'y': its accuracy on test rows, 0.9000, is what always saying the same gives."
+    ]
 
 
 def test_the_page(plain: Path, noisy: Path, multi: Path, tmp_path: Path) -> None:

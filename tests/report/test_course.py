@@ -60,6 +60,6 @@ def test_what_could_be_added(noisy_facts: Facts, plain: Path) -> None:
 
 
 def test_a_place_to_sign() -> None:
-    told = Page(text(sign_section())).text
+    told = Page(text(sign_section(Facts(name="x")))).text
     assert "Reviewed by" in told
     assert "Date" in told

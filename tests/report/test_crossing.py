@@ -49,7 +49,9 @@ def test_what_crossed_after_training_is_told_apart(noisy: Path) -> None:
 
 def test_ledgers_elsewhere_and_nothing_yet(noisy_facts: Facts) -> None:
     elsewhere = replace(noisy_facts, ledgers=["clinic"])
-    assert "The ledgers of lab are on their own machines" in Page(text(crossing_section(elsewhere, {}))).text
+    assert "The ledger of lab is on its own machine: what it sent" in Page(text(crossing_section(elsewhere, {}))).text
+    both = Page(text(crossing_section(replace(noisy_facts, ledgers=[]), {}))).text
+    assert "The ledgers of clinic and lab are on their own machines: what they sent" in both
     assert "No ledger" in Page(text(crossing_section(Facts(name="x"), {}))).text
 
 

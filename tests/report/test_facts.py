@@ -97,6 +97,22 @@ def test_a_cut_line_and_damaged_files_do_not_matter(plain: Path, tmp_path: Path)
     assert facts.selection is None
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"alone": {"lab": [0.5]}}, {"alone": []}, {"joint": 0.5}, {"together": [{"accuracy": "0.5"}]}, {"rows": "16"},
+     {"splits": None}, {"metric": 1}, {"each": {"north": 1}}, {"notes": [1]}, {"how": "so"}],
+)  # fmt: skip
+def test_baselines_of_wrong_kinds_are_left_out(plain: Path, tmp_path: Path, wrong: dict[str, object]) -> None:
+    shutil.copytree(plain, tmp_path / "run")
+    scores = [{"accuracy": 0.5, "auc": None}]
+    good = {"metric": "accuracy", "split": "test", "rows": 16, "splits": 1, "alone": {"lab": scores}, "joint": scores,
+            "together": [], "notes": ["x"]}  # fmt: skip
+    (tmp_path / "run" / "baselines.json").write_text(json.dumps(good))
+    assert read(tmp_path / "run", quick=True).baselines == good
+    (tmp_path / "run" / "baselines.json").write_text(json.dumps(good | wrong))
+    assert read(tmp_path / "run", quick=True).baselines is None
+
+
 def test_a_run_that_has_only_begun_can_be_read(plain: Path, tmp_path: Path) -> None:
     shutil.copy(plain / "federation.toml", tmp_path / "federation.toml")
     facts = read(tmp_path)

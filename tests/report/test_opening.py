@@ -18,11 +18,15 @@ def test_the_result_in_one_sentence(noisy_facts: Facts) -> None:
     assert summary is not None
     assert found is not None
     together, alone = summary["metrics"]["test"]["accuracy"], found["alone"]["clinic"][0]["accuracy"]
+    largest = summary["majority"]["test"]
     assert result(noisy_facts) == (
-        f"Two organisations together reach an accuracy of {together:.3f} on {summary['rows']['test']} test rows; "
-        f"clinic alone, which holds the labels, {alone:.3f}."
+        f"Two organisations together reach an accuracy of {together:.3f} on {summary['rows']['test']} test rows, of "
+        f"which {largest['share']:.3f} are {largest['class']!r}; clinic alone, which holds the labels, {alone:.3f}."
     )
-    assert result(replace(noisy_facts, baselines=None)).endswith("test rows.")
+    assert result(replace(noisy_facts, baselines=None, summary=summary | {"majority": {}})).endswith("test rows.")
+    assert "It never says" not in Page(opening(noisy_facts)).text
+    silent = {"test": largest | {"never": "<ill>"}}
+    assert "It never says '<ill>'" in Page(opening(replace(noisy_facts, summary=summary | {"majority": silent}))).text
 
 
 def test_what_is_not_finished_says_so(noisy_facts: Facts) -> None:
@@ -43,7 +47,7 @@ def test_an_early_stop_is_told(noisy_facts: Facts) -> None:
 def test_what_is_promised(noisy_facts: Facts, plain: Path) -> None:
     told = Page(text(promised(noisy_facts))).text
     spent = next(one for one in noisy_facts.privacy if one["party"] == "lab")["budget"]["spent"]
-    assert f"lab's columns: ε = {spent:.3f} of 8." in told
+    assert f"lab's columns: ε = {spent:.3f} of 8 for a row's own releases." in told
     assert "No guarantee for clinic's labels and clinic's columns." in told
     assert "nobody's columns or labels" in Page(text(promised(read(plain)))).text
     assert "not known" in str(promised(Facts(name="x")))

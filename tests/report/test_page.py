@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.report.made import HOSTILE, Page
+from tests.federation import small_sites
+from tests.report.made import HOSTILE, NOISY, Page
 
 from colonnade.report.facts import Facts, read
 from colonnade.report.html import Html
@@ -95,3 +96,32 @@ def test_a_run_without_a_part_still_has_a_page(noisy: Path, tmp_path: Path, cut:
         (run / "checkpoint.json").write_text(json.dumps(mark | {"finished": False}))
     page = Page(render(read(run)))
     assert ("has not finished" in page.text) == (cut == "summary.json")
+
+
+def test_the_page_of_one_organisations_part_says_whose_it_is_and_what_it_cost(tmp_path: Path) -> None:
+    """The page that a feature owner's privacy officer signs."""
+    small_sites.folders(tmp_path, settings={**NOISY, "federation": {"device": "cpu", "cohort": "off"}})
+    every = small_sites.sites(tmp_path)
+    every["clinic"].drive(small_sites.lines_of("clinic", every), "run")
+    run = tmp_path / "lab" / "runs" / "run"
+    facts = read(run)
+    page, summary = Page(render(facts)), json.loads((run / "summary.json").read_text())
+    spent = summary["privacy"][0]["budget"]["spent"]
+    assert "The part of lab in a run with clinic: what it sent and received" in page.text
+    assert f"lab's columns: ε = {spent:.3f} of 8" in page.text
+    assert "12 rounds of exchange" in page.text
+    assert facts.traffic == {"lab": {"out": summary["bytes"]["lab"]["out"], "in": summary["bytes"]["lab"]["in"]}}
+    assert {row[0] for row in page.tables["Everything that crossed"][1:]} == {"clinic", "lab"}
+    for wrong in (
+        "has not finished",
+        "0 epochs",
+        "0 s",
+        "--baselines",
+        "They share",
+        "this page's run",
+        "what attacks",
+    ):
+        assert wrong not in page.text
+    clinic = Page(render(read(tmp_path / "clinic" / "runs" / "run"))).text
+    assert "The part of clinic in a run with lab" in clinic
+    assert "The joint model has an accuracy of" in clinic

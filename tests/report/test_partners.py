@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.report.made import SELECTION, Page
 
 from colonnade.report.facts import Facts
@@ -21,11 +23,18 @@ def test_importance(noisy_facts: Facts) -> None:
     for line in shown[1:]:
         assert line[1:] == [f"{found['measures'][name][line[0]]:.4f}" for name in names]
     assert " and ".join(found["ranking"]) in page.text
+    other = {"head_change": {"clinic": 1.0, "lab": 2.0}, "permutation": {"clinic": 0.2, "lab": 0.1}}
+    odd = replace(noisy_facts, importance=found | {"measures": other, "ranked_by": "head_change"})
+    told = "The measures disagree on who matters most: by head change, lab; by shuffled, clinic."
+    assert told in Page(text(importance_section(odd, {}))).text
 
 
 def test_selection(noisy_facts: Facts) -> None:
     page = Page(text(selection_section(noisy_facts, {})))
     assert "Kept: lab." in page.text
+    assert "the highest possible" not in page.text
+    scaled = replace(noisy_facts, selection=SELECTION | {"entropy": 0.325})
+    assert "the highest possible is 0.325, the label's entropy." in Page(text(selection_section(scaled, {}))).text
     assert "It took 500 ms, 1.2 kB, 3 encryptions, 2 additions, 1 decryptions." in page.text
     assert page.tables["What each learned from it"][1:] == [list(pair) for pair in SELECTION["learned"].items()]
 

@@ -97,6 +97,15 @@ def test_rows_that_a_party_lacks_say_so_where_that_is_allowed(tmp_path: Path) ->
     assert len(source.lacking(["nobody"])) == 1
 
 
+def test_nobody_is_there_whose_part_of_the_run_was_deleted(finished: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished / "run", tmp_path / "run")
+    source = Source(run)
+    shutil.rmtree(run / "parties" / "lab")
+    assert source.heartbeat() == {"clinic": True, "lab": False}
+    shutil.rmtree(run)
+    assert source.heartbeat() == {"clinic": False, "lab": False}
+
+
 def test_with_several_label_owners_one_of_them_asks(tmp_path: Path) -> None:
     MultiFederation.from_toml(write_multi(tmp_path)).fit(tmp_path / "run")
     ids = ["P001", "P120"]

@@ -77,6 +77,11 @@ def normalised(text: str) -> str:
     return " ".join(folded.split())
 
 
+def comparable(ids: Iterable[str], settings: AlignmentSettings) -> list[str]:
+    """Ids as they are compared: as they are, or normalised."""
+    return [normalised(one) for one in ids] if settings.ids == "normalised" else list(ids)
+
+
 def _as_is(text: str) -> str:
     return text
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from colonnade.core.checks import one_of
 from colonnade.errors import ConfigError
@@ -12,8 +12,8 @@ from colonnade.errors import ConfigError
 class AlignmentSettings:
     """A party refuses a driver that asks for other `ids`, `reveal` or `learners` than its own settings say."""
 
-    id: tuple[str, ...] = ()  # the columns that together name a row; none: the column [data] id
-    ids: str = one_of("exact", "normalised", default="exact")  # see `ids.normalised`
+    id: tuple[str, ...] = ()  # the columns that together name a row; none: each party's id column
+    ids: str = one_of("exact", "normalised", default="exact")  # how ids are compared, also to train: `ids.normalised`
     duplicates: str = one_of("refuse", "first", default="refuse")  # of an id's rows: none, or the first of them
     reveal: str = one_of("rows", "count", default="rows")  # which rows are common, or only how many
     learners: tuple[str, ...] = ()  # the parties that are told; none named: all
@@ -24,6 +24,15 @@ class AlignmentSettings:
             named = isinstance(names, tuple) and all(isinstance(name, str) and name for name in names)
             if not named or len(set(names)) != len(names):
                 raise ConfigError(f"[alignment] {key} must be a list of {what} names, each once; found {names!r}.")
+
+    def check_trains(self) -> None:
+        """Raise where training could not keep to it: it needs one id column, and everybody to know the common rows."""
+        if replace(self, ids="exact") != AlignmentSettings():
+            raise ConfigError(
+                '[data] align = "private" lets all parties learn their common rows, by one id column each; found other '
+                "settings in [alignment] than ids. Remove them, or run `colonnade align` first and train on the rows "
+                "it found."
+            )
 
     def told(self, parties: tuple[str, ...]) -> tuple[str, ...]:
         """The learners among these parties, in their order."""

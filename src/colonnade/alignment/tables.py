@@ -1,12 +1,16 @@
-"""The id columns of a party's file, and no other: what an alignment reads before anybody trains."""
+"""Ids of a party's file: its id columns and no other, which an alignment reads before anybody trains; and of a whole
+table, as they are compared."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from colonnade.alignment.ids import Ids
+import numpy as np
+
+from colonnade.alignment.ids import Ids, comparable
 from colonnade.alignment.settings import AlignmentSettings
 from colonnade.datasets.columns import check_present
 from colonnade.datasets.table_files import EXTENSIONS
@@ -14,6 +18,28 @@ from colonnade.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from colonnade.datasets.table import Table
+
+
+def with_comparable_ids(table: Table, settings: AlignmentSettings) -> Table:
+    """The table with its ids as they are compared, so that they join rows, divide them and name their accounts."""
+    if settings.ids == "exact":
+        return table
+    ids = np.array(comparable(table.ids.tolist(), settings), dtype=np.str_)
+    empty = int((ids == "").sum())
+    if empty:
+        raise DataError(
+            f"'{table.owner}' has {empty} rows whose ids are empty once normalised. Remove such rows, or name them."
+        )
+    again = len(ids) - len(np.unique(ids))
+    if again:
+        raise DataError(
+            f"'{table.owner}' has {again} rows whose id is an earlier row's once normalised: they differ in capitals, "
+            'spaces or Unicode form alone, and an id must name one row. Keep one row per id, or set ids = "exact" '
+            "under [alignment]."
+        )
+    return replace(table, ids=ids)
 
 
 def read_ids(path: str | Path, *, owner: str, columns: Sequence[str], settings: AlignmentSettings) -> Ids:

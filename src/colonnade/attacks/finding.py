@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,14 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "crossed": self.crossed}
+
+
+def suggested(findings: Sequence[Finding]) -> tuple[str, float]:
+    """A threshold to begin with: a fifth of the way from what needs no attack to knowing everything."""
+    limit = min((one.limit for one in findings if one.limit), key=LIMITS.index, default=LIMITS[0])
+    baseline = max((max(one.baseline, 0.0) for one in findings if one.limit == limit), default=0.5)
+    value = baseline + 0.2 * (1 - baseline)
+    return limit, next((some for digits in range(2, 17) if baseline < (some := round(value, digits)) < 1), 1.0)
 
 
 def label_verdict(low: float, score: float, baseline: float) -> str:

@@ -7,7 +7,9 @@ by column, never a value.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -27,21 +29,35 @@ MADE = ("audit.json", "labels.png", "labels.svg", "inversion-*.png", "inversion-
 INK, ATTACK, GUESS, LIMIT = "#333333", "#c44e52", "#b0b7c3", "#1f4e79"
 
 
+def prepare(folder: Path) -> None:
+    """Make the folder, before attacks that take minutes."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
 def write(audit: Audit, folder: Path) -> list[Path]:
     """All files, each whole or not at all. What an earlier audit left there is replaced; where this one looked at one
     party alone, what the earlier one found among the others stays, if it attacked the same checkpoint."""
     audit.drawn = {}
     whole = audit if audit.party is None else _beside(audit, folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        prepare(folder)
         for old in (path for pattern in MADE for path in folder.glob(pattern)):
             if old.stem not in whole.drawn:
                 old.unlink()
         pictures = _pictures(whole, folder)
         write_text(folder / "audit.json", to_json(whole.to_json(), indent=2) + "\n")
     except OSError as error:
-        raise InputError(f"The audit cannot be written to {folder}: {error.strerror}. Choose another --out.") from None
+        raise _unwritable(folder, error) from None
     return [folder / "audit.json", *pictures]
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    return InputError(f"The audit cannot be written to {folder}: {error.strerror}. Choose another --out.")
 
 
 def _beside(audit: Audit, folder: Path) -> Audit:
@@ -137,7 +153,8 @@ def _columns(figure: Any, one: Rebuilt, threshold: float | None) -> Any:
     axes = figure.subplots()
     at = list(range(len(names)))[::-1]
     bars = axes.barh(at, [max(one.columns[name], 0.0) for name in names], height=0.66, color=ATTACK)
-    axes.bar_label(bars, [f"{one.columns[name]:.2f}" for name in names], padding=3, color=INK, fontsize=8)
+    told = [f"{one.columns[name]:.2f}{', worse than the mean' * (one.columns[name] < 0)}" for name in names]
+    axes.bar_label(bars, told, padding=3, color=INK, fontsize=8)
     if threshold is not None:
         axes.axvline(threshold, color=LIMIT, linestyle="--", linewidth=1.2)
         axes.text(threshold, len(names) - 0.4, " threshold", color=LIMIT, va="bottom")

@@ -93,10 +93,10 @@ def _read(settings: Settings) -> dict[str, Ids]:
             f"An alignment takes two or more parties; found {len(settings.parties)}. "
             "Add a [parties.NAME] with table = ..."
         )
-    columns = settings.alignment.id or (settings.data.id,)
     ids = {}
     for name, party in settings.parties.items():
         if party.table is None:
             raise ConfigError(f'[parties.{name}] must name its table, as in table = "{name}.csv".')
+        columns = settings.alignment.id or (settings.id_of(party),)
         ids[name] = read_ids(party.table, owner=name, columns=columns, settings=settings.alignment)
     return ids

@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 
 from colonnade.attacks.audit import Audit, audit_run
-from colonnade.attacks.finding import LIMITS
-from colonnade.attacks.report import write
+from colonnade.attacks.finding import LIMITS, suggested
+from colonnade.attacks.report import prepare, write
 from colonnade.cli.console import a_run, console, error_console, shown
 from colonnade.federation.run_directory import SETTINGS, to_json
 
@@ -33,8 +33,10 @@ def audit(
     with error_console.status("…") as status:
         if silent:
             status.stop()
-        found = audit_run(a_run(folder), rows=rows, party=party, say=status.update)
         place = out or folder / "audit"
+        run = a_run(folder)
+        prepare(place)
+        found = audit_run(run, rows=rows, party=party, say=status.update)
         files = write(found, place)
     if json_:
         typer.echo(to_json(found.to_json(), indent=2))
@@ -46,9 +48,10 @@ def audit(
             console.print(f"Note: {note}", markup=False)
         console.print(f"{len(files)} files are in [bold]{shown(place)}[/bold].", soft_wrap=True)
         if not any(value is not None for value in found.thresholds.values()):
+            limit, value = suggested(found.findings)
             console.print(
                 f"No threshold is set. For exit code 5 above one, add to {shown(folder / SETTINGS)}, as an example:\n"
-                "    \\[audit]\n    label_inference = 0.6",
+                f"    \\[audit]\n    {limit} = {value:g}",
                 highlight=False,
                 soft_wrap=True,
             )

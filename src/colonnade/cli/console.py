@@ -16,10 +16,11 @@ from rich.table import Table
 
 from colonnade.core import Step
 from colonnade.errors import CheckpointError
-from colonnade.evaluate.metrics import HEADLINE
+from colonnade.evaluate.metrics import HEADLINE, beside_majority
 from colonnade.federation import Federation, MultiFederation
 from colonnade.federation.fit import Watch
 from colonnade.federation.run_directory import MARK
+from colonnade.report.words import metric
 
 console = Console()
 error_console = Console(stderr=True)
@@ -84,19 +85,19 @@ def size(count: float) -> str:
     raise AssertionError
 
 
-def score(value: float) -> str:
-    return f"{value:.4f}"
+def score(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
 
 
-def metrics_table(metrics: Mapping[str, Mapping[str, float]]) -> Table:
-    """One row per split, one column per score."""
-    names = list(next(iter(metrics.values())))
+def metrics_table(summary: Mapping[str, Any]) -> Table:
+    """One column per split, one row per score; under the accuracy, the largest class's share."""
+    metrics = beside_majority(summary)
     table = Table(title="How good the joint model is", title_justify="left")
-    table.add_column("rows")
-    for name in names:
-        table.add_column(name, justify="right")
-    for split, values in metrics.items():
-        table.add_row(split, *(score(values[name]) for name in names))
+    table.add_column("")
+    for split in metrics:
+        table.add_column(f"{split} rows", justify="right")
+    for name in next(iter(metrics.values())):
+        table.add_row(metric(name), *(score(values[name]) for values in metrics.values()))
     return table
 
 
@@ -115,7 +116,7 @@ def label_owners_table(summary: Mapping[str, Any]) -> Table:
         rounds = (
             f"round {', '.join(map(str, left_out[:8]))}{', …' if len(left_out) > 8 else ''}" if left_out else "never"
         )
-        table.add_row(owner, *("-" if one is None else score(one) for one in scores), rounds)
+        table.add_row(owner, *map(score, scores), rounds)
     return table
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 import time
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,17 +17,32 @@ from rich.table import Table
 from colonnade.algorithms import find
 from colonnade.cli.console import console, error_console
 from colonnade.cli.predict import check_several
-from colonnade.core import Seat
-from colonnade.errors import ColonnadeError, ConfigError, DataError
+from colonnade.core import Mechanism, Plain, Seat
+from colonnade.errors import ColonnadeError, ConfigError, DataError, InputError
 from colonnade.federation import Settings
 from colonnade.federation.flare import simulate, simulate_prediction
 from colonnade.federation.flare_sites import deploy, on_this_machine, predict_on_this_machine
 from colonnade.federation.guarantees import crossing
 from colonnade.federation.member import rehearse
 from colonnade.federation.multi_site import rehearse as rehearse_one_of_several
-from colonnade.federation.party_file import AGREED, OWN, Own, asker_of, driver_of, read_own, sites_of
+from colonnade.federation.party_file import (
+    AGREED,
+    OWN,
+    Own,
+    asker_of,
+    certified_name,
+    driver_of,
+    in_own_words,
+    read_own,
+    sites_of,
+)
 from colonnade.federation.provision import provision as make_kits
+from colonnade.federation.purse import spent_before
+from colonnade.federation.rules import LABEL_MECHANISMS, LABELS, MECHANISMS
 from colonnade.federation.run_directory import SETTINGS, RunDirectory
+from colonnade.federation.seats import accounts_of
+from colonnade.federation.tables import read_labels, read_tables
+from colonnade.privacy import Budget
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,9 +89,23 @@ def party(
 ) -> None:
     """Check what one organisation brings against what all agreed on; nothing is sent."""
     own = read_own(file)
-    if own.settings.label_owners:
-        _check_one_of_several(own)
-        return
+    certified = certified_name(file)
+    if certified is not None and certified != own.name:
+        raise ConfigError(
+            f"{file} is of '{own.name}', and the certificate in this startup kit is of '{certified}': this site would "
+            f"not start. Write '{certified}' and its own table and rules there, or use the kit of '{own.name}'."
+        )
+    with in_own_words(own.name, own.section):
+        if own.settings.label_owners:
+            _check_one_of_several(own)
+        else:
+            _check_one(own)
+    if certified is not None:
+        console.print(f"The certificate in its startup kit is of '{certified}', too.")
+
+
+def _check_one(own: Own) -> None:
+    """Where one holds labels."""
     holdings, seat = rehearse(own)
     features = holdings.parties[own.name].features
     columns = 0 if features is None else features[0].numel()
@@ -83,8 +115,7 @@ def party(
     console.print(f"'{own.driver}' holds the labels; {told}.")
     columns_of, driven = crossing(find(own.settings.algorithm), own.settings.config)
     _what_may_leave(own, seat, list(driven if own.drives else columns_of))
-    budget = own.settings.parties[own.name].limit(own.name)
-    console.print(f"Budget: {budget}" if budget else "No budget: what its rules let through, they let through always.")
+    _say_budget(own, seat, own.settings.parties[own.name].limit(own.name))
 
 
 def _check_one_of_several(own: Own) -> None:
@@ -105,21 +136,49 @@ def _check_one_of_several(own: Own) -> None:
     columns_of, driven = crossing(find(settings.algorithm), settings.config)
     _what_may_leave(own, member.seats[name], list(driven if labels else columns_of))
     if not labels:
-        budget = settings.parties[name].limit(name, settings.section)
-        console.print(
-            f"Budget: {budget}" if budget else "No budget: what its rules let through, they let through always."
-        )
+        _say_budget(own, member.seats[name], settings.parties[name].limit(name, settings.section))
 
 
 def _what_may_leave(own: Own, seat: Seat, releases: list[str]) -> None:
     table = Table(title="What may leave", title_justify="left", title_style="bold not italic")
     for heading in ("release", "mechanism", "codec", "tells"):
         table.add_column(heading)
-    algorithm = find(own.settings.algorithm)
+    reveals, rules = find(own.settings.algorithm).REVEALS, seat.outbox.rules
     for name in releases:
-        rule = seat.outbox.rule(name)
-        table.add_row(name, repr(rule.mechanism), rule.codec.name, algorithm.REVEALS[name])
+        for one in (name, *(given for given in rules if given != name and given.rpartition(".")[2] == name)):
+            rule = rules.get(one) or seat.outbox.rule(name)
+            table.add_row(one, _in_words(rule.mechanism), rule.codec.name, reveals[name])
+    if LABELS in rules:
+        told = "drawn once before training; all that the label owner sends follows what was drawn"
+        table.add_row(LABELS, _in_words(rules[LABELS].mechanism), "", told)
     console.print(table)
+
+
+def _in_words(mechanism: Mechanism) -> str:
+    """A rule as its owner's file has it: gaussian, clip 1, sigma 2."""
+    if isinstance(mechanism, Plain):
+        return "none: it leaves as it is"
+    known = MECHANISMS | LABEL_MECHANISMS
+    name = next((name for name, kind in known.items() if kind is type(mechanism)), type(mechanism).__name__)
+    settings: Mapping[str, Any] = asdict(mechanism) if is_dataclass(mechanism) else {}
+    return ", ".join([name, *(f"{key} {value:g}" for key, value in settings.items())])
+
+
+def _say_budget(own: Own, seat: Seat, budget: Budget | None) -> None:
+    """What its rows may pay, and what they have paid in its runs so far."""
+    if budget is None:
+        console.print("No budget: what its rules let through, they let through always.")
+    else:
+        told = f"epsilon {budget.epsilon:g} at delta {budget.delta:g} for every row, {budget.relation}, over all runs"
+        console.print(f"Budget: {told}.", highlight=False)
+    for account in accounts_of({own.name: seat}).values():
+        spent = spent_before(own.name, own.runs, account, own.settings.alignment.ids)
+        if spent is None:
+            console.print("Nothing of it is spent: there was no run yet." if budget else "There was no run yet.")
+            continue
+        of = "" if budget is None else f" of {budget.epsilon:g}"
+        paid = f"epsilon {spent:.4g}" if math.isfinite(spent) else "more than any epsilon"
+        console.print(f"Spent in its runs so far, by the row that paid most: {paid}{of}.", highlight=False)
 
 
 def run_on_flare(
@@ -142,11 +201,9 @@ def run_on_flare(
     if seed is not None:
         settings = replace(settings, engine=replace(settings.engine, seed=seed))
     if engine == "flare":
-        ended = deploy(settings, _kit(startup_kit), out.name, resume=resume)
+        ended = deploy(settings, _kit(startup_kit), out.name, resume=resume, say=None if quiet else waiting)
         if ended != DONE:
-            raise ColonnadeError(
-                f"The run ended as {ended}. Why is in {driver_of(settings)}'s own runs/failed.json, at its site."
-            )
+            raise ColonnadeError(f"The run ended as {ended}. {why_at(driver_of(settings))}")
         console.print(f"Done. Each organisation has its part in its own runs/{out.name}; metrics are with the driver.")
         return None
     if engine not in ENGINES:
@@ -154,6 +211,9 @@ def run_on_flare(
     work = out.with_name(f"{out.name}.flare")
     if not resume and (work.exists() or out.exists()):
         raise ConfigError(f"{work if work.exists() else out} is there already. Choose another --out, or --resume.")
+    if not resume and settings.data.dataset is None:  # a mistake in a table is told before anything is made
+        read_labels(settings)
+        read_tables(settings)
     work.mkdir(parents=True, exist_ok=True)
     if engine == "flare-sim" and not quiet:
         error_console.print("In FLARE's simulator sites have no certificates: calls are not encrypted end to end.")
@@ -165,7 +225,12 @@ def run_on_flare(
             error_console.print(f"epoch {record['epoch']}  loss {record['loss']:.4f}{scores}")
 
     train = simulate if engine == "flare-sim" else on_this_machine
-    summary = train(_with_names(settings), work, out, resume=resume, watch=watch)
+    try:
+        summary = train(_with_names(settings), work, out, resume=resume, watch=watch)
+    except InputError:
+        if not resume and not any(work.rglob(f"runs/{out.name}/{SETTINGS}")):
+            shutil.rmtree(work, ignore_errors=True)  # nobody has begun: the corrected command is the same one
+        raise
     if not quiet:
         whole = time.perf_counter() - started
         error_console.print(f"{summary['seconds']:.1f} s of training; {whole:.0f} s with FLARE's start and end.")
@@ -201,9 +266,9 @@ def predict_on_flare(
         check_several(settings, owner, model)
         driver = asker_of(settings, owner)
         several: Any = {"owner": driver, "model": model or ""} if settings.label_owners else {}
-        ended = deploy(settings, _kit(startup_kit), folder.name, predict=rows.name, **several)
+        ended = deploy(settings, _kit(startup_kit), folder.name, predict=rows.name, say=waiting, **several)
         if ended != DONE:
-            raise ColonnadeError(f"It ended as {ended}. Why is in {driver}'s own runs/failed.json, at its site.")
+            raise ColonnadeError(f"It ended as {ended}. {why_at(driver)}")
         console.print(f"The predictions are at '{driver}', in its own runs/{folder.name}/predictions/{rows.name}.")
         return None
     work = rehearsed(folder, engine)
@@ -216,6 +281,18 @@ def predict_on_flare(
     import pandas as pd
 
     return pd.read_parquet(out) if out.suffix == ".parquet" else pd.read_csv(out, keep_default_na=False)
+
+
+def waiting(told: str) -> None:
+    """Says for whom a job waits."""
+    error_console.print(told, markup=False, highlight=False, soft_wrap=True)
+
+
+def why_at(driver: str) -> str:
+    """Where a failure is told in full."""
+    return (
+        f"Why is in {driver}'s own runs/failed.json, at its site; of a site that could not start, in that site's own."
+    )
 
 
 def agreed_in(startup_kit: Path | None) -> Settings:

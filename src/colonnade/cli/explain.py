@@ -16,7 +16,7 @@ from rich.table import Table
 from colonnade.cli.console import a_run, console, error_console, shown
 from colonnade.core import Step
 from colonnade.errors import ConfigError
-from colonnade.explain import canvas, report
+from colonnade.explain import canvas, importance, report
 from colonnade.federation import Federation, load
 from colonnade.federation.run_directory import SUMMARY
 
@@ -128,7 +128,7 @@ def _show(found: report.Report, place: Path, made: list[Path]) -> None:
     names = [name for name in HEADINGS if name in found.measures]
     points = found.metric == "accuracy"
     console.print(
-        f"{found.algorithm}: {found.metric} {_score(found, found.score)} on {found.rows} {found.split} rows.\n"
+        f"{found.algorithm}: {canvas.metric(found)} {_score(found, found.score)} on {found.rows} {found.split} rows.\n"
         f"By {HEADINGS[found.ranked_by]}, from most to least important: {_few(found.ranking)}.",
         highlight=False,
     )
@@ -140,9 +140,11 @@ def _show(found: report.Report, place: Path, made: list[Path]) -> None:
         table.add_row(party, *(_value(found, name, party) for name in names))
     console.print(table)
     lost = [HEADINGS[name] for name in names if name not in report.MEASURES[:2]]
-    unit = "points of accuracy" if points else found.metric
+    unit = "points of accuracy" if points else canvas.metric(found)
     sigma = f"; noise has σ = {found.noise_sigma:g}" if "noise" in names else ""
     console.print(f"{', '.join(lost)}: {unit} lost{sigma}.", highlight=False)
+    if words := importance.disagreement(found.measures, found.ranked_by, HEADINGS):
+        console.print(words, markup=False, highlight=False)
     if len(found.parties) > 2 and found.correlations:  # two always agree or disagree
         console.print(_agreement(found))
     if found.summarization:
@@ -168,7 +170,7 @@ def _show_denoising(found: report.Report) -> None:
     heads = ""
     if clean["head_norm"]:
         heads = f"; its head norm {clean['head_norm'][party]:.3f} became {noisy['head_norm'][party]:.3f}"
-    scores = f"{found.metric} {_score(found, clean['score'])} became {_score(found, noisy['score'])}"
+    scores = f"{canvas.metric(found)} {_score(found, clean['score'])} became {_score(found, noisy['score'])}"
     console.print(f"Trained with noise at {party}, σ = {given['sigma']:g}: {scores}{heads}.", highlight=False)
 
 

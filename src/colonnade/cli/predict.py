@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from colonnade.cli.console import Json, Quiet, a_run, console, error_console
+from colonnade.alignment.ids import comparable
+from colonnade.cli.console import Json, Quiet, a_run, console, error_console, shown
 from colonnade.errors import ColonnadeError, ConfigError, DataError, InputError
 from colonnade.federation import MultiFederation, Predictions, Settings, load
+from colonnade.federation.party_file import asker_id
 from colonnade.federation.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -71,12 +73,15 @@ def predict(
             _tell(_kept(iter([told]), out), out, json_=json_, quiet=quiet)
         return
     settings = RunDirectory(a_run(folder)).settings()
-    ids = _ids(rows, settings.data.id)
+    column = asker_id(settings, owner)
+    ids = _ids(rows, column)
     if not ids:
         raise DataError(f"{rows} has no rows to predict.")
-    ask = _asker(folder, settings, list(dict.fromkeys(ids)), overrides(table or [], settings.parties), owner, model)
+    keys = comparable(ids, settings.alignment)  # of ids that name one row, it is asked for once
+    ask = _asker(folder, settings, list(dict.fromkeys(keys)), overrides(table or [], settings.parties), owner, model)
     with _progress(len(ids), quiet=quiet or json_) as advance:
-        pieces = (piece.rename(columns={"id": settings.data.id}) for piece in _pieces(ask, ids, advance))
+        spelled = _spelled(_pieces(ask, keys, advance), ids)
+        pieces = (piece.rename(columns={"id": column}) for piece in spelled)
         found = _kept(pieces, out)
     _tell(found, out, json_=json_, quiet=quiet)
 
@@ -91,7 +96,7 @@ def _kept(pieces: Iterator[pd.DataFrame], out: Path | None) -> pd.DataFrame | in
 def _tell(found: pd.DataFrame | int, out: Path | None, *, json_: bool, quiet: bool) -> None:
     if isinstance(found, int):
         if not quiet:
-            console.print(f"{found} predictions are in [bold]{out}[/bold].")
+            console.print(f"{found} predictions are in [bold]{shown(out)}[/bold].", soft_wrap=True)
     elif json_:
         typer.echo(found.to_json(orient="records", indent=2))
     else:
@@ -136,12 +141,20 @@ def _pieces(ask: Ask, ids: list[str], advance: Callable[[int], object]) -> Itera
         wanted = ids[start : start + PIECE]
         new = [one for one in dict.fromkeys(wanted) if kept is None or one not in kept.index]
         parts = [] if kept is None else [kept]
-        parts += [ask(new).to_frame().set_index("id")] if new else []
+        parts += [ask(new).to_frame("id").set_index("id")] if new else []
         found = pd.concat(parts) if len(parts) > 1 else parts[0]
         if again:
             kept = found[found.index.isin(again)]
         yield found.loc[wanted].reset_index()
         advance(len(wanted))
+
+
+def _spelled(pieces: Iterator[pd.DataFrame], ids: list[str]) -> Iterator[pd.DataFrame]:
+    """With ids as the asker writes them."""
+    start = 0
+    for piece in pieces:
+        yield piece.assign(id=ids[start : start + len(piece)])
+        start += len(piece)
 
 
 def _write(out: Path, pieces: Iterator[pd.DataFrame]) -> int:

@@ -76,6 +76,8 @@ def compare(
     for where, values in comparing.differences(runs):
         table.add_row(shown(where), *map(shown, values))
     console.print(table)
+    for words in comparing.warnings(runs):
+        console.print(words, markup=False, highlight=False)
     console.print(f"The comparison is [bold]{shown(path)}[/bold].", soft_wrap=True)
 
 
@@ -87,7 +89,7 @@ def _shown(heading: str, value: Any) -> str:
             return f"{value:,}"
         case "bytes":
             return size(value)
-        case "seconds":
+        case "time":
             return seconds(value)
         case "largest ε":
             return "none" if value is None else epsilon(value)

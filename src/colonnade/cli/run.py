@@ -33,6 +33,7 @@ from colonnade.federation import MultiFederation, Settings
 from colonnade.federation.multi import federation_for
 from colonnade.federation.run_directory import MARK, SETTINGS, RunDirectory, to_json
 from colonnade.report.live import Live
+from colonnade.report.words import never_said
 
 
 def run(
@@ -138,9 +139,11 @@ def _page(folder: Path, port: int) -> Iterator[Live]:
 def show(summary: dict[str, Any]) -> None:
     """A run's summary as tables."""
     if summary["metrics"]:
-        console.print(metrics_table(summary["metrics"]))
+        console.print(metrics_table(summary))
     else:
         console.print("No rows could be measured.")
+    if warned := never_said(summary):
+        console.print(warned, markup=False, highlight=False)
     if "label_owners" in summary:
         console.print(label_owners_table(summary))
     console.print(traffic_table(summary))

@@ -8,7 +8,9 @@ import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -16,12 +18,13 @@ from colonnade.cli.console import console, error_console, shown, size, typed
 from colonnade.errors import ConfigError, InputError
 from colonnade.explain import canvas
 from colonnade.explain.partners import SCORE, draw
-from colonnade.federation.federation import read_tables
 from colonnade.federation.holdings import Holdings, from_dataset, from_tables
 from colonnade.federation.leave_out import leave_out
 from colonnade.federation.run_directory import write_text
 from colonnade.federation.settings import Settings
-from colonnade.selection import METHODS, Selection, select_here
+from colonnade.federation.tables import read_tables
+from colonnade.selection import METHODS, Selection, SelectionSettings, select_here
+from colonnade.selection.inputs import as_labels
 
 BAR = 24
 BINS = 4
@@ -141,7 +144,7 @@ def choose(holdings: Holdings, settings: Settings, keep: int, method: str, *, qu
         *columns, TimeRemainingColumn(compact=True), console=error_console, disable=quiet, transient=True
     ) as bar:
         task = bar.add_task("selecting", total=None)
-        return select_here(
+        found = select_here(
             {name: held.flatten(1) for name, held in features.items()},
             labels,
             keep=keep,
@@ -153,6 +156,17 @@ def choose(holdings: Holdings, settings: Settings, keep: int, method: str, *, qu
             watch=lambda done, total: bar.update(task, completed=done, total=total),
             **chosen,
         )
+    if found.method in ("lasso", "random") or chosen["estimator"] == "kraskov":
+        return found
+    rows, own = holdings.splits["train"].numpy(), SelectionSettings(**chosen)
+    return dataclasses.replace(found, entropy=entropy(as_labels(holdings.label_owner, labels, rows, own)))
+
+
+def entropy(classes: NDArray[Any]) -> float:
+    """In nats."""
+    _, counts = np.unique(classes, return_counts=True)
+    shares = counts / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
 
 
 def rejected(found: Selection, holdings: Holdings) -> list[str]:
@@ -191,7 +205,8 @@ def show(found: Selection, holdings: Holdings) -> None:
         verdict = "keep" if keeps else "labels only" if name == holdings.label_owner else "leave out"
         table.add_row(name, f"{score:.3f}", f"[{'green' if keeps else 'bright_black'}]{bar}[/]", verdict)
     console.print(table)
-    console.print(f"The score: {SCORE[found.method]}.", highlight=False)
+    most = "" if found.entropy is None else f"; the highest possible is {found.entropy:.3f}, the label's entropy"
+    console.print(f"The score: {SCORE[found.method]}{most}.", highlight=False)
     cost = found.cost
     work = f"{cost.encryptions:,} encryptions, {cost.additions:,} additions, {cost.decryptions:,} decryptions"
     console.print(f"It took {cost.seconds:.1f} s, {size(cost.bytes)}, {work}.", highlight=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.cli.console import console
-from colonnade.cli.deploy import DONE, ENGINES, agreed_in, rehearsed
+from colonnade.cli.deploy import DONE, ENGINES, agreed_in, rehearsed, waiting, why_at
 from colonnade.cli.predict import check_several
 from colonnade.cli.serve import VARIABLE, say_how
 from colonnade.errors import ColonnadeError, ConfigError
@@ -73,9 +73,9 @@ def _on_sites(run: str, own: Mapping[str, Any], startup_kit: Path | None, owner:
     with _until_told():
         console.print(f"'{driver}' listens as its own {OWN} says; its runs/{run}/{ANSWERS} says where. Ctrl-C ends it.")
         assert startup_kit is not None
-        ended = deploy(settings, startup_kit, run, serve=True, owner=owner, model=model or "")
+        ended = deploy(settings, startup_kit, run, serve=True, owner=owner, model=model or "", say=waiting)
         if ended != DONE:
-            raise ColonnadeError(f"It ended as {ended}. Why is in {driver}'s own runs/failed.json, at its site.")
+            raise ColonnadeError(f"It ended as {ended}. {why_at(driver)}")
         console.print(f"'{driver}' has ended it.")
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -22,10 +25,45 @@ def measure(loss: Loss, outputs: Tensor, labels: Tensor) -> dict[str, float]:
         found["r2"] = r2(decided, labels)
         return found
     found["accuracy"] = float((decided == labels).double().mean())
-    if loss.outputs == 2 or isinstance(loss, Logistic):
+    if has_two_classes(loss):
         ranked = outputs.double()  # probabilities near 1 are all the same float
         found["auc"] = auc(ranked[:, -1] - ranked[:, 0] if loss.outputs == 2 else ranked[:, 0], labels)
         found |= hits(decided, labels)
+    return found
+
+
+def has_two_classes(loss: Loss) -> bool:
+    return loss.outputs == 2 or isinstance(loss, Logistic)
+
+
+def telling(loss: Loss, labels: Tensor) -> str:
+    """The score that shows what a model learned: of two classes AUC, since a model that always says the larger one has
+    a high accuracy; else the headline. Where the rows have one class alone there is no AUC."""
+    if isinstance(loss, Squared):
+        return HEADLINE["regression"]
+    both = has_two_classes(loss) and 0 < int((labels == 1).sum()) < len(labels)
+    return "auc" if both else HEADLINE["classification"]
+
+
+def majority(labels: Tensor, scores: Mapping[str, float]) -> tuple[int, float, int | None]:
+    """The largest class and its share of the rows, which always saying it would reach as accuracy; and of two classes
+    the one that was never said, as the scores on these rows tell."""
+    counts = torch.bincount(labels.long(), minlength=2).tolist()
+    largest = counts.index(max(counts))
+    right = round(scores["accuracy"] * len(labels))
+    only = [one for one in (0, 1) if "recall" in scores and right == counts[one] and scores["recall"] == one]
+    return largest, counts[largest] / len(labels), 1 - only[0] if only else None
+
+
+def beside_majority(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """A summary's scores by split, with the largest class's share beside the accuracy where it is known."""
+    found = {}
+    for split, scores in summary.get("metrics", {}).items():
+        share = summary.get("majority", {}).get(split, {}).get("share")
+        pairs = list(scores.items())
+        if share is not None:
+            pairs.insert(list(scores).index("accuracy") + 1, ("majority", share))
+        found[split] = dict(pairs)
     return found
 
 

@@ -115,7 +115,7 @@ def name_rows(axis: Axes, report: Report) -> None:
 
 
 def metric(report: Report) -> str:
-    return "R²" if report.metric == "r2" else report.metric
+    return {"r2": "R²", "auc": "AUC"}.get(report.metric, report.metric)
 
 
 def score(report: Report, value: float | None) -> str:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from colonnade.errors import ConfigError
-from colonnade.evaluate.metrics import HEADLINE, measure
+from colonnade.evaluate.metrics import measure, telling
 
 if TYPE_CHECKING:
     from colonnade.algorithms.splitnn import Combining
@@ -39,7 +39,7 @@ class Embeddings:
     labels: Tensor
     driver: Combining
     loss: Loss
-    metric: str  # accuracy or r2
+    metric: str  # auc of two classes, accuracy of more, r2 of numbers
 
     def outputs(self, changed: Mapping[str, Tensor] | None = None) -> Tensor:
         """The joint model's outputs when some parties had released `changed` instead."""
@@ -52,7 +52,7 @@ class Embeddings:
         return torch.cat(pieces)
 
     def score(self, changed: Mapping[str, Tensor] | None = None) -> float:
-        """Its accuracy (or R squared) then."""
+        """Its score then."""
         return measure(self.loss, self.outputs(changed), self.labels)[self.metric]
 
 
@@ -88,8 +88,13 @@ def gather(federation: Federation, split: str = "test", *, rows: int | None = No
         federation.labels[chosen.to(federation.device)],
         federation.driver,
         federation.holdings.loss,
-        HEADLINE[federation.holdings.encoder.task],
+        metric_of(federation, chosen),
     )
+
+
+def metric_of(federation: Federation, rows: Tensor) -> str:
+    """The score by which parties are measured on these rows."""
+    return telling(federation.holdings.loss, federation.labels[rows.to(federation.device)])
 
 
 @contextmanager

@@ -17,8 +17,7 @@ from torch import Generator
 
 from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError
-from colonnade.evaluate.metrics import HEADLINE
-from colonnade.explain.embeddings import gather, separable
+from colonnade.explain.embeddings import gather, metric_of, separable
 from colonnade.explain.holdings import at_rows, noised, only, owners
 from colonnade.explain.importance import Lost, head_changes, head_norms, ranking
 from colonnade.federation import Federation
@@ -75,7 +74,7 @@ def noise_validation(
         return noised(holdings, party, None, sigma, generator)
 
     lost: dict[str, list[float]] = {party: [] for party in names}
-    metric = HEADLINE[federation.holdings.encoder.task]
+    metric = metric_of(federation, rows)
     whole = federation.evaluate(split)[metric] if embeddings is None else embeddings.score()
     for repeat in range(repeats):
         if embeddings is None:
@@ -105,13 +104,21 @@ class Retrained:
 class Retraining:
     """Trains a federation's settings again over changed holdings, from the same seed; each set of parties once.
 
-    `score` is that of the given, trained federation with all its parties, which is not trained again.
+    `score` is that of the given, trained federation with all its parties, which is not trained again, in `metric`: AUC
+    of two classes unless said, accuracy of more, R squared of numbers.
     """
 
     def __init__(
-        self, federation: Federation, score: float, *, split: str = "test", watch: Watch | None = None
+        self,
+        federation: Federation,
+        score: float,
+        *,
+        split: str = "test",
+        metric: str | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.federation, self.split, self.watch = federation, split, watch
+        self.metric = metric or metric_of(federation, federation.batches.splits[split])
         self.all = Retrained(tuple(federation.owners), score, head_norms(federation), head_changes(federation))
         self._known = {frozenset(self.all.parties): self.all}
 
@@ -136,8 +143,7 @@ class Retraining:
         other = Federation(dataclasses.replace(settings, parties=parties), holdings)
         watch = self.watch
         outcome = other.fit(watch=None if watch is None else lambda event: watch(title, event))
-        metric = HEADLINE[holdings.encoder.task]
-        score = outcome.summary["metrics"].get(self.split, {}).get(metric, math.nan)  # a budget may end a training
+        score = outcome.summary["metrics"].get(self.split, {}).get(self.metric, math.nan)  # a budget may end a training
         return Retrained(tuple(other.owners), score, head_norms(other), head_changes(other))
 
 

@@ -98,6 +98,32 @@ def ranking(importance: Mapping[str, float]) -> list[str]:
     return sorted(importance, key=lambda party: -importance[party])
 
 
+def disagreeing(measures: Mapping[str, Mapping[str, float | None]], by: str) -> dict[str, list[str]]:
+    """Who else is the most important, by which other measures, where `by` ranks somebody else first; a tie is none."""
+    found: dict[str, list[str]] = {}
+    first = _first(measures.get(by, {}))
+    for name, values in measures.items():
+        top = _first(values)
+        if first and top and not first & top:
+            found.setdefault(next(party for party in values if party in top), []).append(name)
+    return found
+
+
+def disagreement(measures: Mapping[str, Mapping[str, float | None]], by: str, words: Mapping[str, str]) -> str:
+    """The same as a sentence; empty where the measures agree."""
+    found = disagreeing(measures, by)
+    told = [f"by {' and '.join(words.get(name, name) for name in names)}, {party}" for party, names in found.items()]
+    first = ranking({party: value for party, value in measures[by].items() if value is not None})[0] if told else ""
+    return f"The measures disagree on who matters most: by {words[by]}, {first}; {'; '.join(told)}." if told else ""
+
+
+def _first(values: Mapping[str, float | None]) -> set[str]:
+    """All who have the highest value, if that tells anybody apart."""
+    known = {party: value for party, value in values.items() if value is not None and math.isfinite(value)}
+    top = {party for party, value in known.items() if value == max(known.values())}
+    return top if len(top) < len(known) else set()
+
+
 @dataclass(frozen=True)
 class Agreement:
     """How alike two measures rank the parties; NaN where one of them ranks nobody, or there is one party."""

@@ -176,4 +176,4 @@ def _title(report: Report, name: str) -> str:
     if name in HEADS:
         return TITLES[name]
     noise = f", σ = {report.noise_sigma:g}" if name == "noise" else ""
-    return f"{'Points' if report.metric == 'accuracy' else 'R²'} {TITLES[name]}{noise}"
+    return f"{'Points' if report.metric == 'accuracy' else canvas.metric(report)} {TITLES[name]}{noise}"

@@ -15,10 +15,9 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from colonnade.errors import BudgetExhausted, ConfigError, InputError
-from colonnade.evaluate.metrics import HEADLINE
 from colonnade.explain import experiments, importance
 from colonnade.explain.canvas import can_draw
-from colonnade.explain.embeddings import gather, separable, tsne
+from colonnade.explain.embeddings import gather, metric_of, separable, tsne
 from colonnade.explain.pictures import draw
 from colonnade.explain.regions import regions
 from colonnade.federation.run_directory import to_json, write_text
@@ -136,13 +135,13 @@ def explain(
     asked = ("permutation", "silenced", "noise") if separable(federation) else ("noise",)
     ranks([name for name, values in heads.items() if values] + [*asked], by)  # before anybody is asked: it may cost
     embeddings = gather(federation, split, rows=rows, seed=seed) if separable(federation) else None
-    task = holdings.encoder.task
-    score = federation.evaluate(split)[HEADLINE[task]] if embeddings is None else embeddings.score()
+    metric = metric_of(federation, federation.batches.splits[split]) if embeddings is None else embeddings.metric
+    score = federation.evaluate(split)[metric] if embeddings is None else embeddings.score()
     count = len(federation.batches.splits[split]) if embeddings is None else len(embeddings.labels)
     report = Report(
         algorithm=algorithm,
-        task=task,
-        metric=HEADLINE[task],
+        task=holdings.encoder.task,
+        metric=metric,
         split=split,
         rows=count,
         score=score,
@@ -202,7 +201,7 @@ def retrain(
     watch = begin(experiments.trainings(measure)) if begin is not None else None
     whole = report.rows == len(federation.batches.splits[report.split])
     score = report.score if whole else federation.evaluate(report.split)[report.metric]
-    retraining = experiments.Retraining(federation, score, split=report.split, watch=watch)
+    retraining = experiments.Retraining(federation, score, split=report.split, metric=report.metric, watch=watch)
     fuller = dataclasses.replace(report, measures=dict(report.measures), deviations=dict(report.deviations))
     noisy = noisy or report.ranking[0]
     noised = retraining.with_noise(noisy, noise, seed=report.seed)

@@ -128,7 +128,8 @@ def page(card: dict[str, Any], pieces: Sequence[Piece]) -> str:
           if (since := card["crossed_since"]) else []),
         "## What was promised",
         _table(("whose", "against", "neighbours", "accountant", "epsilon", "delta"), _promises(card)),
-        "Statements about columns and about labels are never added up; each holds against the adversary it names.",
+        "Statements about columns and about labels are never added up; each holds against the adversary it names. Of "
+        "columns, an epsilon is for a row's own releases, except where its line says: also through the local model.",
         "## Limits\n\n" + "\n".join(f"- {limit}" for limit in card["limits"]),
         "## Settings",
         _table(("setting", "value"), card["settings"].items()),

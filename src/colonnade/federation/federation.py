@@ -27,11 +27,11 @@ from colonnade.errors import ConfigError, DataError, Diverged
 from colonnade.evaluate.metrics import measure
 from colonnade.federation.holdings import Holdings, asked_for, from_dataset, from_tables
 from colonnade.federation.local_model import local_model
-from colonnade.federation.owners import place_of
 from colonnade.federation.patience import Patience
 from colonnade.federation.seats import accounts_of, draw_labels, make_seat
 from colonnade.federation.settings import PartySettings, Settings
 from colonnade.federation.shares import Shares
+from colonnade.federation.tables import read_tables, tables_of
 from colonnade.privacy import Account
 from colonnade.privacy.calibrate import planned
 from colonnade.transport import Cohort, Cohorts, InProcess, Recording, groups, worth_stacking
@@ -52,11 +52,13 @@ class Predictions:
     scores: NDArray[np.float64]
     classes: tuple[Any, ...]
     degraded: tuple[str, ...] | None = None  # per row who was missing, "" for nobody; None: then it is an error
+    id_column: str = "id"  # as the asker's table calls it
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self, id_column: str | None = None) -> pd.DataFrame:
         import pandas as pd
 
-        frame = pd.DataFrame({"id": self.ids, "prediction": self.labels})
+        frame = pd.DataFrame({"prediction": self.labels})
+        frame.insert(0, id_column or self.id_column, self.ids, allow_duplicates=True)
         for number, name in enumerate(self.classes):
             frame[f"score_{name}"] = self.scores[:, number]
         if self.degraded is not None:
@@ -175,6 +177,11 @@ class Federation:
         checked = Settings.from_mapping({**given, "parties": parties})
         return cls.from_settings(checked, tables=tables_of(checked, frames), record=record)
 
+    def __repr__(self) -> str:
+        rows = {split: len(rows) for split, rows in self.batches.splits.items()}
+        told = ", ".join(f"{count:,} {split} rows" for split, count in rows.items())
+        return f"<Federation: {self.settings.algorithm} of {', '.join(self.seats)}; {told}>"
+
     def train(self) -> Iterator[Step]:
         """Train from where it stands to the last epoch, one batch per step."""
         try:
@@ -216,7 +223,7 @@ class Federation:
     def predict(self, ids: Sequence[str] | None = None) -> Predictions:
         """Labels and scores for rows that every party holds, by id; all rows without ids."""
         cure = "Predict ids that every party's table holds."
-        wanted, asked = asked_for(ids, self.holdings.index, "all parties share", cure)
+        wanted, asked = asked_for(ids, self.holdings.index, "all parties share", cure, self.settings.alignment)
         agreed = self.batches.splits
         found: list[tuple[Tensor, list[str]]] = []
         missing, groups = self.peers.missing, self.holdings.by_absence(asked)
@@ -234,7 +241,8 @@ class Federation:
         outputs = torch.cat([some for some, _ in found])[order.to(self.device)]
         degraded = [" ".join(away) for some, away in found for _ in some]
         said = None if missing is None else tuple(degraded[place] for place in order.tolist())
-        return dataclasses.replace(decoded(self.holdings, wanted, outputs), degraded=said)
+        named = self.settings.id_of(self.settings.parties.get(self.driver.name))
+        return dataclasses.replace(decoded(self.holdings, wanted, outputs), degraded=said, id_column=named)
 
     def save(self, folder: str | Path) -> None:
         """Every party's state under its own folder; `load` continues or predicts from there."""
@@ -348,44 +356,6 @@ def measured(holdings: Holdings | Shares, outputs: Tensor, labels: Tensor) -> di
     for name in {"rmse", "mae"} & set(found):
         found[name] *= holdings.encoder.scale
     return found
-
-
-def read_tables(settings: Settings) -> dict[str, Table]:
-    """The parties' tables, each from its own file."""
-    from colonnade.datasets.table import read_table
-
-    if not settings.parties:
-        if settings.label_owners:
-            raise ConfigError("There are no columns. Add a [[data_owners]] with table = ..., or [data] dataset = ...")
-        raise ConfigError("There are no parties. Add a [parties.NAME] with table = ..., or [data] dataset = ...")
-    tables = {}
-    for name, party in settings.parties.items():
-        if party.table is None:
-            where = place_of(settings.section, name)
-            raise ConfigError(
-                f'{where} must name its table, as in table = "{name}.csv". '
-                "A run that was made from data frames is loaded with them: colonnade.load(DIR, frames=...)."
-            )
-        tables[name] = read_table(
-            party.table, owner=name, id=settings.data.id, label=party.label, columns=party.columns
-        )
-    return tables
-
-
-def tables_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
-    """The parties' tables, from data frames."""
-    from colonnade.datasets.table import table_from_frame
-
-    tables = {}
-    for name, frame in frames.items():
-        party = settings.parties.get(name)
-        if party is None:
-            there = ", ".join(map(repr, settings.parties))
-            raise ConfigError(f"There is a frame for {name!r}, which is no party here; there are {there}.")
-        tables[name] = table_from_frame(
-            frame, owner=name, id=settings.data.id, label=party.label, columns=party.columns
-        )
-    return tables
 
 
 def device_of(name: str) -> torch.device:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from colonnade import __version__
 from colonnade.core import Step
 from colonnade.errors import BudgetExhausted
-from colonnade.evaluate.metrics import HEADLINE
+from colonnade.evaluate.metrics import HEADLINE, majority
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.holdings import Holdings
 from colonnade.federation.rounds import RoundDone
@@ -32,7 +32,7 @@ CONVERGED = 1e-4
 """Relative change of the mean training loss, three epochs in a row, below which training has converged."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Outcome:
     """What came of a run: one record per epoch, why it stopped, and the summary."""
 
@@ -41,6 +41,13 @@ class Outcome:
     exhausted: bool = False  # a party's privacy budget ended the run
     summary: Record = field(default_factory=dict)
     early: str = ""  # why it stopped before the last epoch, without a number
+
+    def __repr__(self) -> str:
+        metrics = self.summary.get("metrics", {})
+        split = next((one for one in ("test", "validation", "train") if one in metrics), "")
+        scores = [f"{name} {value:.4f}" for name, value in metrics.get(split, {}).items() if value is not None]
+        told = f"; on {split} rows {', '.join(scores)}" if split else ""
+        return f"<Outcome: {len(self.history)} epochs, {self.stopped.rstrip('.')}{told}>"
 
     @property
     def told(self) -> str:
@@ -173,11 +180,27 @@ def summarise(
         "seconds": round(seconds, 3),
         "bytes": traffic,
         "metrics": metrics,
+        **_majority(federation, metrics),
         **({} if isinstance(holdings, Holdings) else {"label_owners": _label_owners(holdings, each, outcome)}),
         "not_measured": {"train": "releasing training rows once more would cost privacy"} if private else {},
         **({} if missing is None else {"missing": _added([*seen, missing])}),
         "privacy": [guarantee.to_json() for guarantee in guarantees(federation)],
     }
+
+
+def _majority(federation: Federation | MultiFederation, metrics: dict[str, Record]) -> dict[str, Record]:
+    """By split the largest class, its share, and which of two was never said. One label owner knows it of its own rows;
+    of several, none tells the others."""
+    holdings = federation.holdings
+    if not isinstance(holdings, Holdings) or holdings.encoder.task != "classification":
+        return {}
+    labels, classes, found = federation.driver.labels, holdings.encoder.classes, {}
+    for split, scores in metrics.items():
+        rows = federation.batches.splits[split]
+        largest, share, never = majority(labels[rows.to(labels.device)], scores)
+        found[split] = {"class": str(classes[largest]), "share": share}
+        found[split] |= {} if never is None else {"never": str(classes[never])}
+    return {"majority": found}
 
 
 def _label_owners(shares: Shares, each: dict[str, Record], outcome: Outcome) -> dict[str, Record]:

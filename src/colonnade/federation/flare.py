@@ -267,7 +267,10 @@ def conclude(settings: Settings, folders: Mapping[str, Path], out: Path, log: Pa
     driver = driver_of(settings)
     error = failure_in(folders[driver].parent / FAILURE)
     if not (folders[driver] / SUMMARY).exists():
-        raise error or ColonnadeError(f"FLARE ended without a result. What it said is in {log}.")
+        found = (failure_in(folder.parent / FAILURE) for folder in folders.values())  # others, that could not start
+        others = [one for one in found if one is not None]
+        unknown = ColonnadeError(f"FLARE ended without a result. What it said is in {log}.")
+        raise error or next(iter(others), unknown)
     summary = gather(settings, folders, driver, out)
     if error is not None and not isinstance(error, BudgetExhausted):
         raise error

@@ -28,7 +28,7 @@ from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_T
 
 from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, ConfigError, PartyError
 from colonnade.federation.multi_site import MultiSite, site_for
-from colonnade.federation.party_file import OWN, read_own
+from colonnade.federation.party_file import OWN, read_own, runs_of
 from colonnade.federation.run_directory import to_json, write_text
 from colonnade.federation.site import Site
 from colonnade.transport.flare import Line
@@ -80,6 +80,15 @@ class Member:
         """Build this organisation from its own files, and close its door to what is not signed."""
         name, folder = str(collab.site_name), os.environ.get(SITES)
         where = Path(folder) / name if folder else Path(collab.workspace.get_site_config_dir())
+        runs = runs_of(where / OWN)
+        (runs / FAILURE).unlink(missing_ok=True)
+        try:
+            self._build(name, where)
+        except Exception as error:
+            _told_at_home(runs, name, error)
+            raise
+
+    def _build(self, name: str, where: Path) -> None:
         own = read_own(where / OWN)
         if own.name != name:
             raise BoundaryError(f"{where / OWN} is of '{own.name}', and this site is '{name}'.")
@@ -98,7 +107,7 @@ class Member:
             raise BoundaryError(f"A call brings bytes; found {type(data).__name__}.")
         caller = str(collab.caller)
         if self.site is None:
-            raise RuntimeError("this organisation could not be built; its own log says why")
+            raise RuntimeError(f"this organisation could not be built; its own runs/{FAILURE} says why")
         if isinstance(self.site, MultiSite) and not self.site.lines:  # a label owner calls others while it answers
             self.site.lines = self._lines()
         if caller != SERVER:
@@ -144,18 +153,24 @@ class Member:
                     raise BudgetExhausted(outcome.stopped)
             self.state = DONE
         except BaseException as error:  # the server is told the kind alone, this organisation everything
-            text = str(error) if isinstance(error, ColonnadeError) else f"{type(error).__name__}: {error}"
-            log.error("%s: the run ended: %s", site.own.name, text, exc_info=not isinstance(error, ColonnadeError))
-            about: dict[str, str | None] = {"error": type(error).__name__, "message": text}
-            if isinstance(error, PartyError):
-                about |= {"party": error.party, "request": error.request, "batch": error.batch, "cause": error.cause}
-            write_text(site.own.runs / FAILURE, to_json(about) + "\n")
+            _told_at_home(site.own.runs, site.own.name, error)
             self.state = FAILED + f" ({type(error).__name__})".encode()
 
     def _serve(self, site: Site | MultiSite, lines: dict[str, Line], run: str, model: str) -> None:
         if self.serve is None:
             raise ConfigError(f"A job that serves names another class; this one cannot serve {run!r}.")
         self.serve(site, lines, run, model)
+
+
+def _told_at_home(runs: Path, name: str, error: BaseException) -> None:
+    """Why a run ended, or could not begin, in this organisation's own folder."""
+    text = str(error) if isinstance(error, ColonnadeError) else f"{type(error).__name__}: {error}"
+    log.error("%s: the run ended: %s", name, text, exc_info=not isinstance(error, ColonnadeError))
+    about: dict[str, str | None] = {"error": type(error).__name__, "message": text}
+    if isinstance(error, PartyError):
+        about |= {"party": error.party, "request": error.request, "batch": error.batch, "cause": error.cause}
+    runs.mkdir(parents=True, exist_ok=True)
+    write_text(runs / FAILURE, to_json(about) + "\n")
 
 
 def _predict(site: Site | MultiSite, lines: dict[str, Line], run: str, rows: str, model: str) -> None:

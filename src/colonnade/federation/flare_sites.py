@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,11 @@ PATIENCE = 180.0
 """Seconds in which sites must have connected to the relay."""
 GRACE = 15.0
 """Seconds for which a prediction waits for those who may be missing."""
+QUIET, AGAIN = 10.0, 30.0
+"""Seconds of waiting until it is said for whom, and then between two times that it is."""
 OVER = ("FINISHED", "FAILED", "ABORTED", "ABANDONED")
+
+Say = Callable[[str], None]
 
 
 def on_this_machine(
@@ -127,9 +131,11 @@ def _run(
     serve: bool = False,
     owner: str | None = None,
     model: str = "",
+    say: Say | None = None,
 ) -> str:
-    """`owner` of several label owners predicts or serves, with this model of its two."""
-    session = Session(kit, patience=PATIENCE)
+    """`owner` of several label owners predicts or serves, with this model of its two; `say` is told for whom it
+    waits."""
+    session = Session(kit, patience=PATIENCE, say=say)
     job = Path(kit) / "transfer" / f"{run}-{os.getpid()}"
     try:
         driver, names = driver_of(settings), sites_of(settings)
@@ -172,18 +178,32 @@ def start(kit: Path, log: Path) -> subprocess.Popen[bytes]:
         )  # fmt: skip
 
 
+class Waiting:
+    """Says now and then for whom somebody waits: minutes without a word look like a program that hangs."""
+
+    def __init__(self, say: Say | None, patience: float) -> None:
+        self.say, self.began, self.patience, self.due = say, time.monotonic(), patience, QUIET
+
+    def __call__(self, whom: str) -> None:
+        passed = time.monotonic() - self.began
+        if self.say is not None and passed >= self.due:
+            self.say(f"Waiting for {whom}; {max(self.patience - passed, 0):.0f} s more at most.")
+            self.due = passed + AGAIN
+
+
 class Session:
     """The lead's connection to the relay: submits a run and asks how it is."""
 
-    def __init__(self, kit: Path, *, patience: float = 60.0) -> None:
+    def __init__(self, kit: Path, *, patience: float = 60.0, say: Say | None = None) -> None:
         require()
+        self.say = say
         from nvflare.fuel.flare_api.flare_api import new_secure_session
 
         about = kit / "startup" / "fed_admin.json"
         if not about.exists():
             raise ConfigError(f"{kit} is no startup kit of a lead: {about} is missing. It is in DIR/lead.")
         name = json.loads(about.read_text(encoding="utf-8"))["admin"]["username"]
-        until = time.monotonic() + patience
+        until, told = time.monotonic() + patience, Waiting(say, patience)
         while True:
             try:
                 with contextlib.redirect_stdout(io.StringIO()):
@@ -192,6 +212,7 @@ class Session:
             except Exception as error:  # FLARE has many
                 if time.monotonic() > until:
                     raise PartyError("relay", "a session", None, f"{type(error).__name__}: {error}") from None
+                told("the relay, which does not answer yet")
                 time.sleep(1.0)
 
     def sites(self) -> set[str]:
@@ -200,11 +221,12 @@ class Session:
 
     def wait_for(self, names: Collection[str], patience: float) -> None:
         """Until all are connected; a run without one of them cannot begin."""
-        until = time.monotonic() + patience
+        until, told = time.monotonic() + patience, Waiting(self.say, patience)
         while missing := set(names) - self.sites():
             if time.monotonic() > until:
                 first = min(missing)
                 raise PartyError(first, "a run", None, f"it is not connected to the relay after {patience:.0f} s")
+            told(f"{' and '.join(map(repr, sorted(missing)))}, not connected to the relay yet")
             time.sleep(1.0)
 
     def soon(self, names: Collection[str], grace: float) -> set[str]:

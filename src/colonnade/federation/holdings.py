@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade import datasets
+from colonnade.alignment.ids import comparable
+from colonnade.alignment.settings import AlignmentSettings
 from colonnade.core.ledger import Entry
 from colonnade.datasets.split import Split, train_validation_test
 from colonnade.errors import ConfigError, DataError
@@ -135,15 +137,11 @@ def from_tables(
 def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> tuple[dict[str, Table], Crossed]:
     """Only the rows whose ids all parties hold, which they find out without showing each other the rest; and what
     crossed for it."""
-    from colonnade.alignment import AlignmentSettings, Ids, align_here
+    from colonnade.alignment import Ids, align_here
 
-    if settings.alignment != AlignmentSettings():
-        raise ConfigError(
-            '[data] align = "private" compares ids exactly and lets all parties learn their common rows; found other '
-            "settings in [alignment]. Remove them, or run `colonnade align` first and train on the rows it found."
-        )
+    settings.alignment.check_trains()
     ids = {name: Ids.of(name, [table.ids.tolist()]) for name, table in tables.items()}
-    aligned = align_here(ids, driver=driver, through_bytes=settings.engine.through_bytes)
+    aligned = align_here(ids, settings.alignment, driver=driver, through_bytes=settings.engine.through_bytes)
     if not aligned.found.common:
         raise DataError("No id is held by all parties, so there is no row to train on. Compare how ids are written.")
     common = {name: table.in_order(table.ids[aligned.rows[name]]) for name, table in tables.items()}
@@ -206,9 +204,13 @@ class Index:
 
 
 def asked_for(
-    ids: Sequence[str] | None, known: NDArray[np.str_] | Index, whose: str, cure: str
+    ids: Sequence[str] | None,
+    known: NDArray[np.str_] | Index,
+    whose: str,
+    cure: str,
+    compared: AlignmentSettings | None = None,
 ) -> tuple[NDArray[np.str_], Tensor]:
-    """The ids to predict, all that are known where none are given, and their row numbers."""
+    """The ids to predict as they are spelled, all that are known where none are given, and their row numbers."""
     index = known if isinstance(known, Index) else Index(known)
     if ids is None:
         return index.ids, torch.arange(len(index))
@@ -217,7 +219,7 @@ def asked_for(
     wanted = np.array([str(one) for one in ids], dtype=np.str_)
     if not len(wanted):
         raise DataError("There are no ids to predict. Give at least one.")
-    rows, there = index.find(wanted)
+    rows, there = index.find(wanted if compared is None else np.array(comparable(wanted.tolist(), compared)))
     if not there.all():
         absent = wanted[~there]
         raise DataError(

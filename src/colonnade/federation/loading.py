@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.alignment.ids import comparable
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import shares
-from colonnade.federation.federation import Federation, read_tables, tables_of
+from colonnade.federation.federation import Federation
 from colonnade.federation.holdings import from_dataset, from_tables, to_predict
 from colonnade.federation.run_directory import RunDirectory
+from colonnade.federation.tables import read_tables, tables_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,9 +84,9 @@ def _to_predict(
     else:
         there = {n: p for n, p in bring.items() if not may_lack or (p.table and Path(p.table).exists())}
         held = read_tables(replace(settings, parties=there))
-    if ids == "all":
-        ids = every_id(held, np.union1d if may_lack else np.intersect1d)
-    federation = Federation(settings, to_predict(held, fitted, ids, may_lack=may_lack), record=record)
+    join: Any = np.union1d if may_lack else np.intersect1d
+    wanted = every_id(held, join) if ids == "all" else _as_compared(settings, ids)
+    federation = Federation(settings, to_predict(held, fitted, wanted, may_lack=may_lack), record=record)
     run.load(federation, run.mark())
     return federation
 
@@ -117,7 +119,7 @@ def load_multi(
         bring = {name: replace(party, columns=columns[name]) for name, party in settings.parties.items()}
         asks = owner if owner is not None and owner in settings.label_owners else next(iter(settings.label_owners))
         held = read_tables(replace(settings, parties=bring))
-        wanted = every_id(held, np.intersect1d) if ids == "all" else ids
+        wanted = every_id(held, np.intersect1d) if ids == "all" else _as_compared(settings, ids)
         federation = MultiFederation(settings, shares.to_predict(held, fitted, wanted, asks))
         federation.owner_named(owner)
         run.load(federation, run.mark())
@@ -131,6 +133,13 @@ def every_id(tables: Mapping[str, Table], join: Callable[..., NDArray[Any]]) -> 
     if not len(ids):
         raise DataError("There is no row to predict: no id is held by all parties, or there is no table. Compare them.")
     return [str(one) for one in ids.tolist()]
+
+
+def _as_compared(settings: Settings, ids: Sequence[str]) -> Sequence[str]:
+    """Where ids are normalised, several of these may name one row, which is loaded once."""
+    if settings.alignment.ids == "exact" or isinstance(ids, str):
+        return ids
+    return list(dict.fromkeys(comparable(map(str, ids), settings.alignment)))
 
 
 def _moved(settings: Settings, tables: Mapping[str, str] | None) -> Settings:

@@ -25,6 +25,7 @@ from colonnade.federation.purse import Purse
 from colonnade.federation.run_directory import RunDirectory
 from colonnade.federation.saves import marked
 from colonnade.federation.seats import accounts_of, make_seat
+from colonnade.federation.tables import read_own
 
 if TYPE_CHECKING:
     from colonnade.datasets.table import Table
@@ -71,7 +72,7 @@ class Member:
         self.accounts, self.asked = accounts_of(self.seats), self.batches
         self.owner = self._feature_owner(outputs)
         self.owners = {name: self.owner}
-        self.purse = Purse(name, own.runs, folder.name, self.accounts)
+        self.purse = Purse(name, own.runs, folder.name, self.accounts, settings.alignment.ids)
         self.keep_accounts = self.purse.keep
         self.run = RunDirectory(folder)
         with self.purse.held():
@@ -176,11 +177,8 @@ def own_holdings(own: Own, rows: NDArray[Any] | None) -> Holdings:
 def read_own_table(own: Own, rows: NDArray[Any] | None) -> Table:
     """This organisation's table in the order of its ids; `rows` are some of that order's."""
     from colonnade import datasets
-    from colonnade.datasets.table import read_table
 
-    party = own.settings.parties[own.name]
-    assert party.table is not None
-    table = read_table(party.table, owner=own.name, id=own.settings.data.id, label=party.label, columns=party.columns)
+    table = read_own(own.settings, own.name)
     order = datasets.align({own.name: table})
     return table.in_order(order if rows is None else np.sort(order[rows]))
 

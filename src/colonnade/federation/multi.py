@@ -33,8 +33,6 @@ from colonnade.federation.federation import (
     decoded,
     device_of,
     measured,
-    read_tables,
-    tables_of,
 )
 from colonnade.federation.holdings import Holding, asked_for
 from colonnade.federation.multi_roles import batches_for, data_owner, epochs_of, label_owner
@@ -44,6 +42,7 @@ from colonnade.federation.rounds import RoundDone, Rounds
 from colonnade.federation.seats import accounts_of, make_seats
 from colonnade.federation.settings import Settings
 from colonnade.federation.shares import Shares, from_dataset, from_tables
+from colonnade.federation.tables import labels_of, read_labels, read_tables, tables_of
 from colonnade.privacy import Account
 from colonnade.privacy.calibrate import planned
 from colonnade.transport import InProcess
@@ -111,19 +110,14 @@ class MultiFederation:
 
         `settings` has the tables of a federation file; its lists of owners may add rules and models by name.
         """
-        from colonnade.datasets.table import table_from_frame
-
         given = {"algorithm": {"name": "multi_vfl"}, **(settings or {})}
         for section, frames in (("label_owners", label_owners), ("data_owners", data_owners)):
             named = {one.get("name"): one for one in given.get(section, [])}
             given[section] = [named.pop(name, {"name": name}) for name in frames] + list(named.values())
         given["label_owners"] = [{"label": label, **one} for one in given["label_owners"]]
         checked = Settings.from_mapping({**given, "data": {**given.get("data", {}), "id": id}})
-        labelled = {
-            name: table_from_frame(frame, owner=name, id=id, label=checked.label_owners[name].label, columns=())
-            for name, frame in label_owners.items()
-        }
-        return cls(checked, from_tables(checked, labelled, tables_of(checked, data_owners)))
+        labelled, columns = labels_of(checked, label_owners), tables_of(checked, data_owners)
+        return cls(checked, from_tables(checked, labelled, columns))
 
     @classmethod
     def load(cls, folder: str | Path, **which: Any) -> MultiFederation:
@@ -178,7 +172,7 @@ class MultiFederation:
             f"'{owner}' has in common with all data owners",
             "Ask for its own rows, or as another label owner.",
         )
-        wanted, asked = asked_for(ids, known, whose, cure)
+        wanted, asked = asked_for(ids, known, whose, cure, self.settings.alignment)
         batches = self.agreed[owner]
         agreed = batches.splits
         batches.splits = {**agreed, "predict": asked}
@@ -186,7 +180,8 @@ class MultiFederation:
             outputs = self.outputs(owner, "predict", model)
         finally:
             batches.splits = agreed  # what was asked is no part of what a run agreed on
-        return decoded(self.holdings, wanted, outputs)
+        named = self.settings.id_of(self.settings.label_owners.get(owner))
+        return dataclasses.replace(decoded(self.holdings, wanted, outputs), id_column=named)
 
     def owner_named(self, name: str | None) -> str:
         """A label owner; the first where none is named."""
@@ -298,19 +293,6 @@ def trained(server: Any, batches: Any, settings: Settings) -> Iterator[RoundDone
         batches.done = done.number + 1
         batch = Batch(f"round/{done.number}", done.rows, done.number, 0, done.number)
         yield RoundDone(batch, done.loss, done.losses, done.dropped)
-
-
-def read_labels(settings: Settings) -> dict[str, Any]:
-    """The label owners' tables: ids and labels, whatever else their files hold."""
-    from colonnade.datasets.table import read_table
-
-    tables = {}
-    for name, owner in settings.label_owners.items():
-        for key, value, example in (("table", owner.table, f"{name}.csv"), ("label", owner.label, "diagnosis")):
-            if value is None:
-                raise ConfigError(f'[[label_owners]] {name!r} must name its {key}, as in {key} = "{example}".')
-        tables[name] = read_table(str(owner.table), owner=name, id=settings.data.id, label=owner.label, columns=())
-    return tables
 
 
 def mean_scores(each: Mapping[str, Mapping[str, float]], rows: Mapping[str, int]) -> dict[str, float]:

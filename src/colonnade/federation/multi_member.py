@@ -83,7 +83,7 @@ class MultiMember:
 
     def _in(self, folder: Path) -> Purse:
         self.run = RunDirectory(folder)
-        self.purse = Purse(self.name, self.runs, folder.name, self.accounts)
+        self.purse = Purse(self.name, self.runs, folder.name, self.accounts, self.settings.alignment.ids)
         self.keep_accounts = self.purse.keep
         return self.purse
 

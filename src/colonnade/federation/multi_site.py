@@ -20,6 +20,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,7 +28,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from colonnade.alignment import AlignmentSettings
 from colonnade.alignment import Ids as Aligning
 from colonnade.alignment.id_owner import Agree, IdOwner
 from colonnade.alignment.intersection import align
@@ -55,6 +55,7 @@ from colonnade.federation.shares import Ids, Shares, divide, from_dataset, own_c
 from colonnade.federation.site import Join, Site
 from colonnade.federation.site_predict import predict
 from colonnade.federation.site_reader import Reader, written
+from colonnade.federation.tables import read_own, read_own_labels
 from colonnade.transport.flare import Flare, Line
 from colonnade.transport.flare_desk import Desk
 
@@ -108,7 +109,9 @@ class MultiSite:
             self._refresh_ids()
         able = [role for role in self.roles if type(envelope.message) in role.served()]
         for role in sorted(able, key=lambda role: envelope.sender not in (role.serves_for or ())):
-            reply: Message = role.handle(envelope)
+            asked = None if type(envelope.message) in role.aside else self.reader
+            with nullcontext() if asked is None else asked.answering(envelope.sender):
+                reply: Message = role.handle(envelope)
             return reply
         served = ", ".join(sorted({kind.kind for role in self.roles for kind in role.served()})) or "nothing"
         raise BoundaryError(f"'{self.own.name}' does not serve {envelope.message.kind}.\n    It serves: {served}.")
@@ -291,24 +294,16 @@ class MultiSite:
         return Seat.at(self.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
 
     def _read(self) -> Table:
-        from colonnade.datasets.table import read_table
-
-        name, id_ = self.own.name, self.settings.data.id
-        if self.has_labels:
-            mine = self.settings.label_owners[name]
-            table = read_table(str(mine.table), owner=name, id=id_, label=mine.label, columns=())
-        else:
-            party = self.settings.parties[name]
-            table = read_table(str(party.table), owner=name, id=id_, label=None, columns=party.columns)
-            if not table.columns:
-                raise DataError(f"'{name}' holds no feature columns, and it is a data owner. Name some columns.")
+        name = self.own.name
+        table = (read_own_labels if self.has_labels else read_own)(self.settings, name)
+        if not self.has_labels and not table.columns:
+            raise DataError(f"'{name}' holds no feature columns, and it is a data owner. Name some columns.")
         return table.in_order(np.sort(table.ids))
 
     def _id_owners(self, table: Table) -> dict[str, IdOwner]:
         """A label owner aligns once; a data owner with each label owner, under another secret each time."""
         settings = self.settings.alignment
-        if settings != AlignmentSettings():
-            raise ConfigError('[data] align = "private" compares ids exactly; found other settings in [alignment].')
+        settings.check_trains()
         own = self.own.name
         ids = Aligning.of(own, [table.ids.tolist()])
         found = {}

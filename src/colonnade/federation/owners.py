@@ -27,6 +27,7 @@ class LabelOwnerSettings:
     """One organisation with labels of rows of its own."""
 
     table: str | None = None
+    id: str | None = None  # its id column, where it is not called [data] id here
     label: str | None = None
     rows: int | None = None  # of a named data set: how many training rows it is dealt; without, an even share
     classes: tuple[Any, ...] | None = None  # and of which classes; without, of all
@@ -70,6 +71,7 @@ def label_owner(name: str, given: Mapping[str, Any]) -> LabelOwnerSettings:
     rows = owner.rows is None or (isinstance(owner.rows, int) and not isinstance(owner.rows, bool) and owner.rows >= 1)
     for key, rule, fits in (
         ("table", "text", isinstance(owner.table, str | None)),
+        ("id", "text", isinstance(owner.id, str | None)),
         ("label", "text", isinstance(owner.label, str | None)),
         ("rows", "a whole number, 1 or more", rows),
         ("classes", "a list of classes", owner.classes is None or (isinstance(owner.classes, tuple) and owner.classes)),

@@ -32,7 +32,8 @@ import dataclasses
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,23 +41,26 @@ from typing import Any
 from colonnade.algorithms import find
 from colonnade.core.checks import did_you_mean, from_mapping
 from colonnade.errors import ConfigError
-from colonnade.federation.owners import LISTS, SERVER, LabelOwnerSettings, by_name
+from colonnade.federation.owners import LISTS, SERVER, LabelOwnerSettings, by_name, place_of
 from colonnade.federation.serve_settings import ServeSettings
 from colonnade.federation.settings import PartySettings, Settings, to_toml
 
 AGREED = "federation.toml"
 OWN = "party.toml"
+CERTIFICATE = "client.crt"
 LOCAL = ("device", "threads", "cohort", "through_bytes", "engine")
 """Of [federation]: how a machine computes is its owner's business."""
 
 LABELS_TO_FILL_IN = """
 # Fill in, then check: colonnade party check {file}
 # table = "/data/{name}.csv"      # .csv, .csv.gz or .parquet; relative to this file
+# id = "customer_no"              # if the id column is not called as the agreed file says
 # label = "diagnosis"             # unless the agreed file names it
 """
 TO_FILL_IN = """
 # Fill in, then check: colonnade party check {file}
 # table = "/data/{name}.csv"      # .csv, .csv.gz or .parquet; relative to this file
+# id = "customer_no"              # if the id column is not called as the agreed file says
 # columns = ["a", "b"]            # all but the id and the label by default
 #
 # [outbox]                        # without rules, everything leaves as it is
@@ -81,6 +85,13 @@ class Own:
     @property
     def drives(self) -> bool:
         return self.name == self.driver
+
+    @property
+    def section(self) -> str:
+        """Where it stands in the agreed file; "" for the one without data."""
+        if self.name in self.settings.label_owners:
+            return "label_owners"
+        return self.settings.section if self.name in self.settings.parties else ""
 
     @property
     def agreed(self) -> str:
@@ -121,14 +132,13 @@ def read_own(path: Path) -> Own:
     known = [field.name for field in dataclasses.fields(kind)] if section else []
     for key in tables:
         if key not in known:
-            hint = did_you_mean(key, [*known, "name", "runs", "federation"])
-            raise ConfigError(
-                f"{path} has no setting {key!r}{hint}. It knows: {', '.join(['name', 'federation', 'runs', *known])}."
-            )
+            knows = ["name", "federation", "runs", *known, "serve", "tracking"]
+            raise ConfigError(f"{path} has no setting {key!r}{did_you_mean(key, knows)}. It knows: {', '.join(knows)}.")
     if section:
         every = {**held[section], name: {**mine, **tables}}
         agreed[section] = every if section == "parties" else [{"name": n} | one for n, one in every.items()]
-    settings = Settings.from_mapping({**agreed, "tracking": tracking}, where=str(path))
+    with in_own_words(name, section):
+        settings = Settings.from_mapping({**agreed, "tracking": tracking}, where=str(path))
     settings = _resolved(settings, name, path)
     settings = dataclasses.replace(settings, tracking=settings.tracking.below(path.parent))
     if tracking and name != driver_of(settings):
@@ -143,6 +153,46 @@ def read_own(path: Path) -> Own:
             "organisations noise is secret: remove the setting."
         )
     return Own(name, settings, sites_of(settings), driver_of(settings), (path.parent / runs).resolve(), serve)
+
+
+@contextmanager
+def in_own_words(name: str, section: str) -> Iterator[None]:
+    """An error about one organisation's settings names its own file's tables: [budget], not [parties.lab.budget]."""
+    try:
+        yield
+    except ConfigError as error:
+        told = str(error)
+        for part in ("outbox", "budget", "model") if section else ():
+            told = told.replace(place_of(section, name, part), f"[{part}]")
+        raise ConfigError(told.replace(place_of(section, name), OWN) if section else told) from None
+
+
+def certified_name(path: Path) -> str | None:
+    """The name in the certificate of the startup kit in whose folder `local` an organisation's file lies; None: in
+    none."""
+    file = path.resolve().parent.parent / "startup" / CERTIFICATE
+    if not file.exists():
+        return None
+    try:
+        from cryptography import x509
+    except ImportError:  # FLARE brings it, without which there is no kit to start
+        return None
+    try:
+        subject = x509.load_pem_x509_certificate(file.read_bytes()).subject
+    except (OSError, ValueError):
+        raise ConfigError(f"{file} is no certificate that can be read. Take it from the startup kit again.") from None
+    names = subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    return str(names[0].value) if names else None
+
+
+def runs_of(path: Path) -> Path:
+    """Where an organisation keeps its runs, by its own file as far as that can be read: failures are told there."""
+    usual = "../runs" if path.parent.name == "local" else "runs"
+    try:
+        found = _toml(path).get("runs", "runs")
+    except ConfigError:
+        found = usual
+    return (path.parent / (found if isinstance(found, str) else usual)).resolve()
 
 
 def sites_of(settings: Settings) -> tuple[str, ...]:
@@ -184,6 +234,12 @@ def asker_of(settings: Settings, name: str | None = None) -> str:
         hint = did_you_mean(name, list(settings.label_owners))
         raise ConfigError(f"{name!r} is no label owner here{hint}; there are {', '.join(settings.label_owners)}.")
     return name or next(iter(settings.label_owners))
+
+
+def asker_id(settings: Settings, name: str | None = None) -> str:
+    """What the id column is called at who predicts."""
+    owners: Mapping[str, Any] = settings.label_owners or settings.parties
+    return settings.id_of(owners.get(asker_of(settings, name)))
 
 
 def asked_with(settings: Settings, asker: str) -> tuple[str, ...]:

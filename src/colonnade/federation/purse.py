@@ -25,10 +25,10 @@ NO_RUNS = (ACCOUNT, "refused.jsonl", "failed.json")
 class Purse:
     """Of one organisation, while it takes part in a run."""
 
-    def __init__(self, owner: str, runs: Path, run: str, accounts: Mapping[str, Account]) -> None:
+    def __init__(self, owner: str, runs: Path, run: str, accounts: Mapping[str, Account], ids: str = "exact") -> None:
         if run in NO_RUNS:
             raise ConfigError(f"A run cannot be called {run!r}, which '{owner}' keeps beside its runs. Rename it.")
-        self.owner, self.runs, self.run, self.accounts = owner, runs, run, accounts
+        self.owner, self.runs, self.run, self.accounts, self.ids = owner, runs, run, accounts, ids
         self._lock: IO[str] | None = self._alone() if accounts else None
 
     def keep(self, folder: Callable[[str], Path]) -> None:
@@ -42,7 +42,8 @@ class Purse:
         if self.accounts and self._lock is None:
             raise ConfigError(f"'{self.owner}' has left the run {self.run!r}, and counts for others now. Resume it.")
         for account in self.accounts.values():
-            checkpoint.write(self.runs / ACCOUNT, {"run": self.run, "meter": account.state()})
+            about = {"run": self.run, "ids": self.ids, "meter": account.state()}
+            checkpoint.write(self.runs / ACCOUNT, about)
 
     def settle(self) -> None:
         """What all runs spent together, without a checkpoint of this one."""
@@ -78,6 +79,12 @@ class Purse:
         if not checkpoint.exists(self.runs / ACCOUNT):
             return
         before, agreed = checkpoint.read(self.runs / ACCOUNT), (account.rows, account.batch_size)
+        counted = before.get("ids", "exact")  # by what rows are known to it: else each would begin anew
+        if counted != self.ids:
+            raise ConfigError(
+                f"'{self.owner}' counts what its rows paid by {counted} ids, and [alignment] ids is {self.ids!r} now: "
+                f'they would begin anew. Agree on ids = "{counted}" again; to let them, keep runs in another folder.'
+            )
         account.load_state(before["meter"])
         account.rows, account.batch_size = agreed
         if before["run"] != self.run:
@@ -92,3 +99,11 @@ class Purse:
             raise ConfigError(
                 f"'{self.owner}' counts its budget in {self.runs}, which takes no lock: {error.strerror}. Make it so."
             ) from None
+
+
+def spent_before(owner: str, runs: Path, account: Account, ids: str) -> float | None:
+    """What the row that paid most has paid over all runs so far; None before the first. Nothing is written."""
+    if not checkpoint.exists(runs / ACCOUNT):
+        return None
+    Purse(owner, runs, "", {}, ids)._carry_over(account)
+    return account.worst

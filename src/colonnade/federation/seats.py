@@ -32,7 +32,7 @@ def make_seat(
     releases: Collection[str],
     device: torch.device,
 ) -> Seat:
-    """One organisation's, whose ledger begins with what crossed while rows were agreed on; whose rules promise something
+    """One organisation's. Its ledger begins with what crossed while rows were agreed on; whose rules promise something
     for columns gets an account."""
     party = settings.parties.get(name, PartySettings())
     drives = name == holdings.label_owner

@@ -59,7 +59,7 @@ MODELS = ("model", "label_model")
 class DataSettings:
     """Where rows come from and how they are divided."""
 
-    id: str = "id"
+    id: str = "id"  # the id column; an organisation that calls it otherwise names its own
     align: str = one_of("exact", "private", default="exact")  # all hold the same ids; or find the common ones first
     validation: float = share(default=0.1)  # of the rows: a fraction, or from 1 upwards their number
     test: float = share(default=0.2)
@@ -119,6 +119,7 @@ class PartySettings:
     """One organisation's own part; with several machines, its own file."""
 
     table: str | None = None
+    id: str | None = None  # its id column, where it is not called [data] id here
     label: str | None = None
     columns: tuple[str, ...] | None = None
     scale: str = one_of("standard", "minmax", "none", default="standard")
@@ -153,6 +154,10 @@ class Settings:
     def section(self) -> str:
         """Under which heading `parties` stand."""
         return "data_owners" if self.label_owners else "parties"
+
+    def id_of(self, owner: PartySettings | LabelOwnerSettings | None) -> str:
+        """What the id column is called there."""
+        return self.data.id if owner is None or owner.id is None else owner.id
 
     @classmethod
     def from_mapping(cls, tables: Mapping[str, Any], *, where: str = "The mapping of settings") -> Settings:
@@ -249,6 +254,11 @@ class Settings:
         """Raise unless a run that was started with `saved` can go on with these: what may change is how long to train
         and what computes, not what is trained."""
         before, now = saved.to_mapping(), self.to_mapping()
+        if saved.alignment.ids != self.alignment.ids:  # rows would be others, with fresh budgets
+            raise ConfigError(
+                f"A run is continued as it was started, and [alignment] ids is {self.alignment.ids!r} now and was "
+                f"{saved.alignment.ids!r}. Undo the change, or start a new run."
+            )
         for section in before:
             if section in ("audit", "alignment", "selection", "tracking"):  # not what is trained
                 continue
@@ -337,6 +347,7 @@ def _party(name: str, given: Any, section: str) -> PartySettings:
     )
     for key, rule, fits in (
         ("table", "text", isinstance(party.table, str | None)),
+        ("id", "text", isinstance(party.id, str | None)),
         ("label", "text", isinstance(party.label, str | None)),
         ("columns", "a list of column names", columns),
         ("model", "a name or a table", isinstance(party.model, str | Mapping | None)),

@@ -264,10 +264,9 @@ def deal(settings: Settings, y: Tensor, classes: tuple[Any, ...], random: torch.
     return {name: dealt[name] for name in owners}
 
 
-def _common(
-    settings: Settings, owner: str, table: Table, columns: Mapping[str, Table], crossed: Crossed
-) -> Table:
-    """A label owner's rows that all data owners hold too, in the agreed order: sorted by id. What `crossed` grows."""
+def _common(settings: Settings, owner: str, table: Table, columns: Mapping[str, Table], crossed: Crossed) -> Table:
+    """A label owner's rows that all data owners hold too, in the agreed order: sorted by id. `crossed` grows by
+    what crossed for it."""
     if settings.data.align == "private":
         others = {name: held for name, held in columns.items() if name != owner}
         if owner in columns:  # its own tables it compares by itself

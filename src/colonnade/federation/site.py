@@ -26,7 +26,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from colonnade.alignment import AlignmentSettings, Ids
+from colonnade.alignment import Ids
 from colonnade.alignment.id_owner import Agree, IdOwner
 from colonnade.alignment.intersection import align
 from colonnade.core import Batches, Done, Message, Party, Peers, Request, Seat, Transport, serves
@@ -255,8 +255,7 @@ class Site:
         settings = self.own.settings
         if settings.data.align != "private" or settings.data.dataset is not None:
             return None
-        if settings.alignment != AlignmentSettings():
-            raise ConfigError('[data] align = "private" compares ids exactly; found other settings in [alignment].')
+        settings.alignment.check_trains()
         self._seen, self._ids = written(self.own), read_own_table(self.own, None).ids
         owner = IdOwner(seat, Ids.of(self.own.name, [self._ids.tolist()]), settings.alignment)
         owner.serves_for = {self.own.driver}

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from colonnade.algorithms import allowed_without, find
+from colonnade.alignment.ids import comparable
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation.federation import Predictions
-from colonnade.federation.party_file import Own
-from colonnade.federation.site_reader import Strings
+from colonnade.federation.party_file import asker_id
 from colonnade.federation.site_session import Part, Rows, Session
 from colonnade.transport.flare import Line
 
@@ -41,9 +41,11 @@ def predict(
     own = site.own
     assert site.clerk is not None
     asked_in, out = checked_file(site.clerk.folder(run), rows)
-    ids = _ids_of(own, asked_in)
+    column = asker_id(own.settings, own.name)
+    spelled = _ids_of(column, asked_in)
+    keys = comparable(spelled, own.settings.alignment)
     session = Session(site, lines, run, part=part)
-    asked = session.own_part(ids)
+    asked = session.own_part(np.array(list(dict.fromkeys(keys)), dtype=np.str_))
     _check_held(asked, [], session)
     try:
         session.look(asked)
@@ -51,7 +53,7 @@ def predict(
         found = session.ask(asked)
     finally:
         session.close()
-    return _write(out, own.settings.data.id, found)
+    return _write(out, column, found, spelled, keys)
 
 
 def checked_file(run: Path, rows: str) -> tuple[Path, Path]:
@@ -79,12 +81,18 @@ def _check_held(rows: Rows, names: Sequence[str], session: Session) -> None:
         raise DataError(f"{nobody.sum()} of {len(ids)} ids are in no party's table, such as {ids[nobody][0]!r}.")
 
 
-def _write(out: Path, column: str, found: Sequence[tuple[torch.Tensor, Predictions]]) -> Path:
+def _write(
+    out: Path,
+    column: str,
+    found: Sequence[tuple[torch.Tensor, Predictions]],
+    spelled: Sequence[str],
+    keys: Sequence[str],
+) -> Path:
+    """One line per id as it was spelled; `keys` are what they are compared by."""
     import pandas as pd
 
-    order = torch.cat([group for group, _ in found]).argsort().numpy()
-    frame = pd.concat([one.to_frame() for _, one in found], ignore_index=True).iloc[order]
-    frame = frame.rename(columns={"id": column})
+    frame = pd.concat([one.to_frame("id") for _, one in found]).set_index("id").loc[list(keys)].reset_index()
+    frame = frame.assign(id=list(spelled)).rename(columns={"id": column})
     out.parent.mkdir(exist_ok=True)
     fresh = out.with_name(f".{out.name}.tmp")
     frame.to_parquet(fresh, index=False) if out.suffix == ".parquet" else frame.to_csv(fresh, index=False)
@@ -92,7 +100,7 @@ def _write(out: Path, column: str, found: Sequence[tuple[torch.Tensor, Predictio
     return out
 
 
-def _ids_of(own: Own, path: Path) -> Strings:
+def _ids_of(column: str, path: Path) -> list[str]:
     """The ids in a file, each once, whatever else it holds."""
     import pandas as pd
 
@@ -103,9 +111,8 @@ def _ids_of(own: Own, path: Path) -> Strings:
         frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, **text)
     except (OSError, ValueError) as error:  # the reader's own text may quote cells
         raise DataError(f"{path} cannot be read as CSV or Parquet ({type(error).__name__}).") from None
-    column = own.settings.data.id
     check_present([column], [str(name) for name in frame.columns], owner="what to predict", part="id")
     ids = list(dict.fromkeys(str(one) for one in frame[column]))
     if not ids:
         raise DataError(f"{path} has no rows to predict.")
-    return np.array(ids, dtype=np.str_)
+    return ids

@@ -9,7 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Collection
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +31,12 @@ from colonnade.federation.member import Asked, own_holdings
 from colonnade.federation.party_file import Own
 from colonnade.federation.run_directory import RunDirectory
 from colonnade.federation.saves import numbers
+from colonnade.federation.tables import read_own
+from colonnade.transport.retrying import GONE
 
 if TYPE_CHECKING:
+    from colonnade.federation.member import Member
+    from colonnade.federation.multi_member import MultiMember
     from colonnade.federation.multi_site import MultiSite
     from colonnade.federation.site import Site
 
@@ -64,19 +74,25 @@ class Enough(Request[Done]):
 
 class Reader(Party):
     """Answers for an organisation which rows it holds, and makes its feature owner answer for some of them. Of several
-    who may ask, it answers one at a time."""
+    who may ask, it answers one at a time; another takes over when that one has not asked for so many seconds, as where
+    it died, and never while it is being answered."""
+
+    patience = GONE
 
     def __init__(self, seat: Seat, site: Site | MultiSite, askers: Collection[str]) -> None:
         super().__init__(seat)
         self.site, self.serves_for, self.table = site, frozenset(askers), OwnRows(site.own)
         self.by: str | None = None  # for whom it answered last
+        self._calls: Counter[str] = Counter()  # of whom calls are being answered
+        self._heard: dict[str, float] = {}  # when whose last call was answered
+        self._counting = threading.Lock()
 
     @serves
     def look(self, request: Look) -> Looked:
         site, asker = self.site, str(self.asker)
         self.expect(site.member is None or site.member.predicts, "it takes part in a run already")
         if site.member is not None:
-            self._by_the_same()
+            self._take_over(site.member)
         self.leave()  # the batch before, of which the asker had enough
         self.by = asker
         self.expect(0 < request.outputs <= MOST_OUTPUTS, f"a model cannot have {request.outputs} outputs")
@@ -131,8 +147,32 @@ class Reader(Party):
             member.purse.settle()
             self.site.leave()
 
+    @contextmanager
+    def answering(self, asker: str) -> Iterator[None]:
+        """Around every call that this organisation answers, whichever of its roles does."""
+        with self._counting:
+            self._calls[asker] += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._calls[asker] -= 1
+                self._heard[asker] = time.monotonic()
+
     def _by_the_same(self) -> None:
         self.expect(self.asker == self.by, f"it answers '{self.by}' now")
+
+    def _take_over(self, member: Member | MultiMember) -> None:
+        """Go on for the same asker, or for another once the one before has gone."""
+        by = str(self.by)
+        with self._counting:
+            silent = time.monotonic() - self._heard.get(by, -math.inf)
+            gone = not self._calls[by] and silent >= self.patience
+        self.expect(self.asker == self.by or gone, f"it answers '{self.by}' now")
+        if self.asker != self.by:
+            log.warning("%s: '%s' has not asked for %.0f s; '%s' takes over", self.name, by, silent, self.asker)
+            with member.owner.undisturbed():
+                member.owner.serves_for = frozenset()
 
 
 class OwnRows:
@@ -173,7 +213,6 @@ def written(own: Own) -> tuple[int, int] | None:
 def own_rows(own: Own, fitted: State) -> tuple[Strings, Columns]:
     """The ids in an organisation's table as it is now, and its columns of some of them, prepared as in training."""
     from colonnade.datasets.preprocess import Preprocessor
-    from colonnade.datasets.table import read_table
 
     if own.settings.data.dataset is not None:
         ids, features = _public(own)
@@ -181,9 +220,8 @@ def own_rows(own: Own, fitted: State) -> tuple[Strings, Columns]:
         return ids, lambda ids: features[[index[one] for one in ids.tolist()]]
     prepared = Preprocessor.from_state(fitted["columns"])
     names = tuple(column["name"] for column in fitted["columns"]["columns"])
-    table_file = own.settings.parties[own.name].table
-    assert table_file is not None
-    table = read_table(table_file, owner=own.name, id=own.settings.data.id, columns=names)
+    brings = replace(own.settings.parties[own.name], label=None, columns=names)
+    table = read_own(replace(own.settings, parties={own.name: brings}), own.name)
     return table.ids, lambda ids: prepared.transform(table.in_order(ids))
 
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from colonnade.alignment import AlignmentSettings, Ids
+from colonnade.alignment import Ids
 from colonnade.alignment.id_owner import IdOwner
 from colonnade.alignment.intersection import align
 from colonnade.core import Batches, Peers, Request, Seat, Transport, roles
@@ -245,7 +245,7 @@ class Session:
     def _in_common(self, name: str, ids: Strings) -> torch.Tensor:
         """Which of these a party holds, too: it learns these and no others."""
         seat = Seat.at(self.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
-        mine = IdOwner(seat, Ids.of(self.own.name, [ids.tolist()]), AlignmentSettings())
+        mine = IdOwner(seat, Ids.of(self.own.name, [ids.tolist()]), self.own.settings.alignment)
         align(mine, Peers(self.own.name, [name], self.there.transport, self.clerk.ledger))
         rows = mine.common_rows
         return torch.empty(0, dtype=torch.int64) if rows is None else torch.from_numpy(rows.astype(np.int64))

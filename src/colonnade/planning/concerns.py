@@ -22,7 +22,7 @@ def concerns(
     yield from _summed(federation)
     if federation.settings.data.align == "private":
         yield (
-            "The common rows are found by private set intersection first. What that sends is not in these bytes: "
+            "The common rows are found by private set intersection first. Its bytes are in these, its time is not: "
             "`colonnade align` tells."
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from colonnade.alignment.ids import normalised
 from colonnade.errors import DataError
@@ -27,10 +27,49 @@ class Overlap:
     rows: tuple[int, ...]
     common: int
     alike: int  # common rows, if ids that differ in capitals or spaces alone were written alike
+    distinct: bool = True  # then still no table has one twice
 
     @property
     def is_same(self) -> bool:
         return all(count == self.common for count in self.rows)
+
+    @property
+    def gains(self) -> bool:
+        """Whether comparing normalised ids finds more rows."""
+        return self.distinct and self.alike > self.common
+
+    def normalised(self) -> Overlap:
+        return replace(self, common=self.alike)
+
+
+def guess_ids(tables: Sequence[Seen]) -> list[str]:
+    """Of each table, in their order: one column that all have; else those whose values fit best."""
+    try:
+        return [guess_id(tables)] * len(tables)
+    except DataError:
+        fitting = _fitting(tables)
+        if fitting is None:
+            raise
+        return fitting
+
+
+def _fitting(tables: Sequence[Seen]) -> list[str] | None:
+    """Columns that could be ids and share values with one of the first table's, under whatever names."""
+    able = [
+        {name: table.ids(name, normalised) for name, column in table.columns.items() if column.could_be_id}
+        for table in tables
+    ]
+    best: tuple[tuple[int, int], list[str]] | None = None
+    for name, ids in able[0].items():
+        found = [name]
+        for others in able[1:]:
+            fits = {other: len(ids & theirs) for other, theirs in others.items()}
+            found += [max(fits, key=lambda other: (fits[other], bool(ID_NAME.search(other))))] if fits else []
+        shared = [len(ids & able[at + 1][other]) for at, other in enumerate(found[1:])]
+        worth = min(shared, default=0), sum(bool(ID_NAME.search(one)) for one in found)
+        if len(found) == len(tables) and worth[0] and (best is None or worth > best[0]):
+            best = worth, found
+    return None if best is None else best[1]
 
 
 def guess_id(tables: Sequence[Seen]) -> str:
@@ -41,7 +80,7 @@ def guess_id(tables: Sequence[Seen]) -> str:
         return next((name for name in able if ID_NAME.search(name)), able[0])
     if not shared:
         raise DataError(
-            "No column is in all tables, and an id column must be, under one name. Rename it in the files: "
+            "No column of all tables, under one name or several, has values that fit together, as an id column has: "
             + "; ".join(f"{table.path.name} has {', '.join(list(table.columns)[:6])}" for table in tables)
         )
     faults = [
@@ -97,11 +136,15 @@ def guess_task(label: Column) -> str:
 
 def overlap(tables: Sequence[Seen], id_column: str) -> Overlap:
     ids = [table.ids(id_column) for table in tables]
-    alike = frozenset.intersection(*(table.ids(id_column, normalised) for table in tables))
-    found = Overlap(tuple(map(len, ids)), len(frozenset.intersection(*ids)), len(alike))
-    if not found.common:
+    alike = [table.ids(id_column, normalised) for table in tables]
+    distinct = all(map(len, alike)) and [len(one) for one in alike] == [len(one) for one in ids]
+    found = Overlap(
+        tuple(map(len, ids)), len(frozenset.intersection(*ids)), len(frozenset.intersection(*alike)), distinct
+    )
+    if not found.common and not found.gains:
         cure = (
-            f"{found.alike:,} would be, if all wrote capitals and spaces alike: change the files."
+            f"{found.alike:,} would be, if all wrote capitals and spaces alike; but then a table would have ids twice. "
+            "Change the files."
             if found.alike
             else "Compare how ids are written (leading zeros, spaces, capitals)."
         )

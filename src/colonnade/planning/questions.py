@@ -16,19 +16,21 @@ import numpy as np
 from colonnade.algorithms import ALGORITHMS
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings
-from colonnade.federation.federation import read_tables
 from colonnade.federation.guarantees import crossing
 from colonnade.federation.holdings import from_tables
 from colonnade.federation.rules import from_columns
+from colonnade.federation.tables import read_tables
 from colonnade.planning import guesses
 from colonnade.planning.tables import Seen, look
-from colonnade.planning.template import Answers, PartyAnswer, write
+from colonnade.planning.template import VALIDATION, Answers, PartyAnswer, write
 from colonnade.privacy.accounting import costs_nothing
 
 T = TypeVar("T")
 TASKS = {"classification": "one of several classes", "regression": "a number"}
 DEFAULT = "vimadmm"
 MOST_WIDTH = 16
+FEWEST = next(rows for rows in range(1, 100) if round(VALIDATION * rows) >= 1)
+"""Rows in all tables of which one is left for validation."""
 
 
 class Asker(Protocol):
@@ -66,11 +68,16 @@ class Silent:
 def ask(paths: Sequence[Path], asker: Asker, label: str | None = None) -> Answers:
     """Look at the tables and ask what they do not tell; the label, unless it is given."""
     tables = _named([look(path) for path in paths], asker)
-    seen = list(tables.values())
-    id_column = _id(seen, asker)
+    ids = dict(zip(tables, _ids(list(tables.values()), asker), strict=True))
+    id_column = next(iter(ids.values()))
+    tables = {name: table.renamed(ids[name], id_column) for name, table in tables.items()}
     owner, label = _label(tables, id_column, asker, label)
     about = tables[owner].columns[label]
-    is_private = _rows(tables, id_column, asker)
+    fit, is_normalised = _rows(tables, id_column, asker)
+    if round(VALIDATION * fit.common) < 1:
+        raise DataError(
+            f"{fit.common} rows are in all tables, too few to train on and to hold some back: {FEWEST} are the least."
+        )
     task = asker.choose("What kind of label is it?", TASKS, guesses.guess_task(about))
     left_out = {name: guesses.left_out(table, id_column, label) for name, table in tables.items()}
     left_out[owner].pop(label, None)
@@ -84,7 +91,8 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None) -> Answer
         kept = tuple(c for c in table.columns if c not in (id_column, held, *left_out[name]))
         if not kept and held is None:
             raise DataError(f"'{name}' has no column to learn from besides the id. Leave {table.path} out.")
-        parties[name] = PartyAnswer(table.path, held, kept if left_out[name] else None)
+        own_id = ids[name] if ids[name] != id_column else None
+        parties[name] = PartyAnswer(table.path, held, kept if left_out[name] else None, own_id)
     columns = {name: [c for c in tables[name].columns if c not in (id_column, about.label, *left_out[name])]
                for name, about in parties.items()}  # fmt: skip
     algorithm = asker.choose("Which algorithm?", algorithms_for(task, sum(map(bool, columns.values()))), DEFAULT)
@@ -92,11 +100,12 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None) -> Answer
         asker.say(f"{algorithm} sends {release}: {tells}.")
     epochs = asker.text("For how many epochs at most?", "10", _whole)
     epsilon = _epsilon(algorithm, asker, parties)
-    shared = guesses.overlap(seen, id_column).common
+    shared = fit.common
     fewest = min(len(names) for names in columns.values() if names)
     return Answers(
         parties, id_column, task, algorithm, epochs, guesses.batch_size(round(0.7 * shared)),
-        max(2, min(MOST_WIDTH, fewest)), guesses.patience_drop(round(0.1 * shared)), is_private, epsilon, left_out,
+        max(2, min(MOST_WIDTH, fewest)), guesses.patience_drop(round(VALIDATION * shared)), not fit.is_same, epsilon,
+        left_out, is_normalised,
     )  # fmt: skip
 
 
@@ -145,20 +154,39 @@ def _new_name(taken: Mapping[str, Seen], name: str) -> str:
     return name
 
 
-def _id(tables: Sequence[Seen], asker: Asker) -> str:
-    def accept(chosen: str) -> str:
-        for table in tables:
+def _ids(tables: Sequence[Seen], asker: Asker) -> list[str]:
+    """Of each table its id column; an answer names one for all, or one for each, with commas between them."""
+
+    def accept(given: str) -> list[str]:
+        one = given in {name for table in tables for name in table.columns}
+        ids = [given] if one else [name.strip() for name in given.split(",")]
+        ids = ids * len(tables) if len(ids) == 1 else ids
+        if len(ids) != len(tables):
+            raise DataError(
+                f"There are {len(tables)} tables: name one id column for all, or one for each; found {given!r}."
+            )
+        for table, chosen in zip(tables, ids, strict=True):
             if chosen not in table.columns:
                 there = ", ".join(map(repr, list(table.columns)[:20]))
                 raise DataError(f"{table.path.name} has no column {chosen!r}, the id; its columns are {there}.")
+            if chosen != ids[0] and ids[0] in table.columns:
+                raise DataError(
+                    f"{table.path.name} has {chosen!r} for its id and another column {ids[0]!r}, as "
+                    f"{tables[0].path.name} calls its id. Rename that one in the file."
+                )
             if not table.columns[chosen].could_be_id:
                 raise DataError(
                     f"{chosen!r} cannot be the id: in {table.path.name} it has {table.columns[chosen].distinct:,} "
                     f"different values in {table.rows:,} rows, and every row needs its own, whole numbers or text."
                 )
-        return chosen
+        return ids
 
-    return asker.text("By which column do the tables fit together?", guesses.guess_id(tables), accept)
+    guess = guesses.guess_ids(tables)
+    default = guess[0]
+    if len(set(guess)) > 1:
+        default = ", ".join(guess)
+        asker.say("The tables call their ids differently; a guess by their values, table by table: " + default + ".")
+    return asker.text("By which column do the tables fit together?", default, accept)
 
 
 def _label(tables: Mapping[str, Seen], id_column: str, asker: Asker, given: str | None) -> tuple[str, str]:
@@ -198,15 +226,24 @@ def _label(tables: Mapping[str, Seen], id_column: str, asker: Asker, given: str 
     return owner, column
 
 
-def _rows(tables: Mapping[str, Seen], id_column: str, asker: Asker) -> bool:
-    """Whether the common rows must be found first."""
-    found = guesses.overlap(list(tables.values()), id_column)
+def _rows(tables: Mapping[str, Seen], id_column: str, asker: Asker) -> tuple[guesses.Overlap, bool]:
+    """How the tables' rows fit, and whether ids must be normalised for it."""
+    found, is_normalised = guesses.overlap(list(tables.values()), id_column), False
+    if found.gains:
+        asker.say(
+            f"{found.common:,} ids are in all tables, and {found.alike:,} would be if those that differ in capitals or "
+            "spaces alone were the same."
+        )
+        is_normalised = asker.yes("Compare normalised ids?", True)
+        found = found.normalised() if is_normalised else found
+        if not found.common:
+            raise DataError("No id is in all tables then, so there is no row to train on. Change the files.")
     if found.is_same:
         asker.say(f"All tables hold the same {found.common:,} rows.")
-        return False
+        return found, is_normalised
     held = ", ".join(f"'{name}' {count:,}" for name, count in zip(tables, found.rows, strict=True))
     asker.say(f"The tables hold different rows ({held}); {found.common:,} are in all of them.")
-    if found.alike > found.common:
+    if found.alike > found.common and not found.distinct:
         asker.say(
             f"{found.alike:,} would be, if all wrote ids alike: some differ in capitals or spaces alone, and are taken "
             "for different rows. Change them in the files to train on more."
@@ -215,7 +252,7 @@ def _rows(tables: Mapping[str, Seen], id_column: str, asker: Asker) -> bool:
         raise DataError("All tables must hold the same rows then. Remove the others, and call colonnade init again.")
     if find_spec("coincurve") is None:
         asker.say('That needs a package that is not installed: pip install "colonnade[crypto]".')
-    return True
+    return found, is_normalised
 
 
 def _whole(given: str) -> int:

@@ -88,6 +88,10 @@ class Seen:
     def columns(self) -> dict[str, Column]:
         return {name: _column(self.frame[name]) for name in self.frame.columns}
 
+    def renamed(self, column: str, name: str) -> Seen:
+        """With another name for a column."""
+        return self if column == name else Seen(self.path, self.frame.rename(columns={column: name}))
+
     def ids(self, column: str, write: Callable[[str], str] = str) -> frozenset[str]:
         return frozenset(map(write, self.frame[column].astype(str)))
 

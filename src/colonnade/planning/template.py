@@ -14,6 +14,8 @@ from colonnade.federation.settings import to_toml
 
 PLACE = 34
 """Where comments begin."""
+VALIDATION = 0.1
+"""Share of the rows."""
 FEW = 4
 """Numbers a row below which an untrained ReLU is often 0 in all of them, and then stays so."""
 
@@ -25,6 +27,7 @@ class PartyAnswer:
     table: Path
     label: str | None = None
     columns: tuple[str, ...] | None = None  # None: all but id and label
+    id: str | None = None  # its own name for the id column
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Answers:
     is_private: bool  # rows are found by private set intersection
     epsilon: float | None = None  # a budget for every party without labels
     left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    is_normalised: bool = False  # ids are compared without capitals and spaces
 
 
 def write(answers: Answers, folder: Path, name: str) -> str:
@@ -65,9 +69,12 @@ def _lines(answers: Answers, folder: Path, name: str) -> Iterator[str]:
         yield _line("align", "private", "the tables hold different rows: those that all share are found in private")
     else:
         yield _line("align", "exact", "all tables hold the same rows, in any order")
-    yield _line("validation", 0.1, "share of the rows that decides when to stop")
+    yield _line("validation", VALIDATION, "share of the rows that decides when to stop")
     yield _line("test", 0.2, "share of the rows that tells how good the model is; never trained on")
     yield _line("task", answers.task, "what the label is: classes, or a number (regression)")
+    if answers.is_normalised:
+        yield from ("", "[alignment]")
+        yield _line("ids", "normalised", "those that differ in capitals, spaces or Unicode form alone are the same")
     yield from ("", "[model]" + " " * (PLACE - 7) + "# of every party, unless it names its own")
     yield _line("name", "mlp", '"linear", "cnn", or any torch module, as "my_package.nets:Tower"')
     yield _line("hidden", [32], "widths of the hidden layers")
@@ -88,6 +95,8 @@ def _party(party: str, about: PartyAnswer, answers: Answers, folder: Path) -> It
     what = "holds the labels, and drives" if about.label is not None else "holds columns about the same rows"
     yield from ("", _heading(f"parties.{_key(party)}", what))
     yield _line("table", Path(os.path.relpath(about.table, folder)).as_posix(), "relative to this file")
+    if about.id is not None:
+        yield _line("id", about.id, "its own name of the id column")
     if about.label is not None:
         yield _line("label", about.label, "to be predicted")
     for column, why in answers.left_out.get(party, {}).items():

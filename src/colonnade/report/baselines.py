@@ -21,9 +21,9 @@ from colonnade.errors import ColonnadeError, ConfigError
 from colonnade.evaluate.metrics import HEADLINE
 from colonnade.explain.holdings import only, owners
 from colonnade.federation import Federation, MultiFederation, Settings
-from colonnade.federation.federation import read_tables
 from colonnade.federation.holdings import Holding, Holdings, from_dataset, from_tables, in_common
 from colonnade.federation.run_directory import RunDirectory, to_json, write_text
+from colonnade.federation.tables import read_tables
 from colonnade.report.facts import BASELINES
 
 Scores = dict[str, float]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.errors import ConfigError
+from colonnade.evaluate.metrics import beside_majority
 from colonnade.report.chart import Figure, Series, lines
 from colonnade.report.course import flat, plain
 from colonnade.report.facts import Facts, read
@@ -14,7 +15,7 @@ from colonnade.report.html import Content, Html, h, number, table
 from colonnade.report.page import assembled, document
 from colonnade.report.plates import plates
 from colonnade.report.spending import protected, unprotected
-from colonnade.report.words import BETTER_LOW, count, epsilon, metric, score, seconds, size
+from colonnade.report.words import BETTER_LOW, count, epsilon, metric, never_said, score, seconds, size
 from colonnade.report.write import save
 
 Named = dict[str, Facts]
@@ -59,15 +60,24 @@ def main_of(runs: Named) -> Html:
 
 
 def headline(runs: Named) -> str:
-    """Which run does best by the metric they have in common."""
+    """Which run does best by the metric they have in common; of two classes also by AUC, which breaks ties."""
     split, name = common(runs)
-    known = {run: value for run, facts in runs.items() if (value := facts.scores.get(split, {}).get(name)) is not None}
+
+    def by(name: str) -> dict[str, float]:
+        scores = {run: facts.scores.get(split, {}).get(name) for run, facts in runs.items()}
+        return {run: value for run, value in scores.items() if value is not None}
+
+    known, ranks = by(name), by("auc")
     if len(known) < 2:
         return f"{count(len(runs), 'run').capitalize()} side by side."
-    best = (min if name in BETTER_LOW else max)(known, key=lambda run: known[run])
+    best = (min if name in BETTER_LOW else max)(known, key=lambda run: (known[run], ranks.get(run, 0.0)))
     alike = [run for run in known if run != best and f"{known[run]:.4f}" == f"{known[best]:.4f}"]
     also = f", as high as {' and '.join(alike)}" if alike else ""
-    return f"{best} has the best {split} {metric(name)} of {count(len(runs), 'run')}: {known[best]:.3f}{also}."
+    told = f"{best} has the best {split} {metric(name)} of {count(len(runs), 'run')}: {known[best]:.3f}{also}"
+    if ranks.keys() != known.keys():
+        return f"{told}."
+    first = best if ranks[best] == max(ranks.values()) else max(ranks, key=lambda run: ranks[run])
+    return f"{told}; by AUC {'too' if first == best else f'it is {first}'}, {ranks[first]:.3f}."
 
 
 def common(runs: Named) -> tuple[str, str]:
@@ -77,21 +87,25 @@ def common(runs: Named) -> tuple[str, str]:
 
 
 def rows_of(runs: Named) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """Headings, and per run its name, algorithm, scores on the common split, rounds, bytes, seconds and epsilon."""
+    """Headings, and per run its name, algorithm, scores on the common split, rounds, bytes, time and epsilon."""
     split, _ = common(runs)
-    names = list(dict.fromkeys(name for facts in runs.values() for name in facts.scores.get(split, {})))
+    each = {
+        run: beside_majority({"metrics": facts.scores, "majority": (facts.summary or {}).get("majority", {})})
+        for run, facts in runs.items()
+    }
+    names = list(dict.fromkeys(name for one in each.values() for name in one.get(split, {})))
     headings = (
         "run",
         "algorithm",
         *(f"{split} {metric(name)}" for name in names),
         "rounds",
         "bytes",
-        "seconds",
+        "time",
         "largest ε",
     )
     found = []
     for run, facts in runs.items():
-        scores = [facts.scores.get(split, {}).get(name) for name in names]
+        scores = [each[run].get(split, {}).get(name) for name in names]
         spent = max((value for _, value in protected(facts.privacy)), default=None)
         found.append((run, facts.algorithm, *scores, facts.rounds, facts.sent, facts.seconds, spent))
     return headings, found
@@ -116,6 +130,7 @@ def _notes(runs: Named) -> list[Content]:
     open_ = [run for run, facts in runs.items() if not facts.finished]
     if open_:
         told.append(h("p", "Not finished: ", ", ".join(open_), ".", class_="state"))
+    told += [h("p", words) for words in warnings(runs)]
     rows = {run: tuple(((facts.summary or {}).get("rows") or {}).items()) for run, facts in runs.items()}
     if len(set(rows.values())) > 1:
         told.append(
@@ -132,6 +147,12 @@ def _notes(runs: Named) -> list[Content]:
         )
     )
     return told
+
+
+def warnings(runs: Named) -> list[str]:
+    """Of runs whose accuracy says nothing."""
+    found = {run: never_said(facts.summary or {}) for run, facts in runs.items()}
+    return [f"{run}: {words}" for run, words in found.items() if words]
 
 
 def figures(runs: Named) -> dict[str, Figure]:

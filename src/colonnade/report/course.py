@@ -40,7 +40,7 @@ def timing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     told: list[Content] = [table("Where the time went", ("what", "took"), rows)]
     if device:
         told.append(
-            h("p", f"All parties that computed here used {device}; {size(facts.sent / rounds)} crossed per round.")
+            h("p", f"All parties that computed here used {device}; {size(facts.sent / rounds)} left them per round.")
         )
     return [*told, plates(figures, "timing")]
 

@@ -102,9 +102,9 @@ def crossing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
         told.append(
             h(
                 "p",
-                "The ledgers of ",
-                ", ".join(elsewhere),
-                " are on their own machines: what they sent is told as it arrived.",
+                f"The ledger{'s' if len(elsewhere) > 1 else ''} of {listed(elsewhere)} ",
+                "are on their own machines: what they" if len(elsewhere) > 1 else "is on its own machine: what it",
+                " sent is told as it arrived.",
             )
         )
     told.append(h("dl", [_words(sender, facts.flows) for sender in senders], class_="crossed"))

@@ -150,7 +150,7 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
         later=[] if quick else flows(folder, reveals, AFTER),
         ledgers=sorted(path.parent.name for path in (folder / "parties").glob("*/ledger.jsonl")),
         privacy=_privacy(folder, summary, quick=quick),
-        baselines=_json(folder / BASELINES, "metric", "split", "rows", "splits", "alone", "joint", "together"),
+        baselines=_sound(_json(folder / BASELINES, "metric", "split", "rows", "splits", "alone", "joint", "together")),
         importance=_json(folder / "explain" / "explain.json", "measures", "ranking", "ranked_by", "metric", "rows"),
         selection=_first(folder, "selection", "method", "chosen", "ranking", "scores", "cost", "learned"),
         alignment=_first(folder, "alignment", "common", "parties", "driver", "ids"),
@@ -181,6 +181,29 @@ def _json(path: Path, *keys: str) -> Plain | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and all(key in found for key in keys) else None
+
+
+def _sound(found: Plain | None) -> Plain | None:
+    """Baselines of the kinds that are written; of a file that somebody made by hand nothing is taken that is not."""
+
+    def scores(given: Any) -> bool:
+        return isinstance(given, list) and all(
+            isinstance(one, dict) and all(isinstance(value, int | float | None) for value in one.values())
+            for one in given
+        )
+
+    if found is None:
+        return None
+    kinds = {"metric": str, "split": str, "rows": int, "splits": int, "seconds": float, "how": list, "notes": list}
+    by_party = [found["alone"], found.get("each", {})]
+    sound = (
+        all(isinstance(found[key], kind) for key, kind in kinds.items() if key in found)
+        and all(isinstance(one, dict) and all(map(scores, one.values())) for one in by_party)
+        and scores(found["joint"])
+        and scores(found["together"])
+        and all(isinstance(line, str) for key in ("how", "notes") for line in found.get(key, []))
+    )
+    return found if sound else None
 
 
 def _first(folder: Path, name: str, *keys: str) -> Plain | None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from colonnade.report.facts import Facts
 from colonnade.report.html import Content, Html, h
-from colonnade.report.spending import protected, unprotected
-from colonnade.report.words import COUNTS, count, epsilon, metric, seconds, sentence, size
+from colonnade.report.spending import THROUGH, protected, unprotected
+from colonnade.report.words import COUNTS, count, epsilon, metric, never_said, seconds, sentence, size
 
 
 def opening(facts: Facts) -> Html:
@@ -29,6 +29,7 @@ def opening(facts: Facts) -> Html:
         "header",
         h("h1", "Run report: ", h("b", facts.name)),
         h("p", result(facts), class_="lede"),
+        h("p", h("b", warned), class_="state") if (warned := never_said(facts.summary or {})) else None,
         h("p", took(facts), class_="about"),
         h("p", promised(facts), class_="about"),
         state,
@@ -49,7 +50,7 @@ def result(facts: Facts) -> str:
     rows = ((facts.summary or {}).get("rows") or {}).get(split)
     on = f"{split} rows" if rows is None else f"{rows:,} {split} rows"
     reached = f"{'reach' if facts.finished else 'have reached'} an {metric(name)} of"
-    told = f"{who} together {reached} {facts.scores[split][name]:.3f} on {on}"
+    told = f"{who} together {reached} {facts.scores[split][name]:.3f} on {on}{_largest(facts, split)}"
     rival = rival_of(facts)
     if rival is None or facts.baselines is None or facts.baselines["split"] != split:
         return told + "."
@@ -71,7 +72,13 @@ def _part(facts: Facts) -> str:
         return f"{told} How good the joint model is, is known where labels are."
     rows = ((facts.summary or {}).get("rows") or {}).get(split)
     on = f"{split} rows" if rows is None else f"{rows:,} {split} rows"
-    return f"{told} The joint model has an {metric(facts.metric)} of {score:.3f} on {on}."
+    return f"{told} The joint model has an {metric(facts.metric)} of {score:.3f} on {on}{_largest(facts, split)}."
+
+
+def _largest(facts: Facts, split: str) -> str:
+    """What the accuracy is to be held against: always saying the largest class is right so often."""
+    found = ((facts.summary or {}).get("majority") or {}).get(split)
+    return "" if found is None else f", of which {found['share']:.3f} are {found['class']!r}"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -117,14 +124,15 @@ def took(facts: Facts) -> Content:
     epochs = [] if facts.several else [f"{facts.epochs} epochs, " if facts.epochs != 1 else "1 epoch, "]
     return [
         h("b", facts.algorithm), ", ", *epochs, f"{facts.rounds:,} rounds of exchange, ",
-        h("b", size(facts.sent)), " sent in all, ", seconds(facts.seconds), " of training.",
+        h("b", size(facts.sent)), " sent in all, " if facts.part is None else f" sent by {facts.part}, ",
+        seconds(facts.seconds), " of training.",
     ]  # fmt: skip
 
 
 def _took_part(facts: Facts, party: str) -> Content:
     bytes_ = facts.traffic.get(party, {"out": 0, "in": 0})
     return [
-        h("b", facts.algorithm), f", {count(facts.rounds, 'round')} of exchange, ",
+        h("b", facts.algorithm), f", {facts.rounds:,} round{'' if facts.rounds == 1 else 's'} of exchange, ",
         h("b", size(bytes_["out"])), f" sent and {size(bytes_['in'])} received by {party}.",
     ]  # fmt: skip
 
@@ -133,13 +141,19 @@ def _of(guarantee: dict[str, Any]) -> str:
     return f" of {guarantee['budget']['epsilon']:g}" if guarantee.get("budget") else ""
 
 
+def _for(guarantee: dict[str, Any]) -> str:
+    """A row's value can also change what is released of others, through the model that it trained; that is more."""
+    through = any(THROUGH in one["adversary"] for one in guarantee["statements"])
+    return " for a row's own releases" if through else ""
+
+
 def promised(facts: Facts) -> Content:
     """The privacy of it in one or two sentences."""
     if not facts.privacy:
         return "What it cost anybody's privacy is not known here."
     told: list[Content] = []
     for one, value in protected(facts.privacy):
-        told += [h("b", f"{one['party']}'s {one['protects']}"), f": ε = {epsilon(value)}{_of(one)}. "]
+        told += [h("b", f"{one['party']}'s {one['protects']}"), f": ε = {epsilon(value)}{_of(one)}{_for(one)}. "]
     without = [f"{one['party']}'s {one['protects']}" for one in unprotected(facts.privacy)]
     if without and not told:
         whose = "nobody's columns or labels have a" if facts.part is None else f"{listed(without)} have no"

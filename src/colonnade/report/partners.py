@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from colonnade.explain.importance import disagreement
 from colonnade.explain.partners import SCORE
 from colonnade.report.chart import Figure
-from colonnade.report.facts import Facts
+from colonnade.report.facts import Facts, Plain
 from colonnade.report.figures import MEASURES
 from colonnade.report.html import Content, h, joined, number, table
 from colonnade.report.plates import plates
@@ -28,6 +29,8 @@ def importance_section(facts: Facts, figures: dict[str, Figure]) -> list[Content
     order = [h("span", name, class_="party") for name in found["ranking"][:8]]
     by = MEASURES.get(found["ranked_by"], found["ranked_by"])
     told: list[Content] = [h("p", "Ranked by ", by, ", from most to least important: ", joined(order), ".")]
+    if words := disagreement(measures, found["ranked_by"], HEADINGS):
+        told.append(h("p", h("b", words)))
     told.append(plates(figures, "importance"))
     rows = [
         [party, *(number(score(values.get(party)), values.get(party)) for values in measures.values())]
@@ -55,7 +58,7 @@ def selection_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]
     told: list[Content] = [
         h("p", "Before training, the parties were ranked by ", h("b", found["method"]), ". Kept: ",
           joined([h("span", name, class_="party") for name in found["chosen"]]), ". ",
-          f"The score is {SCORE.get(found['method'], 'its own')}."),
+          f"The score is {SCORE.get(found['method'], 'its own')}{_most(found)}."),
         plates(figures, "selection"),
     ]  # fmt: skip
     cost = found["cost"]
@@ -67,6 +70,11 @@ def selection_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]
         )
     )
     return told
+
+
+def _most(found: Plain) -> str:
+    known = found.get("entropy")
+    return f"; the highest possible is {known:.3f}, the label's entropy" if isinstance(known, float) else ""
 
 
 def alignment_section(facts: Facts) -> list[Content]:

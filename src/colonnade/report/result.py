@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from colonnade.evaluate.metrics import beside_majority
 from colonnade.report.chart import Figure
 from colonnade.report.facts import Facts
 from colonnade.report.html import Content, Html, h, number, table
@@ -34,12 +35,13 @@ def result_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
 
 
 def _scores(facts: Facts) -> Html:
-    names = list(dict.fromkeys(name for one in facts.scores.values() for name in one))
+    scores = beside_majority({"metrics": facts.scores, "majority": (facts.summary or {}).get("majority", {})})
+    names = list(dict.fromkeys(name for one in scores.values() for name in one))
     counts = (facts.summary or {}).get("rows") or {}
     rows = [
         [split, number(f"{counts[split]:,}" if split in counts else "–", counts.get(split)),
          *(number(score(values.get(name)), values.get(name)) for name in names)]
-        for split, values in facts.scores.items()
+        for split, values in scores.items()
     ]  # fmt: skip
     return table("How good the joint model is", ("split", "rows", *map(metric, names)), rows)
 

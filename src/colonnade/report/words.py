@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 BETTER_LOW = {"loss", "rmse", "mae"}
-NAMES = {"auc": "AUC", "f1": "F1", "r2": "R²", "rmse": "RMSE", "mae": "MAE"}
+NAMES = {"majority": "largest class", "auc": "AUC", "f1": "F1", "r2": "R²", "rmse": "RMSE", "mae": "MAE"}
 
 
 def size(count: float) -> str:
@@ -26,6 +27,16 @@ def score(value: Any) -> str:
 
 def metric(name: str) -> str:
     return NAMES.get(name, name)
+
+
+def never_said(summary: Mapping[str, Any]) -> str:
+    """A sentence where a model of two classes always says the same one; else nothing."""
+    told = summary.get("majority") or {}
+    split = next((one for one in ("test", "validation", "train") if one in told), None)
+    if split is None or "never" not in told[split]:
+        return ""
+    never, right = told[split]["never"], score(summary["metrics"][split]["accuracy"])
+    return f"It never says {never!r}: its accuracy on {split} rows, {right}, is what always saying the same gives."
 
 
 def capital(words: str) -> str:

@@ -90,7 +90,8 @@ def plan(name: str) -> Plan:
     known = plans()
     if name not in known:
         hint = did_you_mean(name, list(known))
-        raise ConfigError(f"There is no reproduction {name!r}{hint}; there are {', '.join(known)}.")
+        there = f"there are {', '.join(known)}" if known else f"none is installed: {folder()} is not there"
+        raise ConfigError(f"There is no reproduction {name!r}{hint}; {there}.")
     return known[name]
 
 

@@ -34,6 +34,7 @@ class Selection:
     learned: dict[str, str]
     ledgers: dict[str, Ledger] = field(default_factory=dict, repr=False)
     recording: Recording | None = field(default=None, repr=False)
+    entropy: float | None = None  # of the label, in nats: the highest that mutual information with it can be
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without ledgers and transcripts."""
@@ -43,6 +44,7 @@ class Selection:
             "ranking": list(self.ranking),
             "scores": self.scores,
             "groups": [{"participants": list(group), "information": value} for group, value in self.groups.items()],
+            **({} if self.entropy is None else {"entropy": self.entropy}),
             "cost": asdict(self.cost),
             "learned": self.learned,
         }

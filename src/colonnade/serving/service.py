@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from colonnade.alignment.ids import comparable
 from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, DataError, NoAnswer, PartyError
 from colonnade.serving.desk import Busy, Desk, Unknown
 from colonnade.serving.limits import App, Gate, Limits, Problem, internal
@@ -100,18 +101,19 @@ def application(desk: Desk, limits: Limits) -> App:
             rule = f"A request has at most {limits.rows} rows."
             raise Problem(413, f"{len(ids)} rows are too many", rule, "Ask in several requests.")
         try:
-            rows = await asyncio.wait_for(asyncio.wrap_future(desk.ask(ids)), desk.patience)
+            keys = comparable(ids, desk.source.settings.alignment)
+            rows = await asyncio.wait_for(asyncio.wrap_future(desk.ask(keys)), desk.patience)
         except (ColonnadeError, TimeoutError) as error:
             raise as_problem(error) from None
         found = [
             {
-                "id": row.id,
+                "id": one,
                 "prediction": row.prediction,
                 "scores": row.scores,
                 "answered": row.answered,
                 "missing": row.missing,
             }
-            for row in rows
+            for one, row in zip(ids, rows, strict=True)
         ]
         return JSONResponse({"predictions": found, "degraded": sum(bool(row.missing) for row in rows)})
 

@@ -107,12 +107,13 @@ class Source:
         return rows_of(one.predict(ids, owner=self.owner, model=which), list(one.owners))
 
     def heartbeat(self) -> dict[str, bool]:
-        """Who is there."""
-        one = self.federation
-        if isinstance(one, Federation):
-            return {name: seconds is not None for name, seconds in one.peers.heartbeat().items()}
-        asks = one.label_owners[self.label_owner]
-        return {name: seconds is not None for name, seconds in asks.peers.heartbeat().items()}
+        """Who is there; nobody is, whose part of the run directory was deleted."""
+        one, run = self.federation, RunDirectory(self.folder)
+        peers = one.peers if isinstance(one, Federation) else one.label_owners[self.label_owner].peers
+        kept = (self.folder / MARK).exists()
+        return {
+            name: beat is not None and kept and run.party(name).is_dir() for name, beat in peers.heartbeat().items()
+        }
 
     def budgets(self) -> dict[str, float]:
         """What is left to the row that paid most, of each party with a budget."""
