@@ -188,9 +188,14 @@ def _learned(federation: Federation, run: Path) -> Table:
     table = Table(title="\nWhat each party learned about the others (no raw column ever left)", title_justify="left")
     for heading in ("party", "from", "received", "which tells", "protection"):
         table.add_column(heading)
+    alike: dict[tuple[str, ...], list[str]] = {}  # what several learned of one, or one of several, is said once
     for line in learned(federation, run):
         protection = "none" if line.guarantee == "non-private" else line.guarantee
-        table.add_row(
-            line.party, line.about, f"{line.times} × {line.name}, {size(line.bytes)}", line.meaning, protection
-        )
+        received = f"{line.times} × {line.name}, {size(line.bytes)}"
+        alike.setdefault((line.party, received, line.meaning, protection), []).append(line.about)
+    parties: dict[tuple[str, ...], list[str]] = {}
+    for (party, *rest), about in alike.items():
+        parties.setdefault((", ".join(about), *rest), []).append(party)
+    for what, who in parties.items():
+        table.add_row(", ".join(who), *what)
     return table
