@@ -195,7 +195,7 @@ def _learned(federation: Federation, run: Path) -> Table:
         alike.setdefault((line.party, received, line.meaning, protection), []).append(line.about)
     parties: dict[tuple[str, ...], list[str]] = {}
     for (party, *rest), about in alike.items():
-        parties.setdefault((", ".join(about), *rest), []).append(party)
+        parties.setdefault((", ".join(sorted(about)), *rest), []).append(party)
     for what, who in parties.items():
         table.add_row(", ".join(who), *what)
     return table

@@ -150,7 +150,8 @@ def _words(sender: str, lines: Iterable[Flow]) -> Content:
             " and ".join([", ".join(to[:-1]), to[-1]] if len(to) > 1 else to) if len(to) <= 4 else f"{len(to)} parties"
         )
         times, count = sum(line["times"] for line in group), sum(line["bytes"] for line in group)
-        sent = f"{owner} to {whom}, {amount(times)} times, {size(count)}: {group[0]['meaning']}. {_readable(group[0])}"
+        often = "once" if times == 1 else f"{amount(times)} times"
+        sent = f"{owner} to {whom}, {often}, {size(count)}: {group[0]['meaning']}. {_readable(group[0])}"
         told.append(h("dd", h("b", name), sent))
     return told
 
