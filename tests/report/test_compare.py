@@ -70,9 +70,9 @@ def test_of_two_classes_the_auc_decides_too() -> None:
     best = "{} has the best test accuracy of two runs: 0.900"
     assert headline(runs(a=(0.9, 0.6), b=(0.8, 0.7))) == f"{best.format('a')}; by AUC it is b, 0.700."
     assert headline(runs(a=(0.9, 0.6), b=(0.9, 0.7))) == f"{best.format('b')}, as high as a; by AUC too, 0.700."
-    silent = {"metrics": {"test": {"accuracy": 0.9}}, "majority": {"test": {"class": "n", "share": 0.9, "never": "y"}}}
+    silent = {"metrics": {"test": {"accuracy": 0.9}}, "majority": {"test": {"share": 0.9, "always_one": True}}}
     assert warnings({"a": Facts("a", summary=silent)}) == [
-        "a: It never says 'y': its accuracy on test rows, 0.9000, is what always saying the same gives."
+        "a: It says the same class of every row: its accuracy on test rows, 0.9000, is that class's share."
     ]
 
 

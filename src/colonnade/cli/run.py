@@ -33,7 +33,7 @@ from colonnade.federation import MultiFederation, Settings
 from colonnade.federation.multi import federation_for
 from colonnade.federation.run_directory import MARK, SETTINGS, RunDirectory, to_json
 from colonnade.report.live import Live
-from colonnade.report.words import never_said
+from colonnade.report.words import always_one
 
 
 def run(
@@ -142,7 +142,7 @@ def show(summary: dict[str, Any]) -> None:
         console.print(metrics_table(summary))
     else:
         console.print("No rows could be measured.")
-    if warned := never_said(summary):
+    if warned := always_one(summary):
         console.print(warned, markup=False, highlight=False)
     if "label_owners" in summary:
         console.print(label_owners_table(summary))

@@ -45,14 +45,13 @@ def telling(loss: Loss, labels: Tensor) -> str:
     return "auc" if both else HEADLINE["classification"]
 
 
-def majority(labels: Tensor, scores: Mapping[str, float]) -> tuple[int, float, int | None]:
-    """The largest class and its share of the rows, which always saying it would reach as accuracy; and of two classes
-    the one that was never said, as the scores on these rows tell."""
+def majority(labels: Tensor, scores: Mapping[str, float]) -> tuple[float, bool]:
+    """The largest class's share of the rows, which always saying it would reach as accuracy; and whether of two classes
+    one was always said, as the scores on these rows tell."""
     counts = torch.bincount(labels.long(), minlength=2).tolist()
-    largest = counts.index(max(counts))
     right = round(scores["accuracy"] * len(labels))
-    only = [one for one in (0, 1) if "recall" in scores and right == counts[one] and scores["recall"] == one]
-    return largest, counts[largest] / len(labels), 1 - only[0] if only else None
+    always = any("recall" in scores and right == counts[one] and scores["recall"] == one for one in (0, 1))
+    return max(counts) / len(labels), always
 
 
 def beside_majority(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:

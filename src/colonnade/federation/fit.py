@@ -189,17 +189,16 @@ def summarise(
 
 
 def _majority(federation: Federation | MultiFederation, metrics: dict[str, Record]) -> dict[str, Record]:
-    """By split the largest class, its share, and which of two was never said. One label owner knows it of its own rows;
-    of several, none tells the others."""
+    """By split the largest class's share, and whether of two classes one was always said; no class by name. One label
+    owner knows it of its own rows; of several, none tells the others."""
     holdings = federation.holdings
     if not isinstance(holdings, Holdings) or holdings.encoder.task != "classification":
         return {}
-    labels, classes, found = federation.driver.labels, holdings.encoder.classes, {}
+    labels, found = federation.driver.labels, {}
     for split, scores in metrics.items():
         rows = federation.batches.splits[split]
-        largest, share, never = majority(labels[rows.to(labels.device)], scores)
-        found[split] = {"class": str(classes[largest]), "share": share}
-        found[split] |= {} if never is None else {"never": str(classes[never])}
+        share, always = majority(labels[rows.to(labels.device)], scores)
+        found[split] = {"share": share, "always_one": always}
     return {"majority": found}
 
 

@@ -15,7 +15,7 @@ from colonnade.report.html import Content, Html, h, number, table
 from colonnade.report.page import assembled, document
 from colonnade.report.plates import plates
 from colonnade.report.spending import protected, unprotected
-from colonnade.report.words import BETTER_LOW, count, epsilon, metric, never_said, score, seconds, size
+from colonnade.report.words import BETTER_LOW, always_one, count, epsilon, metric, score, seconds, size
 from colonnade.report.write import save
 
 Named = dict[str, Facts]
@@ -151,7 +151,7 @@ def _notes(runs: Named) -> list[Content]:
 
 def warnings(runs: Named) -> list[str]:
     """Of runs whose accuracy says nothing."""
-    found = {run: never_said(facts.summary or {}) for run, facts in runs.items()}
+    found = {run: always_one(facts.summary or {}) for run, facts in runs.items()}
     return [f"{run}: {words}" for run, words in found.items() if words]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from colonnade.report.facts import Facts
 from colonnade.report.html import Content, Html, h
 from colonnade.report.spending import THROUGH, protected, unprotected
-from colonnade.report.words import COUNTS, count, epsilon, metric, never_said, seconds, sentence, size
+from colonnade.report.words import COUNTS, always_one, count, epsilon, metric, seconds, sentence, size
 
 
 def opening(facts: Facts) -> Html:
@@ -29,7 +29,7 @@ def opening(facts: Facts) -> Html:
         "header",
         h("h1", "Run report: ", h("b", facts.name)),
         h("p", result(facts), class_="lede"),
-        h("p", h("b", warned), class_="state") if (warned := never_said(facts.summary or {})) else None,
+        h("p", h("b", warned), class_="state") if (warned := always_one(facts.summary or {})) else None,
         h("p", took(facts), class_="about"),
         h("p", promised(facts), class_="about"),
         state,
@@ -78,7 +78,7 @@ def _part(facts: Facts) -> str:
 def _largest(facts: Facts, split: str) -> str:
     """What the accuracy is to be held against: always saying the largest class is right so often."""
     found = ((facts.summary or {}).get("majority") or {}).get(split)
-    return "" if found is None else f", of which {found['share']:.3f} are {found['class']!r}"
+    return "" if found is None else f", of which the largest class has {found['share']:.3f}"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -29,14 +29,14 @@ def metric(name: str) -> str:
     return NAMES.get(name, name)
 
 
-def never_said(summary: Mapping[str, Any]) -> str:
+def always_one(summary: Mapping[str, Any]) -> str:
     """A sentence where a model of two classes always says the same one; else nothing."""
     told = summary.get("majority") or {}
     split = next((one for one in ("test", "validation", "train") if one in told), None)
-    if split is None or "never" not in told[split]:
+    if split is None or not told[split].get("always_one"):
         return ""
-    never, right = told[split]["never"], score(summary["metrics"][split]["accuracy"])
-    return f"It never says {never!r}: its accuracy on {split} rows, {right}, is what always saying the same gives."
+    right = score(summary["metrics"][split]["accuracy"])
+    return f"It says the same class of every row: its accuracy on {split} rows, {right}, is that class's share."
 
 
 def capital(words: str) -> str:
