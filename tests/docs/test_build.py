@@ -43,6 +43,7 @@ def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) 
     assert not any(str(ROOT) in text for text in pages.values()), "a page names the machine it was built on"
 
 
+@pytest.mark.long
 def test_names_without_a_page_and_a_dead_link_fail_it(tmp_path: Path) -> None:
     settings = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
     source = tmp_path / "docs"

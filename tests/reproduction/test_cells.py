@@ -69,6 +69,7 @@ def test_a_plans_runs_are_cells_and_can_be_made_in_two_sittings(papers: Path, tm
     assert again.measured["SplitNN, epoch 2"].figure.paper == 0.9712
 
 
+@pytest.mark.long
 def test_cells_run_in_other_processes_and_a_failed_one_leaves_them_alone(papers: Path, tmp_path: Path) -> None:
     said: list[str] = []
     study = reproduce("answer", jobs=2, out=tmp_path / "out", say=said.append)
