@@ -11,7 +11,7 @@ from tests.federation.small import tensors
 from tests.federation.small_multi import COLUMNS, LABELS, QUICK, Frames, quick, write
 
 from colonnade.core import checkpoint
-from colonnade.federation import Settings
+from colonnade.federation import MultiFederation, Settings
 from colonnade.federation.multi_site import MultiSite
 from colonnade.federation.owners import SERVER
 from colonnade.federation.party_file import OWN, read_own, sites_of, write_agreed, write_own
@@ -39,6 +39,25 @@ def folders(base: Path, settings: Mapping[str, Any] = QUICK, given: Frames | Non
         write_agreed(base / name, checked)
         write_own(base / name, checked, name)
     return file, checked
+
+
+def public_folders(base: Path) -> tuple[MultiFederation, tuple[str, ...]]:
+    """For organisations that each cut a public data set for themselves: all in one process, and their names."""
+    tables = {
+        "algorithm": {"name": "multi_vfl"},
+        "data": {"dataset": "breast_cancer", "parts": [10, 20]},
+        "train": {"epochs": 1, "batch_size": 128},
+        "federation": ALONE,
+        "label_owners": [{"name": "north", "rows": 200}, {"name": "south", "rows": 150}],
+    }
+    whole = MultiFederation.from_settings(Settings.from_mapping(tables))
+    named = Settings.from_mapping({**tables, "data_owners": [{"name": name} for name in whole.owners]})
+    names = (*LABELS, *whole.owners, SERVER)
+    for name in names:
+        (base / name).mkdir()
+        write_agreed(base / name, named)
+        write_own(base / name, named, name)
+    return whole, names
 
 
 def line(site: MultiSite, caller: str) -> Line:

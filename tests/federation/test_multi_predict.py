@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from tests.federation.small_multi import COLUMNS, GAUSSIAN, LABELS, frames
-from tests.federation.small_multi_sites import ALONE, folders, line, lines_of, private, sites
+from tests.federation.small_multi_sites import folders, line, lines_of, private, public_folders, sites
 from tests.federation.test_multi_site import ask
 from tests.federation.test_site_predict import asked
 
@@ -25,11 +25,10 @@ from colonnade.errors import (
     NoAnswer,
     PartyError,
 )
-from colonnade.federation import MultiFederation, Settings
+from colonnade.federation import MultiFederation
 from colonnade.federation.multi_clerks import Bring
 from colonnade.federation.multi_site import MultiSite
 from colonnade.federation.owners import SERVER
-from colonnade.federation.party_file import write_agreed, write_own
 from colonnade.federation.run_directory import RunDirectory
 from colonnade.federation.saves import Save
 from colonnade.federation.site_reader import Enough, Look, Take, digests_of
@@ -195,21 +194,8 @@ def test_a_model_or_a_checkpoint_that_is_not_there_is_told(run: Path) -> None:
 
 
 def test_rows_of_a_public_data_set_are_predicted_too(tmp_path: Path) -> None:
-    tables = {
-        "algorithm": {"name": "multi_vfl"},
-        "data": {"dataset": "breast_cancer", "parts": [10, 20]},
-        "train": {"epochs": 1, "batch_size": 128},
-        "federation": ALONE,
-        "label_owners": [{"name": "north", "rows": 200}, {"name": "south", "rows": 150}],
-    }
-    whole = MultiFederation.from_settings(Settings.from_mapping(tables))
-    named = Settings.from_mapping({**tables, "data_owners": [{"name": name} for name in whole.owners]})
+    whole, names = public_folders(tmp_path)
     whole.fit(tmp_path / "here")
-    names = ("north", "south", *whole.owners, SERVER)
-    for name in names:
-        (tmp_path / name).mkdir()
-        write_agreed(tmp_path / name, named)
-        write_own(tmp_path / name, named, name)
     every = sites(tmp_path, names)
     every[SERVER].drive(lines_of(SERVER, every), "run")
     every, ids = sites(tmp_path, ("north", *whole.owners)), whole.holdings.label_owners["north"].ids[:5].tolist()

@@ -11,16 +11,16 @@ import pytest
 import torch
 from tests.federation.small import checkpoint_of
 from tests.federation.small_multi import COLUMNS, GAUSSIAN, LABELS, frames
-from tests.federation.small_multi_sites import ALONE, EVERY, folders, lines_of, private, saved, sites
+from tests.federation.small_multi_sites import EVERY, folders, lines_of, private, public_folders, saved, sites
 
 from colonnade.algorithms import multi_vfl
 from colonnade.core import Ledger, Peers
 from colonnade.errors import BoundaryError, ConfigError, PartyError
-from colonnade.federation import MultiFederation, Settings
+from colonnade.federation import MultiFederation
 from colonnade.federation.multi_server import Measured, Ready
 from colonnade.federation.multi_site import MultiSite, rehearse, site_for
 from colonnade.federation.owners import SERVER
-from colonnade.federation.party_file import AGREED, OWN, read_own, write_agreed, write_own
+from colonnade.federation.party_file import AGREED, OWN, read_own
 from colonnade.federation.run_directory import RunDirectory
 from colonnade.federation.site import Join, Site
 from colonnade.transport import Recording
@@ -200,21 +200,7 @@ def test_people_whom_only_some_know_are_left_out_and_numbers_are_measured(tmp_pa
 
 
 def test_a_public_data_set_is_cut_and_dealt_by_everybody_for_itself(tmp_path: Path) -> None:
-    tables = {
-        "algorithm": {"name": "multi_vfl"},
-        "data": {"dataset": "breast_cancer", "parts": [10, 20]},
-        "train": {"epochs": 1, "batch_size": 128},
-        "federation": ALONE,
-        "label_owners": [{"name": "north", "rows": 200}, {"name": "south", "rows": 150}],
-    }
-    settings = Settings.from_mapping(tables)
-    whole = MultiFederation.from_settings(settings)
-    named = Settings.from_mapping({**tables, "data_owners": [{"name": name} for name in whole.owners]})
-    names = (*LABELS, *whole.owners, SERVER)
-    for name in names:
-        (tmp_path / name).mkdir()
-        write_agreed(tmp_path / name, named)
-        write_own(tmp_path / name, named, name)
+    whole, names = public_folders(tmp_path)
     every = sites(tmp_path, names)
     assert every[SERVER].drive(lines_of(SERVER, every), "run").summary["metrics"] == whole.fit().summary["metrics"]
 
