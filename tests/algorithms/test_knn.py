@@ -21,7 +21,8 @@ from colonnade import Federation, load
 from colonnade.algorithms import knn
 from colonnade.core import Ciphertext, Party, Request, Transport
 from colonnade.core.batches import Rows
-from colonnade.errors import ConfigError, PartyError
+from colonnade.encryption import make_keys
+from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.transport import Fault, Faulty, Recording
 
 WAYS: dict[str, dict[str, str]] = {
@@ -161,6 +162,45 @@ def test_a_party_follows_its_own_settings() -> None:
             found.peers["bob"].ask(request)
     with pytest.raises(PartyError, match="it was not given a key yet"):
         toy("ckks").peers["bob"].ask(knn.AskDistances("test[0:5]"))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "limit", "why"),
+    [
+        ("plain", 2.0**14, "of the scheme 'plain' came, and by this party's own settings it is 'ckks'"),
+        ("bfv", 2.0**14, "of the scheme 'bfv' came"),
+        ("ckks", 1e-3, "a public key for values up to 0.001 came"),
+        ("ckks", 2.0**14 + 1, "a public key for values up to 16385 came"),
+    ],
+)
+def test_a_lying_label_owner_cannot_choose_how_distances_are_encrypted(scheme: str, limit: float, why: str) -> None:
+    """It hands out a key of its own as the reader's. Of the scheme "plain" it would read all distances in the reply."""
+    found = toy("ckks")
+    key = found.driver.outbox.publish(make_keys(scheme, limit=limit).public.to_bytes(), "public_key")
+    with pytest.raises(BoundaryError, match=f"(?i){why}"):
+        found.peers["bob"].ask(knn.UseKey(key))
+    with pytest.raises(PartyError, match="it was not given a key yet"):
+        found.peers["bob"].ask(knn.AskDistances("test[0:5]"))
+    assert not [entry for entry in found.parties["bob"].ledger.entries if entry.name == "distances"]
+
+
+def test_a_lying_reader_is_told_by_the_label_owner_too() -> None:
+    found = toy("ckks")
+    reader = found.parties[knn.reading(found.driver, found.peers)]
+    reader._secret = make_keys("plain", limit=2.0**14)
+    with pytest.raises(BoundaryError, match="of the scheme 'plain' came"):
+        found.predict()
+
+
+def test_the_first_key_stands() -> None:
+    found = toy("ckks")
+    first, other = (
+        found.driver.outbox.publish(make_keys("ckks", limit=2.0**14).public.to_bytes(), "public_key") for _ in range(2)
+    )
+    for _ in range(2):
+        found.peers["bob"].ask(knn.UseKey(first))
+    with pytest.raises(PartyError, match="it was given another key before, and keeps to that"):
+        found.peers["bob"].ask(knn.UseKey(other))
 
 
 # What the battery asks of every algorithm

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 import warnings
+from typing import Any
 
 import pytest
 import torch
 from tests.algorithms.test_vfedcce import ENCRYPTED, encrypted_modes, jacobian, joined_gradients, made
 from tests.conformance.battery import Gaussian
 from tests.conformance.toy import flat, sequential
+from tests.federation.small import federation, frames, quick
 from torch import nn
 
 from colonnade.algorithms import vfedcce
 from colonnade.algorithms.splitnn import Embed
 from colonnade.core import Ciphertext, Released, Rule
-from colonnade.errors import BoundaryError, ConfigError, PartyError
+from colonnade.encryption import make_keys
+from colonnade.errors import BoundaryError, BudgetExhausted, ConfigError, PartyError
+from colonnade.federation import Federation
 from colonnade.transport import Recording
 from colonnade.transport.cohort import CohortOutbox
 
@@ -173,3 +178,67 @@ def test_what_is_said_to_cross_is_what_ledgers_hold(mode: str, scheme: str) -> N
     for number, own in enumerate((toy.parties["ada"], toy.driver)):
         sent = {(entry.name, entry.event) for entry in own.seat.ledger.entries if entry.direction == "out"}
         assert sent == {(name, event.kind) for name, event in told[number].items()}
+
+
+NOISY = {"outbox": {"log_odds": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 20.0}}}}
+BUDGET = {"budget": {"epsilon": 2.0}}
+
+
+def of_two(scheme: str = "bfv", **lab: Any) -> Federation:
+    """A clinic that drives, by default as vFedCCE does, and a lab; in each batch 16 rows."""
+    settings = quick(model={"hidden": [2], "width": 2}, train={"epochs": 1, "batch_size": 16}, parties={"lab": lab})
+    return federation(frames(40), {**settings, "algorithm": {"name": "vfedcce", "scheme": scheme}})
+
+
+@quiet
+@pytest.mark.parametrize("protected", [False, True], ids=["by default", "with noise and a budget"])
+def test_a_lying_label_owner_cannot_talk_a_party_out_of_encryption_and_mask(protected: bool) -> None:
+    """With a key of the scheme "plain", and coefficients that pick one row, the reply would be that row's Jacobian,
+    from which its columns follow by division: all 16 rows of a batch in as many batches, and nothing of it counted."""
+    one = of_two(**(NOISY | BUDGET if protected else {}))
+    secret = make_keys("plain", use="products", limit=one.driver.config.coefficient_limit)
+    key = one.driver.outbox.publish(secret.public.to_bytes(), "public_key")
+    one.peers["lab"].ask(Embed("train/0/0"))
+    with pytest.raises(BoundaryError, match="of the scheme 'plain' came, and by this party's own settings it is 'bfv'"):
+        one.peers["lab"].ask(vfedcce.UseKey(key))
+    picks = torch.zeros(16, 1)
+    picks[3] = 1.0
+    with pytest.raises(PartyError, match="it was not given a key yet"):
+        one.peers["lab"].ask(
+            vfedcce.Multiply("train/0/0", one.driver.outbox.encrypt(picks, "coefficients", key=secret))
+        )
+    assert {entry.name for entry in one.ledgers["lab"].entries if entry.direction == "out"} == {"log_odds"}
+
+
+@quiet
+def test_where_a_party_itself_encrypts_nothing_its_account_says_so() -> None:
+    """Its own settings say "plain", so it may, but not under a budget: what leaves then can be read."""
+    with pytest.raises(BudgetExhausted, match="'lab' will not release \"masked_gradient\" again: epsilon would be inf"):
+        list(of_two("plain", **NOISY, **BUDGET).train())
+    counted = of_two("plain", **NOISY)
+    counted.fit()
+    assert counted.accounts["lab"].worst == math.inf
+
+
+def test_an_encrypted_run_keeps_its_budget() -> None:
+    one = of_two(**NOISY, **BUDGET)
+    one.fit()
+    assert 0.1 < one.accounts["lab"].worst < 2.0
+
+
+@quiet
+def test_a_key_is_not_replaced_on_the_way() -> None:
+    toy = made("encrypted-coefficients")
+    toy.run(1)
+    other = make_keys("plain", use="products", limit=toy.driver.config.coefficient_limit)
+    with pytest.raises(PartyError, match="it was given another key before, and keeps to that"):
+        toy.peers["ada"].ask(vfedcce.UseKey(toy.driver.outbox.publish(other.public.to_bytes(), "public_key")))
+
+
+def test_a_lying_party_cannot_talk_the_label_owner_into_sending_gradients_in_the_clear() -> None:
+    toy = made("encrypted-jacobian", "ckks", columns=(3, 3), task="binary")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        toy.parties["ada"]._secret = make_keys("plain", use="combinations", limit=8.0)
+    with pytest.raises(BoundaryError, match="of the scheme 'plain' came"):
+        toy.run(1)

@@ -45,7 +45,7 @@ def made(scheme: str, use: str, number: int) -> SecretKey:
 
 def remote(scheme: str, use: str = "sums") -> PublicKey:
     """The public key as another party has it."""
-    return read_public_key(keys(scheme, use).public.to_bytes())
+    return read_public_key(keys(scheme, use).public.to_bytes(), scheme=scheme, use=use, limit=LIMIT)
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -252,12 +252,12 @@ def test_a_secret_key_stays(scheme: str, use: str) -> None:
 @every_use
 def test_public_keys_cross_and_hostile_ones_are_refused(scheme: str, use: str) -> None:
     data = keys(scheme, use).public.to_bytes()
-    again = read_public_key(data)
+    again = read_public_key(data, scheme=scheme, use=use)
     assert (again.id, again.use, again.limit) == (keys(scheme, use).public.id, use, LIMIT)
     assert again.to_bytes() == data
     for bad in (b"", b"\0" * 40, data[:-3], data[:60], b"x" + data, data.replace(use.encode(), b"others"[: len(use)])):
         with pytest.raises(ColonnadeError):
-            read_public_key(bad)
+            read_public_key(bad, scheme=scheme, use=use)
 
 
 @every_scheme

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -145,3 +146,34 @@ def test_frames_carry_ciphertexts_and_bad_ones_are_refused() -> None:
     for cut in (9, 60, len(frame) - 1):
         with pytest.raises(WireError):
             decode(frame[:cut])
+
+
+class Counting:
+    """A meter that writes down what it is asked to count."""
+
+    def __init__(self) -> None:
+        self.counted: list[tuple[str, str | None, int, str]] = []
+
+    def charge(self, name: str, batch: str | None, size: int, event: DpEvent) -> float | None:
+        self.counted.append((name, batch, size, event.kind))
+        return None
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def test_what_is_passed_on_and_can_be_read_is_counted() -> None:
+    box = outbox()
+    box.meter = meter = Counting()
+    hidden = Encrypted("xor", "k", (3,), "flat", 1.0, b"123")
+    box.pass_on(hidden, "sums", "train/0/0")
+    assert meter.counted == [], "nobody can read it"
+    box.pass_on(hidden, "sums", "train/0/0", event=NON_PRIVATE)
+    box.pass_on(dataclasses.replace(hidden, scheme="plain"), "sums", "train/0/1")
+    assert meter.counted == [("sums", "train/0/0", 3, "non-private"), ("sums", "train/0/1", 3, "non-private")]
+    with box.answering("ada"):
+        box.pass_on(dataclasses.replace(hidden, scheme="plain"), "sums")
+    assert len(meter.counted) == 2, "inside an organisation nothing crosses"

@@ -17,7 +17,7 @@ BATCHES = Batches({"train": torch.arange(4)}, batch_size=4, epochs=1, seed=0)
 def test_a_total_is_opened_and_a_single_party_is_not() -> None:
     server = KeyServer(Seat.at("keys", BATCHES), limit=10.0)
     peers = Peers("adder", ["keys"], InProcess({"keys": server}, through_bytes=True), Ledger("adder"))
-    public = read_public_key(peers["keys"].ask(AskPublicKey()).public)
+    public = read_public_key(peers["keys"].ask(AskPublicKey()).public, scheme="bfv", use="sums")
     values = {name: torch.full((3,), float(k)) for k, name in enumerate(("ada", "bob", "cyd"))}
     sent = {
         name: Seat.at(name, BATCHES).outbox.encrypt(x, "distances", "train/0/0", key=public)

@@ -11,7 +11,7 @@ from scipy import stats
 from colonnade.encryption import seal
 from colonnade.encryption.ckks import PRODUCTS, SUMS
 from colonnade.encryption.scheme import need_tenseal
-from colonnade.errors import WireError
+from colonnade.errors import ConfigError, WireError
 
 
 def test_a_plaintext_has_exactly_the_given_values() -> None:
@@ -26,7 +26,8 @@ def test_a_plaintext_has_exactly_the_given_values() -> None:
 def test_the_parameters_have_128_bits_of_security() -> None:
     for parameters in (SUMS, PRODUCTS):
         assert seal.context(parameters).parameters_set()
-    assert not seal.context(seal.Parameters("ckks", 4096, (60, 60))).parameters_set()
+    with pytest.raises(ConfigError, match="must have 128 bits of security; found degree 4096 with 120 bits of primes"):
+        seal.context(seal.Parameters("ckks", 4096, (60, 60)))
 
 
 def test_joined_parts_come_apart_and_bad_lengths_are_refused() -> None:

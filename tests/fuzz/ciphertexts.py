@@ -92,7 +92,7 @@ def _operations(secret: Any, bad: Encrypted, good: Encrypted, rng: random.Random
         lambda: public.product(bad, matrix, owner="ada"),
         lambda: public.combine(torch.ones(4), bad, owner="ada"),
         lambda: public.blind(bad),
-        lambda: read_public_key(damaged(rng, public.to_bytes())),
+        lambda: read_public_key(damaged(rng, public.to_bytes()), scheme=public.scheme, use=public.use),
     ]
 
 

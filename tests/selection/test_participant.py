@@ -11,7 +11,7 @@ import torch
 from colonnade.core import Batches, Released, Request, Seat
 from colonnade.encryption import make_keys
 from colonnade.encryption.key_server import AskPublicKey
-from colonnade.errors import PartyError
+from colonnade.errors import BoundaryError, PartyError
 from colonnade.selection.columns import shuffled, standardised
 from colonnade.selection.participant import Distances, FurtherOwn, Join, Participant, Prepare, RankRows, SortOwn
 from colonnade.selection.sorting import Further
@@ -20,6 +20,7 @@ NOTHING = Batches({}, batch_size=1, epochs=1, seed=0)
 SEAT = Seat.at("somebody", NOTHING)
 FEATURES = np.random.default_rng(0).normal(size=(12, 2))
 SECRET = make_keys("ckks", limit=2.0**14)
+AGREED: dict[str, Any] = {"scheme": "ckks", "readers": ["keys"], "parties": 4}
 
 
 def numbers(*values: int) -> Released:
@@ -27,7 +28,7 @@ def numbers(*values: int) -> Released:
 
 
 def joined() -> Participant:
-    party = Participant(Seat.at("ada", NOTHING), FEATURES)
+    party = Participant(Seat.at("ada", NOTHING), FEATURES, **AGREED)
     card = party.answer(Join(5))
     assert card.rows == 12
     party.answer(Prepare({"keys": SEAT.outbox.publish(SECRET.public.to_bytes(), "public_key")}, 64.0))
@@ -59,7 +60,7 @@ def test_alone_it_sorts_its_own() -> None:
 
 
 def test_columns_as_they_are() -> None:
-    party = Participant(Seat.at("ada", NOTHING), FEATURES * [1.0, 100.0], scaling="none")
+    party = Participant(Seat.at("ada", NOTHING), FEATURES * [1.0, 100.0], scaling="none", **AGREED)
     party.answer(Join(5))
     second = FEATURES[shuffled(12, 5), 1]
     found = party.answer(RankRows(numbers(0), 0, 3)).ids.tensor[0].tolist()
@@ -81,3 +82,39 @@ def test_what_does_not_fit_is_refused(request_: Any, says: str) -> None:
     request: Request[Any] = request_()
     with pytest.raises(PartyError, match=says):
         joined().answer(request)
+
+
+def unprepared() -> Participant:
+    party = Participant(Seat.at("ada", NOTHING), FEATURES, **AGREED)
+    party.answer(Join(5))
+    return party
+
+
+def key(scheme: str = "ckks", limit: float = 2.0**14, use: str = "sums") -> Released:
+    return SEAT.outbox.publish(make_keys(scheme, use=use, limit=limit).public.to_bytes(), "public_key")
+
+
+@pytest.mark.filterwarnings('ignore:The encryption scheme "plain"')
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        (lambda: Prepare({"keys": key("plain")}, 64.0), "of the scheme 'plain' came, .* it is 'ckks'"),
+        (lambda: Prepare({"keys": key("bfv")}, 64.0), "of the scheme 'bfv' came"),
+        (lambda: Prepare({"keys": key(limit=1.0)}, 64.0), "of the limit '1.0' came, .* it is '16384.0'"),
+        (lambda: Prepare({"keys": key(use="combinations")}, 64.0), "of the use 'combinations' came"),
+        (lambda: Prepare({"leader": key()}, 64.0), r"\['leader'\] may not decrypt by its own settings; \['keys'\] may"),
+        (lambda: Prepare({"keys": key()}, 1e9), "a distance times this unit would not fit"),
+        (lambda: Prepare({"keys": key()}, -1.0), "a distance times this unit would not fit"),
+    ],
+)
+def test_a_lying_leader_or_key_server_cannot_choose_how_distances_are_encrypted(request_: Any, says: str) -> None:
+    party = unprepared()
+    with pytest.raises((BoundaryError, PartyError), match=says):
+        party.answer(request_())
+    with pytest.raises(PartyError, match="it was given no key of 'keys'"):
+        party.answer(Distances(numbers(1), numbers(2), numbers(1), "keys"))
+
+
+def test_keys_are_given_once() -> None:
+    with pytest.raises(PartyError, match="it was given keys before, and keeps to them"):
+        joined().answer(Prepare({"keys": key()}, 64.0))

@@ -25,7 +25,7 @@ def server() -> KeyServer:
 
 
 def total(keys: KeyServer, *parts: list[float]) -> Ciphertext:
-    public = read_public_key(keys.answer(AskPublicKey()).public)
+    public = read_public_key(keys.answer(AskPublicKey()).public, scheme=keys.sorter.secret.public.scheme, use="sums")
     return SEAT.outbox.pass_on(
         public.add(*(public.encrypt(torch.tensor(part, dtype=torch.float64), owner="x") for part in parts)), "total"
     )

@@ -63,7 +63,7 @@ from colonnade.core.checks import one_of, whole
 from colonnade.core.cipher import NOT_ENCRYPTED
 from colonnade.core.release import PUBLIC
 from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_key
-from colonnade.errors import ConfigError
+from colonnade.errors import BoundaryError, ConfigError
 from colonnade.optim.losses import Logistic, Loss, Squared
 
 __all__ = [
@@ -95,6 +95,8 @@ PIECE = 1 << 22
 """Distances at once: 32 megabytes."""
 CAPACITY = {"ckks": 2.0**16, "bfv": 2.0**28, "plain": 2.0**28}
 """Of a sum of distances; each party's share of it is what keys are made for."""
+MOST_PARTIES = 1024
+"""A key is for no larger sum."""
 LEAST = 1e-6
 """A class without a vote has this share in the loss, which would be infinite."""
 
@@ -178,8 +180,11 @@ class FeatureOwner(roles.FeatureOwner):
 
     @serves
     def use_key(self, request: UseKey) -> Done:
+        """The first one stands: a reader makes its keys once."""
         self._in("encrypted")
-        self._key = read_public_key(request.public)
+        key = _readers_key(request.public, self.config)
+        self.expect(self._key is None or self._key.id == key.id, "it was given another key before, and keeps to that")
+        self._key = key
         return Done()
 
     @serves
@@ -307,7 +312,7 @@ def share_key(driver: LabelOwner, peers: Peers) -> None:
     reader = reading(driver, peers)
     public = peers[reader].ask(AskKey(len(peers))).public
     peers.ask_each({k: UseKey(public) for k in peers if k != reader})
-    driver.public = read_public_key(public)
+    driver.public = _readers_key(public, driver.config)
 
 
 def reading(driver: LabelOwner, peers: Mapping[str, object]) -> str:
@@ -326,6 +331,19 @@ def pieces(rows: Rows, size: int) -> list[str]:
         return [rows.name]
     split, start, stop = match[1], int(match[2]), int(match[3])
     return [f"{split}[{at}:{min(at + size, stop)}]" for at in range(start, stop, size)]
+
+
+def _readers_key(public: Released, config: Config) -> PublicKey:
+    """The reader's key, if it is of the agreed scheme and made for a sum of a whole number of parties. For tiny values
+    it would tell, by what it refuses, how far rows are apart."""
+    key = read_public_key(public, scheme=config.scheme, use="sums")
+    parties = CAPACITY[config.scheme] / key.limit
+    if not (parties.is_integer() and parties <= MOST_PARTIES):
+        raise BoundaryError(
+            f"A public key for values up to {key.limit:g} came, and distances are added up over at most {MOST_PARTIES} "
+            f"parties: it must be for {CAPACITY[config.scheme]:g} divided by how many there are."
+        )
+    return key
 
 
 def _remembered(seat: Seat, values: Tensor) -> Tensor:

@@ -28,11 +28,12 @@ sign of c_k is the label. Encryption cannot change that: it keeps c_k from those
 fewer weights. (With encrypted-jacobian not even from that one: what it decrypts is a sum of its own ciphertexts.) An
 outbox rule with a mechanism for "coefficients" does protect labels; it applies before encryption.
 
-All this is so while parties follow the protocol; a ciphertext made to break it may succeed. What is decrypted goes back
-to the party that knows the ciphertext, so the default scheme is bfv, whose decrypted numbers have no noise that could
-tell about the secret key, and with which a run repeats to the bit. ckks is faster and smaller, adds noise against
-that, and repeats to its precision. A role of the label owner's own organisation needs no protection from it: encrypted
-modes give it c_k as it is. Secret keys are made anew in every process and never saved.
+A party takes one key, of its own settings' scheme and limit: one of the scheme "plain" would show each row's Jacobian. A
+key or ciphertext of that scheme made to break it may still succeed; against that, parties follow the protocol. What is
+decrypted goes back to the party that knows the ciphertext, so the default scheme is bfv, whose decrypted numbers have no
+noise that could tell about the secret key, and with which a run repeats to the bit. ckks is faster and smaller, adds
+noise against that, and repeats to its precision. A role of the label owner's own organisation needs no protection from
+it: encrypted modes give it c_k as it is. Secret keys are made anew in every process and never saved.
 
 Other algorithms have no such modes. FDML's and SplitNN's coefficients are g and dl/dh, N m and N width of them, at some
 10 ms each: where so few can be afforded, the party has the weights to solve for them, and where it has not, a step
@@ -183,14 +184,18 @@ class FeatureOwner(splitnn.FeatureOwner):
     def ask_key(self, request: AskKey) -> Key:
         self._in("encrypted-jacobian")
         if self._secret is None:
-            limit = 2.0**13 / max(request.coefficients, 1)
+            limit = jacobian_limit(request.coefficients)
             self._secret = make_keys(self.config.scheme, use="combinations", limit=limit)
         return Key(self.outbox.publish(self._secret.public.to_bytes(), "public_key"))
 
     @serves
     def use_key(self, request: UseKey) -> Done:
+        """The first one stands: a label owner has one key as long as it runs."""
         self._in("encrypted-coefficients")
-        self._key = read_public_key(request.public)
+        scheme, limit = self.config.scheme, self.config.coefficient_limit
+        key = read_public_key(request.public, scheme=scheme, use="products", limit=limit)
+        self.expect(self._key is None or self._key.id == key.id, "it was given another key before, and keeps to that")
+        self._key = key
         return Done()
 
     @serves
@@ -339,11 +344,17 @@ def share_keys(driver: LabelOwner, peers: Peers, others: list[str]) -> None:
     elif config.mode == "encrypted-jacobian":
         most = driver.seat.batches.batch_size * max(driver.widths.values())
         replies = peers.ask_each(dict.fromkeys(others, AskKey(most)))
-        driver._keys = {k: read_public_key(r.public) for k, r in replies.items()}
+        made: dict[str, Any] = {"scheme": config.scheme, "use": "combinations", "limit": jacobian_limit(most)}
+        driver._keys = {k: read_public_key(r.public, **made) for k, r in replies.items()}
     else:
         driver._secret = driver._secret or make_keys(config.scheme, use="products", limit=config.coefficient_limit)
         public = driver.outbox.publish(driver._secret.public.to_bytes(), "public_key")
         peers.ask_each(dict.fromkeys(others, UseKey(public)))
+
+
+def jacobian_limit(coefficients: int) -> float:
+    """Of a value in a Jacobian, so that its sum with so many coefficients fits."""
+    return 2.0**13 / max(coefficients, 1)
 
 
 def in_plaintext(driver: LabelOwner, peers: Peers, batch: str, c: Mapping[str, Tensor]) -> None:

@@ -263,7 +263,7 @@ class Outbox:
             rule = Rule(rule.mechanism, self.seals[as_].on(batch))
         private = tensor.detach()
         safe, event = rule.mechanism.apply(private, self.noise)
-        epsilon = self._charge(as_, batch, private, event)
+        epsilon = self._charge(as_, batch, private.shape, event)
         packed = None
         if as_ in self.seals:
             self._own[as_] = self.released + 1, safe.detach()
@@ -299,7 +299,7 @@ class Outbox:
         encrypted = key.encrypt(safe.detach(), owner=self.owner)  # refuses what is out of range
         own = isinstance(key, Reading) and encrypted.scheme != NOT_ENCRYPTED
         if not (own and event == NON_PRIVATE):
-            self._charge(as_, batch, tensor, event)
+            self._charge(as_, batch, tensor.shape, event)
         return self._sealed(encrypted, as_, batch, None if event == NON_PRIVATE else event)
 
     def pass_on(
@@ -307,7 +307,8 @@ class Outbox:
     ) -> Ciphertext:
         """Something computed under encryption. A mechanism cannot see into it, so a rule that has one is refused.
 
-        `event` says what the receiver learns where it can undo the encryption; without it, nothing.
+        `event` says what the receiver learns where it can undo the encryption; without it, nothing. What somebody can
+        read is counted, as every release is: also what only calls itself encrypted.
         """
         rule = self._applying(as_, batch)
         _sealable(self.owner, as_, rule)
@@ -316,6 +317,8 @@ class Outbox:
                 f"The outbox rule for '{as_}' of '{self.owner}' has the mechanism {rule.mechanism!r}, but it leaves "
                 'encrypted and was never readable here. Set mechanism = "plain", and protect what it is computed from.'
             )
+        if event is not None or encrypted.scheme == NOT_ENCRYPTED:
+            self._charge(as_, batch, encrypted.shape, event or NON_PRIVATE)
         return self._sealed(encrypted, as_, batch, event)
 
     def publish(self, data: bytes, as_: str) -> Released:
@@ -331,11 +334,11 @@ class Outbox:
         receipt = Receipt(self.owner, self.released, as_, batch, event or hidden, encrypted.scheme, size)
         return Ciphertext._seal(encrypted, receipt)
 
-    def _charge(self, as_: str, batch: str | None, tensor: Tensor, event: DpEvent) -> float | None:
+    def _charge(self, as_: str, batch: str | None, shape: Sequence[int], event: DpEvent) -> float | None:
         """Before anything leaves: what crosses no boundary costs nothing."""
         if self.meter is None or self._recipient == self.owner:
             return None
-        return self.meter.charge(as_, batch, tensor.shape[0] if tensor.dim() else 1, event)
+        return self.meter.charge(as_, batch, shape[0] if shape else 1, event)
 
     @contextmanager
     def answering(self, sender: str) -> Iterator[None]:

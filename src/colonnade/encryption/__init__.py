@@ -1,7 +1,7 @@
 """Encryption that can be computed with: sums over parties, products with plain matrices, under a key of one's own.
 
 secret = make_keys("ckks", use="sums", limit=100.0)              # stays here, with whoever may read the result
-public = read_public_key(secret.public.to_bytes())               # at the others
+public = read_public_key(data, scheme="ckks", use="sums")         # at the others, as their own settings say
 
 a, b = public.encrypt(x, owner="ada"), public.encrypt(y, owner="bob")
 secret.decrypt(public.add(a, b))                                 # x + y, to within 2 * public.error
@@ -22,7 +22,7 @@ from colonnade.encryption.bfv import BfvPublicKey, BfvSecretKey
 from colonnade.encryption.ckks import CkksPublicKey, CkksSecretKey
 from colonnade.encryption.plain import PlainPublicKey, PlainSecretKey
 from colonnade.encryption.scheme import USES, PublicKey, SecretKey
-from colonnade.errors import ColonnadeError, ConfigError, WireError
+from colonnade.errors import BoundaryError, ColonnadeError, ConfigError, WireError
 
 __all__ = ["SCHEMES", "USES", "Encrypted", "PublicKey", "SecretKey", "make_keys", "read_public_key"]
 
@@ -44,15 +44,27 @@ def make_keys(scheme: str, *, use: str = "sums", limit: float = 1024.0) -> Secre
     return secret
 
 
-def read_public_key(data: bytes | Released) -> PublicKey:
-    """The key that `PublicKey.to_bytes` wrote, or that `outbox.publish` sent, checked."""
+def read_public_key(data: bytes | Released, *, scheme: str, use: str, limit: float | None = None) -> PublicKey:
+    """Read the key that `PublicKey.to_bytes` wrote, or that `outbox.publish` sent.
+
+    `scheme`, `use` and, where it is known, `limit` are the reader's own: whoever sends a key does not choose how its
+    reader encrypts, or whether it does. A scheme's degree, moduli and scales are constants here, and SEAL refuses a key
+    that was made with others.
+    """
     if isinstance(data, Released):
         data = data.tensor.cpu().numpy().tobytes()
     try:
         about, *parts = seal.parted(data)
         said = json.loads(about)
-        use = USES[USES.index(said["use"])]
-        public: PublicKey = SCHEMES[said["scheme"]][0](use, float(said["limit"]), *parts)
+        for what, own in (("scheme", scheme), ("use", use), ("limit", limit)):
+            if own is not None and said[what] != own:
+                raise BoundaryError(
+                    f"A public key of the {what} {str(said[what])[:32]!r} came, and by this party's own settings it is "
+                    f"{str(own)!r}. Nothing is encrypted with another key; make one as agreed."
+                )
+        if not said["limit"] > 0:
+            raise WireError(f"A public key is for values up to a limit above 0; found {str(said['limit'])[:32]!r}.")
+        public: PublicKey = SCHEMES[scheme][0](use, float(said["limit"]), *parts)
     except ColonnadeError:
         raise
     except Exception as error:  # whatever hostile bytes make of it

@@ -51,7 +51,7 @@ class BfvPublicKey:
         self.error = 2.0 ** -(self.fraction + 1)
         self.limit = fits(limit, self.capacity, scheme="bfv", what="A value")
         self._parts, self._context = (key, galois), seal.context(PARAMETERS)
-        self._key = seal.from_bytes(sealapi.PublicKey(), self._context, key)
+        self._key = seal.public_key(self._context, key)
         self._galois = seal.from_bytes(sealapi.GaloisKeys(), self._context, galois) if galois else None
         self._encoder, self._evaluator = sealapi.BatchEncoder(self._context), sealapi.Evaluator(self._context)
         self._encryptor = sealapi.Encryptor(self._context, self._key)

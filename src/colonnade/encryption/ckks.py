@@ -66,7 +66,7 @@ class CkksPublicKey:
         self.limit = fits(limit, self.capacity, scheme="ckks", what="A value")
         self._parts, self._parameters, (self._scale, self._weight) = (key, galois), PARAMETERS[use], SCALES[use]
         self._context = seal.context(self._parameters)
-        self._key = seal.from_bytes(sealapi.PublicKey(), self._context, key)
+        self._key = seal.public_key(self._context, key)
         self._galois = seal.from_bytes(sealapi.GaloisKeys(), self._context, galois) if galois else None
         self._encoder, self._evaluator = sealapi.CKKSEncoder(self._context), sealapi.Evaluator(self._context)
         self._encryptor = sealapi.Encryptor(self._context, self._key)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.encryption.scheme import need_tenseal
-from colonnade.errors import WireError
+from colonnade.errors import ConfigError, WireError
 
 Polynomial = NDArray[np.uint64]
 ROTATE_BY_ONE = 3
@@ -47,13 +47,28 @@ def context(parameters: Parameters) -> Any:
     chosen.set_coeff_modulus(sealapi.CoeffModulus.Create(parameters.degree, list(parameters.bits)))
     if parameters.plain_bits:
         chosen.set_plain_modulus(sealapi.PlainModulus.Batching(parameters.degree, parameters.plain_bits))
-    return sealapi.SEALContext(chosen, True, sealapi.SEC_LEVEL_TYPE.TC128)
+    made = sealapi.SEALContext(chosen, True, sealapi.SEC_LEVEL_TYPE.TC128)
+    if not made.parameters_set():  # SEAL says so here, and raises only when something is encrypted
+        raise ConfigError(
+            f"{parameters.scheme} parameters must have 128 bits of security; found degree {parameters.degree} with "
+            f"{sum(parameters.bits)} bits of primes ({made.parameters_error_name()}). Raise the degree."
+        )
+    return made
 
 
 @functools.cache
 def primes(parameters: Parameters) -> tuple[int, ...]:
     """The primes of the coefficient modulus."""
     return tuple(prime.value() for prime in context(parameters).key_context_data().parms().coeff_modulus())
+
+
+def public_key(where: Any, data: bytes) -> Any:
+    """A public key that was made with these parameters. One whose second half is zero hides nothing from anybody: what
+    it encrypts can be read without the secret key, and what it blinds is not blinded."""
+    key = from_bytes(need_tenseal().PublicKey(), where, data)
+    if key.data().is_transparent():
+        raise WireError("A public key whose second polynomial is zero encrypts nothing.")
+    return key
 
 
 def make_keys(parameters: Parameters, *, rotations: bool) -> tuple[Any, bytes, bytes]:

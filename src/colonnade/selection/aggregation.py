@@ -92,15 +92,17 @@ class Add(Request[Sums]):
 class AggregationServer(roles.AggregationServer):
     """Serves the leader; asks participants and whoever sorts."""
 
-    def __init__(self, seat: Seat) -> None:
+    def __init__(self, seat: Seat, *, scheme: str) -> None:
         super().__init__(seat)
+        self.scheme = scheme
         self.total_rows, self.candidates, self.operations = 0, 0, Counter[str]()
         self._keys: dict[str, PublicKey] = {}
 
     @serves
     def begin(self, request: Begin) -> Done:
         self.total_rows = request.rows
-        self._keys = {name: read_public_key(key) for name, key in request.keys.items()}
+        keys = request.keys.items()
+        self._keys = {name: read_public_key(key, scheme=self.scheme, use="sums") for name, key in keys}
         return Done()
 
     @serves

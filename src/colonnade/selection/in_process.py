@@ -57,10 +57,13 @@ class Meeting:
         self.settings, self.seats = settings, {name: Seat.at(name, nothing, seed=seed) for name in names}
         shuffle = seed_for(seed, "shuffle")
         self.leader = Leader(self.seats[leader], labels, settings, server=SERVER, shuffle=shuffle)
+        reads = {"key_server": [KEYS], "participants": list(features), "leader": [leader]}[settings.decryptor]
+        agreed: dict[str, Any] = {"scheme": settings.scheme, "readers": reads, "parties": len(features)}
         self.participants = {
-            name: Participant(self.seats[name], held, scaling=settings.scaling) for name, held in features.items()
+            name: Participant(self.seats[name], held, scaling=settings.scaling, **agreed)
+            for name, held in features.items()
         }
-        self.server = AggregationServer(self.seats[SERVER])
+        self.server = AggregationServer(self.seats[SERVER], scheme=settings.scheme)
         parties: dict[str, Party] = {**self.participants, SERVER: self.server}
         self.sorters: list[Sorter] = []
         if by_server:
@@ -78,8 +81,7 @@ class Meeting:
         for party in parties.values():
             party.serves_for, party.reserved = frozenset({SERVER}), leaders
         self.server.serves_for = frozenset({leader})
-        readers = {"key_server": [KEYS], "participants": list(features), "leader": []}
-        self._meet(self.recording or inner, readers[settings.decryptor])
+        self._meet(self.recording or inner, [] if settings.decryptor == "leader" else reads)
         if self.leader.sorter is not None:
             self.sorters.append(self.leader.sorter)
 

@@ -7,6 +7,8 @@ an aggregation server sees of a row is its place after the shuffle.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +20,7 @@ from colonnade.encryption import PublicKey, read_public_key
 from colonnade.encryption.key_server import AskPublicKey, Key
 from colonnade.selection.columns import Columns, shuffled, standardised
 from colonnade.selection.knn_mi import Numbers
-from colonnade.selection.sorting import ORDER, Further, Orders, Sort, Sorted, Sorter, packs
+from colonnade.selection.sorting import ORDER, Further, Orders, Sort, Sorted, Sorter, limit, packs
 
 RANKING, DISTANCES, REACH = "ranking", "distances", "reach"
 
@@ -90,14 +92,26 @@ class FurtherOwn(Request[Sorted]):
 
 
 class Participant(Party):
-    """Holds columns [N, F]."""
+    """Holds columns [N, F]. By its own settings it knows the scheme to encrypt with, who may decrypt (`readers`), and
+    how many participants' distances are added up (`parties`)."""
 
     _columns: Columns
     _own: Orders
 
-    def __init__(self, seat: Seat, features: Numbers, *, scaling: str = "standard") -> None:
+    def __init__(
+        self,
+        seat: Seat,
+        features: Numbers,
+        *,
+        scheme: str,
+        readers: Collection[str],
+        parties: int,
+        scaling: str = "standard",
+    ) -> None:
         super().__init__(seat)
         self._features = standardised(features) if scaling == "standard" else features
+        self._readers = frozenset(readers)
+        self._keys_as: dict[str, Any] = {"scheme": scheme, "use": "sums", "limit": limit(scheme, parties)}
         self._keys: dict[str, PublicKey] = {}
         self._unit, self.sorter, self.operations = 1.0, None, Counter[str]()
 
@@ -120,7 +134,13 @@ class Participant(Party):
 
     @serves
     def prepare(self, request: Prepare) -> Done:
-        self._keys = {name: read_public_key(key) for name, key in request.keys.items()}
+        """Once: a key, or a scale, that changes on the way would let a reader compare what it should not."""
+        self.expect(not self._keys, "it was given keys before, and keeps to them")
+        strangers = sorted(request.keys.keys() - self._readers)
+        self.expect(not strangers, f"{strangers} may not decrypt by its own settings; {sorted(self._readers)} may")
+        most = self._keys_as["limit"] / self._columns.reach()
+        self.expect(0 < request.unit <= most, "a distance times this unit would not fit what the keys are made for")
+        self._keys = {name: read_public_key(key, **self._keys_as) for name, key in request.keys.items()}
         self._unit = request.unit
         return Done()
 
