@@ -28,10 +28,10 @@ sign of c_k is the label. Encryption cannot change that: it keeps c_k from those
 fewer weights. (With encrypted-jacobian not even from that one: what it decrypts is a sum of its own ciphertexts.) An
 outbox rule with a mechanism for "coefficients" does protect labels; it applies before encryption.
 
-A party takes one key, of its own settings' scheme and limit: one of the scheme "plain" would show each row's Jacobian. A
+A party takes one key, of its own settings' scheme and limit: one of the scheme "plain" would show rows' Jacobians. A
 key or ciphertext of that scheme made to break it may still succeed; against that, parties follow the protocol. What is
-decrypted goes back to the party that knows the ciphertext, so the default scheme is bfv, whose decrypted numbers have no
-noise that could tell about the secret key, and with which a run repeats to the bit. ckks is faster and smaller, adds
+decrypted goes back to the party that knows the ciphertext, so the default scheme is bfv, whose decrypted numbers hold
+no noise that could tell about the secret key, and with which a run repeats to the bit. ckks is faster and smaller, adds
 noise against that, and repeats to its precision. A role of the label owner's own organisation needs no protection from
 it: encrypted modes give it c_k as it is. Secret keys are made anew in every process and never saved.
 
