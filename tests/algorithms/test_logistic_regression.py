@@ -29,7 +29,7 @@ def federated(load: Any, parties: int) -> Federation:
         label="label",
         settings={
             "algorithm": {"name": "fdml", "optimizer": "adam", "learning_rate": 0.03, "weight_decay": DECAY},
-            "model": {"name": "torch.nn:Identity"},
+            "model": {"name": "identity"},
             "train": {"epochs": 1000, "batch_size": 100_000, "early_stop": False},
             "federation": {"device": "cpu"},
         },

@@ -113,8 +113,9 @@ def test_what_cannot_be_run_is_one_message_and_code_2(call: Caller, finished: Pa
 
 
 def test_a_failing_party_is_code_3(call: Caller, tmp_path: Path) -> None:
-    path = write(tmp_path, settings=quick(parties={"lab": {"model": "tests.federation.small:Broken"}}))
-    message = call.fails(3, "run", path, "--out", tmp_path / "run", "--quiet")
+    own = "tests.federation.small:Broken"
+    path = write(tmp_path, settings=quick(parties={"lab": {"model": own}}))
+    message = call.fails(3, "run", path, "--out", tmp_path / "run", "--quiet", "--allow-model", own)
     assert message.startswith("PartyError: 'lab' failed while answering")
     assert "the tower fell" in message
 

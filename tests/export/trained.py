@@ -30,5 +30,6 @@ def run(folder: Path, algorithm: dict[str, Any], task: small.Task = "binary", **
         path = small_multi.write(folder, {**small_multi.QUICK, "algorithm": algorithm})
     else:
         path = small.write(folder, frames(task), {**small.quick(**changes), "algorithm": algorithm})
-    federation_for(Settings.from_toml(path)).fit(folder / "run")
+    own = Settings.from_toml(path).code()
+    federation_for(Settings.from_toml(path, allow_models=own)).fit(folder / "run")
     return folder / "run"

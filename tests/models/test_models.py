@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from colonnade import models
 from colonnade.errors import ConfigError
-from colonnade.models import MODELS, build, cnn, linear, mlp
+from colonnade.models import MODELS, cnn, identity, import_path, linear, mlp
 
 NETS = """
 from torch import nn
@@ -33,14 +35,22 @@ class Shapeless(nn.Module):
 def number(shape):
     return 3
 
-def no_model():
-    raise ImportError("inside")
+def leaves(shape):
+    raise SystemExit(0)
 """
+OWN = ("my_nets:Tower", "my_nets.Shapeless", "my_nets:number", "my_nets:leaves", "my_nets:Towre", "my_nets:PI")
+OTHERS = ("no_such_package.nets:Tower", "..my_nets:Tower", "subprocess:Popen", "builtins:exit", "leaving:Tower")
+
+
+def build(spec: Any, shape: tuple[int, ...], *, seed: int = 0, owner: str = "bank") -> nn.Module:
+    """By an owner who allows what these tests name."""
+    return models.build(spec, shape, seed=seed, owner=owner, allow=[*OWN, *OTHERS])
 
 
 @pytest.fixture(autouse=True)
 def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "my_nets.py").write_text(NETS)
+    (tmp_path / "leaving.py").write_text("raise SystemExit(0)")
     monkeypatch.syspath_prepend(tmp_path)
     yield
     sys.modules.pop("my_nets", None)
@@ -55,13 +65,14 @@ def same(a: nn.Module, b: nn.Module) -> bool:
 
 
 def test_the_registry_is_literal() -> None:
-    assert dict(MODELS) == {"mlp": mlp, "cnn": cnn, "linear": linear}
+    assert dict(MODELS) == {"mlp": mlp, "cnn": cnn, "linear": linear, "identity": identity}
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("shape", [(5, 6), (3, 8, 8)])
 def test_a_name_alone_will_do(name: str, shape: tuple[int, ...]) -> None:
-    assert build(name, shape, seed=0, owner="bank")(torch.randn(2, *shape)).shape == (2, 60)
+    width = math.prod(shape) if name == "identity" else 60
+    assert build(name, shape, seed=0, owner="bank")(torch.randn(2, *shape)).shape == (2, width)
 
 
 def test_settings_reach_the_model_and_the_name_may_be_left_out() -> None:
@@ -90,7 +101,10 @@ def test_a_model_that_takes_no_shape_gets_none() -> None:
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        ("mpl", r"The model of 'bank' is 'mpl' \(did you mean 'mlp'\?\). Use one of mlp, cnn, linear, convol"),
+        (
+            "mpl",
+            r"The model of 'bank' is 'mpl' \(did you mean 'mlp'\?\). Use one of mlp, cnn, linear, identity,",
+        ),
         ("transformer", "The model of 'bank' is 'transformer'. Use one of"),
         ("", "The model of 'bank' is ''"),
         (":", "The model of 'bank' is ':'"),
@@ -98,6 +112,10 @@ def test_a_model_that_takes_no_shape_gets_none() -> None:
         ("my_nets:Towre", "'my_nets:Towre' of 'bank' cannot be imported: module 'my_nets' has no attribute 'Towre'"),
         ("..my_nets:Tower", "'..my_nets:Tower' of 'bank' cannot be imported"),
         ("my_nets:PI", "'my_nets:PI' of 'bank' is a float, which cannot be called"),
+        ("subprocess:Popen", "'subprocess:Popen' of 'bank' is a class, and no subclass of torch.nn.Module"),
+        ("builtins:exit", "'builtins:exit' of 'bank' cannot be made: SystemExit"),
+        ("my_nets:leaves", "'my_nets:leaves' of 'bank' cannot be made: SystemExit: 0"),
+        ("leaving:Tower", "'leaving:Tower' of 'bank' cannot be imported: 0"),
         ("my_nets:number", "'my_nets:number' of 'bank' is a int, not a torch.nn.Module"),
         ({"name": "mlp", "widht": 3}, "'mlp' of 'bank' cannot be made: .*unexpected keyword argument 'widht'"),
         ({"name": "my_nets:Tower", "deep": 3}, "'my_nets:Tower' of 'bank' cannot be made: .*'deep'"),
@@ -111,7 +129,27 @@ def test_a_bad_description_is_explained(spec: Any, text: str) -> None:
         build(spec, (7,), seed=0, owner="bank")
 
 
-@pytest.mark.parametrize("name", [*MODELS, "my_nets:Tower"])
+def test_nothing_is_imported_that_the_owner_did_not_list(tmp_path: Path) -> None:
+    (tmp_path / "planted.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Tower: pass")
+    for allow in ((), ("planted:Towers", "planted", "Tower", "planted.Tower.x")):
+        with pytest.raises(ConfigError, match=r"'planted:Tower' of 'bank' is code from .*\s+--allow-model planted"):
+            models.build("planted:Tower", (7,), seed=0, owner="bank", allow=allow)
+        with pytest.raises(ConfigError, match=r"in your own party\.toml, in Python by allow_models="):
+            models.build_head({"name": "planted:Tower"}, (7,), 2, seed=0, owner="bank", allow=allow)
+    assert "planted" not in sys.modules
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [("mlp", None), ({"hidden": [3]}, None), (None, None), ({}, None), (3, None), ({"name": 3}, None), (":", None),
+     ("a.b:C", "a.b:C"), ({"name": "a.C", "depth": 3}, "a.C")],
+)  # fmt: skip
+def test_a_description_names_code_or_not(spec: Any, path: str | None) -> None:
+    assert import_path(spec) == path
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "linear", "my_nets:Tower"])
 def test_equal_seeds_give_equal_weights_and_others_do_not(name: str) -> None:
     one, again, other = (build(name, (6, 6), seed=seed, owner="bank") for seed in (3, 3, 4))
     assert same(one, again)

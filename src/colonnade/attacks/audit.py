@@ -7,7 +7,7 @@ which is said. Truth is used afterwards, by the scorer alone.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,9 +75,17 @@ class Audit:
         )
 
 
-def audit_run(folder: Path, *, rows: int = 64, party: str | None = None, say: Say | None = None) -> Audit:
-    """Attack a finished run, which stays as it is. Inversion looks at `rows` rows, label attacks at as many or more."""
-    with reopen(folder) as federation:
+def audit_run(
+    folder: Path,
+    *,
+    rows: int = 64,
+    party: str | None = None,
+    say: Say | None = None,
+    allow_models: Sequence[str] = (),
+) -> Audit:
+    """Attack a finished run, which stays as it is. Inversion looks at `rows` rows, label attacks at as many or more.
+    `allow_models` lists the import paths that the run's settings may name as models."""
+    with reopen(folder, allow_models) as federation:
         if party is not None and party not in federation.seats:
             hint = did_you_mean(party, list(federation.seats))
             raise ConfigError(

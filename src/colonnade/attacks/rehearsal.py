@@ -11,7 +11,7 @@ import copy
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -39,9 +39,10 @@ class Rehearsal:
 
 
 @contextmanager
-def reopen(folder: Path) -> Iterator[Federation]:
-    """A run's federation, recorded. It is loaded from a copy that lives as long: loading may cut a ledger back to its
-    checkpoint, and an account notes on disk what is released, though here nothing leaves this process."""
+def reopen(folder: Path, allow_models: Sequence[str] = ()) -> Iterator[Federation]:
+    """A run's federation, recorded; `allow_models` lists the code that its settings may name. It is loaded from a copy
+    that lives as long: loading may cut a ledger back to its checkpoint, and an account notes on disk what is released,
+    though here nothing leaves this process."""
     run = RunDirectory(folder)
     run.settings()
     run.mark()
@@ -58,7 +59,7 @@ def reopen(folder: Path) -> Iterator[Federation]:
                 f"{folder / 'parties'}. Restore it from where it was trained."
             ) from None
         try:
-            federation = load(twin, record=True)
+            federation = load(twin, record=True, allow_models=allow_models)
         except CheckpointError as error:
             raise CheckpointError(str(error).replace(str(twin), str(folder))) from None
         yield federation

@@ -13,7 +13,7 @@ from rich.table import Table
 from colonnade.attacks.audit import Audit, audit_run
 from colonnade.attacks.finding import LIMITS, suggested
 from colonnade.attacks.report import prepare, write
-from colonnade.cli.console import a_run, console, error_console, shown
+from colonnade.cli.console import AllowModel, a_run, console, error_console, shown
 from colonnade.federation.run_directory import SETTINGS, to_json
 
 
@@ -24,6 +24,7 @@ def audit(
         str | None, typer.Option(metavar="NAME", help="Only attacks by or on this party; others found before stay.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="For audit.json and pictures; by default DIR/audit.")] = None,
+    allow_model: AllowModel = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
 ) -> None:
@@ -36,7 +37,7 @@ def audit(
         place = out or folder / "audit"
         run = a_run(folder)
         prepare(place)
-        found = audit_run(run, rows=rows, party=party, say=status.update)
+        found = audit_run(run, rows=rows, party=party, say=status.update, allow_models=allow_model or [])
         files = write(found, place)
     if json_:
         typer.echo(to_json(found.to_json(), indent=2))

@@ -26,6 +26,12 @@ console = Console()
 error_console = Console(stderr=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
+AllowModel = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODULE:CLASS", help="A model outside Colonnade that the settings may name: its code runs. Repeatable."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no tables.")]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -190,10 +190,13 @@ def run_on_flare(
     resume: bool = False,
     seed: int | None = None,
     quiet: bool = False,
+    allow_models: Sequence[str] = (),
 ) -> dict[str, Any] | None:
     """Train over FLARE. Gives the summary, with "exhausted", where all organisations are on this machine; None where
-    results stay with the sites."""
-    settings = Settings.from_toml(file)
+    results stay with the sites. `allow_models` goes into the own files of organisations on this machine."""
+    settings = Settings.from_toml(file, allow_models=allow_models)
+    if engine == "flare" and allow_models:
+        raise ConfigError("--allow-model is no part of a job: each site says in its own party.toml what it allows.")
     if engine == "flare" and seed is not None:
         raise ConfigError("--seed cannot be used with --engine flare: the seed is in the file that all agreed on.")
     if resume and engine in ENGINES[1:3]:

@@ -13,7 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from colonnade.cli.console import a_run, console, error_console, shown
+from colonnade.cli.console import AllowModel, a_run, console, error_console, shown
 from colonnade.core import Step
 from colonnade.errors import ConfigError
 from colonnade.explain import canvas, importance, report
@@ -47,6 +47,7 @@ def explain(
     rows: Annotated[int | None, typer.Option(min=3, help="Use a sample of so many test rows.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of permutations, noise, samples and t-SNE.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Where files go; DIR/explain unless said.")] = None,
+    allow_model: AllowModel = None,
     draw: Annotated[bool, typer.Option("--pictures/--no-pictures", help="Whether to draw.")] = True,
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of tables.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no tables.")] = False,
@@ -56,7 +57,7 @@ def explain(
         canvas.can_draw()
     _check(noise, "--noise")
     _check(train_noise, "--train-noise")
-    federation = load(a_run(folder))
+    federation = load(a_run(folder), allow_models=allow_model or [])
     if noisy is not None and noisy not in federation.owners:
         raise ConfigError(f"--noisy names one of {', '.join(federation.owners)}; found {noisy!r}.")
     silent, place = quiet or json_, out or folder / "explain"

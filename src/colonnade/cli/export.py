@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from colonnade.cli.console import a_run, console, shown
+from colonnade.cli.console import AllowModel, a_run, console, shown
 from colonnade.export import export as write
 
 
@@ -15,9 +15,10 @@ def export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished run.")],
     out: Annotated[Path | None, typer.Option(help="A folder for the pieces; by default DIR/export.")] = None,
     party: Annotated[str | None, typer.Option(metavar="NAME", help="Only this organisation's piece.")] = None,
+    allow_model: AllowModel = None,
 ) -> None:
     """Write each organisation's piece of the model, to run without Colonnade, with a model card."""
-    for made in write(a_run(folder), out, party):
+    for made in write(a_run(folder), out, party, allow_models=allow_model or []):
         console.print(
             f"[bold]{shown(made)}[/bold]: for '{made.name}' alone; README.md says how to run it.", soft_wrap=True
         )

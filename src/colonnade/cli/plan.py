@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from colonnade.cli.console import Json, console, size, typed
+from colonnade.cli.console import AllowModel, Json, console, size, typed
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.federation.party_file import OWN
@@ -29,25 +29,26 @@ def plan(
     engine: Annotated[  # noqa: ARG001 - so that `plan` takes what `run` does
         str, typer.Option(help="As for run; the plan is the same: bytes do not depend on it.")
     ] = "in-process",
+    allow_model: AllowModel = None,
     json_: Json = False,
 ) -> None:
     """Show what a run will take: parties, rows, model sizes, rounds, bytes, time and epsilon. Nothing is sent."""
     network = None if bandwidth is None else Network.parse(bandwidth, latency)
     if network is None and latency != "0ms":
         raise ConfigError("--latency needs --bandwidth as well, as in --bandwidth 100Mbit --latency 20ms.")
-    found = make_plan(read_whole(file), batches=batches, network=network, seed=seed)
+    found = make_plan(read_whole(file, allow_model or []), batches=batches, network=network, seed=seed)
     if json_:
         typer.echo(to_json(found.to_json(), indent=2))
         return
     show(found, file)
 
 
-def read_whole(file: Path) -> Settings:
+def read_whole(file: Path, allow_models: Sequence[str] = ()) -> Settings:
     """Settings whose tables are all on this machine; for a deployment's files, what to do instead."""
     instead = f"Each organisation checks its own part where its table is: colonnade party check {OWN}."
     if file.name == OWN:
         raise ConfigError(f"A plan needs every party's table, and {file} is of one organisation. {instead}")
-    settings = Settings.from_toml(file)
+    settings = Settings.from_toml(file, allow_models=allow_models)
     away = [name for name, party in settings.parties.items() if party.table is None]
     if away and settings.data.dataset is None:
         raise ConfigError(

@@ -13,7 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from colonnade.alignment.ids import comparable
-from colonnade.cli.console import Json, Quiet, a_run, console, error_console, shown
+from colonnade.cli.console import AllowModel, Json, Quiet, a_run, console, error_console, shown
 from colonnade.errors import ColonnadeError, ConfigError, DataError, InputError
 from colonnade.federation import MultiFederation, Predictions, Settings, load
 from colonnade.federation.party_file import asker_id
@@ -53,6 +53,7 @@ def predict(
     model: Model = None,
     engine: Engine = "in-process",
     startup_kit: StartupKit = None,
+    allow_model: AllowModel = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -72,7 +73,7 @@ def predict(
         if told is not None:
             _tell(_kept(iter([told]), out), out, json_=json_, quiet=quiet)
         return
-    settings = RunDirectory(a_run(folder)).settings()
+    settings = RunDirectory(a_run(folder)).settings(allow_model or [])
     column = asker_id(settings, owner)
     ids = _ids(rows, column)
     if not ids:
@@ -111,12 +112,13 @@ def _asker(
 ) -> Ask:
     """What predicts some of these ids; whose budgets are counted is told now if another process counts them."""
     check_several(settings, owner, model)
+    how: dict[str, Any] = {"ids": ids, "tables": tables, "allow_models": settings.allow_models}
     if settings.label_owners:
-        several = MultiFederation.load(folder, ids=ids, owner=owner, tables=tables)
+        several = MultiFederation.load(folder, owner=owner, **how)
         accounts = several.accounts
         ask: Ask = partial(several.predict, owner=owner, model="own" if model == "own" else "aggregated")
     else:
-        federation = load(folder, ids=ids, tables=tables)
+        federation = load(folder, **how)
         accounts, ask = federation.accounts, federation.predict
     for account in accounts.values():
         account.claim()

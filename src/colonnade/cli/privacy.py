@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from colonnade.cli.console import Json, a_run, console
+from colonnade.cli.console import AllowModel, Json, a_run, console
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.federation.guarantees import of_run, plan
@@ -19,12 +19,16 @@ from colonnade.federation.run_directory import RunDirectory, to_json
 
 def privacy(
     what: Annotated[Path, typer.Argument(metavar="DIR|FEDERATION.toml", help="A run, or a file that is not run yet.")],
+    allow_model: AllowModel = None,
     json_: Json = False,
 ) -> None:
     """Show what a run has cost each party's privacy, or what a federation file will cost; nothing is sent."""
     if not what.exists():
         raise ConfigError(f"{what} is neither a run directory nor a federation file.")
-    found = of_run(RunDirectory(a_run(what))) if what.is_dir() else plan(federation_for(Settings.from_toml(what)))
+    if what.is_dir():
+        found = of_run(RunDirectory(a_run(what)))
+    else:
+        found = plan(federation_for(Settings.from_toml(what, allow_models=allow_model or [])))
     told = [guarantee.to_json() for guarantee in found]
     if json_:
         typer.echo(to_json({"privacy": told}, indent=2))

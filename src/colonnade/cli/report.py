@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from colonnade.cli.console import console, error_console, shown, size
+from colonnade.cli.console import AllowModel, console, error_console, shown, size
 from colonnade.errors import CheckpointError, ConfigError
 from colonnade.federation.run_directory import MARK, METRICS, SETTINGS, SUMMARY
 from colonnade.report import baselines as baselines_of
@@ -34,6 +35,7 @@ def report(
         int, typer.Option(min=1, help="With --baselines: mean over so many splits of the rows, the run's own first.")
     ] = 1,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page; DIR/report.html unless said.")] = None,
+    allow_model: AllowModel = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no message.")] = False,
 ) -> None:
     """Write a run's report: one HTML file with its results, what left whom, privacy, attacks, importance and time.
@@ -44,7 +46,7 @@ def report(
     if splits > 1 and not baselines:
         raise ConfigError("--splits says how often baselines are trained. Add --baselines, or leave it out.")
     if baselines:
-        measure(folder, splits, quiet=quiet)
+        measure(folder, splits, quiet=quiet, allow_models=allow_model or [])
     path = write(folder, _page(out))
     if not quiet:
         console.print(
@@ -96,7 +98,7 @@ def _shown(heading: str, value: Any) -> str:
     return score(value)
 
 
-def measure(folder: Path, splits: int, *, quiet: bool) -> dict[str, Any]:
+def measure(folder: Path, splits: int, *, quiet: bool, allow_models: Sequence[str] = ()) -> dict[str, Any]:
     """Baselines, with a bar over the trainings."""
     columns = (TextColumn("[bold]{task.description:24}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=error_console, disable=quiet, transient=True) as bar:
@@ -105,7 +107,7 @@ def measure(folder: Path, splits: int, *, quiet: bool) -> dict[str, Any]:
         def say(title: str, number: int, total: int) -> None:
             bar.update(task, description=title, completed=number - 1, total=total)
 
-        found = baselines_of.measure(folder, splits=splits, say=say)
+        found = baselines_of.measure(folder, splits=splits, say=say, allow_models=allow_models)
     if not quiet:
         error_console.print(f"Baselines are in {shown(folder / BASELINES)}.", soft_wrap=True)
     return found

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from colonnade.cli.console import (
+    AllowModel,
     Json,
     Quiet,
     console,
@@ -54,6 +55,7 @@ def run(
         bool, typer.Option("--live", help="Show the report in a browser of this machine while it trains.")
     ] = False,
     port: Annotated[int | None, typer.Option(help="With --live: the page's port; by default a free one.")] = None,
+    allow_model: AllowModel = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -73,13 +75,20 @@ def run(
     with _page(folder, port or 0) if live else contextlib.nullcontext() as page:
         if engine != "in-process":
             told = run_on_flare(
-                file, engine, folder, startup_kit=startup_kit, resume=resume, seed=seed, quiet=quiet or json_
+                file,
+                engine,
+                folder,
+                startup_kit=startup_kit,
+                resume=resume,
+                seed=seed,
+                quiet=quiet or json_,
+                allow_models=allow_model or [],
             )
             if told is None:
                 return
             summary, exhausted = told, bool(told["exhausted"])
         else:
-            federation = federation_for(Settings.from_toml(file), seed=seed)
+            federation = federation_for(Settings.from_toml(file, allow_models=allow_model or []), seed=seed)
             if page is not None:
                 page.expect(len(federation.batches), "rounds" if isinstance(federation, MultiFederation) else "batches")
             with _resumable(file, folder), progress_of(federation, file.stem, quiet=quiet or json_) as bar:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from colonnade.cli.console import a_run, console
+from colonnade.cli.console import AllowModel, a_run, console
 from colonnade.cli.predict import Engine, Model, Owner, StartupKit, Table, check_several, overrides
 from colonnade.errors import ConfigError
 from colonnade.federation.run_directory import RunDirectory
@@ -38,6 +38,7 @@ def serve(
     model: Model = None,
     engine: Engine = "in-process",
     startup_kit: StartupKit = None,
+    allow_model: AllowModel = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log warnings only.")] = False,
 ) -> None:
     """Predict over HTTP, at the label owner: a service that asks the parties for the rows of given ids.
@@ -75,7 +76,8 @@ def serve(
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("colonnade.serving").setLevel(logging.WARNING if quiet else logging.INFO)
     with listen(host, port, f"--host {host} --port {port}") as listener:
-        source = Source(folder, owner=owner, model=model, tables=overrides(table or [], settings.parties))
+        tables = overrides(table or [], settings.parties)
+        source = Source(folder, owner=owner, model=model, tables=tables, allow_models=allow_model or [])
         desk = Desk(source, window=window / 1000, cache=cache)
         url = url_of(listener)
         console.print(

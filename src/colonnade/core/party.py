@@ -183,7 +183,7 @@ class Party:
         except (BoundaryError, BudgetExhausted):
             vars(self).update(before)
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a model of one's own may end the program: here that is a failure
             vars(self).update(before)
             private = not isinstance(error, Refused)
             cause = f"{type(error).__name__}: {error}" if private else str(error)

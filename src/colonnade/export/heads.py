@@ -97,7 +97,7 @@ def linear(told: Told) -> nn.Module:
 
 def aggregated(told: Told) -> nn.Module:
     spec, shape = told.settings.label_model or "mlp", joined(told.shapes, told.settings.config)
-    model = build_head(spec, shape, told.outputs, seed=0, owner=told.owner)
+    model = build_head(spec, shape, told.outputs, seed=0, owner=told.owner, allow=told.settings.allow_models)
     return Concatenated(_loaded(model, told.state["model"]), told.settings.config.axis)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -41,11 +41,11 @@ class Piece:
 
 
 class Trained:
-    """What a run directory holds, as models."""
+    """What a run directory holds, as models; `allow_models` lists the import paths that its settings may name."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, allow_models: Sequence[str] = ()) -> None:
         self.run = RunDirectory(folder)
-        self.settings, self.mark, summary = self.run.settings(), self.run.mark(), self.run.summary()
+        self.settings, self.mark, summary = self.run.settings(allow_models), self.run.mark(), self.run.summary()
         check_exportable(self.settings.algorithm)
         if not isinstance(summary, dict) or "parties" not in summary or not self.mark["finished"]:
             raise ConfigError(f"{folder} holds a run that has not finished. Finish it: colonnade run ... --resume.")
@@ -100,7 +100,7 @@ class Trained:
         """f_k, with a head where the algorithm gives parties one."""
         if party not in self._models:
             shape = self.shape(party)
-            model = models.build(self.spec(party), shape, seed=0, owner=party)
+            model = models.build(self.spec(party), shape, seed=0, owner=party, allow=self.settings.allow_models)
             model = complete(self.algorithm, model, torch.zeros(1, *shape), self.outputs, seed=0)
             try:
                 model.load_state_dict(self.state(party)["features"]["model"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +28,12 @@ FORMAT = "colonnade-piece/1"
 PROGRAM, TENSORS, CONFIG = "model.pt2", "model.safetensors", "config.json"
 
 
-def export(folder: Path, out: Path | None = None, party: str | None = None) -> list[Path]:
+def export(
+    folder: Path, out: Path | None = None, party: str | None = None, *, allow_models: Sequence[str] = ()
+) -> list[Path]:
     """Write the pieces of a finished run; gives the organisations' folders. With `party`, of that one alone; at a site,
-    of its own organisation."""
-    trained = Trained(folder)
+    of its own organisation. `allow_models` lists the import paths that the run's settings may name."""
+    trained = Trained(folder, allow_models)
     if party is not None and party not in trained.parties:
         hint, there = did_you_mean(party, list(trained.parties)), ", ".join(map(repr, trained.parties))
         if trained.part is not None:

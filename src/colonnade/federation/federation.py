@@ -124,9 +124,11 @@ class Federation:
         patience.mind(self.peers, self.driver, self.algorithm)
 
     @classmethod
-    def from_toml(cls, path: str | Path, *, seed: int | None = None, record: bool = False) -> Federation:
-        """From a federation file; `seed` overrides the file's."""
-        return cls.from_settings(Settings.from_toml(Path(path)), seed=seed, record=record)
+    def from_toml(
+        cls, path: str | Path, *, seed: int | None = None, record: bool = False, allow_models: Sequence[str] = ()
+    ) -> Federation:
+        """From a federation file; `seed` overrides the file's, `allow_models` lists the code that it may name."""
+        return cls.from_settings(Settings.from_toml(Path(path), allow_models=allow_models), seed=seed, record=record)
 
     @classmethod
     def from_settings(
@@ -161,6 +163,7 @@ class Federation:
         """From data frames, one per organisation; the one with the column `label` is the label owner.
 
         `settings` has the tables of a federation file: {"algorithm": {"name": "vimadmm"}, "train": {"epochs": 5}}.
+        They are the caller's own, and so are the import paths that they name as models.
         """
         from colonnade.datasets.table import check_frames
 
@@ -175,6 +178,7 @@ class Federation:
             if label in frame.columns:
                 parties[name]["label"] = label
         checked = Settings.from_mapping({**given, "parties": parties})
+        checked = dataclasses.replace(checked, allow_models=checked.code())
         return cls.from_settings(checked, tables=tables_of(checked, frames), record=record)
 
     def __repr__(self) -> str:

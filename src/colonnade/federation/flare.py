@@ -282,11 +282,17 @@ def failure_in(path: Path) -> ColonnadeError | None:
     if not path.exists():
         return None
     about = json.loads(path.read_text(encoding="utf-8"))
-    kind = getattr(errors, str(about["error"]), ColonnadeError)
+    kind = _kinds().get(str(about["error"]), ColonnadeError)
     if issubclass(kind, PartyError):
         return kind(about["party"], about["request"], about["batch"], about["cause"])
     found: ColonnadeError = kind(about["message"])
     return found
+
+
+def _kinds() -> dict[str, type[ColonnadeError]]:
+    """Our errors by name: a file may name these, and no other class."""
+    known = (getattr(errors, name) for name in errors.__all__)
+    return {kind.__name__: kind for kind in known if isinstance(kind, type) and issubclass(kind, ColonnadeError)}
 
 
 def gather(settings: Settings, folders: Mapping[str, Path], driver: str, out: Path) -> dict[str, Any]:

@@ -40,15 +40,17 @@ def load(
     frames: Mapping[str, pd.DataFrame] | None = None,
     tables: Mapping[str, str] | None = None,
     record: bool = False,
+    allow_models: Sequence[str] = (),
 ) -> Federation:
     """A saved federation, trained as far as it was.
 
     With `ids` it is loaded for prediction: only those rows are read, and they may be new since training; "all" reads
     every row that can be predicted. Tables come from where the run's settings say, or from `frames` (needed when it was
-    made from frames) or `tables` (files).
+    made from frames) or `tables` (files). A run with a model of your own names its import path, which must be among
+    `allow_models`: a run directory may be somebody else's, and importing runs code.
     """
     run = RunDirectory(Path(folder))
-    settings = run.settings()
+    settings = run.settings(allow_models)
     if settings.label_owners:
         raise ConfigError(
             f"This run has several label owners ({settings.algorithm}), and what was asked works on runs with one. "
@@ -97,17 +99,18 @@ def load_multi(
     ids: Ids | None = None,
     owner: str | None = None,
     tables: Mapping[str, str] | None = None,
+    allow_models: Sequence[str] = (),
 ) -> MultiFederation:
     """A saved federation with several label owners.
 
     With `ids` it is loaded for a label owner's prediction (the first's unless `owner` is named): only those rows are
     read, and they may be new since training; "all" reads every row that all data owners hold. `tables` are files that
-    data owners have in the place of the run's.
+    data owners have in the place of the run's; `allow_models` as for `load`.
     """
     from colonnade.federation.multi import MultiFederation
 
     run = RunDirectory(Path(folder))
-    settings = run.settings()
+    settings = run.settings(allow_models)
     run.check_whole()
     if ids is None or settings.data.dataset is not None:
         federation = MultiFederation.from_settings(settings)

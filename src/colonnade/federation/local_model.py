@@ -22,7 +22,8 @@ def local_model(settings: Settings, seat: Seat, features: Tensor, algorithm: Mod
     """With the head that the algorithm may want, for so many `outputs`."""
     name, seed = seat.name, settings.engine.seed
     spec = settings.parties.get(name, PartySettings()).model or settings.model or "mlp"
-    model = models.build(spec, tuple(features.shape[1:]), seed=seed_for(seed, name, "model"), owner=name)
+    seeds, allow = seed_for(seed, name, "model"), settings.allow_models
+    model = models.build(spec, tuple(features.shape[1:]), seed=seeds, owner=name, allow=allow)
     model = complete(algorithm, model, features[:1], outputs, seed=seed_for(seed, name, "head"))
     model = models.seeded(model, seat.generator, owner=name)
     if seat.outbox.meter is not None and mixes_rows(model, features, seat.generator):

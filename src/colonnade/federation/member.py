@@ -197,5 +197,5 @@ def rehearse(own: Own) -> tuple[Holdings, Seat]:
     features = holdings.parties[own.name].features
     if features is not None:
         spec = own.settings.parties[own.name].model or own.settings.model or "mlp"
-        models.build(spec, tuple(features.shape[1:]), seed=0, owner=own.name)
+        models.build(spec, tuple(features.shape[1:]), seed=0, owner=own.name, allow=own.settings.allow_models)
     return holdings, seat

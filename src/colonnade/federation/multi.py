@@ -83,9 +83,11 @@ class MultiFederation:
         self._connect(between)
 
     @classmethod
-    def from_toml(cls, path: str | Path, *, seed: int | None = None) -> MultiFederation:
-        """From a federation file; `seed` overrides the file's."""
-        return cls.from_settings(Settings.from_toml(Path(path)), seed=seed)
+    def from_toml(
+        cls, path: str | Path, *, seed: int | None = None, allow_models: Sequence[str] = ()
+    ) -> MultiFederation:
+        """From a federation file; `seed` overrides the file's, `allow_models` lists the code that it may name."""
+        return cls.from_settings(Settings.from_toml(Path(path), allow_models=allow_models), seed=seed)
 
     @classmethod
     def from_settings(cls, settings: Settings, *, seed: int | None = None) -> MultiFederation:
@@ -108,7 +110,8 @@ class MultiFederation:
     ) -> MultiFederation:
         """From data frames by organisation; of a label owner's, only the columns `id` and `label` are read.
 
-        `settings` has the tables of a federation file; its lists of owners may add rules and models by name.
+        `settings` has the tables of a federation file; its lists of owners may add rules and models by name. They are
+        the caller's own, and so are the import paths that they name as models.
         """
         given = {"algorithm": {"name": "multi_vfl"}, **(settings or {})}
         for section, frames in (("label_owners", label_owners), ("data_owners", data_owners)):
@@ -116,6 +119,7 @@ class MultiFederation:
             given[section] = [named.pop(name, {"name": name}) for name in frames] + list(named.values())
         given["label_owners"] = [{"label": label, **one} for one in given["label_owners"]]
         checked = Settings.from_mapping({**given, "data": {**given.get("data", {}), "id": id}})
+        checked = dataclasses.replace(checked, allow_models=checked.code())
         labelled, columns = labels_of(checked, label_owners), tables_of(checked, data_owners)
         return cls(checked, from_tables(checked, labelled, columns))
 

@@ -53,6 +53,6 @@ def label_owner(
     spec, seed = settings.label_model or "mlp", seed_for(settings.engine.seed, name, "head")
 
     def build(shape: tuple[int, ...]) -> torch.nn.Module:
-        return models.build_head(spec, shape, loss.outputs, seed=seed, owner=name)
+        return models.build_head(spec, shape, loss.outputs, seed=seed, owner=name, allow=settings.allow_models)
 
     return find(settings.algorithm).LabelOwner(seat, given, loss, settings.config, batches, build), event

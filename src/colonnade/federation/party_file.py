@@ -9,6 +9,8 @@
         columns = ["iron", "zinc"]          # scale, model, as under [parties.lab] of a file for one machine
         runs = "runs"                       # where its folder of each run goes
 
+        allow_models = ["my_nets:Tower"]    # code that the agreed file may name as a model; none unless listed
+
         [outbox]
         embedding = { mechanism = { name = "gaussian", clip = 1.0, sigma = "auto" } }
 
@@ -38,6 +40,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from colonnade import models
 from colonnade.algorithms import find
 from colonnade.core.checks import did_you_mean, from_mapping
 from colonnade.errors import ConfigError
@@ -112,6 +115,7 @@ def read_own(path: Path) -> Own:
     tables = dict(_toml(path))
     name, runs = tables.pop("name", None), tables.pop("runs", "runs")
     federation, tracking = tables.pop("federation", AGREED), tables.pop("tracking", {})
+    allow = _allowed(tables, path)
     serve = _serve(tables.pop("serve", None), path)
     if not isinstance(name, str):
         raise ConfigError(f'{path} must have the name of its organisation, as in name = "lab"; found {name!r}.')
@@ -132,13 +136,13 @@ def read_own(path: Path) -> Own:
     known = [field.name for field in dataclasses.fields(kind)] if section else []
     for key in tables:
         if key not in known:
-            knows = ["name", "federation", "runs", *known, "serve", "tracking"]
+            knows = ["name", "federation", "runs", "allow_models", *known, "serve", "tracking"]
             raise ConfigError(f"{path} has no setting {key!r}{did_you_mean(key, knows)}. It knows: {', '.join(knows)}.")
     if section:
         every = {**held[section], name: {**mine, **tables}}
         agreed[section] = every if section == "parties" else [{"name": n} | one for n, one in every.items()]
     with in_own_words(name, section):
-        settings = Settings.from_mapping({**agreed, "tracking": tracking}, where=str(path))
+        settings = Settings.from_mapping({**agreed, "tracking": tracking}, where=str(path), allow_models=allow)
     settings = _resolved(settings, name, path)
     settings = dataclasses.replace(settings, tracking=settings.tracking.below(path.parent))
     if tracking and name != driver_of(settings):
@@ -283,9 +287,10 @@ def write_own(folder: Path, settings: Settings, name: str, *, runs: Path | None 
     sections = _sections(settings.to_mapping())
     section = next((one for one, parties in sections.items() if name in parties), "")
     party = sections[section][name] if section else {}
-    head = {"name": name, "federation": AGREED, "runs": "runs" if runs is None else str(runs)}
+    head: dict[str, Any] = {"name": name, "federation": AGREED, "runs": "runs" if runs is None else str(runs)}
     tables = settings.to_mapping()
     told = {"tracking": tables["tracking"]} if "tracking" in tables and name == driver_of(settings) else {}
+    head |= {"allow_models": list(settings.allow_models)} if settings.allow_models else {}
     text = to_toml({**head, **party, **told})
     if settings.data.dataset is None and "table" not in party and name != SERVER:
         form = LABELS_TO_FILL_IN if section == "label_owners" else TO_FILL_IN
@@ -297,6 +302,17 @@ def write_serve(path: Path, serve: Mapping[str, Any]) -> None:
     """[serve] of a party.toml of this machine, in the place of what it had."""
     path.write_text(to_toml({**_toml(path), "serve": dict(serve)}), encoding="utf-8")
     read_own(path)
+
+
+def _allowed(tables: dict[str, Any], path: Path) -> tuple[str, ...]:
+    """The import paths that an organisation's own file allows: those it lists, and that of its own model."""
+    listed = tables.pop("allow_models", [])
+    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+        raise ConfigError(
+            f'{path}: allow_models must be a list of import paths, as in ["my_nets:Tower"]; found {listed!r}.'
+        )
+    own = models.import_path(tables.get("model"))
+    return (*listed, own) if own is not None else tuple(listed)
 
 
 def _serve(table: Any, path: Path) -> ServeSettings | None:

@@ -21,7 +21,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
@@ -29,7 +29,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 from colonnade.core import checkpoint
 from colonnade.core.lock import hold
 from colonnade.errors import CheckpointError, ConfigError, InputError
-from colonnade.federation.settings import Settings
+from colonnade.federation.settings import Settings, is_name
 
 if TYPE_CHECKING:
     from colonnade.federation.federation import Federation
@@ -97,6 +97,9 @@ class RunDirectory:
         write_text(self.path / SETTINGS, settings.to_toml())
 
     def party(self, name: str) -> Path:
+        """A party's folder. Its name may come from a file of the run, which may be somebody else's: it is no path."""
+        if not is_name(name):
+            raise CheckpointError(f"{self.path} names a party {name[:80]!r}, which is no name of a party.")
         return self.path / "parties" / name
 
     def checkpoint(self, federation: Trained, *, finished: bool = False, number: int | None = None) -> None:
@@ -244,10 +247,11 @@ class RunDirectory:
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path} is missing or damaged ({type(error).__name__}).") from None
 
-    def settings(self) -> Settings:
+    def settings(self, allow_models: Sequence[str] = ()) -> Settings:
+        """As the run keeps them. It may be somebody else's: which code they may name is for the reader to say."""
         if not (self.path / SETTINGS).exists():
             raise CheckpointError(f"{self.path} is not a run directory: {SETTINGS} is missing.")
-        return Settings.from_toml(self.path / SETTINGS)
+        return Settings.from_toml(self.path / SETTINGS, allow_models=allow_models)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The epochs measured so far, up to the last checkpoint."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from colonnade.federation.owners import (
     label_owner,
     place_of,
 )
+from colonnade.models import import_path
 from colonnade.privacy import Budget
 from colonnade.selection.settings import SelectionSettings
 from colonnade.tracking import TrackingSettings
@@ -149,6 +150,7 @@ class Settings:
     tracking: TrackingSettings = field(default_factory=TrackingSettings)
     label_owners: Mapping[str, LabelOwnerSettings] = field(default_factory=dict)
     label_model: Mapping[str, Any] = field(default_factory=dict)
+    allow_models: tuple[str, ...] = field(default=(), compare=False)  # by who runs this: no file of others says so
 
     @property
     def section(self) -> str:
@@ -159,9 +161,20 @@ class Settings:
         """What the id column is called there."""
         return self.data.id if owner is None or owner.id is None else owner.id
 
+    def code(self) -> tuple[str, ...]:
+        """The import paths that these settings name as models."""
+        specs = [self.model, self.label_model, *(party.model for party in self.parties.values())]
+        return tuple(dict.fromkeys(path for path in map(import_path, specs) if path is not None))
+
     @classmethod
-    def from_mapping(cls, tables: Mapping[str, Any], *, where: str = "The mapping of settings") -> Settings:
-        """From nested tables, as `tomllib` gives them."""
+    def from_mapping(
+        cls,
+        tables: Mapping[str, Any],
+        *,
+        where: str = "The mapping of settings",
+        allow_models: Sequence[str] = (),
+    ) -> Settings:
+        """From nested tables, as `tomllib` gives them. `allow_models` lists the import paths that may be imported."""
         for section in tables:
             if section not in SECTIONS:
                 hint = did_you_mean(section, list(SECTIONS))
@@ -197,21 +210,23 @@ class Settings:
             tracking=from_mapping(TrackingSettings, tables.get("tracking", {}), where="[tracking]"),
             label_owners={party: label_owner(party, given) for party, given in labelled.items()},
             label_model=label_model,
+            allow_models=_listed(allow_models),
         )
         check_dealt(settings.label_owners, settings.data.dataset)
         check_missing(settings.algorithm, settings.config, settings.engine.on_missing)
         return settings
 
     @classmethod
-    def from_toml(cls, path: Path) -> Settings:
-        """From a file; relative table paths are resolved against its folder."""
+    def from_toml(cls, path: Path, *, allow_models: Sequence[str] = ()) -> Settings:
+        """From a file; relative table paths are resolved against its folder. `allow_models` is not in the file, which
+        may be somebody else's: it is the word of who runs it."""
         try:
             tables = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"The federation file {path} cannot be read: {error.strerror}.") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"The federation file {path} is not TOML: {error}.") from None
-        settings = cls.from_mapping(tables, where=str(path))
+        settings = cls.from_mapping(tables, where=str(path), allow_models=allow_models)
 
         def resolved(owners: Mapping[str, Any]) -> dict[str, Any]:
             found = {name: (path.parent / one.table).resolve() for name, one in owners.items() if one.table}
@@ -324,8 +339,21 @@ def _value(value: Any) -> str:
     return repr(value)
 
 
+def _listed(allow_models: Any) -> tuple[str, ...]:
+    if isinstance(allow_models, str) or not all(isinstance(one, str) for one in allow_models):
+        raise ConfigError(
+            f'allow_models must be a list of import paths, as in ["my_package.nets:Tower"]; found {allow_models!r}.'
+        )
+    return tuple(allow_models)
+
+
+def is_name(name: str) -> bool:
+    """Whether an organisation can be called so: the name becomes that of a folder."""
+    return 0 < len(name) <= 64 and all(c.isalnum() or c in "_-" for c in name)
+
+
 def _check_name(name: str) -> None:
-    if not name or len(name) > 64 or not all(c.isalnum() or c in "_-" for c in name):
+    if not is_name(name):
         raise ConfigError(
             f"A party's name has 1 to 64 letters, digits, '-' or '_', since it names a folder; found {name!r}."
         )

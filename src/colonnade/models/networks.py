@@ -42,6 +42,11 @@ def linear(shape: tuple[int, ...], *, width: int = 60) -> nn.Module:
     return nn.Sequential(*flatten, nn.Linear(math.prod(shape), width))
 
 
+def identity(shape: tuple[int, ...]) -> nn.Module:
+    """The columns as they are, with nothing to learn: with `fdml`, logistic regression over everybody's columns."""
+    return nn.Identity() if len(shape) == 1 else nn.Flatten(-len(shape))
+
+
 def cnn(
     shape: tuple[int, ...],
     *,

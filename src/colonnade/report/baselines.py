@@ -10,7 +10,7 @@ Where several organisations hold labels, each of them is tried alone: with its o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -54,14 +54,16 @@ class Found:
 Job = tuple[str, Callable[[], None]]
 
 
-def measure(folder: Path, *, splits: int = 1, say: Say | None = None) -> dict[str, Any]:
+def measure(
+    folder: Path, *, splits: int = 1, say: Say | None = None, allow_models: Sequence[str] = ()
+) -> dict[str, Any]:
     """Train the baselines of a finished run and keep them in its baselines.json.
 
     With several `splits`, the first is the run's own; for each other one a new seed divides the rows anew, and the
     joint model is trained again too.
     """
     run = RunDirectory(folder)
-    settings, summary = run.settings(), run.summary()
+    settings, summary = run.settings(allow_models), run.summary()
     run.check_whole()
     if summary is None:
         raise ConfigError(f"{folder} has no summary yet: baselines are compared with a finished run. Finish it first.")

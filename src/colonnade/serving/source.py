@@ -73,7 +73,9 @@ class Source:
         owner: str | None = None,
         model: str | None = None,
         tables: Mapping[str, str] | None = None,
+        allow_models: Sequence[str] = (),
     ) -> None:
+        self.allow_models = tuple(allow_models)
         self.folder, self.owner, self.model, self.tables = folder, owner, model, dict(tables or {})
         self.settings = RunDirectory(folder).settings()
         self.failed: str | None = None  # the kind of error that the last change of a file ended in
@@ -160,12 +162,13 @@ class Source:
         self.federation, self.index = federation, index
 
     def _load(self) -> Federation | MultiFederation:
+        how: dict[str, Any] = {"tables": self.tables, "allow_models": self.allow_models}
         if self.settings.label_owners:
-            several = MultiFederation.load(self.folder, ids="all", owner=self.owner, tables=self.tables)
+            several = MultiFederation.load(self.folder, ids="all", owner=self.owner, **how)
             several.owner_named(self.owner)
             found: Federation | MultiFederation = several
         else:
-            found = load(self.folder, ids="all", tables=self.tables)
+            found = load(self.folder, ids="all", **how)
         for account in found.accounts.values():
             account.claim()
         return found
