@@ -76,7 +76,7 @@ def _lines(answers: Answers, folder: Path, name: str) -> Iterator[str]:
         yield from ("", "[alignment]")
         yield _line("ids", "normalised", "those that differ in capitals, spaces or Unicode form alone are the same")
     yield from ("", "[model]" + " " * (PLACE - 7) + "# of every party, unless it names its own")
-    yield _line("name", "mlp", '"linear", "cnn", or any torch module, as "my_package.nets:Tower"')
+    yield _line("name", "mlp", '"linear", "cnn", or a torch module, as "my_package.nets:Tower" (--allow-model)')
     yield _line("hidden", [32], "widths of the hidden layers")
     yield _line("width", answers.width, "numbers a row that a party sends: fewer send less and show less")
     if answers.width < FEW:
