@@ -180,8 +180,8 @@ def test_what_is_said_to_cross_is_what_ledgers_hold(mode: str, scheme: str) -> N
         assert sent == {(name, event.kind) for name, event in told[number].items()}
 
 
-NOISY = {"outbox": {"log_odds": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 20.0}}}}
-BUDGET = {"budget": {"epsilon": 2.0}}
+NOISY: dict[str, Any] = {"outbox": {"log_odds": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 20.0}}}}
+BUDGET: dict[str, Any] = {"budget": {"epsilon": 2.0}}
 
 
 def of_two(scheme: str = "bfv", **lab: Any) -> Federation:
