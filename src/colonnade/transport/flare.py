@@ -4,10 +4,10 @@
     Flare.exchange  --frame-->  whole: frame | put: piece | run | get: piece  -->  Desk
                     <-frame---  frame | how long it is                        <--
 
-The line is NVIDIA FLARE's (`federation.flare_members`): mutual TLS to a relay, and end-to-end encryption by the sites'
-certificates. It tells a desk which site is calling; the name in a frame counts for nothing, and one that differs is
-refused. A frame above `PIECE` bytes travels in pieces, straight out of the sender's tensors and into one buffer at the
-receiver, which the tensors there go on using: no side ever holds it twice.
+The line is sealed from site to site (`channel`) and carried by NVIDIA FLARE (`federation.flare_members`). The channel
+tells a desk which site is calling; the name in a frame counts for nothing, and one that differs is refused. A frame
+above `PIECE` bytes travels in pieces, straight out of the sender's tensors and into one buffer at the receiver, which
+the tensors there go on using: no side ever holds it twice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from colonnade.core.failure import Failure, raised
 from colonnade.core.message import Message, Request, batch_of
 from colonnade.core.peers import Transport
 from colonnade.core.wire import Envelope
-from colonnade.errors import ColonnadeError, NoAnswer, PartyError, WireError
+from colonnade.errors import BoundaryError, ColonnadeError, NoAnswer, PartyError, WireError
 
 R = TypeVar("R", bound=Message)
 Line = Callable[[bytes, float], bytes]
@@ -108,6 +108,8 @@ class Flare:
             answer = wire.decode(self._send(to, frame), device=self.device)
         except WireError as error:
             raise failed(f"its answer cannot be read: {error}") from None
+        except BoundaryError as error:  # it is not who it must be: asking again would not change that
+            raise failed(str(error)) from None
         except Exception as error:  # whatever the line makes of a broken connection, or of a deadline
             raise NoAnswer(
                 to, request.kind, batch_of(request), f"no answer ({type(error).__name__}: {error})"

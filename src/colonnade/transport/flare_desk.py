@@ -1,6 +1,7 @@
 """Where calls of other organisations arrive: who is calling is checked, pieces are put together, failures are told.
 
-`flare` says how calls travel. A desk takes its caller's name from the line, which authenticated it, never from a frame.
+`flare` says how calls travel. A desk takes its caller's name from the channel, which authenticated it (`channel`),
+never from a frame.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class Desk:
                 raise BoundaryError(f"'{self.owner}' got {request.kind} of '{caller}', which is no request.")
             reply = self.handle(Envelope(caller, number, request))
         except BoundaryError as error:
-            self._note(caller, str(error))
+            self.note(caller, str(error))
             reply = failure_of(error, self.owner, request)
         except Exception as error:
             self._tell(error)
@@ -166,10 +167,11 @@ class Desk:
             log.error("%s: %s", self.owner, str(cause))
 
     def _failed(self, error: ColonnadeError, caller: str, request: Message | None, number: int) -> bytes:
-        self._note(caller, str(error))
+        self.note(caller, str(error))
         return ANSWER + wire.encode(Envelope(self.owner, number, failure_of(error, self.owner, request)))
 
-    def _note(self, caller: str, why: str) -> None:
+    def note(self, caller: str, why: str) -> None:
+        """A call that was refused, in the log and to `refused`."""
         log.warning("%s: refused a call of %.80r: %s", self.owner, caller, why)
         if self.refused is not None:
             try:
