@@ -80,7 +80,16 @@ def test_kits_are_made_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert word in told
     own = tmp_path / "kits" / "parties" / "lab" / "local" / OWN
     deploy.party(deploy.Action.check, own)
-    assert "The certificate in its startup kit is of 'lab', too." in " ".join(capsys.readouterr().out.split())
+    told = " ".join(capsys.readouterr().out.split())
+    assert "The certificate in its startup kit is of 'lab', too." in told
+    from colonnade.transport.identity import certified
+
+    _, print_of_it = certified(own.parent.parent / "startup")
+    assert print_of_it in told
+    assert "any that the root of its kit issued in their names" in told
+    own.write_text(f'{own.read_text()}\n[peers]\nclinic = "{print_of_it}"\n')
+    deploy.party(deploy.Action.check, own)
+    assert "those in [peers], and no others" in " ".join(capsys.readouterr().out.split())
     own.write_text((tmp_path / "kits" / "parties" / "clinic" / "local" / OWN).read_text())
     with pytest.raises(ConfigError, match="is of 'clinic', and the certificate in this startup kit is of 'lab'"):
         deploy.party(deploy.Action.check, own)
@@ -116,7 +125,6 @@ def test_an_engine_gets_the_settings_and_shows_each_epoch(
     assert (seen["work"], seen["out"]) == (tmp_path / "run.flare", tmp_path / "run")
     told = " ".join(capsys.readouterr().err.split())
     assert "epoch 1 loss 0.5000 accuracy 0.9000" in told
-    assert ("not encrypted end to end" in told) == (engine == "flare-sim")
 
 
 @pytest.mark.parametrize("ended", ["FINISHED:COMPLETED", "FINISHED:EXECUTION_EXCEPTION"])

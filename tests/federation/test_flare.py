@@ -46,9 +46,24 @@ def test_a_job_that_serves_says_so_and_names_the_class_that_can(tmp_path: Path) 
 
 
 def test_sites_have_their_own_files_and_nobody_elses(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare", reason=WITHOUT)
     settings = Settings.from_toml(write(tmp_path / "all"))
     engine.write_sites(tmp_path / "sites", settings)
-    assert "clinic.csv" not in "".join(path.read_text() for path in (tmp_path / "sites" / "lab").iterdir())
+    files = {name: [p for p in (tmp_path / "sites" / name).rglob("*") if p.is_file()] for name in ("clinic", "lab")}
+    assert "clinic.csv" not in "".join(path.read_text() for path in files["lab"])
+    keys = [path.read_text() for found in files.values() for path in found if "PRIVATE KEY" in path.read_text()]
+    assert len(set(keys)) == 2, "one each, and none of the root's"
+
+
+def test_sites_of_one_machine_get_certificates_of_one_root(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare", reason=WITHOUT)
+    from colonnade.transport.identity import Identity
+
+    engine.issue({name: tmp_path / name for name in ("clinic", "lab")})
+    clinic, lab = (Identity.load(tmp_path / name, name) for name in ("clinic", "lab"))
+    clinic.check("lab", lab.certificate)
+    lab.check("clinic", clinic.certificate)
+    assert (tmp_path / "lab" / "client.key").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize(
@@ -136,7 +151,6 @@ def test_a_federation_in_the_simulator_is_the_federation_in_one_process(tmp_path
     one, other = checkpoint_of(tmp_path / "here"), checkpoint_of(tmp_path / "run")
     assert one.keys() == other.keys()
     assert all(bool((one[key] == other[key]).all()) for key in one)
-    assert "not encrypted end to end" in (tmp_path / "work" / "flare.log").read_text()
     (tmp_path / "ids.csv").write_text("patient\nP003\nP001\n")
     out = engine.simulate_prediction(settings, tmp_path / "work", "run", tmp_path / "ids.csv")
     mine = load(tmp_path / "run", ids=["P003", "P001"]).predict(["P003", "P001"])

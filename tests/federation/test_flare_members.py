@@ -4,76 +4,126 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.federation.small import quick
+from tests.federation.small import quick, write
 from tests.federation.small_sites import folders, lines_of, sites
 
-from colonnade.errors import BoundaryError, ColonnadeError
-from colonnade.federation.flare import conclude
-from colonnade.federation.party_file import OWN, write_own
+from colonnade.core import Done, Envelope, wire
+from colonnade.errors import BoundaryError, ColonnadeError, WireError
+from colonnade.federation import Settings
+from colonnade.federation.flare import conclude, issue, write_sites
+from colonnade.federation.party_file import OWN, STARTUP, write_own
+from colonnade.federation.site import Join
+from colonnade.transport.flare import HEAD, NONE, WHOLE
 
 pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
 
-
-class Said:
-    """A message of FLARE's, as far as its headers."""
-
-    def __init__(self, **headers: Any) -> None:
-        self.headers = headers
-
-    def get_header(self, key: str, default: Any = None) -> Any:
-        return self.headers.get(key, default)
+from colonnade.transport.channel import REFUSED
 
 
-def headers(origin: str, secure: bool, encrypted: bool) -> Any:
-    from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey as Key
+def started(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **collab: Any) -> Any:
+    """A member of a simulation's site, as FLARE would start it; `collab` is what FLARE tells it."""
+    from colonnade.federation import flare_members
 
-    return Said(**{Key.ORIGIN: origin, Key.SECURE: secure, Key.ENCRYPTED: encrypted})
+    told = {
+        "site_name": name,
+        "caller": "server",
+        "fl_ctx": SimpleNamespace(get_job_id=lambda: "job"),
+        "other_clients": [],
+    }
+    monkeypatch.setattr(flare_members, "collab", SimpleNamespace(**(told | collab)))
+    monkeypatch.setenv(flare_members.SITES, str(folder))
+    member = flare_members.Member()
+    flare_members.Member.start(member)
+    return member
 
 
-@pytest.mark.parametrize(
-    ("origin", "secure", "encrypted", "passes"),
-    [
-        ("clinic.job", True, True, True),
-        ("clinic.job", False, False, False),
-        ("clinic.job", False, True, False),  # FLARE would take it as it is, without a look at who signed
-        ("clinic.job", True, False, False),
-        ("clinic", False, False, False),
-        ("server.job", False, False, True),
-        ("stranger.job", False, False, False),  # whom the relay may call the clinic
-    ],
-)
-def test_what_is_not_signed_and_not_of_the_relay_is_dropped(
-    origin: str, secure: bool, encrypted: bool, passes: bool
+def small(folder: Path) -> Any:
+    settings = Settings.from_toml(write(folder / "all"))
+    write_sites(folder, settings)
+    return settings
+
+
+@pytest.mark.parametrize("caller", ["clinic", "lab", "server", "stranger"])
+def test_what_is_not_sealed_is_refused_whoever_flare_says_it_is_from(
+    caller: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from colonnade.federation.flare_members import _signed_only
+    """FLARE's word for the caller is the relay's: a call in the clear, forged in the label owner's name."""
+    from colonnade.federation import flare_members
 
-    assert (_signed_only(headers(origin, secure, encrypted)) is None) == passes
-
-
-def test_flare_decrypts_only_what_the_filter_asks_for() -> None:
-    """The rule above stands on this: without either header FLARE takes a payload as it is."""
-    from nvflare.fuel.f3.cellnet.core_cell import CoreCell
-    from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey as Key
-    from nvflare.fuel.f3.message import Message
-
-    for present in ({}, {Key.ENCRYPTED: True}, {Key.SECURE: True}):
-        message = Message({Key.ORIGIN: "clinic.job", **present}, b"forged")
-        CoreCell.decrypt_payload(object.__new__(CoreCell), message)
-        assert message.payload == b"forged"
+    small(tmp_path)
+    member = started("lab", tmp_path, monkeypatch, caller=caller)
+    asked: list[Any] = []
+    monkeypatch.setattr(member.site.desk, "handle", asked.append)
+    frame = wire.encode(Envelope("clinic", 1, Join("agreed")))
+    for data in (HEAD.pack(WHOLE, NONE, 0, len(frame)) + frame, b"C" + frame, b"", frame):
+        assert flare_members.Member.call(member, data) == (flare_members.FAILED if caller == "server" else REFUSED)
+    assert not asked
+    assert member.site.refused.count == (0 if caller == "server" else 4)
 
 
-def test_a_site_is_found_under_its_own_name_alone() -> None:
-    from colonnade.federation.flare_members import _check_addresses
+def test_sites_call_each_other_sealed_through_flares_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from colonnade.federation import flare_members
 
-    _check_addresses({"clinic": "clinic.job", "lab": "lab.job"})
-    for address in ("server.job", "lab.job", "mallory.clinic.job", "clinics.job", ""):
-        with pytest.raises(BoundaryError, match="The relay says that 'clinic' is to be found under"):
-            _check_addresses({"clinic": address})
+    small(tmp_path)
+    lab = started("lab", tmp_path, monkeypatch, caller="whoever")
+    carried: list[bytes] = []
+
+    def call(data: bytes) -> bytes:
+        carried.append(data)
+        reply: bytes = flare_members.Member.call(lab, data)
+        return reply
+
+    def proxy(name: str) -> Any:
+        class Proxy:
+            def __init__(self) -> None:
+                self.name = name
+
+            def __call__(self, timeout: float) -> Any:
+                return SimpleNamespace(call=call)
+
+        return Proxy()
+
+    clinic = started("clinic", tmp_path, monkeypatch, caller="whoever", other_clients=[proxy("lab"), proxy("stranger")])
+    lines = clinic._lines(clinic.channel)
+    assert list(lines) == ["lab"], "whom the relay makes up, nobody calls"
+    frame = wire.encode(Envelope("clinic", 1, Join(lab.site.own.agreed)))
+    reply = lines["lab"](HEAD.pack(WHOLE, NONE, 0, len(frame)) + frame, 1.0)
+    assert isinstance(wire.decode(reply[1:]).message, Done)
+    assert b"Join" not in b"".join(carried)
+
+
+def test_an_answer_that_is_no_bytes_takes_no_memory() -> None:
+    from colonnade.federation.flare_members import _carried_by
+
+    for answer in (10**15, "text", None):
+        line = _carried_by(lambda timeout, answer=answer: SimpleNamespace(call=lambda _data: answer))
+        with pytest.raises(WireError, match="An answer brings bytes; found"):
+            line(b"", 1.0)
+
+
+@pytest.mark.parametrize("wrong", ["none", "another's", "pinned"])
+def test_a_site_without_its_own_certificate_does_not_start(
+    wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no other way to call: a site never falls back to calls in the clear."""
+    small(tmp_path)
+    kit, own = tmp_path / "lab" / STARTUP, tmp_path / "lab" / OWN
+    if wrong == "none":
+        (kit / "client.key").unlink()
+    elif wrong == "another's":
+        shutil.rmtree(kit)
+        shutil.copytree(tmp_path / "clinic" / STARTUP, kit)
+    else:
+        own.write_text(f'{own.read_text()}\n[peers]\nclinic = "sha256:12"\n')
+    words = {"none": "is no key that can be read", "another's": "is of 'clinic'", "pinned": "64 hexadecimal digits"}
+    with pytest.raises(ColonnadeError, match=words[wrong]):
+        started("lab", tmp_path, monkeypatch)
 
 
 def test_flare_sees_one_main_and_one_published_call() -> None:
@@ -126,6 +176,7 @@ def test_a_site_that_cannot_start_says_why_in_its_own_runs(
     from colonnade.federation.flare import failure_in
 
     file, settings = folders(tmp_path, settings=quick(data={"align": "private"}))
+    issue({name: tmp_path / name / STARTUP for name in ("clinic", "lab")})
     own, runs = tmp_path / "lab" / OWN, tmp_path / "lab" / "runs"
     words = {"name": "is of 'clinic', and this site is 'lab'", "text": "is not TOML", "table": r"lab\.csv"}[wrong]
     if wrong == "name":
@@ -134,8 +185,7 @@ def test_a_site_that_cannot_start_says_why_in_its_own_runs(
         own.write_text("name = lab")
     else:
         (file.parent / "lab.csv").unlink()
-    cell = SimpleNamespace(core_cell=SimpleNamespace(supports_secure_messages=lambda: False))
-    context = SimpleNamespace(get_engine=lambda: SimpleNamespace(get_cell=lambda: cell))
+    context = SimpleNamespace(get_job_id=lambda: "job")
     monkeypatch.setattr(flare_members, "collab", SimpleNamespace(site_name="lab", fl_ctx=context))
     monkeypatch.setenv(flare_members.SITES, str(tmp_path))
     member = flare_members.Member()

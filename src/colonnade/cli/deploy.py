@@ -28,9 +28,9 @@ from colonnade.federation.multi_site import rehearse as rehearse_one_of_several
 from colonnade.federation.party_file import (
     AGREED,
     OWN,
+    STARTUP,
     Own,
     asker_of,
-    certified_name,
     driver_of,
     in_own_words,
     read_own,
@@ -89,19 +89,26 @@ def party(
 ) -> None:
     """Check what one organisation brings against what all agreed on; nothing is sent."""
     own = read_own(file)
-    certified = certified_name(file)
-    if certified is not None and certified != own.name:
+    name, fingerprint, kit = own.name, "", file.resolve().parent.parent / STARTUP
+    if (kit / "client.crt").exists():
+        from colonnade.transport.identity import certified  # needs cryptography, which kits come with
+
+        name, fingerprint = certified(kit)
+    if name != own.name:
         raise ConfigError(
-            f"{file} is of '{own.name}', and the certificate in this startup kit is of '{certified}': this site would "
-            f"not start. Write '{certified}' and its own table and rules there, or use the kit of '{own.name}'."
+            f"{file} is of '{own.name}', and the certificate in this startup kit is of '{name}': this site would "
+            f"not start. Write '{name}' and its own table and rules there, or use the kit of '{own.name}'."
         )
     with in_own_words(own.name, own.section):
         if own.settings.label_owners:
             _check_one_of_several(own)
         else:
             _check_one(own)
-    if certified is not None:
-        console.print(f"The certificate in its startup kit is of '{certified}', too.")
+    if fingerprint:
+        console.print(f"The certificate in its startup kit is of '{name}', too. Tell the others its fingerprint:")
+        console.print(fingerprint, highlight=False, soft_wrap=True)
+        whose = "those in [peers], and no others" if own.peers else "any that the root of its kit issued in their names"
+        console.print(f"Certificates it takes from the others: {whose}.", markup=False)
 
 
 def _check_one(own: Own) -> None:
@@ -218,8 +225,6 @@ def run_on_flare(
         read_labels(settings)
         read_tables(settings)
     work.mkdir(parents=True, exist_ok=True)
-    if engine == "flare-sim" and not quiet:
-        error_console.print("In FLARE's simulator sites have no certificates: calls are not encrypted end to end.")
     started = time.perf_counter()
 
     def watch(record: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from colonnade import errors
 from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, PartyError
 from colonnade.federation.party_file import (
     OWN,
+    STARTUP,
     asked_with,
     asker_of,
     driver_of,
@@ -52,6 +53,7 @@ Watch = Callable[[dict[str, Any]], None]
 def require() -> None:
     """FLARE, or an error that names the extra."""
     try:
+        import cryptography  # noqa: F401
         import nvflare.collab  # noqa: F401
     except ImportError:
         raise ConfigError('This engine needs NVIDIA FLARE. Install it: pip install "colonnade[flare]".') from None
@@ -104,12 +106,29 @@ def write_job(
 
 
 def write_sites(folder: Path, settings: Settings) -> None:
-    """For a simulation: every party's own folder, with its own files."""
+    """For a simulation: every party's own folder, with its own files and a certificate."""
+    issue({name: folder / name / STARTUP for name in sites_of(settings)})
     for name in sites_of(settings):
         (folder / name).mkdir(parents=True, exist_ok=True)
         write_agreed(folder / name, settings)
         write_own(folder / name, settings, name)
         read_own(folder / name / OWN)
+
+
+def issue(kits: Mapping[str, Path]) -> None:
+    """For sites that are all on this machine: certificates as `provision` has them made, of a root whose key is not
+    kept."""
+    from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
+
+    root, key = Identity("rehearsal"), generate_keys()
+    issuer = serialize_cert(generate_cert(root, root, *key, ca=True))
+    for name, kit in kits.items():
+        own, public = generate_keys()
+        kit.mkdir(parents=True, exist_ok=True)
+        (kit / "rootCA.pem").write_bytes(issuer)
+        (kit / "client.crt").write_bytes(serialize_cert(generate_cert(Identity(name), root, key[0], public)))
+        (kit / "client.key").touch(mode=0o600)
+        (kit / "client.key").write_bytes(serialize_pri_key(own))
 
 
 def simulate(
@@ -120,7 +139,7 @@ def simulate(
     resume: bool = False,
     watch: Watch | None = None,
 ) -> dict[str, Any]:
-    """Train in FLARE's simulator: every site a process of this machine, no certificates. Gives the driver's summary."""
+    """Train in FLARE's simulator: every site a process of this machine. Gives the driver's summary."""
     require()
     driver, names = driver_of(settings), sites_of(settings)
     sites, run = work / "sites", out.name

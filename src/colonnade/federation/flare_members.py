@@ -4,10 +4,10 @@ With `serving.flare_member`, a member that can listen, these are the only classe
 They take nothing about data from the job: a member reads its organisation's own files, from the folder `local` of its
 startup kit (in a simulation: `COLONNADE_SITES`).
 
-Where sites have certificates, calls between them are encrypted end to end and signed, and whatever is not signed and
-does not come from the relay is dropped before it is read. The relay says under which address each site is to be found,
-and FLARE takes certificates by address; so a site's address must begin with its name. Thus the relay can neither read
-nor make up a call.
+Calls between sites are sealed end to end by the sites' certificates (`transport.channel`), in a simulation too: what is
+not sealed by a party of the agreed file is refused before it is read, whatever FLARE says about where it came from.
+FLARE encrypts its connections, and is trusted with nothing but to carry. The relay asks the driver to begin and how it
+is; that is not sealed and says nothing of anybody's, and what it may wish for is bounded by the driver's own files.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from nvflare.collab import collab
-from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
-from nvflare.fuel.f3.message import Message
-from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC
 
-from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, ConfigError, PartyError
+from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, ConfigError, PartyError, WireError
 from colonnade.federation.multi_site import MultiSite, site_for
-from colonnade.federation.party_file import OWN, read_own, runs_of
+from colonnade.federation.party_file import OWN, STARTUP, read_own, runs_of
 from colonnade.federation.run_directory import to_json, write_text
 from colonnade.federation.site import Site
+from colonnade.transport.channel import Channel
 from colonnade.transport.flare import Line
+from colonnade.transport.identity import Identity
 
 log = logging.getLogger("colonnade.party")
 SITES = "COLONNADE_SITES"
@@ -71,52 +70,48 @@ class Member:
 
     def __init__(self) -> None:
         self.site: Site | MultiSite | None = None
+        self.channel: Channel | None = None
         self.state = b""
-        self.secure = False
         self.serve: Serve | None = None  # set where the job's class can (`serving.flare_member`), never by a job
         self.thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Build this organisation from its own files, and close its door to what is not signed."""
+        """Build this organisation from its own files, with its own certificate."""
         name, folder = str(collab.site_name), os.environ.get(SITES)
         where = Path(folder) / name if folder else Path(collab.workspace.get_site_config_dir())
+        kit = where / STARTUP if folder else Path(collab.workspace.get_startup_kit_dir())
         runs = runs_of(where / OWN)
         (runs / FAILURE).unlink(missing_ok=True)
         try:
-            self._build(name, where)
+            self._build(name, where, kit)
         except Exception as error:
             _told_at_home(runs, name, error)
             raise
 
-    def _build(self, name: str, where: Path) -> None:
+    def _build(self, name: str, where: Path, kit: Path) -> None:
         own = read_own(where / OWN)
         if own.name != name:
             raise BoundaryError(f"{where / OWN} is of '{own.name}', and this site is '{name}'.")
-        cell = collab.fl_ctx.get_engine().get_cell()
-        self.secure = bool(cell.core_cell.supports_secure_messages())
-        if self.secure:
-            _check_addresses({proxy.name: proxy.backend.target_fqcn for proxy in collab.other_clients})
-            cell.core_cell.add_incoming_filter(STREAM_CHANNEL, STREAM_DATA_TOPIC, _signed_only)
-        else:
-            log.warning("%s: this site has no certificate (a simulation): calls are not encrypted end to end", name)
+        identity = Identity.load(kit, name, own.peers)
+        self.channel = Channel(identity, own.names, run=str(collab.fl_ctx.get_job_id()))
         self.site = site_for(own)
 
     def call(self, data: bytes) -> bytes:
-        """From another site a call for the desk; from the server only the wish that the driver begins."""
+        """A sealed call of another site, for the desk; or the relay's wish that the driver begins."""
         if not isinstance(data, (bytes, bytearray, memoryview)):  # of a number, bytes() would make as many zeros
             raise BoundaryError(f"A call brings bytes; found {type(data).__name__}.")
-        caller = str(collab.caller)
-        if self.site is None:
+        caller, data = str(collab.caller), bytes(data)
+        if self.site is None or self.channel is None:
             raise RuntimeError(f"this organisation could not be built; its own runs/{FAILURE} says why")
         if isinstance(self.site, MultiSite) and not self.site.lines:  # a label owner calls others while it answers
-            self.site.lines = self._lines()
+            self.site.lines = self._lines(self.channel)
         if caller != SERVER:
-            return self.site.desk(caller, bytes(data))
+            return self.channel.answer(data, self.site.desk, caller)
         if data == ASK:
             return self.state
         if data.startswith(START) and not self.state:
             wish = json.loads(data[len(START) :])
-            self.state, arguments = RUNNING, (self.site, self._lines(), wish)
+            self.state, arguments = RUNNING, (self.site, self._lines(self.channel), wish)
             self.thread = threading.Thread(target=self._drive, args=arguments, daemon=True, name="driver")
             self.thread.start()
             return self.state
@@ -129,14 +124,9 @@ class Member:
         if self.site is not None and self.site.reader is not None:
             self.site.reader.leave()
 
-    def _lines(self) -> dict[str, Line]:
-        return {proxy.name: self._line(proxy) for proxy in collab.other_clients}
-
-    def _line(self, proxy: Any) -> Line:
-        def line(data: bytes, deadline: float) -> bytes:
-            return bytes(proxy(timeout=deadline, secure=self.secure).call(data))
-
-        return line
+    def _lines(self, channel: Channel) -> dict[str, Line]:
+        """To all parties of the agreed file that the relay says are here; whom it makes up, nobody calls."""
+        return {p.name: channel.line(p.name, _carried_by(p)) for p in collab.other_clients if p.name in channel.peers}
 
     def _drive(self, site: Site | MultiSite, lines: dict[str, Line], wish: dict[str, Any]) -> None:
         run = str(wish["run"])
@@ -181,25 +171,16 @@ def _predict(site: Site | MultiSite, lines: dict[str, Line], run: str, rows: str
         site.predict(lines, run, rows)
 
 
-def _check_addresses(addresses: Mapping[str, str]) -> None:
-    """That nobody is to be found, or known, under another's address."""
-    for name, address in addresses.items():
-        if address.partition(".")[0] != name:
-            raise BoundaryError(
-                f"The relay says that {name[:80]!r} is to be found under {address[:80]!r}, and a site's address begins "
-                "with its own name. This run does not begin; ask who runs the relay."
-            )
+def _carried_by(proxy: Any) -> Line:
+    """FLARE's call of another site: bytes that it carries and everybody on the way may see and change."""
 
+    def carry(data: bytes, deadline: float) -> bytes:
+        reply = proxy(timeout=deadline).call(data)
+        if not isinstance(reply, (bytes, bytearray, memoryview)):
+            raise WireError(f"An answer brings bytes; found {type(reply).__name__}.")
+        return bytes(reply)
 
-def _signed_only(message: Message) -> Message | None:
-    """Drops what does not come encrypted and signed, unless it is from the relay, who asks for nothing of anybody's.
-    FLARE decrypts, and checks who signed, only where both headers say so."""
-    origin = str(message.get_header(MessageHeaderKey.ORIGIN, ""))
-    sealed = (MessageHeaderKey.SECURE, MessageHeaderKey.ENCRYPTED)
-    if origin.partition(".")[0] == SERVER or all(message.get_header(key, False) for key in sealed):
-        return None
-    log.warning("refused a call that says it is from %.80r and is not signed", origin)
-    return Message()
+    return carry
 
 
 for _class, _name, _mark in (

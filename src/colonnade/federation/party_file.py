@@ -21,6 +21,9 @@
         port = 8080
         token_file = "token.txt"
 
+        [peers]                             # whose certificate has which fingerprint (`colonnade party check` tells)
+        clinic = "sha256:9f86d0..."
+
 An organisation works by its own copies alone. A driver sends a fingerprint of what it thinks was agreed, no setting.
 
 Where several hold labels, the agreed file has [[label_owners]] and [[data_owners]], and what adds the label owners'
@@ -36,7 +39,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +48,12 @@ from colonnade.algorithms import find
 from colonnade.core.checks import did_you_mean, from_mapping
 from colonnade.errors import ConfigError
 from colonnade.federation.owners import LISTS, SERVER, LabelOwnerSettings, by_name, place_of
-from colonnade.federation.serve_settings import ServeSettings
+from colonnade.federation.serve_settings import ServeSettings, checked_pins
 from colonnade.federation.settings import PartySettings, Settings, to_toml
 
 AGREED = "federation.toml"
 OWN = "party.toml"
-CERTIFICATE = "client.crt"
+STARTUP = "startup"
 LOCAL = ("device", "threads", "cohort", "through_bytes", "engine")
 """Of [federation]: how a machine computes is its owner's business."""
 
@@ -84,6 +87,7 @@ class Own:
     driver: str
     runs: Path
     serve: ServeSettings | None = None  # None: no job makes it listen
+    peers: Mapping[str, str] = field(default_factory=dict)  # fingerprints of their certificates; none: as issued
 
     @property
     def drives(self) -> bool:
@@ -116,7 +120,7 @@ def read_own(path: Path) -> Own:
     name, runs = tables.pop("name", None), tables.pop("runs", "runs")
     federation, tracking = tables.pop("federation", AGREED), tables.pop("tracking", {})
     allow = _allowed(tables, path)
-    serve = _serve(tables.pop("serve", None), path)
+    serve, pinned = _serve(tables.pop("serve", None), path), tables.pop("peers", None)
     if not isinstance(name, str):
         raise ConfigError(f'{path} must have the name of its organisation, as in name = "lab"; found {name!r}.')
     for key, value in (("runs", runs), ("federation", federation)):
@@ -136,7 +140,7 @@ def read_own(path: Path) -> Own:
     known = [field.name for field in dataclasses.fields(kind)] if section else []
     for key in tables:
         if key not in known:
-            knows = ["name", "federation", "runs", "allow_models", *known, "serve", "tracking"]
+            knows = ["name", "federation", "runs", "allow_models", *known, "serve", "peers", "tracking"]
             raise ConfigError(f"{path} has no setting {key!r}{did_you_mean(key, knows)}. It knows: {', '.join(knows)}.")
     if section:
         every = {**held[section], name: {**mine, **tables}}
@@ -156,7 +160,9 @@ def read_own(path: Path) -> Own:
             f'{federation} has [federation] noise = "seeded", which everybody who knows the seed can subtract. Between '
             "organisations noise is secret: remove the setting."
         )
-    return Own(name, settings, sites_of(settings), driver_of(settings), (path.parent / runs).resolve(), serve)
+    names = sites_of(settings)
+    pinned = {} if pinned is None else checked_pins(pinned, [one for one in names if one != name], path)
+    return Own(name, settings, names, driver_of(settings), (path.parent / runs).resolve(), serve, pinned)
 
 
 @contextmanager
@@ -169,24 +175,6 @@ def in_own_words(name: str, section: str) -> Iterator[None]:
         for part in ("outbox", "budget", "model") if section else ():
             told = told.replace(place_of(section, name, part), f"[{part}]")
         raise ConfigError(told.replace(place_of(section, name), OWN) if section else told) from None
-
-
-def certified_name(path: Path) -> str | None:
-    """The name in the certificate of the startup kit in whose folder `local` an organisation's file lies; None: in
-    none."""
-    file = path.resolve().parent.parent / "startup" / CERTIFICATE
-    if not file.exists():
-        return None
-    try:
-        from cryptography import x509
-    except ImportError:  # FLARE brings it, without which there is no kit to start
-        return None
-    try:
-        subject = x509.load_pem_x509_certificate(file.read_bytes()).subject
-    except (OSError, ValueError):
-        raise ConfigError(f"{file} is no certificate that can be read. Take it from the startup kit again.") from None
-    names = subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
-    return str(names[0].value) if names else None
 
 
 def runs_of(path: Path) -> Path:

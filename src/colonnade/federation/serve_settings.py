@@ -1,18 +1,23 @@
-"""The [serve] table of a driver's own party.toml: whether this organisation opens a port for predictions, and to whom.
+"""Tables of an organisation's own party.toml that say whom it trusts with what: [serve] and [peers].
 
-Without it no job makes a site listen. It is never in the agreed file, and nothing of it comes with a job.
+Without [serve] no job makes a driver's site listen. Without [peers] a site takes any certificate that the root of its
+kit issued to the name (`transport.identity`). Neither is ever in the agreed file, and nothing of it comes with a job.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from colonnade.core.checks import not_negative, whole
 from colonnade.errors import ConfigError
 
 MOST = 65535
 """Of a port."""
+FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -36,3 +41,22 @@ class ServeSettings:
     def below(self, folder: Path) -> ServeSettings:
         """With its file relative to this folder."""
         return self if self.token_file is None else replace(self, token_file=str((folder / self.token_file).resolve()))
+
+
+def checked_pins(table: Any, others: Sequence[str], path: Path) -> dict[str, str]:
+    """The table [peers] of a party.toml: of all others or of nobody, so that none is left to be made up."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{path}: [peers] must be a table of fingerprints; found {table!r}.")
+    for name, value in table.items():
+        if name not in others:
+            raise ConfigError(f"{path}: [peers] has {name!r}, and the others here are {', '.join(map(repr, others))}.")
+        if not isinstance(value, str) or not FINGERPRINT.fullmatch(value):
+            raise ConfigError(
+                f"{path}: [peers] {name} must be 'sha256:' and 64 hexadecimal digits, as `colonnade party check` "
+                f"prints it at {name!r}; found {value!r}."
+            )
+    if table and (missing := [name for name in others if name not in table]):
+        raise ConfigError(
+            f"{path}: [peers] has no fingerprint of {' and '.join(map(repr, missing))}. Name all the others, or nobody."
+        )
+    return dict(table)
