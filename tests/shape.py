@@ -41,7 +41,7 @@ BOUNDS: dict[str, tuple[int | None, int | None]] = {  # the bound, and the aim
     "files entered by predict": (52, 25),
     "files entered by a step of VIMADMM": (19, 17),
     "files entered by predict at a site": (63, 35),
-    "source lines": (39_030, 36_500),
+    "source lines": (40_000, 36_500),  # room for what lands before it shrinks
     "modules over 400 lines": (0, 0),
     "modules under 40 lines, one importer": (11, None),
     "modules": (None, None),
