@@ -1,6 +1,6 @@
 # make demo    organisations align, choose partners and train over columns they never share
 # make test    the tests on all cores, with line coverage
-# make test-all  the same, and the longer ones over FLARE, with a process per site (minutes more)
+# make test-all  the same, and the longer ones: over FLARE, the tutorial, notebooks, studies (minutes more)
 # make check   ruff and mypy --strict
 # make bench   ratios, measured side by side in one run
 # make fuzz    200,000 mutated frames and mutated ciphertexts against the decoder (minutes)

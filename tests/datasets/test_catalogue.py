@@ -153,6 +153,7 @@ def test_other_content_in_the_folder_is_refused_and_left_alone(tmp_path: Path) -
     assert (tmp_path / "small" / "small.npz").exists()
 
 
+@pytest.mark.long
 def test_decoded_pictures_are_kept_as_arrays_and_preferred(
     real_data: Path, decoded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,14 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name, entry in CATALOGUE.items() if not entry.supply])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] if name == "cifar10" else [])  # its pictures take long to decode
+        for name, entry in CATALOGUE.items()
+        if not entry.supply
+    ],
+)
 def test_a_data_set_is_what_its_entry_says(name: str, request: pytest.FixtureRequest) -> None:
     entry = CATALOGUE[name]
     needs = "decoded" if name == "cifar10" else "real_data"
@@ -56,6 +63,7 @@ def test_letters_keep_their_names_and_columns(real_data: Path) -> None:
     assert data.train.array()[0, :4].tolist() == [2, 8, 3, 5]
 
 
+@pytest.mark.long
 def test_cifar_channel_means_are_the_known_ones(decoded: Path) -> None:
     data = load("cifar10", folder=decoded, offline=True)
     means = data.train.array()[:5000].mean(axis=(0, 1, 2)) / 255

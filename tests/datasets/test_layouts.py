@@ -136,6 +136,7 @@ def test_points_load_from_the_original_benchmark(name: str, truth: str, real_dat
     assert loads(name, tmp_path)
 
 
+@pytest.mark.long
 def test_cifar_loads_from_the_files_of_its_binary_archive(decoded: Path, tmp_path: Path) -> None:
     data = load("cifar10", folder=decoded, offline=True)
     assert data.test is not None

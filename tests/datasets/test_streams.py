@@ -53,7 +53,7 @@ def assert_same(whole: Table, pieces: Table) -> None:
         assert [str(v) for v in whole.label] == [str(v) for v in pieces.label]
 
 
-@settings(max_examples=150)
+@settings(max_examples=40)
 @given(rows=ROWS)
 def test_a_csv_in_pieces_is_the_csv(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]]) -> None:
     path = tmp_path_factory.mktemp("pieces") / "lab.csv"

@@ -28,6 +28,7 @@ def build(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long  # `make docs` builds it too
 def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) -> None:
     done = build(ROOT / "docs", tmp_path)
     assert done.returncode == 0, done.stderr

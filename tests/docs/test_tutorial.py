@@ -44,6 +44,7 @@ def until_it_listens(port: str) -> None:
     pytest.fail("The server of the tutorial did not start within a minute.")
 
 
+@pytest.mark.long
 def test_every_command_of_the_tutorial_runs(shell: Shell, port: str) -> None:
     for extra in ("coincurve", "tenseal", "dp_accounting", "matplotlib", "fastapi"):
         pytest.importorskip(extra)

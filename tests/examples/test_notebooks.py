@@ -18,6 +18,7 @@ def test_there_are_two() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["privacy", "quickstart"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")

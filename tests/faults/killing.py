@@ -1,11 +1,11 @@
 """Runs `colonnade run` again and again, each in a process of its own that is killed with SIGKILL at a point given.
 
-    python -m tests.faults.killing FEDERATION.toml OUT POINT ...
+    python -m tests.faults.killing '{"FEDERATION.toml": ["OUT", "POINT", ...], ...}'
 
 POINT is a share of the run: of the file operations that it makes inside the run directory (0.25f: the process is killed
 just before the operation that is a quarter through), or of its seconds (0.25s). OUT/whole is an undisturbed run;
-OUT/0, OUT/1, ... are each killed at their point and resumed until they are done. What is printed: how often each was
-killed. The first run is made here, so that a forked child has everything imported and warm.
+OUT/0, OUT/1, ... are each killed at their point and resumed until they are done. What is printed, a line for each file:
+how often each was killed. The first run is made here, so that a forked child has everything imported and warm.
 """
 
 from __future__ import annotations
@@ -95,4 +95,5 @@ def main(file: Path, out: Path, points: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+    for file, (out, *points) in json.loads(sys.argv[1]).items():
+        main(Path(file), Path(out), points)

@@ -18,12 +18,19 @@ from tests.federation.small_sites import folders
 from colonnade.core import checkpoint
 
 ROOT = Path(__file__).parents[2]
-FIRST, STEP = 5, 12
-"""Of a run's file operations, those that it is killed before."""
+FIRST = 5
+"""Of a run's file operations, the first that it is killed before."""
+
+
+@pytest.fixture(scope="module", params=[36, pytest.param(12, marks=pytest.mark.long)])
+def step(request: pytest.FixtureRequest) -> int:
+    """How many operations later the next kill is."""
+    step: int = request.param
+    return step
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(step: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("killed")
     given = frames()
     given["bank"] = given["lab"].rename(columns={"iron": "income", "zinc": "loans"})
@@ -32,18 +39,18 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(base: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.faults.killing_sites", str(base), str(FIRST), str(STEP)]
+def told(base: Path, step: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.faults.killing_sites", str(base), str(FIRST), str(step)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def test_they_were_killed_with_different_checkpoints(told: dict[str, Any]) -> None:
-    assert sum(one["killed"] for one in told["found"]) > 12
+def test_they_were_killed_with_different_checkpoints(step: int, told: dict[str, Any]) -> None:
+    assert sum(one["killed"] for one in told["found"]) > 150 / step
     newest = [{max(kept, default=0) for kept in one["kept"].values()} for one in told["found"]]
-    assert sum(len(each) > 1 for each in newest) >= 4, "some had saved, and others not yet"
+    assert sum(len(each) > 1 for each in newest) >= 48 / step, "some had saved, and others not yet"
     assert all(max(each) - min(each) <= 1 for each in newest)
 
 

@@ -119,6 +119,7 @@ def test_the_papers_claims_are_bounds_of_what_a_whole_study_measures() -> None:
     assert sum(one.holds is True for one in found.measured.values()) == 6
 
 
+@pytest.mark.long
 def test_twenty_quick_rounds(tmp_path: Path) -> None:
     found = reproduction.Study(QUICK)
     study.run(found, "mnist, 4niid, FedAdam")

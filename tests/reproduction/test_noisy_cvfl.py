@@ -103,7 +103,9 @@ def test_who_knows_the_levels_asks_only_for_the_right_cells() -> None:
     assert (total_variation(cells) < total_variation(values)).all()
 
 
-@pytest.mark.parametrize("name", dp.METHODS)
+@pytest.mark.parametrize(
+    "name", ["VIMADMM", *(pytest.param(name, marks=pytest.mark.long) for name in dp.METHODS if name != "VIMADMM")]
+)
 def test_parties_learn_the_labels_though_they_upload_noise_alone(name: str, digits: Holdings) -> None:
     short, method = study("vim-dp", 8), dp.METHODS[name]
     if "learning_rate" in method.algorithm:  # few rows: Table 3's rates are too high

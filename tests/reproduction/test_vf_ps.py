@@ -99,6 +99,7 @@ def test_brute_force_is_best_on_the_validation_rows(study: Study, script: Any) -
     assert found["VF-PS"] == [("party_3", "party_4")]
 
 
+@pytest.mark.long
 def test_a_cell_measures_accuracies_and_times_and_can_be_drawn(
     study: Study, script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

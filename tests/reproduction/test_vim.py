@@ -54,7 +54,9 @@ def test_pictures_are_cut_as_in_the_paper(holdings: Holdings) -> None:
     assert torch.equal(official, torch.arange(60_000, 70_000)[::3])
 
 
-@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize(
+    "name", ["VIMADMM", *(pytest.param(name, marks=pytest.mark.long) for name in BOUNDS if name != "VIMADMM")]
+)
 def test_two_short_epochs_reach_a_good_accuracy(name: str, holdings: Holdings) -> None:
     federation = Federation(short(name), holdings)
     first, second = federation.fit().history
