@@ -160,7 +160,7 @@ def test_a_budget_counts_a_row_over_all_label_owners_and_ends_the_round() -> Non
     ids = [str(number) for number in range(200)]
     account = heart.outbox.meter = Account("heart", heart.agreed, ids)
     toy.run(1)
-    (counts,) = account.counts.values()
+    (counts,) = account.by_row().values()
     shared = set(heart.agreed.orders["abel"][:40].tolist()) & set(heart.agreed.orders["bea"][:56].tolist())
     thrice = shared & set(heart.agreed.orders["carl"][:24].tolist())
     assert shared

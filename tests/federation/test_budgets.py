@@ -63,7 +63,7 @@ def test_training_rows_are_released_exactly_once_per_epoch(tmp_path: Path) -> No
     one = federation(settings=settings(4))
     outcome = one.fit(tmp_path / "run")
     assert not outcome.exhausted
-    ((_, counts),) = one.accounts["lab"].counts.items()
+    ((_, counts),) = one.accounts["lab"].by_row().items()
     rows = one.batches.splits
     assert counts[rows["train"].numpy()].tolist() == [4] * 56
     assert counts[rows["validation"].numpy()].tolist() == [4] * 8

@@ -15,6 +15,7 @@ from tests.federation.small_sites import lines_of
 from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, NoAnswer, PartyError
 from colonnade.federation import Federation, Settings, load
 from colonnade.federation import flare as engine
+from colonnade.federation.guarantees import of_run
 from colonnade.federation.party_file import OWN, read_own
 from colonnade.federation.run_directory import RunDirectory
 from colonnade.federation.site import Site
@@ -64,6 +65,26 @@ def test_sites_of_one_machine_get_certificates_of_one_root(tmp_path: Path) -> No
     clinic.check("lab", lab.certificate)
     lab.check("clinic", clinic.certificate)
     assert (tmp_path / "lab" / "client.key").stat().st_mode & 0o077 == 0
+
+
+def test_one_folder_made_of_all_organisations_has_their_accounts(tmp_path: Path) -> None:
+    """A site has its journal beside its runs; in one folder each party has its own in its part."""
+    pytest.importorskip("dp_accounting")
+    rules = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 50.0}}}
+    settings = Settings.from_toml(write(tmp_path / "all", settings=quick(parties={"lab": {"outbox": rules}})))
+    engine.write_sites(tmp_path / "sites", settings)
+    every = {name: Site(read_own(tmp_path / "sites" / name / OWN)) for name in ("clinic", "lab")}
+    every["clinic"].drive(lines_of("clinic", every), "run")
+    engine.gather(settings, {name: site.own.runs / "run" for name, site in every.items()}, "clinic", tmp_path / "out")
+    (lab,) = [one for one in of_run(RunDirectory(tmp_path / "out")) if one.party == "lab"]
+    (there,) = of_run(RunDirectory(every["lab"].own.runs / "run"))
+    assert lab.to_json() == there.to_json()
+    again = load(tmp_path / "out")
+    before = again.accounts["lab"].worst
+    assert before > 0.0
+    again.predict(["P001"])
+    (there,) = of_run(RunDirectory(every["lab"].own.runs / "run"))
+    assert lab.to_json() == there.to_json(), "it is a copy"
 
 
 @pytest.mark.parametrize(

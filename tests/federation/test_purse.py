@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from colonnade.core import Batches, Outbox, Rule
+from colonnade.core import Batches, Outbox, Rule, checkpoint
 from colonnade.errors import CheckpointError, ConfigError
-from colonnade.federation.purse import ACCOUNT, Purse
+from colonnade.federation.purse import ACCOUNT, JOURNAL, Purse, spent_before
 from colonnade.privacy import Account
 from colonnade.privacy.gaussian import Gaussian
+from colonnade.privacy.journal import Journal
 
 pytest.importorskip("dp_accounting")
 
@@ -28,26 +31,29 @@ def spend(meter: Account) -> None:
         outbox.release(torch.ones(4, 2), "embedding", "train/0/0")
 
 
-def test_a_new_run_goes_on_where_the_last_one_ended_saved_or_not(tmp_path: Path) -> None:
+def kept(runs: Path, run: str) -> tuple[Purse, Account]:
+    mine = account()
+    purse = Purse("lab", runs, run, {"lab": mine})
+    purse.keep(runs.joinpath)
+    return purse, mine
+
+
+def test_a_new_run_goes_on_where_the_last_one_ended_left_or_not(tmp_path: Path) -> None:
     spent = []
     for run in ("one", "two", "three"):
-        mine, folder = account(), tmp_path / run / "parties"
-        purse = Purse("lab", tmp_path, run, {"lab": mine})
-        (folder / "lab").mkdir(parents=True)
-        purse.keep(folder.joinpath)
-        purse.save()
+        purse, mine = kept(tmp_path, run)
         spent.append(mine.worst)
         spend(mine)
         if run == "one":
-            purse.save()
-            mine.settled()
+            purse.settle()
             purse.leave()
-        else:  # it breaks off before it saves again
-            mine.leave()
-            assert purse._lock is not None
-            purse._lock.close()
+        else:
+            del purse, mine  # it breaks off
     assert spent[0] == 0.0
     assert 0.0 < spent[1] < spent[2]
+    later = account()
+    assert spent_before("lab", tmp_path, later, "exact") == later.worst > spent[2]
+    assert spent_before("lab", tmp_path / "elsewhere", account(), "exact") is None
 
 
 def test_two_runs_do_not_spend_at_once(tmp_path: Path) -> None:
@@ -58,25 +64,22 @@ def test_two_runs_do_not_spend_at_once(tmp_path: Path) -> None:
     Purse("lab", tmp_path, "two", {"lab": account()}).leave()
 
 
-def test_who_has_left_a_run_neither_releases_nor_saves_in_it_any_more(tmp_path: Path) -> None:
-    """A driver that closes a run, starts another one and goes on asking in the first must not spend twice, nor have the
-    first write over what the second spent."""
-    purses: list[Purse] = []
-    accounts = [account(), account(), account()]
-    for number, (mine, run) in enumerate(zip(accounts, ("one", "two", "three"), strict=True)):
-        (tmp_path / run).mkdir()
-        purses.append(Purse("lab", tmp_path, run, {"lab": mine}))
-        purses[-1].keep(lambda _, run=run: tmp_path / run)  # type: ignore[misc]
-        assert mine.worst == (accounts[number - 1].worst if number else 0.0)
+def test_who_has_left_a_run_releases_nothing_in_it_any_more(tmp_path: Path) -> None:
+    """A driver that closes a run, starts another one and goes on asking in the first."""
+    purses, accounts = list[Purse](), list[Account]()
+    for run in ("one", "two", "three"):
+        purse, mine = kept(tmp_path, run)
+        assert mine.worst == (accounts[-1].worst if accounts else 0.0)
         spend(mine)
-        if number == 1:
-            with pytest.raises(CheckpointError, match="what its rows have paid is not known here"):
-                spend(accounts[0])
-            with pytest.raises(ConfigError, match="'lab' has left the run 'one'"):
-                purses[0].save()
-        for purse in purses:
-            purse.leave()  # twice is once
-    assert accounts[0].worst < accounts[1].worst < accounts[2].worst
+        for gone in accounts:
+            with pytest.raises(CheckpointError, match="'lab' has left this run"):
+                spend(gone)
+        purses.append(purse)
+        accounts.append(mine)
+        for one in purses:
+            one.leave()  # twice is once
+    with pytest.raises(CheckpointError, match="'lab' has left this run"):
+        purses[0].settle()
 
 
 def test_who_cannot_begin_keeps_nobody_else_from_it(tmp_path: Path) -> None:
@@ -92,36 +95,58 @@ def test_who_counts_nothing_may_take_part_in_two(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_crash_while_it_is_saved_forgets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the old account and the new one: at no moment is there none."""
-    one = account()
-    purse = Purse("lab", tmp_path, "one", {"lab": one})
-    (tmp_path / "one").mkdir()
-    purse.keep(lambda _: tmp_path / "one")
+def test_a_crash_while_the_journal_is_written_anew_forgets_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the old one and the new one: at no moment is there none."""
+    purse, one = kept(tmp_path, "one")
     spend(one)
-    purse.save()
-    one.settled()
+
+    def crash(source: Path, target: Path) -> Path:
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as crashing:
-        rename = Path.rename
-
-        def crash(source: Path, target: Path) -> Path:
-            if target.name == ACCOUNT:
-                raise KeyboardInterrupt
-            return rename(source, target)
-
-        crashing.setattr(Path, "rename", crash)
+        crashing.setattr(Path, "replace", crash)
         with pytest.raises(KeyboardInterrupt):
-            purse.save()
+            one._rewrite(Journal(tmp_path / JOURNAL))
     purse.leave()
-    two = account()
-    (tmp_path / "two").mkdir()
-    purse = Purse("lab", tmp_path, "two", {"lab": two})
-    purse.keep(lambda _: tmp_path / "two")
-    purse.leave()
-    assert two.worst == one.worst > 0.0
+    assert kept(tmp_path, "two")[1].worst == one.worst > 0.0
 
 
-@pytest.mark.parametrize("run", ["account", "refused.jsonl", "failed.json"])
+def test_a_folder_of_before_is_counted_with_the_journals_of_all_its_runs(tmp_path: Path) -> None:
+    """It has the account as of the last run that was saved, which is run one here; what two and three spent since they
+    were resumed is in their own journals alone."""
+    known = account()
+    for _ in range(2):
+        spend(known)
+    state = {key: value for key, value in known.state().items() if key != "kept"}
+    checkpoint.write(tmp_path / ACCOUNT, {"run": "one", "ids": "exact", "meter": state})
+    record = next(known._table.records())
+    about = {"name": record.name, "event": record.event.kind, "parameters": dict(record.event.parameters)}
+    line = json.dumps(about | {"training": True, "rows": len(record.keys)}).encode() + b"\n"
+    ones = np.ones(len(record.keys), dtype="<i8").tobytes()
+    for run, times in (("one", 1), ("two", 3), ("three", 1), ("four", 0)):
+        folder = tmp_path / run / "parties" / "lab"
+        folder.mkdir(parents=True)
+        (folder / JOURNAL).write_bytes((line + record.keys.astype("<i8").tobytes() + ones) * times)
+    (tmp_path / "two" / "parties" / "bank").mkdir()
+    (tmp_path / "two" / "parties" / "bank" / JOURNAL).write_bytes(b"somebody else's")
+    before = account()
+    spent_before("lab", tmp_path, before, "exact")
+    assert not (tmp_path / JOURNAL).exists(), "who only looks writes nothing"
+    for again in range(2):  # and it is counted once
+        purse, mine = kept(tmp_path, "five")
+        ((_, counts),) = mine.counts.items()
+        assert counts.tolist() == [2 + 1 + 3 + 1 + again] * 4
+        assert again or mine.worst == before.worst
+        spend(mine)
+        purse.leave()
+    (tmp_path / JOURNAL).unlink()
+    with pytest.raises(ConfigError, match="'lab' counts what its rows paid by exact ids"):
+        spent_before("lab", tmp_path, account(), "normalised")
+
+
+@pytest.mark.parametrize("run", ["spent.journal", "Spent.Journal", "account", "refused.jsonl", "failed.json"])
 def test_a_run_is_not_called_what_lies_beside_the_runs(tmp_path: Path, run: str) -> None:
     for accounts in ({}, {"lab": account()}):
         with pytest.raises(ConfigError, match=f"A run cannot be called '{run}', which 'lab' keeps beside its runs"):

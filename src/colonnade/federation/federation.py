@@ -28,6 +28,7 @@ from colonnade.evaluate.metrics import measure
 from colonnade.federation.holdings import Holdings, asked_for, from_dataset, from_tables
 from colonnade.federation.local_model import local_model
 from colonnade.federation.patience import Patience
+from colonnade.federation.purse import JOURNAL, SYNC_EVERY
 from colonnade.federation.seats import accounts_of, draw_labels, make_seat
 from colonnade.federation.settings import PartySettings, Settings
 from colonnade.federation.shares import Shares
@@ -325,7 +326,7 @@ class Federation:
     def keep_accounts(self, folder: Callable[[str], Path]) -> None:
         """Each party writes what it spends into its own folder before it releases anything."""
         for name, account in self.accounts.items():
-            account.keep(folder(name) / "spent.journal")
+            account.keep(folder(name) / JOURNAL, ids=self.settings.alignment.ids, sync_every=SYNC_EVERY)
 
     def _feature_owner(self, name: str) -> roles.FeatureOwner:
         features = self.holdings.parties[name].features

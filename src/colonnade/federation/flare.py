@@ -31,6 +31,7 @@ from colonnade.federation.party_file import (
     write_agreed,
     write_own,
 )
+from colonnade.federation.purse import JOURNAL
 from colonnade.federation.run_directory import MARK, METRICS, SETTINGS, SUMMARY, RunDirectory, write_text
 from colonnade.federation.settings import Settings
 from colonnade.federation.site_predict import ROWS, checked_file
@@ -323,6 +324,8 @@ def gather(settings: Settings, folders: Mapping[str, Path], driver: str, out: Pa
     for name, folder in folders.items():
         if name != driver:
             shutil.copytree(folder / "parties" / name, out / "parties" / name, dirs_exist_ok=True)
+        if (folder.parent / JOURNAL).exists():  # a site has it beside its runs
+            shutil.copyfile(folder.parent / JOURNAL, out / "parties" / name / JOURNAL)
     for key in ("parties", "bytes"):
         summary[key] = {name: parts[name][key][name] for name in folders}
     summary["privacy"] = [one for name in folders for one in parts[name]["privacy"]]

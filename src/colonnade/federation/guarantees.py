@@ -14,6 +14,7 @@ import torch
 from colonnade.algorithms import find, passes
 from colonnade.core import NON_PRIVATE, Agreed, Batches, DpEvent, Plain, checkpoint
 from colonnade.errors import CheckpointError
+from colonnade.federation.purse import JOURNAL
 from colonnade.federation.rules import LABELS, from_columns
 from colonnade.privacy import Account
 from colonnade.privacy.accounting import costs_nothing
@@ -114,7 +115,9 @@ def of_run(run: RunDirectory) -> list[Guarantee]:
             budget = own.limit(name, settings.section) if own is not None else None
             accounts[name] = Account(name, nobody, (), budget)
             accounts[name].load_state(state["seat"]["meter"])
-            accounts[name].replay(folder / "spent.journal")
+            journal = run.path.parent / JOURNAL  # of all runs of a site
+            own_folder = run.part() is None or not journal.exists()
+            accounts[name].replay(folder / JOURNAL if own_folder else journal, ids=settings.alignment.ids)
     algorithm = find(settings.algorithm)
     told = crossing(algorithm, settings.config)
     seeded, owners = settings.engine.noise == "seeded", _who_may_share_rows(settings)

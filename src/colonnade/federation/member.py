@@ -83,7 +83,6 @@ class Member:
         if loaded is not None:
             self.run.load(as_federation, marked(self.run, loaded))
             self.run.follow(as_federation)
-            self.purse.settle()
             return
         if resumed is not None:
             self.run.back_to(resumed)
@@ -98,7 +97,6 @@ class Member:
     def save(self, step: int, number: int, common: int | None = None) -> None:
         """A checkpoint of this organisation, where the driver says that training stands; `common` is kept as well."""
         self.batches.done, self.run.common = step, common
-        self.purse.save()
         self.run.checkpoint(cast(Federation, self), number=number)
 
     def close(self, outcome: str, refused: int) -> None:

@@ -38,6 +38,7 @@ from colonnade.federation.holdings import Holding, asked_for
 from colonnade.federation.multi_roles import batches_for, data_owner, epochs_of, label_owner
 from colonnade.federation.owners import SERVER
 from colonnade.federation.patience import Patience
+from colonnade.federation.purse import JOURNAL, SYNC_EVERY
 from colonnade.federation.rounds import RoundDone, Rounds
 from colonnade.federation.seats import accounts_of, make_seats
 from colonnade.federation.settings import Settings
@@ -233,7 +234,7 @@ class MultiFederation:
     def keep_accounts(self, folder: Callable[[str], Path]) -> None:
         """Each party writes what it spends into its own folder before it releases anything."""
         for name, account in self.accounts.items():
-            account.keep(folder(name) / "spent.journal")
+            account.keep(folder(name) / JOURNAL, ids=self.settings.alignment.ids, sync_every=SYNC_EVERY)
 
     @property
     def widths(self) -> dict[str, int]:

@@ -79,7 +79,6 @@ class MultiMember:
         with purse.held():
             self.run.load(federation, marked(self.run, number))
             self.run.follow(federation)
-            purse.settle()
 
     def _in(self, folder: Path) -> Purse:
         self.run = RunDirectory(folder)
@@ -89,9 +88,7 @@ class MultiMember:
 
     def save(self, step: int, number: int, common: int | None = None) -> None:
         """A checkpoint, where the aggregation server says that training stands; `common` is kept as well."""
-        assert self.purse is not None
         self.batches.done, self.run.common = step, common
-        self.purse.save()
         self.run.checkpoint(cast(MultiFederation, self), number=number)
 
     def close(self, outcome: str, refused: int) -> None:

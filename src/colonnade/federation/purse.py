@@ -1,7 +1,13 @@
 """What an organisation's rows were released with over all its runs: one budget, however many runs others start.
 
-runs/account            what all runs spent together, as of the last one that was saved
-runs/.lock              held while a run counts, so that no two spend the same budget
+    runs/spent.journal      every release of every run, written before it leaves (`privacy.journal`)
+    runs/.lock              held while a run counts, so that no two spend the same budget
+
+One journal holds what all runs spent. Which run is begun, resumed, broken off or predicted with decides nothing: each
+reads the whole of it first and adds to its end.
+
+Before there was one journal, there was an account of all runs (`runs/account`) and a journal in each run's folder.
+Where these are found and the one journal is not, all of them are counted: a release that both have counts twice.
 """
 
 from __future__ import annotations
@@ -16,9 +22,12 @@ from colonnade.core.lock import hold
 from colonnade.errors import ConfigError
 from colonnade.privacy import Account
 
-ACCOUNT, JOURNAL = "account", "spent.journal"
-"""What all runs spent together, in the organisation's folder of runs; and what one spent since it was last saved."""
-NO_RUNS = (ACCOUNT, "refused.jsonl", "failed.json")
+JOURNAL, ACCOUNT = "spent.journal", "account"
+"""What all runs spent, in the organisation's folder of runs; and what it was kept in before."""
+SYNC_EVERY = 1.0
+"""Seconds between two times that journals are forced onto the disk while all parties train in one process: what was
+released is in its memory alone, and is lost with it."""
+NO_RUNS = (JOURNAL, ACCOUNT, "refused.jsonl", "failed.json")
 """What else lies in that folder: whoever starts a run chooses its name, and must not write over these."""
 
 
@@ -26,28 +35,20 @@ class Purse:
     """Of one organisation, while it takes part in a run."""
 
     def __init__(self, owner: str, runs: Path, run: str, accounts: Mapping[str, Account], ids: str = "exact") -> None:
-        if run in NO_RUNS:
+        if run.lower() in NO_RUNS:
             raise ConfigError(f"A run cannot be called {run!r}, which '{owner}' keeps beside its runs. Rename it.")
         self.owner, self.runs, self.run, self.accounts, self.ids = owner, runs, run, accounts, ids
         self._lock: IO[str] | None = self._alone() if accounts else None
 
-    def keep(self, folder: Callable[[str], Path]) -> None:
-        """Go on where the last run ended, and write down what is spent from here on."""
-        for name, account in self.accounts.items():
-            self._carry_over(account)
-            account.keep(folder(name) / JOURNAL)
-
-    def save(self) -> None:
-        """Before a checkpoint: between the two, a crash would count twice, never not at all."""
-        if self.accounts and self._lock is None:
-            raise ConfigError(f"'{self.owner}' has left the run {self.run!r}, and counts for others now. Resume it.")
+    def keep(self, folder: Callable[[str], Path]) -> None:  # noqa: ARG002 - a run's own folder has no part in it
+        """Go on from what all runs spent, and write down what is spent from here on."""
         for account in self.accounts.values():
-            about = {"run": self.run, "ids": self.ids, "meter": account.state()}
-            checkpoint.write(self.runs / ACCOUNT, about)
+            if not (self.runs / JOURNAL).exists():
+                _count_old(self.owner, self.runs, account, self.ids)
+            account.keep(self.runs / JOURNAL, ids=self.ids, alone=True)
 
     def settle(self) -> None:
-        """What all runs spent together, without a checkpoint of this one."""
-        self.save()
+        """Between two parts of a run: a journal that has grown is made short."""
         for account in self.accounts.values():
             account.settled()
 
@@ -61,34 +62,12 @@ class Purse:
             raise
 
     def leave(self) -> None:
-        """Another run may begin, and what rows pay there is not known here: this one releases nothing any more. Its
-        accounts find their journals begun anew, and refuse to go on."""
-        if self._lock is None:
-            return
-        kept = {name: account.journal for name, account in self.accounts.items() if account.journal is not None}
-        if any(journal.size for journal in kept.values()):
-            self.settle()
-        for name, account in self.accounts.items():
-            if name in kept:
-                kept[name].clear()
-            account.leave()
-        self._lock.close()
-        self._lock = None
-
-    def _carry_over(self, account: Account) -> None:
-        if not checkpoint.exists(self.runs / ACCOUNT):
-            return
-        before, agreed = checkpoint.read(self.runs / ACCOUNT), (account.rows, account.batch_size)
-        counted = before.get("ids", "exact")  # by what rows are known to it: else each would begin anew
-        if counted != self.ids:
-            raise ConfigError(
-                f"'{self.owner}' counts what its rows paid by {counted} ids, and [alignment] ids is {self.ids!r} now: "
-                f'they would begin anew. Agree on ids = "{counted}" again; to let them, keep runs in another folder.'
-            )
-        account.load_state(before["meter"])
-        account.rows, account.batch_size = agreed
-        if before["run"] != self.run:
-            account.replay(self.runs / str(before["run"]) / "parties" / self.owner / JOURNAL)
+        """Another run may begin, and this one releases nothing any more."""
+        for account in self.accounts.values():
+            account.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def _alone(self) -> IO[str]:
         rule = f"'{self.owner}' takes part in another run, and counts its budget for one at a time. Wait for its end."
@@ -103,7 +82,28 @@ class Purse:
 
 def spent_before(owner: str, runs: Path, account: Account, ids: str) -> float | None:
     """What the row that paid most has paid over all runs so far; None before the first. Nothing is written."""
-    if not checkpoint.exists(runs / ACCOUNT):
+    if (runs / JOURNAL).exists():
+        account.replay(runs / JOURNAL, ids=ids)
+    elif not _count_old(owner, runs, account, ids):
         return None
-    Purse(owner, runs, "", {}, ids)._carry_over(account)
     return account.worst
+
+
+def _count_old(owner: str, runs: Path, account: Account, ids: str) -> bool:
+    """Count what is in the account of all runs, and in the journal of every run; whether there is any."""
+    found = checkpoint.exists(runs / ACCOUNT)
+    if found:
+        before = checkpoint.read(runs / ACCOUNT)
+        counted = before.get("ids", "exact")  # by what rows are known to it: else each would begin anew
+        if counted != ids:
+            raise ConfigError(
+                f"'{owner}' counts what its rows paid by {counted} ids, and [alignment] ids is {ids!r} now: "
+                f'they would begin anew. Agree on ids = "{counted}" again; to let them, keep runs in another folder.'
+            )
+        account.raise_to(before["meter"])
+    for run in sorted(runs.iterdir()) if runs.is_dir() else ():
+        journal = run / "parties" / owner / JOURNAL
+        if journal.is_file():
+            account.add(journal, ids=ids)
+            found = True
+    return found

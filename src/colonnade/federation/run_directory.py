@@ -8,6 +8,8 @@
     widths.json                  between sites, at a label owner: what each party sends for a row, in their order
     parties/<name>/              columns.json  ledger.jsonl  ledger-after.jsonl  spent.journal  checkpoint-<number>/
 
+A site has its spent.journal beside its runs, for all of them (`purse`).
+
 What crossed in training is in ledger.jsonl; what crosses later, to predict or to explain, in ledger-after.jsonl.
 
 On one machine this is one folder; each `parties/<name>` belongs to that organisation alone. Between sites each has such
@@ -312,6 +314,8 @@ class RunDirectory:
                     f"'{name}' cannot write down what leaves it, as {self.party(name)} cannot be written. Make it so."
                 )
             seat.ledger.follow(self.party(name) / AFTER)
+        for account in federation.accounts.values():
+            account.sync_each()  # what is predicted leaves this process
 
     def _checkpoint(self, name: str, mark: Mapping[str, Any]) -> Path:
         return self.party(name) / f"checkpoint-{mark['number']:06d}"

@@ -60,7 +60,7 @@ def _end(federation: Federation | MultiFederation, party: str, purpose: str) -> 
         middle = (low + high) // 2
         low, high = (middle, high) if lasts(middle) else (low, middle)
     account = after(high)
-    counts = np.sum(list(account.counts.values()), axis=0)
+    counts = np.sum(list(account.by_row().values()), axis=0)
     worst = np.flatnonzero(counts == counts.max())
     before = np.sum(list(after(low).counts.values()), axis=0)
     row, times = str(federation.holdings.ids[worst[0]]), int(np.max(before, initial=0))

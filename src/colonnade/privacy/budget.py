@@ -7,29 +7,27 @@ replace-one: after alignment everybody knows which rows take part, so a row's pr
 
 from __future__ import annotations
 
-import hashlib
 import math
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from colonnade.core.batches import Agreed, Batches
 from colonnade.core.checks import Checked, one_of, positive
 from colonnade.core.release import NON_PRIVATE, DpEvent, purpose
 from colonnade.errors import BudgetExhausted, CheckpointError, WireError
 from colonnade.privacy.accounting import Key, costs_nothing, key_of, known_batch
-from colonnade.privacy.journal import Claim, Journal, Record
+from colonnade.privacy.counts import Counts, Item, Record, Rows, different, keys_of
+from colonnade.privacy.journal import Claim, Journal
 
 DELTA = 1e-5
-Rows = NDArray[np.int64]
-Item = tuple[str, Key]
-"""What was released and how: a release name and an event."""
+ROOM = 1 << 16
+"""Bytes by which a journal may grow, beside doubling, before it is written anew."""
 
 
 def _chance(value: Any) -> float | None:
@@ -48,7 +46,9 @@ class Budget:
 class Account:
     """What each row was released with: a `core.Meter`. Without a budget it only counts.
 
-    Rows are known by a hash of their id, so that an account goes on when the same ids are loaded in another order.
+    Rows are known by a hash of their id, so that an account goes on when the same ids are loaded in another order, and
+    knows a row once however often its id is given. Where it is kept in a journal, the journal is the truth: what this
+    object holds is what it read there.
     """
 
     def __init__(self, owner: str, batches: Batches | Agreed, ids: Iterable[str], budget: Budget | None = None) -> None:
@@ -57,50 +57,62 @@ class Account:
         self.rows, self.batch_size = len(batches.splits.get("train", ())), batches.batch_size
         if isinstance(batches, Agreed):  # each label owner draws among its own rows: no statement about hidden batches
             self.rows = 0
-        self.keys = keys_of(ids)
-        self.at = np.arange(len(self.keys))  # where row number i of `batches` is in the account
-        self.counts: dict[Item, NDArray[np.int64]] = {}
-        self.rounds: dict[Item, int] = {}  # training batches: for statements about hidden batches
         self.worst = 0.0
+        self._mine = keys_of(ids)  # of row number i of `batches`
+        self._use(Counts())
         self.journal: Journal | None = None
-        self._read = self._cleared = 0  # how much of the journal is counted here, and how often it began anew
+        self._floor: Counts | None = None  # what was known before the journal was read, until the journal has it
+        self._expected = self._closed = False
+        self._seen = "", 0  # which writing of the journal is counted here, and up to where
         self._claim: Claim | None = None
         self._lock = threading.Lock()
+
+    @property
+    def counts(self) -> dict[Item, Rows]:
+        """How often each row that is known was released, by name and event, in an order of the account's own."""
+        return self._table.counts
+
+    def by_row(self) -> dict[Item, Rows]:
+        """The same of the rows that are here, by their number in `batches`."""
+        return {item: counts[self.at] for item, counts in self.counts.items()}
+
+    @property
+    def rounds(self) -> dict[Item, int]:
+        """How many training batches were released, by name and event."""
+        return self._table.rounds
 
     def charge(self, name: str, batch: str | None, size: int, event: DpEvent) -> float | None:
         """Count a release of `size` rows; gives the worst row's epsilon so far, None where there is no guarantee.
 
         Raises before anything is counted when a row would go over the budget.
         """
-        with self._lock:
-            self._catch_up()
+        with self._lock, self._alone():
             rows = self._rows(batch, size)
             if rows is None:  # not one row per row of data: no row's share of it is known
-                rows, event = np.arange(len(self.keys)), event if costs_nothing(event) else NON_PRIVATE
-            item = name, key_of(event)
-            touched, times = np.unique(self.at[rows], return_counts=True)
+                touched, event = np.arange(len(self._table.keys)), event if costs_nothing(event) else NON_PRIVATE
+                times = np.ones_like(touched)
+            else:
+                touched, times = np.unique(self.at[rows], return_counts=True)
+            item, training = (name, key_of(event)), int(purpose(batch) == "train")
             epsilon = self._epsilon(touched, item, times)
             if self.budget is not None and epsilon > self.budget.epsilon * (1 + 1e-9):
                 raise BudgetExhausted(refusal(self.owner, name, epsilon, self.budget))
             if self.journal is not None:
-                self.journal.append(Record(name, event, purpose(batch) == "train", self.keys[touched], times))
-                self._read = self.journal.size
-            self._count(item, touched, times, purpose(batch) == "train")
+                self.journal.append(Record(name, event, training, self._table.keys[touched], times))
+                self._seen = self._end(self.journal)
+            self._table.add(item, touched, times, training)
             self.worst = max(self.worst, epsilon)
             return None if math.isinf(self.worst) else self.worst
 
     def expect(self, name: str, purpose: str, times: int, event: DpEvent) -> None:
         """Count what a run will release, to say beforehand what it will cost."""
-        rows = self.at[self.batches.splits[purpose].numpy()]
-        self._count((name, key_of(event)), rows, np.full(len(rows), times), False)
-        if purpose == "train":
-            self.rounds[name, key_of(event)] += times * self.batches.per_epoch
+        rows = np.unique(self.at[self.batches.splits[purpose].numpy()])
+        rounds = times * self.batches.per_epoch if purpose == "train" else 0
+        self._table.add((name, key_of(event)), rows, np.full(len(rows), times), rounds)
 
     def spent(self) -> list[dict[Item, int]]:
         """The different ways in which rows paid so far."""
-        if not self.counts:
-            return []
-        return [dict(zip(self.counts, map(int, one), strict=True)) for one in _different(list(self.counts.values()))]
+        return self._table.ways()
 
     def released(self, item: Item) -> tuple[int, int]:
         """How often one row was released this way at most, and all rows together."""
@@ -118,11 +130,7 @@ class Account:
         items = list(self.counts) if item in self.counts else [*self.counts, item]
         after = [self.counts[i][touched] if i in self.counts else np.zeros_like(times) for i in items]
         after[items.index(item)] = after[items.index(item)] + times
-        return self._dearest([dict(zip(items, map(int, one), strict=True)) for one in _different(after)])
-
-    def _paid(self) -> float:
-        """Epsilon of the row that paid most so far."""
-        return self._dearest(self.spent())
+        return self._dearest([dict(zip(items, map(int, one), strict=True)) for one in different(after)])
 
     def _dearest(self, ways: list[dict[Item, int]]) -> float:
         worst = 0.0
@@ -133,114 +141,163 @@ class Account:
             worst = max(worst, known_batch(spent, self.limit.relation, self.limit.delta))
         return worst
 
-    def _count(self, item: Item, rows: Rows, times: Rows, training: bool) -> None:
-        if item not in self.counts:
-            self.counts[item], self.rounds[item] = np.zeros(len(self.keys), dtype=np.int64), 0
-        self.counts[item][rows] += times
-        self.rounds[item] += training
-
-    def keep(self, path: Path) -> None:
-        """Write every release down before it is made, and count what was written there since the last checkpoint."""
-        self.journal = Journal(path)
-        self._cleared = self.journal.cleared
-        self.replay(path)
-
-    def replay(self, path: Path) -> None:
-        """Count what a journal says."""
+    def keep(self, path: Path, *, ids: str = "exact", sync_every: float = 0.0, alone: bool = False) -> None:
+        """Write every release down before it is made, and count what was written there: that and no less than what is
+        known already. `alone`: be the one process that releases, from now on and not from the first release on."""
         with self._lock:
-            self._read = 0
-            self._replay(Journal(path))
+            self._claim, self._seen, self._closed = None, ("", 0), False
+            self.journal = Journal(path, ids=ids, sync_every=sync_every)
+            if self._expected and not path.exists():
+                raise self.journal.gone()
+            self._floor, self._expected = self._table, False
+            if not alone:
+                self._reread(self.journal)
+        if alone:
+            self.claim()
+
+    def replay(self, path: Path, *, ids: str = "exact") -> None:
+        """Count what a journal says, and go on without it."""
+        with self._lock:
+            self._floor = self._table
+            self._reread(Journal(path, ids=ids))
+            self._floor, self._seen = None, ("", 0)
+
+    def add(self, path: Path, *, ids: str = "exact") -> None:
+        """Count what another journal says, beside all that is known."""
+        with self._lock:
+            for record, _ in Journal(path, ids=ids).read():
+                self._table.add_record(record)
+            self._use(self._table)
 
     def claim(self) -> None:
         """Be the one process that releases under this account, or raise ConfigError; done before the first release."""
-        with self._lock:
-            self._catch_up()
+        with self._lock, self._alone():
+            pass
 
     def settled(self) -> None:
-        """A checkpoint holds all that the journal says."""
+        """A good moment to make the journal short, where it has grown."""
+        with self._lock, self._alone():
+            if self.journal is not None:
+                shortest = 16 * sum(int(np.count_nonzero(counts)) for counts in self.counts.values())
+                if self._seen[1] > 2 * shortest + ROOM:
+                    self._rewrite(self.journal)
+                self.journal.sync()
+
+    def sync_each(self) -> None:
+        """From here on every release is on the disk before it leaves."""
         if self.journal is not None:
-            self.journal.clear()
-            self._read, self._cleared = 0, self.journal.cleared
+            self.journal.sync()
+            self.journal.sync_every = 0.0
 
     def leave(self) -> None:
         """Another process may release; before this one does again, it counts what others did."""
+        if self.journal is not None:
+            self.journal.sync()
         self._claim = None
 
-    def _catch_up(self) -> None:
-        """Count what others released since the journal was read: an earlier process, or another federation here."""
+    def close(self) -> None:
+        """This one releases nothing any more."""
+        self.leave()
+        self._closed = True
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While nobody else releases under this account, here or in another process, and with all counted that they
+        released before."""
+        if self._closed:
+            raise CheckpointError(f"'{self.owner}' has left this run, and counts for others now. Resume it.")
         if self.journal is None:
+            yield
             return
-        if self._claim is None:
-            self._claim = self.journal.claim()
-            self.journal.repair()
-        if self.journal.cleared != self._cleared:
-            raise CheckpointError(
-                f"The run was trained further since '{self.owner}' was loaded from it, so what its rows have paid is "
-                "not known here. Load the run again."
-            )
-        if self.journal.size > self._read:
-            self._replay(self.journal)
+        claim = self._claim or self.journal.claim()
+        with claim.lock:
+            if self._claim is None:
+                self._take_over(self.journal)
+                self._claim = claim
+            elif self._end(self.journal) != self._seen:
+                self._catch_up(self.journal)
+            yield
 
-    def _replay(self, journal: Journal) -> None:
-        for record, end in journal.read_on(self._read):
-            self._read = end
-            self._widen(record.keys)
-            item = record.name, key_of(record.event)
-            self._count(item, self._find(record.keys), record.times, record.training)
-        self.worst = self._paid()
+    def _take_over(self, journal: Journal) -> None:
+        """After another process, or none: count all that is written, and have all written that counts."""
+        more, torn = self._reread(journal)
+        if more or not self._seen[0]:
+            self._rewrite(journal)
+        else:
+            self._mend(journal, torn)
+        self._floor = None
 
-    def _find(self, keys: NDArray[np.int64]) -> Rows:
-        order = np.argsort(self.keys)
-        return order[np.searchsorted(self.keys[order], keys)]
+    def _catch_up(self, journal: Journal) -> None:
+        """Count what another account of this process released since the journal was read."""
+        writing, torn = self._end(journal)[0], None
+        if not writing:
+            raise journal.gone()
+        if writing != self._seen[0]:
+            _, torn = self._reread(journal)
+        else:
+            for record, end in journal.read(self._seen[1]):
+                torn = record if end == self._seen[1] else None
+                self._table.add_record(record)
+                self._seen = writing, end
+            self._use(self._table)
+        self._mend(journal, torn)
 
-    def _widen(self, keys: NDArray[np.int64]) -> None:
-        """Make room for rows that this account has not seen."""
-        new = np.setdiff1d(keys, self.keys)
-        if len(new):
-            self.keys = np.concatenate([self.keys, new])
-            self.counts = {i: np.concatenate([c, np.zeros(len(new), dtype=np.int64)]) for i, c in self.counts.items()}
+    def _reread(self, journal: Journal) -> tuple[bool, Record | None]:
+        """Count all of the journal, and no less than was known before it. Gives whether that was more, and what could
+        be read of a record that was cut short."""
+        stand, found, torn = journal.stands(), Counts(), None
+        last, floor = stand.first, self._floor or Counts()
+        for record, end in journal.read():
+            torn = record if end == last else None
+            found.add_record(record)
+            last = end
+        if stand.writing:
+            more = found.raise_to(floor)
+        else:  # none, or one of the first form: what came after what is known
+            more = True
+            for record in floor.records():
+                found.add_record(record)
+        self._use(found)
+        self._seen = stand.writing, last
+        return more, torn
+
+    def _mend(self, journal: Journal, torn: Record | None) -> None:
+        if self._end(journal) != self._seen:  # a crash, or a write that failed, as on a full disk
+            journal.mend(self._seen[1], torn)
+            self._seen = self._end(journal)
+
+    def _rewrite(self, journal: Journal) -> None:
+        journal.replace(self._table.records())
+        self._seen = self._end(journal)
+
+    def _end(self, journal: Journal) -> tuple[str, int]:
+        stand = journal.stands()
+        return stand.writing, stand.size
+
+    def _use(self, table: Counts) -> None:
+        """Count in this table from here on."""
+        table.widen(self._mine)
+        self._table, self.at = table, table.find(self._mine)
+        self.worst = self._dearest(table.ways())
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        items = [
-            {"name": name, "event": key[0], "parameters": dict(key[1]), "rounds": self.rounds[name, key]}
-            for name, key in self.counts
-        ]
-        counts = np.stack(list(self.counts.values())) if items else np.zeros((0, len(self.keys)), dtype=np.int64)
-        return {
-            "items": items,
-            "keys": torch.from_numpy(self.keys.copy()),
-            "counts": torch.from_numpy(counts),
-            "rows": self.rows,
-            "batch_size": self.batch_size,
-        }
+        """For a checkpoint: what was known then, as a floor under what the journal says."""
+        about = {"rows": self.rows, "batch_size": self.batch_size, "kept": self.journal is not None}
+        return self._table.state() | about
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from `state()`, whatever rows are here now."""
         with self._lock:
-            mine = self.keys[self.at]
-            self.keys = state["keys"].cpu().numpy()
-            self.counts, self.rounds = {}, {}
-            for about, counts in zip(state["items"], state["counts"].cpu().numpy(), strict=True):
-                item = about["name"], key_of(DpEvent(about["event"], about["parameters"]))
-                self.counts[item], self.rounds[item] = counts.copy(), int(about["rounds"])
-            self._widen(mine)
-            self.at = self._find(mine)
-            self.worst = self._paid()
+            self._use(Counts.from_state(state))
+            self._floor, self._claim = self._table, None  # what a journal says is counted again before a release
             self.rows, self.batch_size = int(state["rows"]), int(state["batch_size"])
+            self._expected = bool(state.get("kept", False))
 
-
-def keys_of(ids: Iterable[str]) -> NDArray[np.int64]:
-    """One number per id."""
-    digests = (hashlib.blake2b(one.encode(), digest_size=8).digest() for one in ids)
-    return np.frombuffer(b"".join(digests), dtype="<i8").astype(np.int64)
-
-
-def _different(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """The distinct rows of a table given by its columns; with one column its largest value is enough."""
-    if len(columns) == 1:
-        return np.array([[columns[0].max(initial=0)]], dtype=np.int64)
-    return np.unique(np.stack(columns, axis=1), axis=0)
+    def raise_to(self, state: dict[str, Any]) -> None:
+        """Count at least what another account's `state()` says."""
+        with self._lock:
+            self._table.raise_to(Counts.from_state(state))
+            self._use(self._table)
 
 
 def refusal(owner: str, name: str, epsilon: float, budget: Budget) -> str:

@@ -1,0 +1,340 @@
+"""One budget over all runs, in whatever order a hostile driver begins, resumes, kills, predicts with and names them.
+
+What truly left is counted here, id by id, where it arrives, and its epsilon is computed by another formula than the
+account's: it never exceeds the budget, and no account ever says less.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pytest
+import torch
+from tests.federation.small import federation, frames, quick
+from tests.federation.small_multi_sites import folders as multi_folders
+from tests.federation.small_multi_sites import private
+from tests.federation.small_sites import folders
+
+from colonnade.core import Outbox, Released
+from colonnade.errors import BudgetExhausted
+from colonnade.federation import Federation, MultiFederation, load
+from colonnade.federation import member as member_module
+from colonnade.federation import multi_member as multi_member_module
+from colonnade.federation.member import Asked, Member, own_holdings, to_predict
+from colonnade.federation.multi_member import MultiMember
+from colonnade.federation.multi_predict import to_predict as multi_to_predict
+from colonnade.federation.party_file import OWN, read_own
+from colonnade.federation.purse import spent_before
+from colonnade.federation.run_directory import RunDirectory
+from colonnade.federation.shares import Shares
+from colonnade.privacy import Account
+from colonnade.privacy.counts import keys_of
+
+pytest.importorskip("dp_accounting")
+CPU = torch.device("cpu")
+SIGMA, DELTA = 4.0, 1e-5
+RULES = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": SIGMA}}}
+
+
+@cache
+def true_epsilon(times: int) -> float:
+    """Of so many Gaussian releases of a row that moves by 2C, by bisection of the exact curve of delta."""
+    if not times:
+        return 0.0
+    mu, low, high = 2 * math.sqrt(times) / SIGMA, 0.0, 1e3
+
+    def normal(x: float) -> float:
+        return math.erfc(-x / math.sqrt(2)) / 2
+
+    for _ in range(200):
+        epsilon = (low + high) / 2
+        second = normal(-mu / 2 - epsilon / mu)
+        delta = normal(mu / 2 - epsilon / mu) - (math.exp(epsilon) * second if second else 0.0)
+        low, high = (epsilon, high) if delta > DELTA else (low, epsilon)
+    return high
+
+
+BUDGET = true_epsilon(7) + 0.01
+"""A row may be released seven times."""
+
+
+class Truth:
+    """What left, counted by whoever gets it."""
+
+    def __init__(self) -> None:
+        self.times: Counter[str] = Counter()
+
+    def note(self, ids: Any) -> None:
+        self.times.update(ids.tolist())
+
+    def check(self, account: Account | None) -> None:
+        worst = max(self.times.values(), default=0)
+        assert true_epsilon(worst) <= BUDGET, f"a row was released {worst} times"
+        if account is None:
+            return
+        assert account.worst >= true_epsilon(worst) - 1e-6, "the account says less than the truth"
+        counted = sum(account.counts.values(), start=np.zeros(len(account._table.keys), dtype=np.int64))
+        known = dict(zip(account._table.keys.tolist(), counted.tolist(), strict=True))
+        keys = keys_of(self.times).tolist()
+        assert all(known[key] >= times for key, times in zip(keys, self.times.values(), strict=True))
+
+    def check_exact(self, account: Account) -> None:
+        """Nothing was cut short here, so that nothing is counted twice either."""
+        (counted,) = account.counts.values()
+        known = {key: times for key, times in zip(account._table.keys.tolist(), counted.tolist(), strict=True) if times}
+        assert known == dict(zip(keys_of(self.times).tolist(), self.times.values(), strict=True))
+
+
+class Lab(Protocol):
+    """An organisation with a budget, as a driver can call it."""
+
+    runs: Path
+
+    def begin(self, run: str, resumed: int | None) -> Any: ...
+
+    def predict(self, run: str, number: int, ids: list[str]) -> Any: ...
+
+    def batches(self, member: Any) -> list[str]: ...
+
+    def ids(self, member: Any, batch: str) -> Any: ...
+
+
+class OneDriver:
+    def __init__(self, base: Path) -> None:
+        folders(base, settings=quick(parties={"lab": {"outbox": RULES, "budget": {"epsilon": BUDGET}}}))
+        self.own = read_own(base / "lab" / OWN)
+        self.runs = self.own.runs
+
+    def begin(self, run: str, resumed: int | None) -> Member:
+        return Member(self.own, own_holdings(self.own, None), 1, self.runs / run, device=CPU, resumed=resumed)
+
+    def predict(self, run: str, number: int, ids: list[str]) -> Member:
+        held = own_holdings(self.own, None)
+        rows = np.array([held.ids.tolist().index(one) for one in ids])
+        features = held.parties["lab"].features
+        assert features is not None
+        return to_predict(self.own, CPU, Asked("clinic", held.ids[rows], features[rows], number, 1), self.runs / run)
+
+    def batches(self, member: Member) -> list[str]:
+        if member.predicts:
+            return [f"predict[0:{len(member.holdings.ids)}]", "predict[0:1]"]
+        return [f"train/{epoch}/{n}" for epoch in range(3) for n in range(3)] + ["validation[0:3]", "train[0:9]"]
+
+    def ids(self, member: Member, batch: str) -> Any:
+        return member.holdings.ids[member.batches.rows(batch).numpy()]
+
+
+class SeveralLabelOwners:
+    """Of whom two know some of the rows both."""
+
+    def __init__(self, base: Path) -> None:
+        lab = {"name": "lab", "outbox": RULES, "budget": {"epsilon": BUDGET}}
+        file, _ = multi_folders(base, private(data_owners=[lab]))
+        self.own, self.whole = read_own(base / "lab" / OWN), MultiFederation.from_toml(file).holdings
+        self.runs = self.own.runs
+
+    def begin(self, run: str, resumed: int | None) -> MultiMember:
+        all_ = self.whole
+        part = Shares(all_.label_owners, {"lab": all_.data_owners["lab"]}, all_.ids, all_.encoder, all_.known_to)
+        member = MultiMember(self.own, part, CPU)
+        member.open(self.runs / run, resumed)
+        return member
+
+    def predict(self, run: str, number: int, ids: list[str]) -> MultiMember:
+        rows = np.array([self.whole.ids.tolist().index(one) for one in ids])
+        features = self.whole.data_owners["lab"].features
+        assert features is not None
+        asked = Asked("south", self.whole.ids[rows], features[rows], number, 2)
+        return multi_to_predict(self.own, CPU, asked, self.runs / run)
+
+    def batches(self, member: MultiMember) -> list[str]:
+        if member.predicts:
+            return [f"south:predict[0:{len(member.holdings.ids)}]", "south:predict[0:1]"]
+        train = [f"{owner}:train[{n}:{n + 16}]" for owner in ("north", "south") for n in range(0, 32, 4)]
+        return [*train, "north:test[0:3]", "south:validation[0:4]"]
+
+    def ids(self, member: MultiMember, batch: str) -> Any:
+        return member.holdings.ids[member.agreed.rows(batch).numpy()]
+
+
+def killed(member: Any) -> None:
+    """Nothing more is written or closed, and the system lets go of its locks."""
+    member.purse._lock.close()
+    member.accounts["lab"]._claim = None
+
+
+class Hostile:
+    """A driver that does whatever comes to its mind."""
+
+    def __init__(self, lab: Lab, seed: int) -> None:
+        self.lab, self.random, self.truth = lab, random.Random(seed), Truth()
+        self.member: Any = None
+        self.begun: list[str] = []
+        self.refused = 0
+
+    def act(self) -> None:
+        ways = (
+            [self.begin, self.resume, self.predict] if self.member is None else [*[self.ask] * 4, self.kill, self.end]
+        )
+        self.random.choice(ways)()
+        self.truth.check(None if self.member is None else self.member.accounts["lab"])
+
+    def begin(self) -> None:
+        self.begun.append(f"run{len(self.begun)}")
+        self.member = self.lab.begin(self.begun[-1], None)
+
+    def resume(self) -> None:
+        for run in self.random.sample(self.begun, min(1, len(self.begun))):
+            numbers = [mark["number"] for mark in RunDirectory(self.lab.runs / run).marks()]
+            self.member = self.lab.begin(run, self.random.choice([*numbers, *numbers, 0]))
+
+    def predict(self) -> None:
+        for run in self.random.sample(self.begun, min(1, len(self.begun))):
+            for mark in RunDirectory(self.lab.runs / run).marks()[:1]:
+                ids = self.random.sample([f"P{n:03d}" for n in range(80)], 3)
+                self.member = self.lab.predict(run, mark["number"], ids)
+
+    def ask(self) -> None:
+        member, batch = self.member, self.random.choice(self.lab.batches(self.member))
+        asker = batch.partition(":")[0] if ":" in batch else "clinic"
+        try:
+            with member.owner.outbox.answering(asker):
+                member.owner.answer(member.algorithm.Embed(batch))
+        except BudgetExhausted:
+            self.refused += 1
+        else:
+            self.truth.note(self.lab.ids(member, batch))
+        if not member.predicts and self.random.random() < 0.3:
+            number = member.run.mark()["number"]
+            member.save(member.batches.done + 1, number + 1, self.random.choice([None, number]))
+
+    def kill(self) -> None:
+        if self.member is not None:
+            killed(self.member)
+        self.member = None
+
+    def end(self) -> None:
+        if self.member.predicts:
+            self.member.purse.settle()
+            self.member.purse.leave()
+        else:
+            self.member.close("because it wants to", 0)
+        self.member = None
+
+
+@pytest.mark.parametrize("make", [OneDriver, SeveralLabelOwners])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_order_of_runs_spends_more_than_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: type[Lab], seed: int
+) -> None:
+    for module in (member_module, multi_member_module):
+        monkeypatch.setattr(module, "guarantees", lambda _: [])  # the report of what was spent takes a second
+    driver = Hostile(make(tmp_path), seed)  # type: ignore[call-arg]
+    for _ in range(120):
+        driver.act()
+    assert driver.refused, "the budget was reached"
+    driver.kill()
+    account = driver.lab.begin("last", None).accounts["lab"]
+    driver.truth.check_exact(account)
+
+
+def test_runs_begun_resumed_and_killed_spend_one_budget(tmp_path: Path) -> None:
+    """What a driver did to have every row sixty-six times: six runs are begun, each is killed, resumed, and asked until
+    it refuses."""
+    lab, truth = OneDriver(tmp_path), Truth()
+    for run in range(6):
+        killed(lab.begin(f"run{run}", None))
+    for run in range(6):
+        member = lab.begin(f"run{run}", 1)
+        for _ in range(12):
+            with contextlib.suppress(BudgetExhausted):
+                member.owner.answer(member.algorithm.Embed("train[0:30]"))
+                truth.note(lab.ids(member, "train[0:30]"))
+        killed(member)
+    truth.check(None)
+    assert set(truth.times.values()) == {7}
+
+
+class InOneProcess:
+    """A run directory of a federation in one process, which is trained, killed, resumed, loaded and predicted with."""
+
+    def __init__(self, run: Path, seed: int, truth: Truth) -> None:
+        self.run, self.random, self.truth, self.asked = run, random.Random(seed), truth, None
+        self.made: Federation | None = None
+
+    def act(self) -> None:
+        self.random.choice([self.train, self.train, self.predict])()
+        if self.made is not None:
+            self.made.accounts["lab"]._claim = None
+
+    def train(self) -> None:
+        epochs = self.random.randrange(1, 6)
+        lab = {"outbox": RULES, "budget": {"epsilon": BUDGET}}
+        settings = quick(parties={"lab": lab}, train={"epochs": epochs, "early_stop": False})
+        self.made, last = federation(settings=settings), self.random.randrange(1, 12)
+
+        def killed(event: Any) -> None:
+            nonlocal last
+            last -= 1
+            if not last:
+                raise KeyboardInterrupt
+
+        resume = (self.run / "federation.toml").exists()
+        with contextlib.suppress(KeyboardInterrupt):
+            self.made.fit(self.run, resume=resume, watch=killed)
+        self.truth.check(self.made.accounts["lab"])
+
+    def predict(self) -> None:
+        if (self.run / "checkpoint.json").exists():
+            ids = self.random.sample([f"P{n:03d}" for n in range(80)], 5)
+            self.made = load(self.run, ids=self.random.choice([ids, None, [*ids, ids[0]]]), frames=frames())
+            with contextlib.suppress(BudgetExhausted):
+                self.made.predict(ids)
+            self.truth.check(self.made.accounts["lab"])
+
+
+@pytest.fixture
+def truth(monkeypatch: pytest.MonkeyPatch) -> tuple[Truth, list[InOneProcess]]:
+    """What the laboratory's outbox gave away in one process."""
+    counted, who, release = Truth(), list[InOneProcess](), Outbox.release
+
+    def noted(self: Outbox, tensor: torch.Tensor, as_: str, batch: str | None = None) -> Released:
+        left = release(self, tensor, as_, batch)
+        if self.owner == "lab" and as_ == "embedding":
+            made = who[0].made
+            assert made is not None
+            assert batch is not None
+            assert made.seats["lab"].outbox is self
+            counted.note(made.holdings.ids[made.batches.rows(batch).numpy()])
+        return left
+
+    monkeypatch.setattr(Outbox, "release", noted)
+    return counted, who
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_order_of_trainings_and_predictions_of_one_run_directory_spends_more(
+    tmp_path: Path, truth: tuple[Truth, list[InOneProcess]], seed: int
+) -> None:
+    counted, who = truth
+    who.append(InOneProcess(tmp_path / "run", seed, counted))
+    for _ in range(25):
+        who[0].act()
+    assert max(counted.times.values()) == 7
+    again = load(tmp_path / "run", frames=frames())
+    counted.check_exact(again.accounts["lab"])
+
+
+def test_who_only_looks_is_told_what_all_runs_spent(tmp_path: Path) -> None:
+    lab = OneDriver(tmp_path)
+    member = lab.begin("one", None)
+    member.owner.answer(member.algorithm.Embed("train[0:30]"))
+    nobody = Account("lab", member.batches, member.holdings.ids.tolist())
+    assert spent_before("lab", lab.runs, nobody, "exact") == pytest.approx(true_epsilon(1), abs=1e-6)
