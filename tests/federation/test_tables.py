@@ -163,7 +163,7 @@ def test_a_row_has_no_second_budget_under_another_spelling(tmp_path: Path) -> No
         path = tmp_path / name / AGREED
         path.write_text(path.read_text() + '\n[alignment]\nids = "normalised"\n')
     every = small_sites.sites(tmp_path)
-    with pytest.raises(ConfigError, match="counts what its rows paid by exact ids"):
+    with pytest.raises(ConfigError, match="counts what rows paid by exact ids"):
         every["lab"].prepare(tmp_path / "lab" / "runs" / "new", 1, None)
     with pytest.raises(ConfigError, match=r"\[alignment\] ids is 'normalised' now and was 'exact'"):
         every["clinic"].own.local.check_continues(RunDirectory(tmp_path / "clinic" / "runs" / "run").settings())

@@ -139,8 +139,8 @@ def every_id(tables: Mapping[str, Table], join: Callable[..., NDArray[Any]]) -> 
 
 
 def _as_compared(settings: Settings, ids: Sequence[str]) -> Sequence[str]:
-    """Where ids are normalised, several of these may name one row, which is loaded once."""
-    if settings.alignment.ids == "exact" or isinstance(ids, str):
+    """Several of these may name one row, which is loaded once."""
+    if isinstance(ids, str):
         return ids
     return list(dict.fromkeys(comparable(map(str, ids), settings.alignment)))
 
