@@ -42,6 +42,7 @@ def test_a_party_checks_its_own_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     told = " ".join(capsys.readouterr().out.split())
     assert "lab: 80 rows, 2 numbers a row after preparation" in told
     assert "only 'clinic' may ask it" in told
+    assert 'It has models = "seeded": everybody who knows the agreed seed knows its initial weights' in told
     assert "gaussian, clip 1," in told
     assert "Budget: epsilon 100 at delta 1e-05 for every row, replace-one, over all runs." in told
     assert "Nothing of it is spent" in told
@@ -58,6 +59,9 @@ def test_a_party_checks_its_own_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "residual" in told
     assert "No budget" in told
     own = tmp_path / "lab" / OWN
+    own.write_text(own.read_text().replace('models = "seeded"\n', ""))
+    deploy.party(deploy.Action.check, own)
+    assert "come from the operating system: nobody else knows its model" in " ".join(capsys.readouterr().out.split())
     text = own.read_text()
     own.write_text(text[: text.index("[budget]")].replace("sigma = 2.0", 'sigma = "auto"'))
     with pytest.raises(ConfigError, match=r"Add \[budget\] epsilon = 8\.0"):

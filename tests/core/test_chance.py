@@ -11,7 +11,7 @@ import torch
 from scipy.stats import kstest
 from torch import Generator
 
-from colonnade.core.chance import Secret, Source, normal, uniform
+from colonnade.core.chance import Secret, Source, normal, secret_generator, uniform
 
 SOURCES: list[Source] = [Secret(), Generator().manual_seed(3)]
 each_source = pytest.mark.parametrize("source", SOURCES, ids=["secret", "seeded"])
@@ -71,3 +71,26 @@ def _untempered(y: int) -> int:
     for _ in range(3):
         z = x ^ (z >> 11)
     return z & 0xFFFFFFFF
+
+
+def test_a_secret_generator_begins_with_what_the_system_gives_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were only its seed secret, torch would take 32 bits of that, and 2^32 models can be tried."""
+    short, long = (Generator().manual_seed(seed) for seed in (7, 7 + 2**32))
+    assert torch.equal(torch.rand(5, generator=short), torch.rand(5, generator=long)), "torch has not changed"
+    words = np.random.default_rng(1).integers(0, 2**32, 624, dtype=np.uint32)
+    given = {8: b"\x01" * 8, 4 * 624: words.tobytes()}
+    monkeypatch.setattr(os, "urandom", given.__getitem__)
+    twister = np.random.MT19937()
+    twister.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": 624}}
+    expected = (twister.random_raw(2000) & (2**24 - 1)) * 2.0**-24
+    assert torch.rand(2000, generator=secret_generator()).tolist() == expected.tolist()
+
+
+def test_no_two_secret_generators_draw_the_same() -> None:
+    one, other = secret_generator(), secret_generator()
+    assert one.initial_seed() != other.initial_seed()
+    assert not torch.equal(torch.rand(8, generator=one), torch.rand(8, generator=other))
+    again = Generator()
+    again.set_state(one.get_state())
+    assert torch.equal(torch.randn(700, generator=one), torch.randn(700, generator=again)), "and it can be saved"
+    assert again.initial_seed() == one.initial_seed()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -130,6 +131,17 @@ def entries(run: Path) -> list[dict[str, Any]]:
 
 def settings_of(**tables: Any) -> Settings:
     return Settings.from_mapping(tables)
+
+
+def with_models(settings: Settings, models: str | None) -> Settings:
+    """With "seeded" models, sites train what one process would, to the bit; None leaves them to each owner's file."""
+    if models is None:
+        return settings
+    parties, owners = (
+        {name: dataclasses.replace(one, models=models) for name, one in held.items()}
+        for held in (settings.parties, settings.label_owners)
+    )
+    return dataclasses.replace(settings, parties=parties, label_owners=owners)
 
 
 class Spent:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.federation.small import tensors
+from tests.federation.small import tensors, with_models
 from tests.federation.small_multi import COLUMNS, LABELS, QUICK, Frames, quick, write
 
 from colonnade.core import checkpoint
@@ -29,11 +29,14 @@ def private(**changes: Any) -> dict[str, Any]:
     return {**given, "data": {**PRIVATE, **data}, "federation": engine}
 
 
-def folders(base: Path, settings: Mapping[str, Any] = QUICK, given: Frames | None = None) -> tuple[Path, Settings]:
-    """The file for one machine, and a folder per organisation made of it."""
+def folders(
+    base: Path, settings: Mapping[str, Any] = QUICK, given: Frames | None = None, *, models: str | None = "seeded"
+) -> tuple[Path, Settings]:
+    """The file for one machine, and a folder per organisation made of it; they begin with the weights of one process,
+    unless `models` says otherwise."""
     base.mkdir(parents=True, exist_ok=True)
     file = write(base / "all", settings, given)
-    checked = Settings.from_toml(file)
+    checked = with_models(Settings.from_toml(file), models)
     for name in sites_of(checked):
         (base / name).mkdir()
         write_agreed(base / name, checked)
@@ -52,6 +55,7 @@ def public_folders(base: Path) -> tuple[MultiFederation, tuple[str, ...]]:
     }
     whole = MultiFederation.from_settings(Settings.from_mapping(tables))
     named = Settings.from_mapping({**tables, "data_owners": [{"name": name} for name in whole.owners]})
+    named = with_models(named, "seeded")
     names = (*LABELS, *whole.owners, SERVER)
     for name in names:
         (base / name).mkdir()

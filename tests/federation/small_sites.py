@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.federation.small import QUICK, Frames, write
+from tests.federation.small import QUICK, Frames, with_models, write
 
 from colonnade.federation import Settings
 from colonnade.federation.party_file import OWN, read_own, write_agreed, write_own
@@ -14,10 +14,13 @@ from colonnade.federation.site import Site
 from colonnade.transport.flare import Line
 
 
-def folders(base: Path, given: Frames | None = None, settings: Mapping[str, Any] = QUICK) -> tuple[Path, Settings]:
-    """The file for one machine, and a folder per party made of it."""
+def folders(
+    base: Path, given: Frames | None = None, settings: Mapping[str, Any] = QUICK, *, models: str | None = "seeded"
+) -> tuple[Path, Settings]:
+    """The file for one machine, and a folder per party made of it; they begin with the weights of one process, unless
+    `models` says otherwise."""
     file = write(base / "all", given, settings)
-    checked = Settings.from_toml(file)
+    checked = with_models(Settings.from_toml(file), models)
     for name in checked.parties:
         (base / name).mkdir()
         write_agreed(base / name, checked)

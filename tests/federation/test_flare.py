@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.federation.small import checkpoint_of, quick, write
+from tests.federation.small import checkpoint_of, quick, with_models, write
 from tests.federation.small_sites import lines_of
 
 from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, NoAnswer, PartyError
@@ -162,7 +162,7 @@ def test_without_flare_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_federation_in_the_simulator_is_the_federation_in_one_process(tmp_path: Path) -> None:
     pytest.importorskip("nvflare", reason=WITHOUT)
     file = write(tmp_path / "all", settings=quick(federation={"device": "cpu", "cohort": "off"}))
-    settings, seen = Settings.from_toml(file), list[dict[str, Any]]()
+    settings, seen = with_models(Settings.from_toml(file), "seeded"), list[dict[str, Any]]()
     here = Federation.from_toml(file).fit(tmp_path / "here").summary
     summary = engine.simulate(settings, tmp_path / "work", tmp_path / "run", watch=seen.append)
     for key in ("metrics", "bytes", "parties", "rows", "rounds", "privacy"):

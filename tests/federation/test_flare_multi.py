@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.federation.small import checkpoint_of
+from tests.federation.small import checkpoint_of, with_models
 from tests.federation.small_multi import write
 from tests.federation.small_multi_sites import EVERY, folders, lines_of, private, sites
 
@@ -73,6 +73,7 @@ def test_in_the_simulator_it_is_the_federation_of_one_process(tmp_path: Path) ->
     pytest.importorskip("nvflare", reason=WITHOUT)
     pytest.importorskip("coincurve", reason='private alignment needs pip install "colonnade[crypto]"')
     whole = Settings.from_toml(write(tmp_path / "all", private(train={"epochs": 2, "batch_size": 64})))
+    whole = with_models(whole, "seeded")
     settings, seen = replace(whole, parties={"lab": whole.parties["lab"]}), list[dict[str, Any]]()
     here = MultiFederation.from_settings(settings).fit(tmp_path / "here").summary
     summary = engine.simulate(settings, tmp_path / "work", tmp_path / "run", watch=seen.append)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.federation.small import checkpoint_of, quick, write
+from tests.federation.small import checkpoint_of, quick, with_models, write
 
 from colonnade.errors import ConfigError, PartyError
 from colonnade.federation import Federation, Settings
@@ -43,7 +43,7 @@ def test_processes_with_certificates_train_what_one_process_would_though_one_is_
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'src'}")  # the relay's own class is here
     changes = {"device": "cpu", "cohort": "off", "deadline": 20, "retries": 0}
     file = write(tmp_path / "all", settings=quick(train={"epochs": 40, "early_stop": False}, federation=changes))
-    settings, work, seen = Settings.from_toml(file), tmp_path / "work", list[dict[str, Any]]()
+    settings, work, seen = with_models(Settings.from_toml(file), "seeded"), tmp_path / "work", list[dict[str, Any]]()
     here = Federation.from_toml(file).fit(tmp_path / "here").summary
     work.mkdir()
     lab, killed = work / "kits" / "parties" / "lab", list[int]()

@@ -15,6 +15,7 @@ from colonnade.federation.party_file import (
     AGREED,
     OWN,
     agreed_tables,
+    at_sites,
     driver_of,
     fingerprint,
     read_own,
@@ -154,3 +155,26 @@ def test_only_who_drives_may_listen_and_only_its_own_file_says_so(tmp_path: Path
     (tmp_path / "clinic" / OWN).write_text(text)
     with pytest.raises(ConfigError, match=r"agreed among all, and has \[serve\]"):
         read_own(tmp_path / "clinic" / OWN)
+
+
+def test_models_are_secret_unless_the_owners_own_file_says_otherwise(tmp_path: Path) -> None:
+    _, settings = folders(tmp_path, models=None)
+    assert settings.models_of("lab") == "seeded", "in one process"
+    file = tmp_path / "lab" / OWN
+    assert read_own(file).settings.models_of("lab") == "secret"
+    before = read_own(file).agreed
+    file.write_text(f'models = "seeded"\n{file.read_text()}')
+    assert read_own(file).settings.models_of("lab") == "seeded"
+    assert read_own(file).agreed == before, "it is nobody else's business"
+    file.write_text(file.read_text().replace('"seeded"', '"public"'))
+    with pytest.raises(ConfigError, match=r'party.toml: models must be one of "secret", "seeded"; found \'public\''):
+        read_own(file)
+    agreed = tmp_path / "clinic" / AGREED
+    agreed.write_text(agreed.read_text().replace("[parties.lab]", '[parties.lab]\nmodels = "seeded"'))
+    with pytest.raises(ConfigError, match="is agreed among all, and has 'models' of 'lab'"):
+        read_own(tmp_path / "clinic" / OWN)
+
+
+def test_a_simulation_of_sites_is_as_sites_are(tmp_path: Path) -> None:
+    _, settings = folders(tmp_path, settings=quick(parties={"clinic": {"models": "seeded"}}), models=None)
+    assert [at_sites(settings).models_of(name) for name in ("clinic", "lab")] == ["seeded", "secret"]

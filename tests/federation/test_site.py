@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,31 @@ def test_a_run_is_resumed_bit_equal(tmp_path: Path) -> None:
     one, other = saved(tmp_path, "whole"), saved(tmp_path, "parts")
     assert one.keys() == other.keys()
     assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_a_run_with_secret_models_is_resumed_bit_equal_from_its_own_checkpoint(tmp_path: Path) -> None:
+    """Dropout, too, goes on where it stood; and no two runs begin with the same weights."""
+    model = {"name": "mlp", "hidden": [6], "width": 4, "dropout": 0.3}
+    given = splitnn(model=model, train={"epochs": 1, "early_stop": False}, **ALONE)
+    folders(tmp_path, settings=given, models=None)
+    begun = {}
+    for run in ("one", "other"):
+        every = sites(tmp_path)
+        every["clinic"].drive(lines_of("clinic", every), run)
+        begun[run] = saved(tmp_path, run)
+        assert json.loads((tmp_path / "lab" / "runs" / run / "summary.json").read_text())["models"] == {"lab": "secret"}
+    weights = [place for place in begun["one"] if place.endswith("weight")]
+    assert {place.split("/")[1] for place in weights} == {"features", "labels"}
+    assert not any(torch.equal(begun["one"][place], begun["other"][place]) for place in weights)
+    for name in ("clinic", "lab"):
+        path = tmp_path / name / "federation.toml"
+        path.write_text(path.read_text().replace("epochs = 1", "epochs = 3"))
+        shutil.copytree(tmp_path / name / "runs" / "one", tmp_path / name / "runs" / "twin")
+    for run in ("one", "twin"):
+        every = sites(tmp_path)
+        every["clinic"].drive(lines_of("clinic", every), run, resume=True)
+    one, twin = saved(tmp_path, "one"), saved(tmp_path, "twin")
+    assert all(torch.equal(one[key], twin[key]) for key in one)
 
 
 def test_two_different_runs_are_not_taken_for_one(tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from colonnade.models.initialise import initialised
 
 
-def made(seed: int) -> Tensor:
+def made(seed: int | Generator) -> Tensor:
     with initialised(seed):
         return nn.Linear(3, 2).weight.detach()
 
@@ -21,6 +21,14 @@ def test_the_seed_alone_decides() -> None:
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_generator_in_the_place_of_the_seed_gives_weights_from_where_it_stands() -> None:
+    generator = Generator().manual_seed(1)
+    assert torch.equal(made(generator), made(1))
+    assert torch.equal(made(generator), made(1)), "and it still stands there"
+    torch.rand(1, generator=generator)
+    assert not torch.equal(made(generator), made(1))
 
 
 def test_threads_that_make_models_at_once_do_not_disturb_each_other() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.federation.small import quick, write
+from tests.federation.small import quick, with_models, write
 from tests.federation.small_sites import lines_of, sites
 
 from colonnade.federation import Federation, Settings
@@ -20,7 +20,7 @@ from colonnade.serving.source import Source
 def test_a_site_answers_while_its_job_runs(tmp_path: Path) -> None:
     pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
     file = write(tmp_path / "all", settings=quick(federation={"device": "cpu", "cohort": "off"}))
-    settings, seen = Settings.from_toml(file), list[dict[str, Any]]()
+    settings, seen = with_models(Settings.from_toml(file), "seeded"), list[dict[str, Any]]()
     Federation.from_toml(file).fit(tmp_path / "here")
     here, places = Source(tmp_path / "here"), tmp_path / "work" / "sites"
     engine.write_sites(places, settings)

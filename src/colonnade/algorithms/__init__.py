@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from colonnade.algorithms import (
     compressed_vfl,
@@ -99,7 +99,7 @@ def check_missing(name: str, config: Any, on_missing: str) -> None:
         )
 
 
-def complete(algorithm: ModuleType, model: nn.Module, row: Tensor, outputs: int, *, seed: int) -> nn.Module:
+def complete(algorithm: ModuleType, model: nn.Module, row: Tensor, outputs: int, *, seed: int | Generator) -> nn.Module:
     """A party's model as the algorithm needs it: as it is, or with a head for so many outputs; `row` is one input."""
     if not hasattr(algorithm, "local_model"):
         return model

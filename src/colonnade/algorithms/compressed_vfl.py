@@ -161,7 +161,7 @@ class LabelOwner(roles.LabelOwner):
 
     def meet(self, cards: Mapping[str, roles.Card]) -> None:
         super().meet(cards)
-        seed = seed_for(self.generator.initial_seed(), "head")
+        seed = self.seat.start(seed_for(self.generator.initial_seed(), "head"))
         self.model = head(sum(self.widths.values()), self.loss.outputs, self.config.head_hidden, seed).to(self.device)
         self.optimizer = make_optimizer(self.model.parameters(), self.config)
 

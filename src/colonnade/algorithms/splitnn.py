@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from colonnade.core import Batches, Done, Message, Peers, Released, Request, Rows, Seat, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
@@ -108,7 +108,7 @@ class LabelOwner(roles.LabelOwner):
 
     def meet(self, cards: Mapping[str, roles.Card]) -> None:
         super().meet(cards)
-        seed = seed_for(self.generator.initial_seed(), "head")
+        seed = self.seat.start(seed_for(self.generator.initial_seed(), "head"))
         self.model = head(sum(self.widths.values()), self.loss.outputs, self.config.head_hidden, seed).to(self.device)
         self.optimizer = make_optimizer(self.model.parameters(), self.config)
 
@@ -155,7 +155,7 @@ def predict(driver: Combining, peers: Peers, rows: Rows) -> Tensor:
         return driver.outputs({k: r.values.tensor for k, r in replies.items()})
 
 
-def head(inputs: int, outputs: int, hidden: int, seed: int) -> nn.Module:
+def head(inputs: int, outputs: int, hidden: int, seed: int | Generator) -> nn.Module:
     """g: linear on the concatenation, or with one hidden layer."""
     with initialised(seed):
         if not hidden:

@@ -117,7 +117,7 @@ class LabelOwner(splitnn.LabelOwner):
         if len(set(self.widths.values())) > 1:
             widths = ", ".join(f"'{party}' {width}" for party, width in self.widths.items())
             raise ConfigError(f"VAFL averages embeddings, so all must have the same width; found {widths}.")
-        with initialised(seed_for(self.generator.initial_seed(), "head")):
+        with initialised(self.seat.start(seed_for(self.generator.initial_seed(), "head"))):
             width = next(iter(self.widths.values()))
             self.model = Average(len(self.widths), width, self.loss.outputs).to(self.device)
         rate, decay = self.config.learning_rate, self.config.weight_decay

@@ -104,11 +104,23 @@ def party(
             _check_one_of_several(own)
         else:
             _check_one(own)
+    if own.section:
+        console.print(_models(own))
     if fingerprint:
         console.print(f"The certificate in its startup kit is of '{name}', too. Tell the others its fingerprint:")
         console.print(fingerprint, highlight=False, soft_wrap=True)
         whose = "those in [peers], and no others" if own.peers else "any that the root of its kit issued in their names"
         console.print(f"Certificates it takes from the others: {whose}.", markup=False)
+
+
+def _models(own: Own) -> str:
+    """Who can know the model that this organisation begins with."""
+    if own.settings.models_of(own.name) == "secret":
+        return "Its initial weights come from the operating system: nobody else knows its model."
+    return (
+        'It has models = "seeded": everybody who knows the agreed seed knows its initial weights, and can rebuild '
+        "columns from what it sends. Remove that for real data."
+    )
 
 
 def _check_one(own: Own) -> None:

@@ -1,10 +1,13 @@
-"""Random numbers for noise: from the operating system, which nobody else can know or work out.
+"""Random numbers that nobody else can know or work out: for noise, and where a party's own generator begins.
 
 A federation's seed is agreed, so noise drawn from it could be drawn again and subtracted. And what torch's generator
 draws can be worked out from what it drew before: the Mersenne twister is linear, and the leading bits of noise that is
 larger than what it hides can be read off. So noise that protects comes from the system's cryptographic source, number
 by number; there is no state that could be guessed, saved, or copied by a fork. A torch generator in its place repeats
 a run, for tests and for `noise = "seeded"`, and protects nobody.
+
+Initial weights and dropout need a torch generator, since torch draws them. `secret_generator` gives one that begins
+where nobody can know.
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ import torch
 from torch import Generator, Tensor
 
 BITS = 52  # and a half: what a float64 holds exactly, between 0 and 1 and neither of them
+WORDS = slice(
+    3, 3 + 624
+)  # of a generator's state, in 64 bits each: its seed, two counters, then the twister's 624 words
 
 
 class Secret:
@@ -29,6 +35,17 @@ class Secret:
 
 
 Source = Generator | Secret
+
+
+def secret_generator() -> Generator:
+    """A generator whose whole state comes from the operating system. `manual_seed` would not do: torch takes 32 bits of
+    a seed, and whoever sees what a model makes of rows can try them all."""
+    generator = Generator().manual_seed(int.from_bytes(os.urandom(8), "little") >> 1)
+    state = generator.get_state()
+    words = state.numpy().view(np.uint64)
+    words[WORDS] = np.frombuffer(os.urandom(4 * 624), dtype=np.uint32)
+    generator.set_state(state)
+    return generator
 
 
 def uniform(shape: Sequence[int], source: Source) -> Tensor:

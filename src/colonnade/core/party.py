@@ -15,6 +15,7 @@ from torch import Generator
 
 from colonnade.core.batches import Agreed, Batches
 from colonnade.core.calls import Calls
+from colonnade.core.chance import secret_generator
 from colonnade.core.ledger import Ledger
 from colonnade.core.message import Message, Request, batch_of
 from colonnade.core.release import Outbox, Rule
@@ -49,6 +50,7 @@ class Seat:
     generator: Generator
     ledger: Ledger
     device: torch.device
+    secret: bool = False  # whether nobody who knows the agreed seed knows its random numbers
 
     @classmethod
     def at(
@@ -57,12 +59,20 @@ class Seat:
         batches: Batches | Agreed,
         *,
         seed: int = 0,
+        secret: bool = False,
         rules: Mapping[str, Rule] | None = None,
         device: torch.device | str = "cpu",
     ) -> Seat:
-        """A seat with an empty ledger and the owner's rules; its random numbers depend on the seed and the name."""
-        generator = Generator().manual_seed(seed_for(seed, name))
-        return cls(name, Outbox(name, generator, rules), batches, generator, Ledger(name), torch.device(device))
+        """A seat with an empty ledger and the owner's rules. Its random numbers depend on the seed and the name, which
+        others know; where it is `secret`, they come from the operating system."""
+        generator = secret_generator() if secret else Generator().manual_seed(seed_for(seed, name))
+        outbox = Outbox(name, generator, rules)
+        return cls(name, outbox, batches, generator, Ledger(name), torch.device(device), secret)
+
+    def start(self, seed: int) -> Generator:
+        """Where the weights of a new model come from: this seed, or where they are secret, the operating system. They
+        have a generator of their own, so that what the party's other one draws later says nothing about them."""
+        return secret_generator() if self.secret else Generator().manual_seed(seed)
 
     def state(self) -> State:
         """For a checkpoint: where the random numbers, the receipts, the ledger and the budget stand.

@@ -15,6 +15,7 @@ from colonnade.errors import BudgetExhausted
 from colonnade.evaluate.metrics import HEADLINE, majority
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.holdings import Holdings
+from colonnade.federation.local_model import models_told
 from colonnade.federation.rounds import RoundDone
 from colonnade.federation.run_directory import RunDirectory
 from colonnade.federation.shares import Shares
@@ -173,6 +174,7 @@ def summarise(
         "seed": settings.engine.seed,
         "device": str(federation.device),
         "parties": {name: holdings.roles(name) for name in holdings.names},
+        "models": models_told(settings, federation.seats),
         "rows": {split: len(rows) for split, rows in splits.items()},
         "epochs": len(outcome.history),
         "rounds": federation.batches.done,

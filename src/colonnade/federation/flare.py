@@ -25,6 +25,7 @@ from colonnade.federation.party_file import (
     STARTUP,
     asked_with,
     asker_of,
+    at_sites,
     driver_of,
     read_own,
     sites_of,
@@ -142,6 +143,7 @@ def simulate(
 ) -> dict[str, Any]:
     """Train in FLARE's simulator: every site a process of this machine. Gives the driver's summary."""
     require()
+    settings = at_sites(settings)
     driver, names = driver_of(settings), sites_of(settings)
     sites, run = work / "sites", out.name
     write_sites(sites, settings)
@@ -326,8 +328,8 @@ def gather(settings: Settings, folders: Mapping[str, Path], driver: str, out: Pa
             shutil.copytree(folder / "parties" / name, out / "parties" / name, dirs_exist_ok=True)
         if (folder.parent / JOURNAL).exists():  # a site has it beside its runs
             shutil.copyfile(folder.parent / JOURNAL, out / "parties" / name / JOURNAL)
-    for key in ("parties", "bytes"):
-        summary[key] = {name: parts[name][key][name] for name in folders}
+    for key in ("parties", "bytes", "models"):
+        summary[key] = {name: parts[name][key][name] for name in folders if name in parts[name][key]}
     summary["privacy"] = [one for name in folders for one in parts[name]["privacy"]]
     if settings.label_owners:  # of all rows together, data owners know
         rows = RunDirectory(folders[next(iter(settings.parties))]).mark()["rows"]

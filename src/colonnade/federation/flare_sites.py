@@ -34,7 +34,7 @@ from colonnade.federation.flare import (
     told,
     write_job,
 )
-from colonnade.federation.party_file import asked_with, asker_of, driver_of, sites_of, write_agreed
+from colonnade.federation.party_file import asked_with, asker_of, at_sites, driver_of, sites_of, write_agreed
 from colonnade.federation.provision import provision
 from colonnade.federation.run_directory import METRICS
 from colonnade.federation.settings import Settings
@@ -61,6 +61,7 @@ def on_this_machine(
     """A rehearsal of a deployment: kits, certificates, encrypted calls, a process per organisation and one for the
     relay, all on this machine. Gives the driver's summary."""
     require()
+    settings = at_sites(settings)
     driver, kits, run = driver_of(settings), work / "kits", out.name
     if not (resume and kits.exists()):
         port, admin_port = _free_ports()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from types import ModuleType
 
 import torch
 from torch import Generator, Tensor, nn
 
 from colonnade import models
-from colonnade.algorithms import complete
+from colonnade.algorithms import complete, find, passes
 from colonnade.core import Seat
 from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError
+from colonnade.federation.owners import SERVER
 from colonnade.federation.settings import PartySettings, Settings
 
 ROWS = 4
@@ -22,9 +24,9 @@ def local_model(settings: Settings, seat: Seat, features: Tensor, algorithm: Mod
     """With the head that the algorithm may want, for so many `outputs`."""
     name, seed = seat.name, settings.engine.seed
     spec = settings.parties.get(name, PartySettings()).model or settings.model or "mlp"
-    seeds, allow = seed_for(seed, name, "model"), settings.allow_models
-    model = models.build(spec, tuple(features.shape[1:]), seed=seeds, owner=name, allow=allow)
-    model = complete(algorithm, model, features[:1], outputs, seed=seed_for(seed, name, "head"))
+    start, allow = seat.start(seed_for(seed, name, "model")), settings.allow_models
+    model = models.build(spec, tuple(features.shape[1:]), seed=start, owner=name, allow=allow)
+    model = complete(algorithm, model, features[:1], outputs, seed=seat.start(seed_for(seed, name, "head")))
     model = models.seeded(model, seat.generator, owner=name)
     if seat.outbox.meter is not None and mixes_rows(model, features, seat.generator):
         raise ConfigError(
@@ -33,6 +35,13 @@ def local_model(settings: Settings, seat: Seat, features: Tensor, algorithm: Mod
             "or LayerNorm, or remove the noise."
         )
     return model
+
+
+def models_told(settings: Settings, names: Iterable[str]) -> dict[str, str]:
+    """For a summary: of each of these organisations that has a model to train, where its initial weights came from."""
+    if not passes(find(settings.algorithm), 1):
+        return {}
+    return {name: settings.models_of(name) for name in names if name != SERVER}
 
 
 def mixes_rows(model: nn.Module, features: Tensor, generator: Generator) -> bool:

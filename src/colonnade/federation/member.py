@@ -19,7 +19,7 @@ from colonnade.errors import ConfigError, DataError
 from colonnade.federation.federation import Federation
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.holdings import Holding, Holdings, _divide, _named, from_dataset, from_tables
-from colonnade.federation.local_model import local_model
+from colonnade.federation.local_model import local_model, models_told
 from colonnade.federation.party_file import Own
 from colonnade.federation.purse import Purse
 from colonnade.federation.run_directory import RunDirectory
@@ -107,6 +107,7 @@ class Member:
                 "party": self.name,
                 "algorithm": self.settings.algorithm,
                 "parties": {self.name: ["features"]},
+                "models": models_told(self.settings, self.seats),
                 "rows": {split: len(rows) for split, rows in self.batches.splits.items()},
                 "rounds": self.batches.done,
                 "stopped": outcome,

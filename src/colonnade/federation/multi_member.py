@@ -12,6 +12,7 @@ from colonnade.core import Agreed, Batches, DpEvent
 from colonnade.core.party import State
 from colonnade.federation.federation import measured
 from colonnade.federation.guarantees import guarantees
+from colonnade.federation.local_model import models_told
 from colonnade.federation.multi import Model, MultiFederation
 from colonnade.federation.multi_roles import batches_for, data_owner, epochs_of, label_owner
 from colonnade.federation.party_file import Own
@@ -100,6 +101,7 @@ class MultiMember:
                 "party": self.name,
                 "algorithm": self.settings.algorithm,
                 "parties": {self.name: [self.role]},
+                "models": models_told(self.settings, self.seats),
                 "rows": {split: len(rows) for split, rows in self.batches.splits.items()},
                 "rounds": self.batches.done,
                 "stopped": outcome,

@@ -50,9 +50,10 @@ def label_owner(
     """Labels, and how they were drawn where its owner's rule says so."""
     name = seat.name
     given, event = draw_labels(labels, seat, batches.splits.get("train"))
-    spec, seed = settings.label_model or "mlp", seed_for(settings.engine.seed, name, "head")
+    spec = settings.label_model or "mlp"
+    start = seat.start(seed_for(settings.engine.seed, name, "head"))
 
     def build(shape: tuple[int, ...]) -> torch.nn.Module:
-        return models.build_head(spec, shape, loss.outputs, seed=seed, owner=name, allow=settings.allow_models)
+        return models.build_head(spec, shape, loss.outputs, seed=start, owner=name, allow=settings.allow_models)
 
     return find(settings.algorithm).LabelOwner(seat, given, loss, settings.config, batches, build), event

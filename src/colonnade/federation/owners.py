@@ -21,6 +21,10 @@ LISTS = ("label_owners", "data_owners")
 SERVER = "aggregation_server"
 """The party that adds the label owners' weights up; it holds no data, so it has no table of its own in a file."""
 
+MODELS_FROM, SECRET_OR_SEEDED = ("secret", "seeded", None), 'one of "secret", "seeded"'
+"""Where an organisation's initial weights come from; None: from the agreed seed in one process, and at a site from the
+operating system."""
+
 
 @dataclass(frozen=True)
 class LabelOwnerSettings:
@@ -32,6 +36,7 @@ class LabelOwnerSettings:
     rows: int | None = None  # of a named data set: how many training rows it is dealt; without, an even share
     classes: tuple[Any, ...] | None = None  # and of which classes; without, of all
     outbox: Mapping[str, Any] = field(default_factory=dict)
+    models: str | None = None  # "secret" or "seeded", as of a party
 
 
 def place_of(section: str, name: str, part: str = "") -> str:
@@ -76,6 +81,7 @@ def label_owner(name: str, given: Mapping[str, Any]) -> LabelOwnerSettings:
         ("rows", "a whole number, 1 or more", rows),
         ("classes", "a list of classes", owner.classes is None or (isinstance(owner.classes, tuple) and owner.classes)),
         ("outbox", "a table of rules", isinstance(owner.outbox, Mapping)),
+        ("models", SECRET_OR_SEEDED, owner.models in MODELS_FROM),
     ):
         if not fits:
             raise ConfigError(f"{where}: {key} must be {rule}; found {given[key]!r}.")

@@ -7,6 +7,7 @@
         federation = "federation.toml"      # this organisation's copy of the agreed file
         table = "lab.csv"                   # paths are relative to this file
         columns = ["iron", "zinc"]          # scale, model, as under [parties.lab] of a file for one machine
+        models = "secret"                   # as by default: nobody else knows its initial weights
         runs = "runs"                       # where its folder of each run goes
 
         allow_models = ["my_nets:Tower"]    # code that the agreed file may name as a model; none unless listed
@@ -143,7 +144,7 @@ def read_own(path: Path) -> Own:
             knows = ["name", "federation", "runs", "allow_models", *known, "serve", "peers", "tracking"]
             raise ConfigError(f"{path} has no setting {key!r}{did_you_mean(key, knows)}. It knows: {', '.join(knows)}.")
     if section:
-        every = {**held[section], name: {**mine, **tables}}
+        every = {**held[section], name: {"models": "secret", **mine, **tables}}
         agreed[section] = every if section == "parties" else [{"name": n} | one for n, one in every.items()]
     with in_own_words(name, section):
         settings = Settings.from_mapping({**agreed, "tracking": tracking}, where=str(path), allow_models=allow)
@@ -185,6 +186,16 @@ def runs_of(path: Path) -> Path:
     except ConfigError:
         found = usual
     return (path.parent / (found if isinstance(found, str) else usual)).resolve()
+
+
+def at_sites(settings: Settings) -> Settings:
+    """With every organisation's models secret, unless its owner says otherwise: so it is between sites, and in one
+    process not."""
+
+    def secret(owners: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: dataclasses.replace(one, models=one.models or "secret") for name, one in owners.items()}
+
+    return dataclasses.replace(settings, parties=secret(settings.parties), label_owners=secret(settings.label_owners))
 
 
 def sites_of(settings: Settings) -> tuple[str, ...]:

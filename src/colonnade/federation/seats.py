@@ -17,7 +17,7 @@ from colonnade.errors import ConfigError
 from colonnade.federation.holdings import Holdings
 from colonnade.federation.owners import LabelOwnerSettings, place_of
 from colonnade.federation.rules import LABELS, from_columns, rules_from
-from colonnade.federation.settings import EngineSettings, PartySettings, Settings
+from colonnade.federation.settings import PartySettings, Settings
 from colonnade.federation.shares import Shares
 from colonnade.privacy import Account, Budget
 from colonnade.privacy.accounting import dp_accounting
@@ -48,7 +48,7 @@ def make_seat(
         epochs=passes(find(settings.algorithm), settings.train.epochs),
     )
     ids = None if drives else holdings.ids
-    seat = _seat(name, rules, batches, settings.engine, device, ids, budget)
+    seat = _seat(name, rules, batches, settings, device, ids, budget)
     seat.ledger.carry(holdings.aligned.get(name, ()))
     return seat
 
@@ -79,7 +79,7 @@ def make_seats(
             section=section,
         )
         ids = shares.ids if features and not labels else None
-        seats[name] = _seat(name, rules, agreed, settings.engine, device, ids, budget)
+        seats[name] = _seat(name, rules, agreed, settings, device, ids, budget)
         seats[name].ledger.carry(shares.aligned.get(name, ()))
     return seats
 
@@ -88,13 +88,14 @@ def _seat(
     name: str,
     rules: dict[str, Rule],
     batches: Batches | Agreed,
-    engine: EngineSettings,
+    settings: Settings,
     device: torch.device,
     ids: NDArray[np.str_] | None,
     budget: Budget | None,
 ) -> Seat:
     """With an account where rules promise something for the columns of these rows."""
-    seat = Seat.at(name, batches, seed=engine.seed, rules=rules, device=device)
+    secret, engine = settings.models_of(name) == "secret", settings.engine
+    seat = Seat.at(name, batches, seed=engine.seed, secret=secret, rules=rules, device=device)
     if rules and engine.noise == "secret":
         seat.outbox.noise = Secret()
     if ids is not None and any(not isinstance(rule.mechanism, Plain) for rule in rules.values()):

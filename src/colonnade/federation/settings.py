@@ -33,6 +33,8 @@ from colonnade.core.checks import did_you_mean, fraction, from_mapping, one_of, 
 from colonnade.errors import ConfigError
 from colonnade.federation.owners import (
     LISTS,
+    MODELS_FROM,
+    SECRET_OR_SEEDED,
     LabelOwnerSettings,
     by_name,
     check_dealt,
@@ -127,6 +129,7 @@ class PartySettings:
     model: Any = None
     outbox: Mapping[str, Any] = field(default_factory=dict)
     budget: Mapping[str, Any] = field(default_factory=dict)
+    models: str | None = None  # "secret" or "seeded": where its initial weights come from
 
     def limit(self, name: str, section: str = "parties") -> Budget | None:
         """The budget, checked."""
@@ -165,6 +168,12 @@ class Settings:
         """The import paths that these settings name as models."""
         specs = [self.model, self.label_model, *(party.model for party in self.parties.values())]
         return tuple(dict.fromkeys(path for path in map(import_path, specs) if path is not None))
+
+    def models_of(self, name: str) -> str:
+        """Where an organisation's initial weights come from: "secret" is from the operating system; "seeded" from the
+        agreed seed, so that everybody who knows it knows them, as is right for a rehearsal in one process."""
+        owners: list[PartySettings | LabelOwnerSettings | None] = [self.parties.get(name), self.label_owners.get(name)]
+        return "secret" if any(own is not None and own.models == "secret" for own in owners) else "seeded"
 
     @classmethod
     def from_mapping(
@@ -381,6 +390,7 @@ def _party(name: str, given: Any, section: str) -> PartySettings:
         ("model", "a name or a table", isinstance(party.model, str | Mapping | None)),
         ("outbox", "a table of rules", isinstance(party.outbox, Mapping)),
         ("budget", "a table, as in epsilon = 8.0", isinstance(party.budget, Mapping)),
+        ("models", SECRET_OR_SEEDED, party.models in MODELS_FROM),
     ):
         if not fits:
             raise ConfigError(f"{where}: {key} must be {rule}; found {given[key]!r}.")

@@ -16,7 +16,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from torch import nn
+from torch import Generator, nn
 
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ColonnadeError, ConfigError
@@ -49,9 +49,15 @@ HEADS: dict[str, Callable[..., nn.Module]] = {"linear": linear_head, "mlp": mlp_
 
 
 def build(
-    spec: str | Mapping[str, Any], shape: tuple[int, ...], *, seed: int, owner: str, allow: Collection[str] = ()
+    spec: str | Mapping[str, Any],
+    shape: tuple[int, ...],
+    *,
+    seed: int | Generator,
+    owner: str,
+    allow: Collection[str] = (),
 ) -> nn.Module:
-    """Make one party's model for rows of this shape, initialised from its own seed; `allow` lists import paths."""
+    """Make one party's model for rows of this shape, initialised from its own seed or generator; `allow` lists import
+    paths."""
     return _made(MODELS | MAPS, spec, {"shape": shape}, seed, owner, allow)
 
 
@@ -60,7 +66,7 @@ def build_head(
     shape: tuple[int, ...],
     outputs: int,
     *,
-    seed: int,
+    seed: int | Generator,
     owner: str,
     allow: Collection[str] = (),
 ) -> nn.Module:
@@ -78,7 +84,7 @@ def _made(
     known: Mapping[str, Callable[..., nn.Module]],
     spec: str | Mapping[str, Any],
     given: Mapping[str, Any],
-    seed: int,
+    seed: int | Generator,
     owner: str,
     allow: Collection[str],
 ) -> nn.Module:
