@@ -43,6 +43,8 @@ def test_a_run_is_attacked_and_stays_bit_identical(run: Path) -> None:
         ("labels from residuals", "trained model"),
         ("columns by model inversion", "prediction"),
         ("class seen in rebuilt rows", "prediction"),
+        ("columns by the known initial model", "first rounds"),
+        ("columns by regression on known rows", "trained model"),
     ]
     assert said[0] == "repeating the first rounds"
     assert scores(audit_run(run, rows=16)) == scores(found)

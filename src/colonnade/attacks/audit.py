@@ -1,21 +1,25 @@
 """Every attack that applies to a run, scored: what could each party have learned from what it received?
 
-An attack is given one party's transcript and what that party holds anyway, and for inversion the victim's weights,
-which is said. Truth is used afterwards, by the scorer alone.
+An attack is given one party's transcript and what that party holds anyway. Where it is given more, it says so: for
+inversion the victim's weights, for a regression the columns of a few rows. Where initial weights follow from the agreed
+seed, the label owner knows them anyway. Truth is used afterwards, by the scorer alone.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from colonnade.algorithms import passes
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.inversion_audit import EMBEDDINGS, Rebuilt, inversion_findings, joined, rebuild
 from colonnade.attacks.jacobian_audit import jacobian_findings
+from colonnade.attacks.known_model import known_findings
 from colonnade.attacks.label_audit import label_findings
+from colonnade.attacks.learned_model import learned_findings
 from colonnade.attacks.rehearsal import Rehearsal, fingerprint, first_rounds, last_rounds, predictions, reopen
 from colonnade.core import Transcript
 from colonnade.core.checks import did_you_mean
@@ -123,6 +127,7 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
             f"What {', '.join(masked)} sent for each row arrived masked: {federation.holdings.label_owner} can read "
             "their sum alone, so no attack on the columns of one of them applies."
         )
+    found.notes += whose_models(federation, masked)
     findings: list[Finding] = []
     for rehearsal in (first, trained):
         say(f"guessing labels: {rehearsal.moment}")
@@ -136,6 +141,9 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
         found.rebuilt += rebuilt if whole is None else [*rebuilt, whole]
     say("looking at what was rebuilt")
     findings += inversion_findings(federation, found.rebuilt)
+    say("using what is known, and learning what is not")
+    findings += known_findings(federation, first, rows, party)
+    findings += learned_findings(federation, trained, party)
     found.findings = [one.under(found.thresholds) for one in findings]
     if not findings:
         found.notes.append(NONE_APPLIES.format(found.algorithm))
@@ -144,6 +152,26 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
 NONE_APPLIES = "No attack here applies to what {} sends between these parties."
 LABEL_ROWS = 512
 """Label attacks look at this many training rows, or all there are: they cost little and a share needs rows."""
+
+
+def whose_models(federation: Federation, masked: Collection[str]) -> Iterator[str]:
+    """Of those whose releases the label owner could read: whose local models it knows from the agreed seed, and whose
+    not."""
+    by_source: dict[str, list[str]] = {"seeded": [], "secret": []}
+    readable = [name for name in federation.owners if name not in (federation.holdings.label_owner, *masked)]
+    for name in readable if passes(federation.algorithm, 1) else ():
+        by_source[federation.settings.models_of(name)].append(name)
+    if names := ", ".join(by_source["seeded"]):
+        yield (
+            f"This run was a rehearsal: the initial weights of {names} follow from the agreed seed. Whoever knows it "
+            "has the models behind the first training batch, and that batch was attacked with them."
+        )
+    if names := ", ".join(by_source["secret"]):
+        yield (
+            f"The local models of {names} were secret: their initial weights came from the operating system. No attack "
+            "on the first training batch knows them, and those that assume weights (white box) are for whoever stole "
+            "them. What a model that was learned from known rows gives away was measured."
+        )
 
 
 def _masked(federation: Federation, rehearsal: Rehearsal) -> list[str]:

@@ -1,8 +1,8 @@
 """What each party of a finished run receives, made again in memory: nothing is written into the run.
 
 A run keeps no transcript. Training is deterministic, so a fresh federation with the run's settings repeats its first
-rounds (but for secret noise, which is drawn anew); and the loaded one goes on from its last checkpoint for a few
-batches, as if training had not ended.
+rounds (but for secret noise and secret initial weights, which are drawn anew); and the loaded one goes on from its last
+checkpoint for a few batches, as if training had not ended.
 """
 
 from __future__ import annotations

@@ -1,0 +1,145 @@
+"""Columns from embeddings by somebody who has no weights and learns what the victim's model does, from a few rows.
+
+A label owner often knows some columns of some rows: of its own staff, of people who asked for their records, or of rows
+that were in a leak. It regresses these columns on the embeddings that it received of the same rows, and applies what
+was learned to all other rows. This is what a secret local model still gives away. The control is the same regression on
+what the label owner holds anyway, its labels and its own columns; the score is how much of the error that these leave
+is gone with the embeddings, 1 - error with / error without. So columns that the label owner could tell anyway do not
+count.
+
+The regression is linear, with a ridge whose weight is chosen by leaving out one row after the other; somebody with more
+known rows and a better model may do better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from colonnade.attacks.finding import Finding, column_verdict
+from colonnade.attacks.inversion_audit import EMBEDDINGS
+from colonnade.attacks.received import received, stacked
+from colonnade.attacks.rehearsal import Rehearsal
+from colonnade.attacks.scores import r_squared
+from colonnade.federation import Federation
+
+KNOWN_ROWS = (20, 100)
+LEAST = 20
+"""Rows to score on, besides those that the attacker knows."""
+TOLD = 0.99
+"""R² from which on the label owner's own data tell a column, and embeddings can add nothing."""
+RIDGES = [10.0**power for power in range(-4, 5)]
+
+
+def learned_findings(federation: Federation, rehearsal: Rehearsal, party: str | None) -> Iterator[Finding]:
+    """The label owner against every party whose embeddings it received."""
+    attacker = federation.holdings.label_owner
+    if attacker not in rehearsal.transcripts:
+        return
+    for victim, owner in federation.owners.items():
+        if victim == attacker or party not in (None, attacker, victim):
+            continue
+        came = received(rehearsal.transcripts[attacker], rehearsal.batches, EMBEDDINGS, victim)
+        rows, values = stacked(one for one in came if one.values.is_floating_point() and one.values.dim() == 2)
+        kept = _once(rows, federation.settings.engine.seed)
+        rows, values = rows[kept], values[kept]
+        numbers = [number for number in KNOWN_ROWS if len(rows) >= number + LEAST]
+        if not numbers:
+            continue
+        features = owner.features.cpu().flatten(1)
+        held = federation.holdings.parties[victim]
+        spans = held.preprocessor.spans if held.preprocessor else _spans(features, owner.features.dim() > 2)
+        own = _own(federation, rows)
+        with_them, without = (
+            {number: _score(inputs, features[rows], number, spans) for number in numbers}
+            for inputs in (torch.cat([own, values], 1), own)
+        )
+        gains = {number: _gains(with_them[number], without[number]) for number in numbers}
+        most = numbers[-1]
+        details = {
+            "rows": len(rows) - most,
+            "known_rows": most,
+            "r2": with_them[most],
+            "r2_without_embeddings": without[most],
+            "by_known_rows": {str(number): max(found.values(), default=0.0) for number, found in gains.items()},
+        }
+        yield _finding(attacker, victim, rehearsal.moment, gains[most], details)
+
+
+def _gains(with_them: Mapping[str, float], without: Mapping[str, float]) -> dict[str, float]:
+    """By column that own data do not tell: how much of the error that they leave is gone with the embeddings."""
+    left = {name: 1 - max(own, 0.0) for name, own in without.items() if own < TOLD}
+    return {name: 1 - (1 - with_them[name]) / error for name, error in left.items()}
+
+
+def _finding(attacker: str, victim: str, moment: str, gains: Mapping[str, float], details: dict[str, Any]) -> Finding:
+    best = max(gains, key=gains.__getitem__, default="")
+    score = gains.get(best, 0.0)
+    return Finding(
+        attack="columns by regression on known rows",
+        attacker=attacker,
+        victim=victim,
+        moment=moment,
+        assumes=f"knows the victim's columns of {details['known_rows']} rows, and no weights",
+        metric="R² of the best column, over own data",
+        score=score,
+        baseline=0.0,
+        verdict=column_verdict(score, 0.0),
+        limit="inversion_r2",
+        details={**details, "best_column": best},
+    )
+
+
+def _once(rows: Tensor, seed: int) -> Tensor:
+    """The places of the rows, each once, in an order that has nothing to do with anybody's."""
+    places: dict[int, int] = {}
+    for place, row in enumerate(rows.tolist()):
+        places.setdefault(row, place)
+    kept = torch.tensor(list(places.values()), dtype=torch.int64)
+    return kept[torch.randperm(len(kept), generator=torch.Generator().manual_seed(seed))]
+
+
+def _spans(features: Tensor, picture: bool) -> dict[str, slice]:
+    width = features.shape[1]
+    return {"pixels": slice(0, width)} if picture else {f"column {at}": slice(at, at + 1) for at in range(width)}
+
+
+def _own(federation: Federation, rows: Tensor) -> Tensor:
+    """What the label owner holds about these rows without anybody's help."""
+    holdings = federation.holdings
+    held = holdings.parties[holdings.label_owner]
+    assert held.labels is not None
+    labels = held.labels.cpu()[rows]
+    if holdings.encoder.task == "classification":
+        labels = torch.nn.functional.one_hot(labels, len(holdings.encoder.classes)).float()
+    parts = [labels.reshape(len(rows), -1).float()]
+    parts += [] if held.features is None else [held.features.cpu()[rows].flatten(1)]
+    return torch.cat(parts, 1)
+
+
+def _score(inputs: Tensor, columns: Tensor, known: int, spans: Mapping[str, slice]) -> dict[str, float]:
+    """On all rows but the known ones, of which alone the regression has the columns."""
+    guess = regressed(inputs[:known], columns[:known], inputs[known:])
+    return r_squared(columns[known:], guess, columns[:known].mean(0), spans)
+
+
+def regressed(inputs: Tensor, columns: Tensor, others: Tensor) -> Tensor:
+    """The columns of the other rows, by ridge regression on these."""
+    x, y, new = inputs.double(), columns.double(), others.double()
+    centre, spread, mean = x.mean(0), x.std(0), y.mean(0)
+    spread = torch.where(spread > 1e-12, spread, 1.0)
+    x, new, y = (x - centre) / spread, (new - centre) / spread, y - mean
+    left, size, right = torch.linalg.svd(x, full_matrices=False)
+    scale = y.std(0).clamp_min(1e-12)
+    best, weights = float("inf"), torch.zeros(x.shape[1], y.shape[1], dtype=x.dtype)
+    for ridge in RIDGES:
+        shrunk = size.square() / (size.square() + ridge * len(x))
+        own = (left.square() @ shrunk + 1 / len(x)).clamp_max(1 - 1e-9)  # how much a row's guess is its own value
+        wrong = (y - left @ (shrunk[:, None] * (left.T @ y))) / (1 - own)[:, None]
+        if (error := float((wrong / scale).square().sum())) < best:
+            best = error
+            weights = right.T @ ((size / (size.square() + ridge * len(x)))[:, None] * (left.T @ y))
+    return (new @ weights + mean).to(columns.dtype)

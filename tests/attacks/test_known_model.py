@@ -1,0 +1,130 @@
+"""A label owner that merely follows the protocol rebuilds columns where weights are seeded, and not where not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tests.attacks.runs import three, trained
+from tests.federation.small import Frames, splitnn
+from tests.federation.small_sites import folders, lines_of, sites
+from torch import Tensor, nn
+
+from colonnade import models
+from colonnade.attacks import audit_federation
+from colonnade.attacks.known_model import ASSUMES, ATTACK, columns_of, improved
+from colonnade.attacks.received import received
+from colonnade.attacks.scores import r_squared
+from colonnade.core import Batches, Transcript
+from colonnade.core.party import seed_for
+from colonnade.federation import site
+from colonnade.federation.member import own_holdings
+from colonnade.federation.party_file import OWN, read_own
+from colonnade.transport import Recording
+from colonnade.transport.flare import Flare
+
+COLUMNS, ROWS = 12, 120
+
+
+def patients() -> Frames:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(ROWS, COLUMNS))
+    ids = [f"P{number:03d}" for number in range(ROWS)]
+    ill = np.where(x @ random.normal(size=COLUMNS) > 0, "ill", "well")
+    lab = pd.DataFrame({"patient": ids} | {f"c{number}": x[:, number] for number in range(COLUMNS)})
+    age = random.normal(size=ROWS)
+    return {"clinic": pd.DataFrame({"patient": ids, "age": age, "diagnosis": ill}), "lab": lab}
+
+
+def drive(base: Path, monkeypatch: pytest.MonkeyPatch, models: str | None) -> Transcript:
+    """Train between sites; what the clinic received as the protocol has it, written down by the clinic."""
+    heard: list[Recording] = []
+
+    def listening(*lines: Any, **options: Any) -> Recording:
+        heard.append(Recording(Flare(*lines, **options)))
+        return heard[-1]
+
+    monkeypatch.setattr(site, "Flare", listening)
+    folders(base, patients(), WHOLE, models=models)
+    every = sites(base)
+    every["clinic"].drive(lines_of("clinic", every), "run")
+    transcript = Transcript("clinic")
+    for one in heard:
+        for seen in one.of("clinic"):
+            transcript.add(seen.sender, seen.message)
+    return transcript
+
+
+def rebuilt(base: Path, transcript: Transcript) -> tuple[Tensor, Tensor, Tensor]:
+    """The first training batch of the laboratory as the clinic rebuilds it from its own files; its truth and mean."""
+    own = read_own(base / "clinic" / OWN).settings  # nothing of the laboratory's, but how many columns it has
+    train, seed = own.train, own.engine.seed
+    held = own_holdings(read_own(base / "lab" / OWN), None)
+    batches = Batches(held.splits, batch_size=train.batch_size, epochs=train.epochs, seed=seed)
+    first = next(received(transcript, batches, "embedding", "lab"))
+    model = models.build(own.model or "mlp", (COLUMNS,), seed=seed_for(seed, "lab", "model"), owner="lab")
+    features = held.parties["lab"].features
+    assert features is not None
+    return columns_of(first.values, model, COLUMNS), features[first.rows], features[held.splits["train"]].mean(0)
+
+
+DEFAULT = {key: value for key, value in splitnn().items() if key != "model"}
+SPANS = {f"c{number}": slice(number, number + 1) for number in range(COLUMNS)}
+WHOLE = {**DEFAULT, "train": {"epochs": 1, "batch_size": 1024}}
+
+
+def test_with_seeded_models_every_training_row_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = drive(tmp_path, monkeypatch, "seeded")
+    guess, truth, _ = rebuilt(tmp_path, heard)
+    assert len(truth) == 84, "all training rows are in the first batch"
+    assert float((guess - truth).abs().max()) < 1e-4, "in standard deviations"
+
+
+def test_by_default_the_same_attack_is_no_better_than_guessing_the_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = drive(tmp_path, monkeypatch, None)
+    guess, truth, mean = rebuilt(tmp_path, heard)
+    found = r_squared(truth, guess, mean, SPANS)
+    assert sum(found.values()) < 0, "on the whole worse than the mean"
+    assert max(found.values()) < 0.3, "a wrong model may agree with one column by chance"
+
+
+def test_a_guess_is_improved_until_its_embedding_is_the_one_that_came() -> None:
+    generator = torch.Generator().manual_seed(0)
+    model = models.build("mlp", (5,), seed=1, owner="lab")
+    x = torch.randn(20, 5, generator=generator)
+    with torch.no_grad():
+        h = model(x)
+    near = x + 0.1 * torch.randn(20, 5, generator=generator)
+    assert float((improved(near, h, model) - x).abs().max()) < 1e-4 < float((near - x).abs().max())
+    assert all(weight.grad is None for weight in model.parameters())
+    lost = nn.Sequential(nn.Linear(5, 2))  # two numbers do not say five
+    assert torch.equal(improved(near, lost(x), lost), near)
+
+
+def test_the_audit_uses_the_known_model_where_it_is_known_and_says_which() -> None:
+    found = audit_federation(trained(model={"hidden": [32], "width": 24}), rows=32)
+    known = [one for one in found.findings if one.attack == ATTACK]
+    assert [(one.attacker, one.victim, one.moment) for one in known] == [
+        ("registry", "clinic", "first rounds"), ("registry", "lab", "first rounds"),
+    ]  # fmt: skip
+    assert all(one.assumes == ASSUMES and one.details["mean_r2"] > 0.999 for one in known)
+    assert any("a rehearsal: the initial weights of clinic, lab follow from the agreed seed" in n for n in found.notes)
+    registry = [note for note in found.notes if "registry" in note]
+    assert registry == [], "the attacker itself is no victim"
+    secret = audit_federation(trained(given=three(), parties={"lab": {"models": "secret"}}), rows=8)
+    assert [one.victim for one in secret.findings if one.attack == ATTACK] == ["clinic"]
+    assert any("The local models of lab were secret" in note for note in secret.notes)
+
+
+def test_noise_is_left_to_inversion() -> None:
+    noise = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 5.0}}}
+    found = audit_federation(trained(parties={"lab": {"outbox": noise}}, train={"epochs": 1}), rows=16, party="lab")
+    (known,) = [one for one in found.findings if one.attack == ATTACK]
+    assert known.details["release"] == "gaussian noise"
+    assert known.score < 0.5
