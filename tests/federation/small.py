@@ -137,10 +137,8 @@ def with_models(settings: Settings, models: str | None) -> Settings:
     """With "seeded" models, sites train what one process would, to the bit; None leaves them to each owner's file."""
     if models is None:
         return settings
-    parties, owners = (
-        {name: dataclasses.replace(one, models=models) for name, one in held.items()}
-        for held in (settings.parties, settings.label_owners)
-    )
+    parties = {name: dataclasses.replace(one, models=models) for name, one in settings.parties.items()}
+    owners = {name: dataclasses.replace(one, models=models) for name, one in settings.label_owners.items()}
     return dataclasses.replace(settings, parties=parties, label_owners=owners)
 
 

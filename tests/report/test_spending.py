@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from tests.report.made import Page
@@ -50,3 +51,16 @@ def test_who_is_protected(noisy_facts: Facts, plain: Path) -> None:
     ]  # fmt: skip
     assert protected(read(plain).privacy) == []
     assert "once its first checkpoint" in Page(text(spending(Facts(name="x")))).text
+
+
+def test_a_rehearsal_is_said_to_be_one(noisy_facts: Facts) -> None:
+    """In one process weights follow from the seed; where an owner's are secret, that is said, too."""
+    page = Page(text(spending(noisy_facts)))
+    assert "A rehearsal: the initial weights of clinic, lab follow from the agreed seed" in page.text
+    assert noisy_facts.summary is not None
+    mixed = dataclasses.replace(noisy_facts, summary=noisy_facts.summary | {"models": {"a": "seeded", "b": "secret"}})
+    told = Page(text(spending(mixed))).text
+    assert "the initial weights of a follow" in told
+    assert "The initial weights of b came from the operating system" in told
+    old = {key: value for key, value in noisy_facts.summary.items() if key != "models"}
+    assert "initial weights" not in Page(text(spending(dataclasses.replace(noisy_facts, summary=old)))).text

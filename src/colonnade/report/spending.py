@@ -7,7 +7,7 @@ from typing import Any
 
 from colonnade.report.facts import Facts, Plain
 from colonnade.report.html import Content, Html, h, number, table
-from colonnade.report.words import epsilon, sentence
+from colonnade.report.words import epsilon, sentence, whose_models
 
 THROUGH = "also through the local model"
 
@@ -49,6 +49,7 @@ def spending(facts: Facts) -> list[Content]:
         *tables,
         h("ol", listed, class_="caption-note") if listed else None,
         *[h("p", h("b", one["party"], ": "), sentence(note)) for one in facts.privacy for note in one["notes"]],
+        *[h("p", words) for words in whose_models(facts.summary or {})],
     ]
 
 

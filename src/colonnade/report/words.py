@@ -39,6 +39,25 @@ def always_one(summary: Mapping[str, Any]) -> str:
     return f"It says the same class of every row: its accuracy on {split} rows, {right}, is that class's share."
 
 
+def whose_models(summary: Mapping[str, Any]) -> list[str]:
+    """Sentences on whose local models everybody could know from the agreed seed, and whose nobody."""
+    told = summary.get("models") or {}
+    seeded, secret = (", ".join(name for name, one in told.items() if one == how) for how in ("seeded", "secret"))
+    found = []
+    if seeded:
+        found.append(
+            f"A rehearsal: the initial weights of {seeded} follow from the agreed seed, and whoever knows it can "
+            "rebuild columns from what was sent. Between sites weights are secret, unless an owner says models = "
+            '"seeded".'
+        )
+    if secret:
+        found.append(
+            f"The initial weights of {secret} came from the operating system, so that nobody else knows the local "
+            "model; what embeddings tell somebody who knows columns of some rows, `colonnade audit` measures."
+        )
+    return found
+
+
 def capital(words: str) -> str:
     return words[:1].upper() + words[1:]
 
