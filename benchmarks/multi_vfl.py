@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from colonnade import models
 from colonnade.algorithms import multi_vfl
-from colonnade.algorithms.multi_vfl_lockstep import Lockstep, Stacking
 from colonnade.benchmark import Result, race
 from colonnade.core import Agreed, Batches, Peers, Seat
 from colonnade.optim.losses import CrossEntropy
 from colonnade.optim.server import ServerOptimizer
-from colonnade.transport import InProcess
+from colonnade.transport import Drivers, InProcess
 from colonnade.transport.computing import one_torch_thread
+from colonnade.transport.drivers import Stacking
 
 CLASSES, BATCH, CHANNELS = 10, 64, 32
 CONFIG = multi_vfl.Config(optimizer="sgd", momentum=0.0, learning_rate=0.001, concatenate="height")
@@ -171,7 +171,7 @@ def parties(
         label_owners[k] = owner
     seat = Seat.at("aggregation_server", agreed, device=device)
     server = multi_vfl.AggregationServer(seat, config, FOREVER)
-    peers = Peers(server.name, list(label_owners), Lockstep(label_owners, data_owners, stack=stack), seat.ledger)
+    peers = Peers(server.name, list(label_owners), Drivers(label_owners, stack=stack), seat.ledger)
     return multi_vfl.train(server, peers, FOREVER), server, data_owners
 
 

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms import multi_vfl
-from colonnade.algorithms.multi_vfl_lockstep import Lockstep
 from colonnade.core import Agreed, Batches, Peers, Rule, Seat, Transport
 from colonnade.core.party import seed_for
 from colonnade.models import initialised
 from colonnade.optim.losses import CrossEntropy
-from colonnade.transport import InProcess
+from colonnade.transport import Drivers, InProcess
 
 COLUMNS = {"heart": 4, "lung": 3}
 ROWS = {"abel": 40, "bea": 56, "carl": 24}
@@ -132,7 +131,7 @@ def made(
     carrier: Transport = (
         InProcess(label_owners, parallel="never", through_bytes=True)
         if through_bytes
-        else Lockstep(label_owners, data_owners, stack=stack)
+        else Drivers(label_owners, stack=stack)
     )
     server.peers = Peers("server", label_owners, upper(carrier), server.ledger)
     return Several(server, label_owners, data_owners, rounds)

@@ -11,7 +11,7 @@ from tests.algorithms.several import ROWS, Reference, made
 from torch import nn
 
 from colonnade.algorithms import find, multi_vfl
-from colonnade.algorithms.multi_vfl_copies import flat
+from colonnade.algorithms.multi_vfl_data_owner import flat
 from colonnade.core import Done, Rule
 from colonnade.errors import ConfigError
 from colonnade.privacy.gaussian import Gaussian

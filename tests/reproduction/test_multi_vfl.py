@@ -14,9 +14,9 @@ from benchmarks import multi_vfl as plainly
 from reproductions.multi_vfl import dp, study
 
 from colonnade import datasets, reproduction
-from colonnade.algorithms.multi_vfl_lockstep import Stacking
 from colonnade.federation.shares import Shares, from_dataset
 from colonnade.privacy.gaussian import Gaussian
+from colonnade.transport.drivers import Stacking
 
 TABLE_3 = {
     "1niid": ["0123456789"] * 4 + ["01"],

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from colonnade.algorithms import splitnn, vimadmm
 from colonnade.core import Batches, Ledger, Peers, Released, Seat
-from colonnade.core.roles import Introduce
+from colonnade.core.roles import Introduce, Ping, Pong
+from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, PartyError
 from colonnade.models import build
 from colonnade.transport import groups, worth_stacking
@@ -213,3 +214,50 @@ def test_a_cohort_member_can_be_asked_by_two_askers() -> None:
     for somebody in (peers, others):
         somebody.ask(Multiply(outbox.release(torch.tensor(1.0), "by")))
     assert {e.peer for e in parties["ada"].ledger.entries} == {"asker", "other"}
+
+
+# A cohort's calls pass the checks that single ones pass
+
+
+def test_who_may_not_ask_a_member_may_not_ask_the_cohort() -> None:
+    parties, peers, outbox, transport = cohort_of_echoes()
+    parties["bob"].serves_for = {"asker"}
+    parties["cyd"].reserved = {Multiply: {"asker"}}
+    times = Multiply(outbox.release(torch.tensor(1.0), "by"))
+    stranger = Peers("stranger", NAMES, transport, Ledger("stranger"))
+    for refuses in ("bob", "cyd"):
+        with pytest.raises(BoundaryError, match=f"'{refuses}' does not answer echo.Multiply of 'stranger'"):
+            stranger.ask(times)
+        parties["bob"].serves_for = None
+    assert not any(party.ledger.entries or party.outbox.released for party in parties.values())
+    assert peers.ask(times).keys() == set(NAMES)
+
+
+def test_a_cohort_answers_a_repeated_call_from_memory_and_refuses_an_old_one() -> None:
+    parties, _, outbox, transport = cohort_of_echoes()
+    requests = [Multiply(outbox.release(torch.tensor(by), "by")) for by in (1.0, 2.0)]
+    calls: list[Any] = [dict.fromkeys(NAMES, Envelope("asker", 7 + n, request)) for n, request in enumerate(requests)]
+    transport.exchange_each(calls[0])
+    replies = transport.exchange_each(calls[1])
+    written = [list(party.ledger.entries) for party in parties.values()]
+    assert all(again is replies[name] for name, again in transport.exchange_each(calls[1]).items())
+    with pytest.raises(BoundaryError, match="'ada' refuses a call of 'asker' that is older"):
+        transport.exchange_each(calls[0])
+    assert [party.ledger.entries for party in parties.values()] == written
+
+
+def test_a_call_that_one_member_has_answered_is_repeated_to_it_alone() -> None:
+    """Bob was reached before the network failed: he answers as he did, the others for the first time."""
+    parties, _, outbox, transport = cohort_of_echoes()
+    call: Envelope[Any] = Envelope("asker", 7, Multiply(outbox.release(torch.tensor(1.0), "by")))
+    first = transport.exchange("bob", call)
+    replies = transport.exchange_each(dict.fromkeys(NAMES, call))
+    assert replies["bob"] is first
+    assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [1.0, 2.0, 3.0]
+    assert [party.outbox.released for party in parties.values()] == [1, 1, 1]
+
+
+def test_a_sign_of_life_of_a_whole_cohort_is_no_call() -> None:
+    parties, peers, _, _ = cohort_of_echoes()
+    assert set(peers.ask(Ping()).values()) == {Pong()}
+    assert not any(party._answered for party in parties.values())

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
-from colonnade.algorithms import splitnn
-from colonnade.core import Batches, Seat
-from colonnade.transport.computing import one_torch_thread, work
+from colonnade.transport.computing import at_once, one_torch_thread, work
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 
 
 @pytest.fixture(autouse=True)
@@ -34,10 +35,19 @@ def test_one_thread_inside_and_all_of_them_after_even_when_it_fails() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_work_is_two_operations_per_weight_and_row_and_leaves_the_model_as_it_was(training: bool) -> None:
-    batches = Batches({"train": torch.arange(8)}, batch_size=4, epochs=1, seed=0)
     model = nn.Sequential(nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 3)).train(training)
-    party = splitnn.FeatureOwner(Seat.at("lab", batches), torch.randn(8, 7), model, splitnn.Config())
     before = torch.random.get_rng_state()
-    assert work(party, 100) == 100 * 2 * (7 * 5 + 5 * 3)
-    assert party.model.training is training
+    assert work(model, torch.zeros(1, 7), 100) == 100 * 2 * (7 * 5 + 5 * 3)
+    assert model.training is training
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_tasks_at_once_follow_what_came_before_and_come_before_what_follows(device: str) -> None:
+    """Each result is whole when it is used, and in the order of the tasks."""
+    x = torch.ones(500, 500, device=device)
+    for _ in range(20):
+        x = x @ x / 500
+    found = at_once([partial(torch.matmul, x, x * by) for by in range(4)], torch.device(device))
+    for by, one in enumerate(found):
+        torch.testing.assert_close(one, torch.full_like(one, 500.0 * by))

@@ -10,7 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.models import build
-from colonnade.transport.stacked import Stacked, alike, slice_, stack, unstack, why_not_stackable
+from colonnade.transport.stacked import (
+    Stacked,
+    alike,
+    better_abreast,
+    share_memory,
+    slice_,
+    stack,
+    unstack,
+    why_not_stackable,
+)
 
 ROWS, M = 5, 3
 
@@ -227,3 +236,24 @@ def test_states_are_alike_when_nothing_is_lost_by_stacking() -> None:
     assert not alike([state(1.0), state(1.0) | {"more": 1}])
     assert not alike([state(1.0), state(1.0) | {"groups": []}])
     assert not alike([state(1.0), state(1.0) | {"groups": [{"rate": 0.2, "betas": (0.9, 0.99), "params": [0, 1]}]}])
+
+
+def test_a_module_that_shares_its_stack_s_memory_keeps_being_its_own() -> None:
+    """What is loaded into it is in the stack, and the other way round."""
+    modules = [nn.Linear(4, 2) for _ in range(3)]
+    whole = Stacked(modules)
+    share_memory(whole, modules)
+    modules[1].load_state_dict({"weight": torch.ones(2, 4), "bias": torch.zeros(2)})
+    weight = dict(whole.named_parameters())["one.weight"]
+    assert torch.equal(weight[1], torch.ones(2, 4))
+    assert not torch.equal(weight[0], torch.ones(2, 4))
+    with torch.no_grad():
+        weight.zero_()
+    assert not any(module.weight.any() for module in modules)
+
+
+def test_only_wide_convolutions_on_a_gpu_are_better_abreast() -> None:
+    assert not better_abreast(nn.Conv2d(2, 3, 3))
+    if torch.cuda.is_available():
+        assert better_abreast(nn.Conv2d(2, 3, 3).cuda())
+        assert not better_abreast(nn.Conv2d(1, 3, 3).cuda())

@@ -27,14 +27,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from colonnade.algorithms.multi_vfl_copies import Copy, flat, load, refuse_unaveraged
 from colonnade.algorithms.multi_vfl_data_owner import (
     Average,
+    Copy,
     Cut,
     DataOwner,
     Descend,
@@ -42,6 +41,10 @@ from colonnade.algorithms.multi_vfl_data_owner import (
     Embedding,
     Introduce,
     Open,
+    flat,
+    load,
+    refuse_unaveraged,
+    take,
 )
 from colonnade.core import Batch, Batches, Done, Message, Party, Peers, Released, Request, Rows, Seat, State, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
@@ -52,8 +55,7 @@ from colonnade.optim.server import SERVER_OPTIMIZERS, ServerOptimizer, mean
 
 __all__ = [
     "REVEALS", "Adopt", "AggregationServer", "Average", "Begin", "Beginning", "Config", "Cut", "DataOwner", "Descend",
-    "Embed", "Embedding", "Introduce", "LabelOwner", "Open", "Round", "Side", "TrainRound", "Trained", "local_round",
-    "predict", "train",
+    "Embed", "Embedding", "Introduce", "LabelOwner", "Open", "Round", "TrainRound", "Trained", "predict", "train",
 ]  # fmt: skip
 
 REVEALS = {
@@ -124,43 +126,13 @@ class Adopt(Request[Done]):
     took_part: tuple[str, ...]
 
 
-class Side(Protocol):
-    """Who drives data owners through a round: one label owner, or several at once."""
-
-    config: Config
-    batches: Batches
-
-    def open(self, round: int) -> None: ...  # noqa: A002
-
-    def embed(self, batch: Batch) -> list[Tensor]: ...
-
-    def learn(self, h: Sequence[Tensor], batch: Batch) -> tuple[Tensor, list[Tensor]]:
-        """A step of g_k: the loss, and dloss/dh_d for every data owner."""
-        ...
-
-    def descend(self, gradients: Sequence[Tensor], batch: Batch) -> None: ...
-
-
-def local_round(side: Side, round: int) -> Tensor:  # noqa: A002
-    """Lines 3 to 8, E epochs of them; gives the mean loss over rows."""
-    side.open(round)
-    losses: list[Tensor] = []
-    rows = 0
-    epochs = side.config.local_epochs
-    for epoch in range(round * epochs, (round + 1) * epochs):
-        for batch in side.batches.of_epoch(epoch):
-            loss, gradients = side.learn(side.embed(batch), batch)
-            side.descend(gradients, batch)
-            losses.append(loss * batch.size)
-            rows += batch.size
-    return torch.stack(losses).sum(0) / rows
-
-
 class LabelOwner(Party):
     """Holds labels of its rows, g (the aggregated one, `model`) and g_k (`copy`); drives the data owners."""
 
     aside = (Ping,)
+    as_one = (TrainRound,)  # what several in one process may answer together
     shapes: dict[str, tuple[int, ...]]  # what each data owner sends per row
+    inputs: tuple[int, ...]  # of g, per row: all of these, joined
     model: nn.Module
     copy: Copy
 
@@ -176,14 +148,14 @@ class LabelOwner(Party):
         super().__init__(seat)
         self.labels, self.loss, self.config = labels.to(self.device), loss, config
         self.batches, self.build, self.round = batches, build, 0
-        self.ahead: float | None = None  # the loss of a round that was run already, together with others
 
     def meet(self, cards: Mapping[str, Cut]) -> None:
         """Check that data owners have the same rows, and make g for what they send."""
         for party, card in cards.items():
             check_agreed(party, card.rows, card.agreed, self.name, len(self.labels), self.batches.fingerprint())
         self.shapes = {party: tuple(card.shape) for party, card in cards.items()}
-        self.model = self.build(joined(self.shapes, self.config)).to(self.device)
+        self.inputs = joined(self.shapes, self.config)
+        self.model = self.build(self.inputs).to(self.device)
         refuse_unaveraged(self.model, self.name)
         self.copy = Copy(self.model, self.config, self.generator)
 
@@ -196,7 +168,7 @@ class LabelOwner(Party):
 
     def y(self, batch: str) -> Tensor:
         """The labels of a batch's rows."""
-        return self.labels.index_select(0, self.rows(batch))
+        return take(self.labels, self.rows(batch))
 
     @serves
     def begin(self, request: Begin) -> Beginning:  # noqa: ARG002
@@ -207,7 +179,6 @@ class LabelOwner(Party):
         load(self.model, request.weights.tensor)
         if request.round:
             self.peers.ask(Average(request.round, request.took_part))
-        self.ahead = None
         self.copy.stop()
         if self.name not in request.took_part:
             self.copy.load(self.model)
@@ -218,35 +189,38 @@ class LabelOwner(Party):
     def train_round(self, request: TrainRound) -> Trained:
         self.expect(request.round == self.round, f"round {request.round} begins, and {self.round} are adopted here")
         self.expect(self.training_rows > 0, "it has no training rows")
-        loss, self.ahead = self.ahead, None
-        if loss is None:
-            loss = local_round(self, request.round).item()
-        return Trained(self.outbox.release(flat(self.copy.model), "weights"), self.training_rows, loss)
+        self.peers.ask(Open(request.round))
+        self.copy.restart(self.model)
+        losses: list[Tensor] = []
+        for batch in self.batches_of(request.round):
+            h = self.received(self.peers.ask(Embed(batch.name)))  # line 3
+            loss, gradients = self.copy.learn(h, self.y(batch.name), self.loss, self.config.axis)  # lines 4 to 7
+            self.peers.ask_each(self.handed_back(gradients, batch))  # line 8
+            losses.append(loss * batch.size)
+        mean_loss = torch.stack(losses).sum(0) / (self.config.local_epochs * self.training_rows)
+        weights = self.outbox.release(flat(self.copy.model, self.model), "weights")
+        return Trained(weights, self.training_rows, self.outbox.number(mean_loss))
 
     @serves
     def ping(self, request: Ping) -> Pong:  # noqa: ARG002
         return Pong()
 
-    def open(self, round: int) -> None:  # noqa: A002
-        self.ahead = None
-        self.peers.ask(Open(round))
-        self.copy.restart(self.model)
-
-    def embed(self, batch: Batch) -> list[Tensor]:
-        return self.received(self.peers.ask(Embed(batch.name)))
+    def batches_of(self, round: int) -> Iterator[Batch]:  # noqa: A002
+        """Those of a round's E epochs."""
+        epochs = self.config.local_epochs
+        for epoch in range(round * epochs, (round + 1) * epochs):
+            yield from self.batches.of_epoch(epoch)
 
     def received(self, replies: Mapping[str, Embedding]) -> list[Tensor]:
         return [reply.values.tensor for reply in replies.values()]
 
-    def learn(self, h: Sequence[Tensor], batch: Batch) -> tuple[Tensor, list[Tensor]]:
-        return self.copy.learn(h, self.y(batch.name), self.loss, self.config.axis)
-
-    def descend(self, gradients: Sequence[Tensor], batch: Batch) -> None:
+    def handed_back(self, gradients: Sequence[Tensor], batch: Batch) -> dict[str, Descend]:
+        """To each data owner dloss/dh_d."""
         requests = {}
         for d, gradient in zip(self.shapes, gradients, strict=True):
             with self.outbox.answering(d):  # not the server, for which this is done
                 requests[d] = Descend(batch.name, self.outbox.release(gradient, "gradient", batch.name))
-        self.peers.ask_each(requests)
+        return requests
 
     def state(self) -> State:
         return super().state() | {
@@ -258,7 +232,7 @@ class LabelOwner(Party):
         self.model.load_state_dict(state["model"])
         self.copy.stop()
         self.copy.model.load_state_dict(state["copy"])
-        self.round, self.ahead = int(state["round"]), None
+        self.round = int(state["round"])
 
 
 class AggregationServer(Party):

@@ -1,19 +1,24 @@
 """Multi-VFL's data owner: columns, a model f_d, and a copy f_{d,k} of it for each label owner k.
 
-It answers label owners alone. Whose copy a call concerns says who asks, and a batch's name must say the same.
+It answers label owners alone. Whose copy a call concerns says who asks, and a batch's name must say the same. `Copy` is
+the arithmetic of a round, of these copies and of the label owners' own g_k alike.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from colonnade.algorithms.multi_vfl_copies import Copy, refuse_unaveraged
 from colonnade.core import Agreed, Done, Message, Party, Released, Request, Seat, State, serves
 from colonnade.core.roles import Ping, Pong
+from colonnade.errors import ConfigError
+from colonnade.optim.capture import Captured
+from colonnade.optim.local import Settings, make_optimizer
 from colonnade.optim.server import mean
 
 if TYPE_CHECKING:
@@ -55,6 +60,106 @@ class Average(Request[Done]):
     took_part: tuple[str, ...]
 
 
+class Copy:
+    """A model that is trained for one round from given weights; its optimizer remembers nothing of the round before.
+
+    Methods are written for `[..., rows, features]`, so that a stack of K copies is one too: its losses are K numbers,
+    and no copy moves another.
+    """
+
+    def __init__(self, model: nn.Module, settings: Settings, generator: Generator | None = None) -> None:
+        """A copy with the same weights; dropout goes on drawing from the party's generator."""
+        self.model = copy.deepcopy(model, {id(generator): generator})
+        self.settings = settings
+        self.optimizer = make_optimizer(self.model.parameters(), settings)
+        self.open = False
+        self.pending: str | None = None
+        self.shape: tuple[int, ...] = ()  # of what is pending
+        self._bound: Callable[[Tensor], Tensor] = lambda h: h
+        self._h: Tensor | None = None
+        self._captured: dict[str, Captured] | None = None  # on a GPU, where steps are replayed
+
+    def like(self, model: nn.Module) -> Copy:
+        """Another model, trained the same way; on a GPU as graphs, so it must do the same with the same numbers."""
+        other = Copy(model, self.settings)
+        other._captured = {} if next(model.parameters()).device.type == "cuda" else None
+        return other
+
+    def load(self, source: nn.Module) -> None:
+        """Take the source's weights."""
+        with torch.no_grad():
+            for mine, theirs in zip(self.model.parameters(), source.parameters(), strict=True):
+                mine.copy_(theirs)
+
+    def restart(self, source: nn.Module) -> None:
+        """Begin a round from the source's weights. All is done in place: a captured graph knows these tensors."""
+        self.stop()
+        self.load(source)
+        self.model.train()
+        for remembered in self.optimizer.state.values():
+            for value in remembered.values():
+                if isinstance(value, Tensor):
+                    value.zero_()
+        self.open = True
+
+    def stop(self) -> None:
+        """The round is over, finished or not."""
+        self.open, self.pending, self._h = False, None, None
+
+    def embed(self, x: Tensor, batch: str, bound: Callable[[Tensor], Tensor]) -> Tensor:
+        """f(x), whose gradient is to come; `bound` is what the owner's rule leaves of it, but for noise."""
+        self._bound = bound
+        if self._captured is None:
+            h = self._h = bound(self.model(x))
+        else:  # forwards once more with the step, so that what is kept for the way back need not outlive a graph
+            h, self._h = self._run("outputs", self._outputs, x), x
+        self.pending, self.shape = batch, tuple(h.shape)
+        return h
+
+    def descend(self, gradient: Tensor) -> None:
+        """A step with dloss/df(x)."""
+        assert self._h is not None
+        kept, self._h, self.pending = self._h, None, None
+        if self._captured is None:
+            self._step(kept, gradient)
+        else:
+            self._run("both ways", self._both_ways, kept, gradient)
+
+    def learn(
+        self, h: Sequence[Tensor], y: Tensor, loss: Callable[[Tensor, Tensor], Tensor], axis: int
+    ) -> tuple[Tensor, list[Tensor]]:
+        """A step of g on its own loss: the loss before it, and dloss/dh for each h."""
+        losses, *gradients = self._run("learn", partial(self._learn, loss, axis), *h, y)
+        return losses, gradients
+
+    def _run(self, name: str, steps: Callable[..., Any], *tensors: Tensor) -> Any:
+        if self._captured is None:
+            return steps(*tensors)
+        if name not in self._captured:
+            self._captured[name] = Captured(steps)
+        return self._captured[name](*tensors)
+
+    def _outputs(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.model(x)  # type: ignore[no-any-return]
+
+    def _both_ways(self, x: Tensor, gradient: Tensor) -> None:
+        self._step(self._bound(self.model(x)), gradient)
+
+    def _learn(self, loss: Callable[[Tensor, Tensor], Tensor], axis: int, *h_and_y: Tensor) -> list[Tensor]:
+        h, y = h_and_y[:-1], h_and_y[-1]
+        joined = torch.cat([part.detach() for part in h], dim=axis).requires_grad_()
+        losses = loss(self.model(joined), y)
+        self._step(losses, torch.ones_like(losses))
+        assert joined.grad is not None
+        return [losses.detach(), *joined.grad.split([part.shape[axis] for part in h], dim=axis)]  # type: ignore[no-untyped-call]
+
+    def _step(self, root: Tensor, gradient: Tensor) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(root, gradient)
+        self.optimizer.step()
+
+
 class DataOwner(Party):
     """Holds columns, f_d, and a copy f_{d,k} for each label owner k: whose it is says who asks."""
 
@@ -66,8 +171,6 @@ class DataOwner(Party):
         self.features, self.model = features.to(self.device), model.to(self.device)
         self.config, self.agreed = config, agreed
         self.copies = {k: Copy(self.model, config, self.generator) for k in agreed}
-        for k, copy in self.copies.items():
-            copy.bound = partial(self._bound, k)
         self.round = 0
         self.took_part: tuple[str, ...] = ()
         self.serves_for = agreed.keys()
@@ -92,29 +195,21 @@ class DataOwner(Party):
     def embed(self, request: Embed) -> Embedding:
         k, batch = self._asker(), request.batch
         self.expect(batch.partition(":")[0] == k, f"the batch {batch} is not one of '{k}'")
-        copy, x = self.copies[k], self.features.index_select(0, self.rows(batch))
+        mine, x = self.copies[k], take(self.features, self.rows(batch))
         if batch.startswith(f"{k}:train/"):
-            self.expect(copy.open, f"batch {batch} came before a round was opened")
-            h = copy.embed(x, batch)
+            self.expect(mine.open, f"batch {batch} came before a round was opened")
+            h = mine.embed(x, batch, partial(self.outbox.bounded, as_="embedding", batch=batch))
         else:
             with torch.no_grad():
-                h = (self.model if request.model == "aggregated" else copy.model).eval()(x)
+                h = (self.model if request.model == "aggregated" else mine.model).eval()(x)
         return Embedding(self.outbox.release(h, "embedding", batch))
-
-    def _bound(self, k: str, h: Tensor) -> Tensor:
-        with self.outbox.answering(k):
-            return self.outbox.bounded(h, "embedding", f"{k}:train")
 
     @serves
     def descend(self, request: Descend) -> Done:
-        copy = self.copies[self._asker()]
-        self.expect(
-            copy.pending == request.batch,
-            f"a gradient came for batch {request.batch}, but {copy.pending} is pending",
-        )
-        shape = request.gradient.shape
-        self.expect(shape[1:] == self.shape, f"a gradient of shape {list(shape)} came for rows of {list(self.shape)}")
-        copy.descend(request.gradient.tensor)
+        mine, batch, shape = self.copies[self._asker()], request.batch, request.gradient.shape
+        self.expect(mine.pending == batch, f"a gradient came for batch {batch}, but {mine.pending} is pending")
+        self.expect(shape == mine.shape, f"a gradient of shape {list(shape)} came for one of {list(mine.shape)}")
+        mine.descend(request.gradient.tensor)
         return Done()
 
     @serves
@@ -132,10 +227,10 @@ class DataOwner(Party):
                 averaged = mean(copies, weights)
                 for name, parameter in self.model.named_parameters():
                     parameter.copy_(averaged[name])
-            for k, copy in self.copies.items():
-                copy.stop()
+            for k, one in self.copies.items():
+                one.stop()
                 if k not in request.took_part:
-                    copy.load(self.model)
+                    one.load(self.model)
             self.round, self.took_part = request.round, request.took_part
         return Done()
 
@@ -149,7 +244,7 @@ class DataOwner(Party):
         return self.asker
 
     def state(self) -> State:
-        copies = {k: copy.model.state_dict() for k, copy in self.copies.items()}
+        copies = {k: one.model.state_dict() for k, one in self.copies.items()}
         return super().state() | {
             "model": self.model.state_dict(), "copies": copies, "round": self.round, "took_part": list(self.took_part),
         }  # fmt: skip
@@ -157,7 +252,45 @@ class DataOwner(Party):
     def load_state(self, state: State) -> None:
         super().load_state(state)
         self.model.load_state_dict(state["model"])
-        for k, copy in self.copies.items():
-            copy.stop()
-            copy.model.load_state_dict(state["copies"][k])
+        for k, one in self.copies.items():
+            one.stop()
+            one.model.load_state_dict(state["copies"][k])
         self.round, self.took_part = int(state["round"]), tuple(state["took_part"])
+
+
+def take(table: Tensor, rows: Tensor) -> Tensor:
+    """The rows of a table: [..., rows, columns] for row numbers [..., rows]."""
+    return table.index_select(0, rows.flatten()).view(*rows.shape, *table.shape[1:])
+
+
+def flat(model: nn.Module, like: nn.Module | None = None) -> Tensor:
+    """All parameters, one after the other; where they have an axis more than `like` has, so has this."""
+    pairs = zip(model.parameters(), (like or model).parameters(), strict=True)
+    return torch.cat([mine.detach().flatten(mine.dim() - one.dim()) for mine, one in pairs], dim=-1)
+
+
+def load(model: nn.Module, vector: Tensor) -> None:
+    """The parameters that `flat` laid out."""
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    if vector.shape != (sum(sizes),):
+        raise ConfigError(
+            f"Weights for {sum(sizes)} parameters were expected; found a tensor of shape {list(vector.shape)}. "
+            "Give all label owners the same architecture and classes."
+        )
+    with torch.no_grad():
+        for parameter, part in zip(model.parameters(), vector.split(sizes), strict=True):  # type: ignore[no-untyped-call]
+            parameter.copy_(part.view_as(parameter))
+
+
+def refuse_unaveraged(model: nn.Module, owner: str) -> None:
+    """What is no parameter cannot be averaged, and numbers of two kinds do not fit into one vector."""
+    buffers = [name for name, _ in model.named_buffers()]
+    if buffers:
+        raise ConfigError(
+            f"The model of '{owner}' keeps {buffers[0]!r} beside its parameters, and statistics of different label "
+            "owners' rows have no meaningful average. Use GroupNorm or LayerNorm instead of BatchNorm."
+        )
+    kinds = {parameter.dtype for parameter in model.parameters()}
+    if len(kinds) != 1 or not next(iter(kinds)).is_floating_point:
+        found = ", ".join(sorted(map(str, kinds))) or "no parameters"
+        raise ConfigError(f"The model of '{owner}' must have parameters of one floating-point type; found {found}.")

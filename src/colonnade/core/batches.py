@@ -113,7 +113,7 @@ class Batches:
             epoch, number = int(match[1]), int(match[2])
             if number < self.per_epoch:  # 0 where nobody trains
                 start = number * self.batch_size
-                return self._order(epoch, str(device))[start : start + self.batch_size]
+                return self._order(epoch, str(device))[..., start : start + self.batch_size]
         elif (match := CHUNK.fullmatch(inner)) and match[1] in self.splits:
             start, stop = int(match[2]), int(match[3])
             if start < stop <= len(self.splits[match[1]]):

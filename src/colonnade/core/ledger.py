@@ -55,8 +55,11 @@ class Ledger:
 
     def write(self, direction: Literal["out", "in"], peer: str, message: Message) -> None:
         """Note each released tensor of a message that goes to, or came from, a peer."""
+        crossing = message.crossing()
+        if not crossing:
+            return
         way: Direction = "own" if peer == self.owner else direction
-        for item in message.crossing():
+        for item in crossing:
             r = item.receipt
             self.entries.append(
                 Entry(

@@ -139,40 +139,52 @@ class Party:
 
     def handle(self, envelope: Envelope[Request[R]]) -> R:
         """Answer one call and write down what came and went. The same call delivered twice is answered once, an older
-        one not at all, and one of somebody else than agreed neither."""
-        request, sender, number = envelope.message, envelope.sender, envelope.number
-        allowed = self.reserved.get(type(request), self.serves_for)
-        if allowed is not None and sender not in allowed:
-            raise self._refuse(request, sender, f"this is for {', '.join(sorted(allowed)) or 'nobody'} to ask")
+        one not at all, and one of somebody else than agreed neither. A cohort does the same for its members."""
+        request, sender = envelope.message, envelope.sender
+        self.allow(envelope)
         if type(request) in self.aside:
             return getattr(self, self.served()[type(request)])(request)  # type: ignore[no-any-return]
         with self._lock:
-            known = self._answered.get(sender)
-            if known is not None and number <= known.newest:
-                try:
-                    reply = known.repeated(number, self.name, sender)
-                except BoundaryError:
-                    log.warning("%s: refused a replayed %s of %.80r", self.name, request.kind, sender)
-                    raise
-                if reply is not None:
-                    return reply  # type: ignore[return-value]
-            self.ledger.write("in", sender, request)
-            with self.outbox.answering(sender):
-                answer = self.answer(request)
-            self.ledger.write("out", sender, answer)
-            if known is None:
-                self._answered[sender] = Calls(number, answer)
-            else:
-                known.note(number, answer)
-            return answer
+            reply = self.remembered(envelope)
+            if reply is None:
+                self.ledger.write("in", sender, request)
+                with self.outbox.answering(sender):
+                    reply = self.answer(request)
+                self.conclude(envelope, reply)
+            return reply
+
+    def allow(self, envelope: Envelope[Request[Any]]) -> None:
+        """Refuse a call of somebody who may not make it."""
+        request, sender = envelope.message, envelope.sender
+        allowed = self.reserved.get(type(request), self.serves_for)
+        if allowed is not None and sender not in allowed:
+            why = f"this is for {', '.join(sorted(allowed)) or 'nobody'} to ask"
+            log.warning("%s: refused %s of %.80r: %s", self.name, request.kind, sender, why)
+            raise BoundaryError(f"'{self.name}' does not answer {request.kind} of {sender[:80]!r}: {why}.")
+
+    def remembered(self, envelope: Envelope[Request[R]]) -> R | None:
+        """The reply that a call had when it came the first time; None for a new one, and an old one is refused."""
+        known = self._answered.get(envelope.sender)
+        if known is None or envelope.number > known.newest:
+            return None
+        try:
+            return known.repeated(envelope.number, self.name, envelope.sender)  # type: ignore[return-value]
+        except BoundaryError:
+            log.warning("%s: refused a replayed %s of %.80r", self.name, envelope.message.kind, envelope.sender)
+            raise
+
+    def conclude(self, envelope: Envelope[Request[R]], reply: R) -> None:
+        """Write down and remember how a call was answered."""
+        self.ledger.write("out", envelope.sender, reply)
+        known = self._answered.get(envelope.sender)
+        if known is None:
+            self._answered[envelope.sender] = Calls(envelope.number, reply)
+        else:
+            known.note(envelope.number, reply)
 
     def undisturbed(self) -> AbstractContextManager[Any]:
         """While it is held, this party answers nobody: what a call reads does not change under it."""
         return self._lock
-
-    def _refuse(self, request: Request[Any], sender: str, why: str) -> BoundaryError:
-        log.warning("%s: refused %s of %.80r: %s", self.name, request.kind, sender, why)
-        return BoundaryError(f"'{self.name}' does not answer {request.kind} of {sender[:80]!r}: {why}.")
 
     def answer(self, request: Request[R]) -> R:
         """Do what a request asks. Whatever goes wrong names this party, the request and the batch, and what the party

@@ -89,9 +89,9 @@ class Peers(Mapping[str, Peer]):
         return self._exchange({name: Envelope(self.owner, number, r) for name, r in requests.items()})
 
     def ask_one(self, name: str, request: Request[R]) -> R:
-        self._note("out", name, request)
+        self.note("out", name, request)
         reply = self.transport.exchange(name, Envelope(self.owner, next(self._calls), request))
-        self._take(name, request, reply)
+        self.take(name, request, reply)
         return reply
 
     def attempt(self, requests: Mapping[str, Request[R]]) -> tuple[dict[str, R], dict[str, PartyError]]:
@@ -115,11 +115,11 @@ class Peers(Mapping[str, Peer]):
         replies: dict[str, Any] = {}
         failures: dict[str, PartyError] = {}
         for name, answer in found.items():
-            self._note("out", name, envelopes[name].message)
+            self.note("out", name, envelopes[name].message)
             if isinstance(answer, PartyError):
                 failures[name] = answer
             else:
-                self._take(name, envelopes[name].message, answer)
+                self.take(name, envelopes[name].message, answer)
                 replies[name] = answer
         return replies, failures
 
@@ -191,18 +191,18 @@ class Peers(Mapping[str, Peer]):
             replies = self.transport.exchange_each(envelopes)
         finally:  # what was asked is written down however it ended; while a GPU works on the answer
             for name, envelope in envelopes.items():
-                self._note("out", name, envelope.message)
+                self.note("out", name, envelope.message)
         for name, reply in replies.items():
-            self._take(name, envelopes[name].message, reply)
+            self.take(name, envelopes[name].message, reply)
         return replies
 
-    def _take(self, name: str, request: Request[Any], reply: Message) -> None:
+    def take(self, name: str, request: Request[Any], reply: Message) -> None:
         """An answer came: it is written down, and looked at before anybody uses it."""
-        self._note("in", name, reply)
+        self.note("in", name, reply)
         if self.answers is not None:
             self.answers.check(name, request, reply)
 
-    def _note(self, direction: Literal["out", "in"], name: str, message: Message) -> None:
+    def note(self, direction: Literal["out", "in"], name: str, message: Message) -> None:
         """Between two roles of one organisation the one that answers writes it down, once."""
         if name != self.owner:
             self.ledger.write(direction, name, message)

@@ -9,10 +9,10 @@ costs no privacy. Rules belong to the owner: the party that asks can neither see
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from torch import Generator, Tensor
@@ -51,18 +51,10 @@ class Packed:
 
 
 class Mechanism(Protocol):
-    """Makes a tensor safe to know, and says what that cost."""
+    """Makes a tensor safe to know, and says what that cost. One that first bounds what a row may say has a method
+    `bounded(tensor)` too: what noise is then added to, as a function that can be differentiated."""
 
     def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]: ...
-
-
-@runtime_checkable
-class Bounding(Protocol):
-    """A mechanism that first bounds what a row may say."""
-
-    def bounded(self, tensor: Tensor) -> Tensor:
-        """What noise is then added to: a function of the tensor that can be differentiated."""
-        ...
 
 
 class Meter(Protocol):
@@ -252,12 +244,17 @@ class Outbox:
     def bounded(self, tensor: Tensor, as_: str, batch: str | None = None) -> Tensor:
         """What its rule leaves of a tensor but for the noise. A party that is told dloss/d(what it released) takes the
         derivative through this: where a row is cut to a norm, its model else follows a gradient that is not its own."""
-        mechanism = self._applying(as_, batch).mechanism
-        return mechanism.bounded(tensor) if isinstance(mechanism, Bounding) else tensor
+        bound = self.bound(as_, batch, self._recipient)
+        return tensor if bound is None else bound(tensor)
+
+    def bound(self, as_: str, batch: str | None, to: str | None) -> Callable[[Tensor], Tensor] | None:
+        """How its rule bounds what a row may say to somebody, before noise is added; None where it does not."""
+        mechanism = self._applying(as_, batch, to).mechanism
+        return getattr(mechanism, "bounded", None)  # `isinstance` of a protocol takes as long as the rest of a release
 
     def release(self, tensor: Tensor, as_: str, batch: str | None = None) -> Released:
         """The only way to a Released: what comes back shares no memory with `tensor` and cannot change later."""
-        rule = self._applying(as_, batch)
+        rule = self._applying(as_, batch, self._recipient)
         if as_ in self.seals:
             _sealable(self.owner, as_, rule)
             rule = Rule(rule.mechanism, self.seals[as_].on(batch))
@@ -278,14 +275,18 @@ class Outbox:
         receipt = Receipt(self.owner, self.released, as_, batch, event, rule.codec.name, size, epsilon)
         return Released._seal(safe, receipt, packed)
 
-    def _applying(self, as_: str, batch: str | None) -> Rule:
+    def number(self, value: Tensor) -> float:
+        """A plain number of a message, such as a mean loss: no rule applies to it, and it is in no ledger."""
+        return float(value)
+
+    def _applying(self, as_: str, batch: str | None, to: str | None) -> Rule:
         """Inside the organisation nothing is protected, unless its label owner passes it on."""
-        inside = self._recipient == self.owner and as_ not in self.passed_on
+        inside = to == self.owner and as_ not in self.passed_on
         return INSIDE if inside else self.rule(as_, batch)
 
-    def as_it_is(self, as_: str, batch: str | None = None) -> bool:
-        """Whether what is released under a name leaves unchanged and uncounted."""
-        rule = self._applying(as_, batch)
+    def as_it_is(self, as_: str, batch: str | None, to: str | None) -> bool:
+        """Whether what is released under a name to somebody leaves unchanged and uncounted."""
+        rule = self._applying(as_, batch, to)
         plain = type(rule.mechanism) is Plain and type(rule.codec) is Identity and as_ not in self.seals
         return plain and self.meter is None
 
@@ -293,7 +294,7 @@ class Outbox:
         """As `release`, with encryption in the codec's place: the key's holder can read what the mechanism let through,
         and nobody else anything. Under a secret key of the owner's own it costs nothing, unless a mechanism let it
         through: that was meant for somebody, and is counted here, once."""
-        rule = self._applying(as_, batch)
+        rule = self._applying(as_, batch, self._recipient)
         _sealable(self.owner, as_, rule)
         safe, event = rule.mechanism.apply(tensor.detach(), self.noise)
         encrypted = key.encrypt(safe.detach(), owner=self.owner)  # refuses what is out of range
@@ -310,7 +311,7 @@ class Outbox:
         `event` says what the receiver learns where it can undo the encryption; without it, nothing. What somebody can
         read is counted, as every release is: also what only calls itself encrypted.
         """
-        rule = self._applying(as_, batch)
+        rule = self._applying(as_, batch, self._recipient)
         _sealable(self.owner, as_, rule)
         if not isinstance(rule.mechanism, Plain):
             raise ConfigError(
@@ -341,7 +342,7 @@ class Outbox:
         return self.meter.charge(as_, batch, shape[0] if shape else 1, event)
 
     @contextmanager
-    def answering(self, sender: str) -> Iterator[None]:
+    def answering(self, sender: str | None) -> Iterator[None]:
         """While a request is answered, the outbox knows who will get the reply."""
         before, self._recipient = self._recipient, sender
         try:
@@ -351,28 +352,25 @@ class Outbox:
 
 
 def release_stack(
-    tensor: Tensor, as_: str, owners: Sequence[tuple[Outbox, str]], batches: Sequence[str]
+    tensor: Tensor, as_: str, owners: Sequence[tuple[Outbox, str | None]], batches: Sequence[str | None]
 ) -> tuple[Tensor, list[Released]]:
     """What several owners release at once, each its slice, to whom and for which batch: all of it, and each one's.
 
     Each slice is released by its owner's outbox under its rules; where all leave as they are, in one copy.
     """
-    each = list(zip(tensor.detach(), owners, batches, strict=True))
-    alike = True
-    for _, (outbox, recipient), batch in each:
-        with outbox.answering(recipient):
-            alike = alike and outbox.as_it_is(as_, batch)
+    each = list(zip(owners, batches, strict=True))
+    alike = all(outbox.as_it_is(as_, batch, recipient) for (outbox, recipient), batch in each)
     if alike:
         final = tensor.detach().clone(memory_format=torch.contiguous_format)
         size = final[0].nbytes
         parts = []
-        for share, (outbox, _), batch in zip(final, owners, batches, strict=True):
+        for share, ((outbox, _), batch) in zip(final, each, strict=True):
             outbox.released += 1
             receipt = Receipt(outbox.owner, outbox.released, as_, batch, NON_PRIVATE, IDENTITY, size)
             parts.append(Released._seal(share, receipt))
         return final, parts
     parts = []
-    for share, (outbox, recipient), batch in each:
+    for share, ((outbox, recipient), batch) in zip(tensor.detach(), each, strict=True):
         with outbox.answering(recipient):
             parts.append(outbox.release(share, as_, batch))
     return torch.stack([part.tensor for part in parts]), parts

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from colonnade.algorithms import find
-from colonnade.algorithms.multi_vfl_lockstep import Lockstep
 from colonnade.core import Agreed, Batch, Batches, DpEvent, Ledger, Peers, Seat, Transport
 from colonnade.core.checks import did_you_mean
 from colonnade.core.party import State
@@ -46,7 +45,7 @@ from colonnade.federation.shares import Shares, from_dataset, from_tables
 from colonnade.federation.tables import labels_of, read_labels, read_tables, tables_of
 from colonnade.privacy import Account
 from colonnade.privacy.calibrate import planned
-from colonnade.transport import InProcess
+from colonnade.transport import Drivers, InProcess
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -276,7 +275,7 @@ class MultiFederation:
             owner.meet(owner.peers.ask(self.algorithm.Introduce()))
             patience.look(owner.peers, owner.rows, {name: shape[-1] for name, shape in owner.shapes.items()})
         stack: Any = "off" if patience.needed else engine.cohort
-        above = Lockstep(self.label_owners, self.owners, stack=stack, through_bytes=engine.through_bytes)
+        above = Drivers(self.label_owners, stack=stack, through_bytes=engine.through_bytes)
         self.driver.peers = Peers(SERVER, self.label_owners, patience.around(lies(SERVER, above)), self.driver.ledger)
         patience.look(self.driver.peers, self.driver.rows, {})
 

@@ -1,6 +1,7 @@
 """What carries calls between parties. Algorithms do not know which one it is."""
 
 from colonnade.transport.cohort import Cohort, Cohorts, groups, worth_stacking
+from colonnade.transport.drivers import Drivers
 from colonnade.transport.faulty import Fault, Faulty, Storm
 from colonnade.transport.in_process import InProcess
 from colonnade.transport.recording import Recording
@@ -9,6 +10,7 @@ from colonnade.transport.retrying import Retrying
 __all__ = [
     "Cohort",
     "Cohorts",
+    "Drivers",
     "Fault",
     "Faulty",
     "InProcess",

@@ -2,9 +2,10 @@
 
     requests of ask_each --stack--> one request --the algorithm's own method--> one reply --unstack--> replies
 
-The algorithm does not know. Each member keeps its own outbox, rules, random numbers and ledger; only the arithmetic
-is shared. Calls that do not go to the whole cohort are answered by the member itself, after its share of the state
-was handed back.
+The algorithm does not know. Each member keeps its own outbox, rules, random numbers and ledger, and each call passes
+the checks that it passes alone (`as_one`); only the arithmetic is shared. Calls that do not go to the whole cohort are
+answered by the member itself, after its share of the state was handed back. Parties that drive others are stacked with
+those they ask in `drivers`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -24,14 +24,15 @@ from colonnade.core.ledger import Ledger
 from colonnade.core.message import Message, Request, batch_of
 from colonnade.core.party import Party, Seat
 from colonnade.core.peers import Transport
-from colonnade.core.release import NON_PRIVATE, DpEvent, Outbox, Receipt, Released
+from colonnade.core.release import NON_PRIVATE, DpEvent, Outbox, Receipt, Released, release_stack
 from colonnade.core.roles import FeatureOwner
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, PartyError
 from colonnade.transport.computing import one_torch_thread, work
-from colonnade.transport.stacked import Stacked, alike, slicewise, stack, unstack, why_not_stackable
+from colonnade.transport.stacked import Stacked, alike, stack, unstack, why_not_stackable
 
 R = TypeVar("R", bound=Message)
+M = TypeVar("M", bound=Message)
 STACKING_PAYS = 5_000_000
 """Operations of one party's forward pass up to which stacking pays on a CPU.
 
@@ -44,35 +45,130 @@ ALL_THREADS_PAY = 300_000_000
 """Operations of a cohort's forward pass from which torch gains by using more than one thread for it."""
 
 
-class CohortOutbox(Outbox):
-    """One release for all members, made by each member's own outbox under its own rules."""
+class Whole(Released):
+    """What the members released, stacked; each one's own is kept beside it."""
 
-    def __init__(self, outboxes: Sequence[Outbox], owner: str) -> None:
+    __slots__ = ("parts",)
+    parts: Sequence[Released]
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, parts: Sequence[Released], receipt: Receipt) -> Whole:
+        whole = cls._seal(tensor, receipt)
+        object.__setattr__(whole, "parts", parts)
+        assert isinstance(whole, Whole)
+        return whole
+
+
+class Each(float):
+    """Every member's number where a message has one."""
+
+    each: Sequence[float]
+
+
+class CohortOutbox(Outbox):
+    """One release for all members, made by each member's own outbox under its own rules.
+
+    `names` are the askers, or those that the batches belong to, where they differ from member to member: what stands
+    under the name of all, `owner`, then stands under each one's own.
+    """
+
+    def __init__(self, outboxes: Sequence[Outbox], owner: str, names: Sequence[str] | None = None) -> None:
         super().__init__(owner, outboxes[0].generator)
-        self.outboxes = outboxes
-        self.parts: dict[int, list[Released]] = {}
+        self.outboxes, self.names = outboxes, names or [owner] * len(outboxes)
+
+    def _each(self, batch: str | None) -> list[tuple[Outbox, str | None, str | None]]:
+        """Every member's outbox, who gets what leaves it, and the batch by that one's name."""
+        to = self._recipient
+        who = zip(self.outboxes, self.names, strict=True)
+        return [(outbox, name if to == self.owner else to, renamed(batch, self.owner, name)) for outbox, name in who]
 
     def bounded(self, tensor: torch.Tensor, as_: str, batch: str | None = None) -> torch.Tensor:
-        return slicewise([partial(outbox.bounded, as_=as_, batch=batch) for outbox in self.outboxes], tensor)
+        bounds = [outbox.bound(as_, name, to) for outbox, to, name in self._each(batch)]
+        if not any(bounds):
+            return tensor
+        parts = zip(bounds, tensor, strict=True)
+        return torch.stack([part if bound is None else bound(part) for bound, part in parts])
 
     def release(self, tensor: torch.Tensor, as_: str, batch: str | None = None) -> Released:
-        parts = [outbox.release(share, as_, batch) for outbox, share in zip(self.outboxes, tensor, strict=True)]
+        each = self._each(batch)
+        whole, parts = release_stack(tensor, as_, [(outbox, to) for outbox, to, _ in each], [name for *_, name in each])
         self.released += 1
-        self.parts[self.released] = parts
-        whole = torch.stack([part.tensor for part in parts])
-        return Released._seal(whole, Receipt(self.owner, self.released, as_, batch, NON_PRIVATE, "identity", 0))
+        return Whole.of(whole, parts, Receipt(self.owner, self.released, as_, batch, NON_PRIVATE, "identity", 0))
 
     def own(self, released: Released) -> torch.Tensor:
-        if released.receipt.name not in self.seals:
+        if released.receipt.name not in self.seals or not isinstance(released, Whole):
             return released.tensor
-        parts = zip(self.outboxes, self.parts[released.receipt.number], strict=True)
-        return torch.stack([outbox.own(part) for outbox, part in parts])
+        return torch.stack([outbox.own(part) for outbox, part in zip(self.outboxes, released.parts, strict=True)])
+
+    def number(self, value: torch.Tensor) -> float:
+        number = Each("nan")  # of all of them there is none
+        number.each = value.tolist()
+        return number
 
     def _sealed(self, encrypted: Encrypted, as_: str, batch: str | None, event: DpEvent | None) -> Ciphertext:  # noqa: ARG002
         raise BoundaryError(
             f"'{self.owner}' are answered for as one, and each must encrypt {as_} for itself.\n"
             "    Set stackable = False on their FeatureOwner."
         )
+
+
+def renamed(name: str | None, whole: str, one: str) -> str | None:
+    """A batch of all of them by the name that it has at one: 'north, south:train/0/3' is north's 'north:train/0/3'."""
+    return one + name[len(whole) :] if name is not None and name.startswith(f"{whole}:") else name
+
+
+def shares(message: M, whole: str, names: Sequence[str]) -> list[M]:
+    """Every member's share of a message; it is the same for all where it has nothing of each."""
+    fields = {name: _shares(getattr(message, name), whole, names) for name in message.hints()}
+    if all(each is None for each in fields.values()):
+        return [message] * len(names)
+    columns = [[getattr(message, name)] * len(names) if each is None else each for name, each in fields.items()]
+    return [type(message)(*row) for row in zip(*columns, strict=True)]
+
+
+def _shares(value: Any, whole: str, names: Sequence[str]) -> Sequence[Any] | None:
+    """Every member's share of a field; None where it is the same for all."""
+    if isinstance(value, str):
+        return [renamed(value, whole, name) for name in names] if value.startswith(f"{whole}:") else None
+    if isinstance(value, Whole):
+        return value.parts
+    if isinstance(value, Each):
+        return value.each
+    if isinstance(value, (tuple, dict)):
+        items = list(value.values() if isinstance(value, dict) else value)
+        rows = list(zip(*(_shares(item, whole, names) or [item] * len(names) for item in items), strict=True))
+        if isinstance(value, dict):
+            return [dict(zip(value, row, strict=True)) for row in rows] or None
+        return rows or None
+    return None
+
+
+def as_one(
+    twin: Party, request: Request[R], asker: str, calls: Sequence[tuple[Party, Envelope[Request[R]]]]
+) -> tuple[R, list[R]] | None:
+    """Answer calls by one stacked computation, as `Party.handle` answers each: who may not ask is refused, and so is an
+    old call; what came and went is written down, and remembered. Gives the whole reply and each one's; None where a
+    call was answered before, so that each must be answered alone."""
+    outbox = twin.outbox
+    assert isinstance(outbox, CohortOutbox)
+    with ExitStack() as undisturbed:
+        for party in dict.fromkeys(party for party, _ in calls):
+            undisturbed.enter_context(party.undisturbed())
+        for party, envelope in calls:
+            party.allow(envelope)
+        known = [party.remembered(envelope) for party, envelope in calls]
+        if any(reply is not None for reply in known):
+            return None
+        try:
+            with outbox.answering(asker):
+                whole = twin.answer(request)
+        finally:  # a GPU works meanwhile
+            for party, envelope in calls:
+                party.ledger.write("in", envelope.sender, envelope.message)
+        replies = shares(whole, outbox.owner, outbox.names)
+        for (party, envelope), reply in zip(calls, replies, strict=True):
+            party.conclude(envelope, reply)
+    return whole, replies
 
 
 class Cohort:
@@ -92,7 +188,10 @@ class Cohort:
             party.features = features[index]  # the members' columns are views: one copy in memory
         self._lock = threading.Lock()
         on_cpu = first.device.type == "cpu"
-        self.small = on_cpu and len(parties) * work(first, first.seat.batches.batch_size) < ALL_THREADS_PAY
+        self.small = (
+            on_cpu
+            and len(parties) * work(first.model, first.features[:1], first.seat.batches.batch_size) < ALL_THREADS_PAY
+        )
         self.restack()
 
     def restack(self) -> None:
@@ -117,30 +216,25 @@ class Cohort:
         self.settle()
         self.stale = True
 
+    def takes(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> bool:
+        """Whether all members are asked, and something that is not answered aside."""
+        asked = [envelopes[name] for name in self.members if name in envelopes]
+        return len(asked) == len(self.members) and type(asked[0].message) not in self.twin.aside
+
     def together(self) -> bool:
         """Whether the members can be answered as one, with the state they have now."""
         if self.stale:
             self.restack()
         return self.alike
 
-    def answer(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
-        """One stacked answer, taken apart."""
-        sender = next(iter(envelopes.values())).sender
-        requests = [envelopes[name].message for name in self.members]
+    def answer(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R] | None:
+        """One stacked answer, taken apart; None where a member has answered its call before."""
+        calls = [(party, envelopes[name]) for name, party in self.members.items()]
+        request, sender = self._join([envelope.message for _, envelope in calls]), calls[0][1].sender
         self.fresh = False
-        try:
-            with one_torch_thread(self.small), ExitStack() as answering:
-                for party in self.members.values():
-                    answering.enter_context(party.outbox.answering(sender))
-                whole = self.twin.answer(self._join(requests))
-        finally:  # a GPU works meanwhile
-            for party, request in zip(self.members.values(), requests, strict=True):
-                party.ledger.write("in", sender, request)
-        replies = {name: self._part(whole, index) for index, name in enumerate(self.members)}
-        self.outbox.parts.clear()
-        for name, reply in replies.items():
-            self.members[name].ledger.write("out", sender, reply)
-        return replies
+        with one_torch_thread(self.small):
+            answered = as_one(self.twin, request, sender, calls)
+        return answered and dict(zip(self.members, answered[1], strict=True))
 
     def _join(self, requests: Sequence[Request[R]]) -> Request[R]:
         """One request from M: a tensor that all share stays one, the others are stacked; plain fields must agree."""
@@ -159,7 +253,7 @@ class Cohort:
         if any(type(value) is not type(first) for value in values):
             raise self._differ(request, f"values of {name}")
         if isinstance(first, Released):
-            return Released._seal(torch.stack([value.tensor for value in values]), first.receipt)
+            return Whole.of(torch.stack([value.tensor for value in values]), values, first.receipt)
         if isinstance(first, tuple) and all(len(value) == len(first) for value in values):
             return tuple(self._stack(list(items), request, name) for items in zip(*values, strict=True))
         if isinstance(first, dict) and all(value.keys() == first.keys() for value in values):
@@ -171,19 +265,6 @@ class Cohort:
     def _differ(self, request: Message, what: str) -> PartyError:
         cause = f"its members were sent different {what}; run with cohort = 'off'"
         return PartyError(self.twin.name, request.kind, batch_of(request), cause)
-
-    def _part(self, message: R, index: int) -> R:
-        return type(message)(**{name: self._share(getattr(message, name), index) for name in message.hints()})
-
-    def _share(self, value: Any, index: int) -> Any:
-        """One member's share of a field."""
-        if isinstance(value, Released):
-            return self.outbox.parts[value.receipt.number][index]
-        if isinstance(value, tuple):
-            return tuple(self._share(item, index) for item in value)
-        if isinstance(value, dict):
-            return {key: self._share(item, index) for key, item in value.items()}
-        return value
 
 
 class Cohorts:
@@ -198,8 +279,8 @@ class Cohorts:
     def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
         replies: dict[str, R] = {}
         for cohort in self.cohorts:
-            if cohort.members.keys() <= envelopes.keys() and cohort.together():
-                replies |= cohort.answer(envelopes)
+            if cohort.takes(envelopes) and cohort.together():
+                replies |= cohort.answer(envelopes) or {}
         rest = {to: envelope for to, envelope in envelopes.items() if to not in replies}
         replies |= self._alone(rest) if rest else {}
         return {to: replies[to] for to in envelopes}
@@ -228,7 +309,7 @@ def groups(parties: Mapping[str, Party]) -> list[dict[str, FeatureOwner]]:
 def worth_stacking(group: Mapping[str, FeatureOwner], rows: int) -> bool:
     """Whether a cohort is faster. On a GPU always; on a CPU while a party's batch is little work."""
     first = next(iter(group.values()))
-    return first.device.type != "cpu" or work(first, rows) <= STACKING_PAYS
+    return first.device.type != "cpu" or work(first.model, first.features[:1], rows) <= STACKING_PAYS
 
 
 PLAIN = set(vars(nn.Module()))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
 from colonnade.core.party import State
+from colonnade.transport.computing import at_once
 
 ELEMENTWISE = (nn.ReLU, nn.ELU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.LeakyReLU, nn.Identity)
 
@@ -21,11 +23,13 @@ class Stacked(nn.Module):
     """`[M, rows, ...] -> [M, rows, width]`, the k-th slice through the k-th module.
 
     Its state dict has the modules' own names, each tensor with the M in front. A plain chain of linear layers and
-    element-wise activations runs as batched matrix products; everything else through `vmap`.
+    element-wise activations runs as batched matrix products; everything else through `vmap`, or `abreast` each slice
+    through a module of its own, on a GPU on a stream of its own.
     """
 
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
+    def __init__(self, modules: Sequence[nn.Module], *, abreast: bool = False) -> None:
         super().__init__()
+        self.abreast = abreast
         self.one = copy.deepcopy(modules[0])
         for path, submodule in self.one.named_modules():
             for name in list(submodule._parameters):
@@ -47,6 +51,12 @@ class Stacked(nn.Module):
                 x = _stacked_linear(layer, x) if isinstance(layer, nn.Linear) else layer(x)
             return x
         base = self._base[0].train(self.training)
+        if self.abreast:
+            each = zip(*(parameter.unbind() for parameter in self.one.parameters()), strict=True)
+            names = [name for name, _ in self.one.named_parameters()]
+            own = [dict(zip(names, parameters, strict=True)) for parameters in each]
+            tasks = [partial(functional_call, base, mine, (rows,)) for mine, rows in zip(own, x, strict=True)]
+            return torch.stack(at_once(tasks, x.device))
         call = torch.vmap(lambda parameters, rows: functional_call(base, parameters, (rows,)))
         return call(dict(self.one.named_parameters()), x)  # type: ignore[no-any-return]
 
@@ -68,6 +78,21 @@ def why_not_stackable(module: nn.Module) -> str | None:
     if any(parameter.dim() == 0 for parameter in module.parameters()):
         return "its model has a parameter that is a single number"
     return None
+
+
+def share_memory(whole: nn.Module, modules: Sequence[nn.Module]) -> None:
+    """Make the modules' parameters views of those of their stack: what is done to one of both is done to the other."""
+    for stacked, *parts in zip(whole.parameters(), *(module.parameters() for module in modules), strict=True):
+        for index, part in enumerate(parts):
+            part.data = stacked.data[index]
+
+
+def better_abreast(module: nn.Module) -> bool:
+    """Whether it has convolutions of several channels and is on a GPU. Stacked they become grouped ones, and an H200
+    takes four times as long for those as for the same convolutions side by side (5 of 32 channels on 28 x 28: 3.0
+    against 0.8 ms a step)."""
+    on_gpu = any(parameter.device.type == "cuda" for parameter in module.parameters())
+    return on_gpu and any(isinstance(part, _ConvNd) and part.in_channels > 1 for part in module.modules())
 
 
 def alike(states: Sequence[Any]) -> bool:
@@ -112,13 +137,6 @@ def slice_(state: Any, index: int) -> Any:
 def unstack(state: State, count: int) -> list[State]:
     """The M states in a stacked one."""
     return [slice_(state, index) for index in range(count)]
-
-
-def slicewise(functions: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> Tensor:
-    """The k-th slice through the k-th function; where none of them changes its slice, the tensor itself."""
-    slices = list(x)
-    parts = [function(part) for function, part in zip(functions, slices, strict=True)]
-    return x if all(map(operator.is_, parts, slices)) else torch.stack(parts)
 
 
 def _chain(module: nn.Module) -> bool:

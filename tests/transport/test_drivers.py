@@ -1,36 +1,42 @@
-"""Label owners in lockstep do what they do alone: the same numbers, releases, ledgers and refusals."""
+"""Drivers that answer as one do what they do alone: the same numbers, releases, ledgers and refusals."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
 import pytest
 import torch
 from tests.algorithms.several import Reference, Several, made
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from colonnade.algorithms import multi_vfl
-from colonnade.algorithms.multi_vfl_lockstep import Lockstep
-from colonnade.core import Peers, Rule, Seat
+from colonnade.algorithms.multi_vfl_data_owner import Copy
+from colonnade.core import Done, Peers, Rule, Seat
 from colonnade.core.wire import Envelope
-from colonnade.errors import BudgetExhausted, PartyError
+from colonnade.errors import BoundaryError, BudgetExhausted, PartyError
+from colonnade.models import build, build_head
 from colonnade.privacy import Account, Budget
 from colonnade.privacy.gaussian import Gaussian
-from colonnade.transport import Fault, Faulty
+from colonnade.transport import Drivers, Fault, Faulty
+from colonnade.transport.stacked import Stacked, share_memory
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 ALIKE = {"abel": 43, "bea": 43, "carl": 43, "dora": 24}
 """Three of one size, whose last batch is shorter, and one of another."""
+THREE = ("abel", "bea", "carl")
 
 
-def carrier(toy: Several) -> Lockstep:
+def carrier(toy: Several) -> Drivers:
     transport = toy.server.peers.transport
-    assert isinstance(transport, Lockstep)
+    assert isinstance(transport, Drivers)
     return transport
 
 
 def stacked(toy: Several) -> list[tuple[str, ...]]:
-    return list(carrier(toy)._stacks)
+    return list(carrier(toy).cohorts)
 
 
 def close(one: Any, other: Any, rtol: float) -> None:
@@ -79,7 +85,7 @@ def test_ledgers_and_receipts_are_the_same() -> None:
     assert len({number for _, number in numbers}) == len(numbers)
 
 
-def test_an_owner_s_rule_applies_in_lockstep_too() -> None:
+def test_an_owner_s_rule_applies_in_a_stack_too() -> None:
     rules = {"heart": {"embedding": Rule(Gaussian(sigma=0.0, clip=0.3))}}
     alone, together, plain = (
         made(rows=ALIKE, rules=rules), made(rows=ALIKE, rules=rules, stack="on"), made(rows=ALIKE, stack="on"),
@@ -116,7 +122,9 @@ def test_a_data_owner_that_fails_fails_all_and_is_named() -> None:
     toy = made(rows=ALIKE, stack="on")
     toy.run(1)
     toy.data_owners["lung"].features = toy.data_owners["lung"].features[:, :2]
-    with pytest.raises(PartyError, match=r"'lung' failed while answering multi_vfl_data_owner.Embed at batch \w+:"):
+    with pytest.raises(
+        PartyError, match=r"'lung' failed while answering multi_vfl_data_owner.Embed at batch abel, bea, carl:"
+    ):
         toy.run()
     assert toy.server.round == 1
 
@@ -132,7 +140,7 @@ def test_auto_stacks_while_a_batch_is_little_work_on_a_cpu(monkeypatch: pytest.M
     small = made(rows=ALIKE, stack="auto")
     small.run(1)
     assert stacked(small)
-    monkeypatch.setattr("colonnade.algorithms.multi_vfl_lockstep.STACKING_PAYS", 10)
+    monkeypatch.setattr("colonnade.transport.drivers.STACKING_PAYS", 10)
     large = made(rows=ALIKE, stack="auto")
     large.run(1)
     assert not stacked(large)
@@ -174,3 +182,134 @@ def test_faults_are_still_possible_above() -> None:
     reference.round(0, ["abel", "carl", "dora"])
     reference.assert_equal(toy)
     assert dataclasses.asdict(toy.said[0])["dropped"].keys() == {"bea"}
+
+
+# Their calls pass the checks that single ones pass
+
+
+def test_a_repeated_round_is_answered_from_memory_and_an_old_one_refused() -> None:
+    """A second training would release every embedding again."""
+    toy = made(rows=ALIKE, stack="on")
+    toy.run(1)
+    calls = [
+        {k: Envelope("server", 2**63 + n, multi_vfl.TrainRound(1)) for k in ("abel", "bea", "carl")} for n in (0, 1)
+    ]
+    carrier(toy).attempt_each(calls[0])
+    replies = carrier(toy).attempt_each(calls[1])
+    released = [party.outbox.released for party in toy.everyone().values()]
+    again = carrier(toy).attempt_each(calls[1])
+    assert all(reply is again[k] for k, reply in replies.items())
+    with pytest.raises(BoundaryError, match="'abel' refuses a call of 'server' that is older"):
+        carrier(toy).attempt_each(calls[0])
+    assert [party.outbox.released for party in toy.everyone().values()] == released
+
+
+def test_whom_one_of_them_does_not_serve_none_of_them_answers() -> None:
+    toy = made(rows=ALIKE, stack="on")
+    toy.run(1)
+    toy.label_owners["bea"].serves_for = {"server"}
+    with pytest.raises(BoundaryError, match=r"'bea' does not answer multi_vfl.TrainRound of 'eve'"):
+        carrier(toy).attempt_each(dict.fromkeys(THREE, Envelope("eve", 1, multi_vfl.TrainRound(1))))
+
+
+def test_whom_a_data_owner_does_not_serve_it_does_not_serve_in_a_stack() -> None:
+    toy = made(rows=ALIKE, stack="on")
+    toy.run(1)
+    heart = toy.data_owners["heart"]
+    heart.serves_for, released = {"abel", "carl", "dora"}, heart.outbox.released
+    with pytest.raises(BoundaryError, match=r"'heart' does not answer multi_vfl_data_owner.Open of 'bea'"):
+        toy.run(1)
+    assert heart.outbox.released == released
+
+
+def test_a_data_owner_remembers_the_calls_of_each_driver() -> None:
+    """The last one of a round again is a repeated delivery: what it asks for is not released."""
+    toy = made(rows=ALIKE, stack="on")
+    toy.run(1)
+    heart = toy.data_owners["heart"]
+    before = {k: heart._answered[k].newest for k in THREE}
+    carrier(toy).attempt_each(dict.fromkeys(THREE, Envelope("server", 2**63, multi_vfl.TrainRound(1))))
+    for k, number in before.items():
+        newest = heart._answered[k].newest
+        assert newest > number
+        again: Any = heart.handle(Envelope(k, newest, multi_vfl.Embed(f"{k}:test[0:5]")))
+        assert again == Done()
+
+
+# Copies that are trained at once end where they end alone
+
+
+K, FEW = 3, 5
+
+
+def copies_of(model: nn.Module, device: str) -> list[Copy]:
+    """K copies of a model, each moved a little so that no two are the same."""
+    copies = [Copy(model.double().to(device), multi_vfl.Config(learning_rate=0.05)) for _ in range(K)]
+    for number, one in enumerate(copies):
+        one.restart(model)
+        with torch.no_grad():
+            for parameter in one.model.parameters():
+                parameter.mul_(1 + 0.1 * number)
+    return copies
+
+
+def as_one(copies: list[Copy], abreast: bool) -> Copy:
+    modules = [one.model for one in copies]
+    whole = copies[0].like(Stacked(modules, abreast=abreast))
+    share_memory(whole.model, modules)
+    return whole
+
+
+def same(mine: list[Copy], theirs: list[Copy]) -> None:
+    for a, b in zip(mine, theirs, strict=True):
+        for p, q in zip(a.model.parameters(), b.model.parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-12)
+
+
+def random(*shape: int, device: str = "cpu") -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("abreast", [False, True])
+def test_copies_of_data_owners(abreast: bool, device: str) -> None:
+    alone = copies_of(build("convolution", (4, 6), seed=0, owner="x"), device)
+    members = copy.deepcopy(alone)
+    together = as_one(members, abreast)
+    x = random(K, FEW, 4, 6, device=device)
+    for turn in range(4):
+        gradient = random(K, FEW, 32, 4, 6, device=device) * (turn + 1)
+        h = torch.stack([one.embed(x[k], "b", torch.tanh) for k, one in enumerate(alone)])
+        embedded = together.embed(x, "b", torch.tanh)
+        torch.testing.assert_close(embedded if device == "cpu" else embedded.tanh(), h)
+        for k, one in enumerate(alone):
+            one.descend(gradient[k])
+        together.descend(gradient)
+    same(members, alone)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("abreast", [False, True])
+def test_copies_of_label_owners(abreast: bool, device: str) -> None:
+    alone = copies_of(build_head("cnn", (2, 6, 4), 3, seed=0, owner="x"), device)
+    members = copy.deepcopy(alone)
+    together = as_one(members, abreast)
+    h = [random(K, FEW, 2, 2, 4, device=device), random(K, FEW, 2, 4, 4, device=device)]
+    y = torch.randint(3, (K, FEW), generator=torch.Generator().manual_seed(1)).to(device)
+    for _ in range(4):
+        losses, gradients = together.learn(h, y, torch.vmap(cross_entropy), -2)
+        for k, one in enumerate(alone):
+            loss, mine = one.learn([part[k] for part in h], y[k], cross_entropy, -2)
+            torch.testing.assert_close(losses[k], loss)
+            for a, b in zip(gradients, mine, strict=True):
+                torch.testing.assert_close(a[k], b)
+    same(members, alone)
+
+
+@pytest.mark.parametrize("abreast", [False, True])
+def test_all_begin_a_round_from_the_same_weights(abreast: bool) -> None:
+    model = build("mlp", (4,), seed=0, owner="x")
+    members = copies_of(model, "cpu")
+    as_one(members, abreast).restart(model)
+    for one in members:
+        assert all(map(torch.equal, one.model.parameters(), model.parameters()))

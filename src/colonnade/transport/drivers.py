@@ -1,0 +1,227 @@
+"""Parties that drive others, all in one process: asked in turn, or, where they are alike, answered as one.
+
+    K drivers, asked the same --> one twin of theirs --asks--> one twin of each party asked, stacked over the K askers
+
+What a twin of drivers asks, all of them ask: every call is made in its driver's name, passes the checks that it passes
+alone (`cohort.as_one`), is released by its owner's outbox under the name of its batch, and written down by both sides.
+Only the arithmetic is shared. No algorithm knows of it; its roles are stacked by what they hold:
+
+    a driver                labels, loss and batches; `model`, of which it trains a `copy`, and which takes `inputs` per
+                            row; and `as_one`, the requests that several may answer together
+    a party that is asked   a table of features, `model`, what it `agreed` on with each driver, and a copy for each
+
+Twins are made anew for every request, so that they are never out of date. A copy's parameters become views of the
+stack's own, so there is nothing to hand back. On a GPU the parties that are asked compute side by side.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from colonnade.core.batches import Batches
+from colonnade.core.ledger import Ledger
+from colonnade.core.message import Message, Request
+from colonnade.core.party import Party
+from colonnade.core.peers import Peers
+from colonnade.core.wire import Envelope
+from colonnade.errors import PartyError
+from colonnade.transport.cohort import STACKING_PAYS, CohortOutbox, as_one, shares
+from colonnade.transport.computing import at_once, work
+from colonnade.transport.in_process import InProcess
+from colonnade.transport.stacked import Stacked, alike, better_abreast, share_memory, why_not_stackable
+
+R = TypeVar("R", bound=Message)
+Stacking = Literal["auto", "on", "off"]
+
+
+class StackedBatches(Batches):
+    """The training batches of several owners under one name, each with the owners' rows on a leading axis."""
+
+    def __init__(self, name: str, one: Batches, each: Callable[[int, str], Sequence[Tensor]]) -> None:
+        """As many and as large as those of `one`; `each` gives every owner's rows of an epoch."""
+        agreed: dict[str, Any] = {"epochs": one.epochs, "seed": one.seed, "reshuffle": one.reshuffle}
+        super().__init__({"train": one.splits["train"]}, batch_size=one.batch_size, owner=name, **agreed)
+        self._each = each
+        self._last: tuple[tuple[int, str] | None, Tensor] = None, torch.empty(0)
+
+    def _order(self, epoch: int, device: str) -> Tensor:
+        if self._last[0] != (epoch, device):
+            self._last = (epoch, device), torch.stack(list(self._each(epoch, device)))
+        return self._last[1]
+
+
+class DriverCohort:
+    """Drivers that are alike, and the parties that they ask, each with its copies for them stacked."""
+
+    def __init__(self, members: Mapping[str, Any]) -> None:
+        self.members, self.name = dict(members), ", ".join(members)
+        self.first = next(iter(self.members.values()))
+        self.asked = parties_of(self.first)
+        self.copy = _stacked([driver.copy for driver in self.members.values()])
+        self.copies = {to: _stacked([party.copies[k] for k in self.members]) for to, party in self.asked.items()}
+        self.sides: dict[str, Party] = {}
+        on_gpu = self.first.device.type == "cuda"
+        self.streams = [torch.cuda.Stream(self.first.device) for _ in self.asked] if on_gpu else []  # type: ignore[no-untyped-call]
+
+    def answer(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R] | None:
+        """One stacked answer, taken apart; None where a member has answered its call before."""
+        calls = [(driver, envelopes[k]) for k, driver in self.members.items()]
+        first = calls[0][1]
+        self.sides = {to: self._side(to, party) for to, party in self.asked.items()}
+        answered = as_one(self._twin(), first.message, first.sender, calls)
+        return answered and dict(zip(self.members, answered[1], strict=True))
+
+    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
+        return self.exchange_each({to: envelope})[to]
+
+    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
+        """What carries the twin's calls: each is one call of every member, to the twin of whom they ask."""
+        tasks = [partial(self._ask, to, envelope) for to, envelope in envelopes.items()]
+        return dict(zip(envelopes, at_once(tasks, self.first.device, self.streams), strict=True))
+
+    def _ask(self, to: str, envelope: Envelope[Request[R]]) -> R:
+        party: Party = self.asked[to]
+        whole = envelope.message
+        requests = shares(whole, self.name, list(self.members))
+        calls = [(party, Envelope(k, envelope.number, r)) for k, r in zip(self.members, requests, strict=True)]
+        try:
+            answered = as_one(self.sides[to], whole, self.name, calls)
+        finally:
+            for driver, request in zip(self.members.values(), requests, strict=True):
+                driver.peers.note("out", to, request)
+        assert answered is not None  # a call that was just numbered is new
+        for driver, request, reply in zip(self.members.values(), requests, answered[1], strict=True):
+            driver.peers.take(to, request, reply)
+        return answered[0]
+
+    def _twin(self) -> Party:
+        """The first driver, with what each has of its own stacked; their tables lie one below the other."""
+        drivers = list(self.members.values())
+        starts = [0, *torch.tensor([len(driver.labels) for driver in drivers]).cumsum(0).tolist()]
+
+        def rows(epoch: int, device: str) -> list[Tensor]:
+            pairs = zip(starts, drivers, strict=False)
+            return [start + driver.batches.epoch_rows(epoch, device) for start, driver in pairs]
+
+        twin = copy.copy(self.first)
+        twin.name, twin.outbox = self.name, self._outbox([driver.outbox for driver in drivers])
+        twin.labels, twin.loss = torch.cat([driver.labels for driver in drivers]), torch.vmap(self.first.loss)
+        twin.batches, twin.copy = StackedBatches(self.name, self.first.batches, rows), self.copy
+        twin.peers = Peers(self.name, self.asked, self, Ledger(self.name))
+        return twin  # type: ignore[no-any-return]
+
+    def _side(self, to: str, party: Any) -> Party:
+        """A party as all drivers see it."""
+
+        def rows(epoch: int, device: str) -> list[Tensor]:
+            return [party.agreed.epoch_rows(k, epoch, device) for k in self.members]
+
+        side = copy.copy(party)
+        side.outbox = self._outbox([party.outbox] * len(self.members))
+        side.agreed, side.copies = StackedBatches(self.name, self.first.batches, rows), {self.name: self.copies[to]}
+        return side  # type: ignore[no-any-return]
+
+    def _outbox(self, outboxes: Sequence[Any]) -> CohortOutbox:
+        return CohortOutbox(outboxes, self.name, list(self.members))
+
+
+class Drivers:
+    """What carries calls to drivers in this process. It stacks those that are alike where that is faster ("auto"),
+    wherever it can ("on"), or never ("off")."""
+
+    def __init__(self, drivers: Mapping[str, Any], *, stack: Stacking = "auto", through_bytes: bool = False) -> None:
+        self.drivers, self.stack = dict(drivers), stack
+        self._inner = InProcess(self.drivers, through_bytes=through_bytes, parallel="never")
+        self.cohorts: dict[tuple[str, ...], DriverCohort] = {}
+
+    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
+        return self._inner.exchange(to, envelope)
+
+    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
+        replies: dict[str, R] = {}
+        for to, answer in self.attempt_each(envelopes).items():
+            if isinstance(answer, PartyError):
+                raise answer
+            replies[to] = answer
+        return replies
+
+    def attempt_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]:
+        """Each answer, or the failure in its place."""
+        answers: dict[str, R | PartyError] = {}
+        for group in self._groups(envelopes):
+            try:
+                answers |= self._cohort(group).answer(envelopes) or {}
+            except PartyError as error:  # of somebody they asked, or their own: none of them can answer
+                answers |= dict.fromkeys(group, error)
+        for to, envelope in envelopes.items():
+            if to not in answers:
+                try:
+                    answers[to] = self.exchange(to, envelope)
+                except PartyError as error:
+                    answers[to] = error
+        return {to: answers[to] for to in envelopes}
+
+    def _cohort(self, group: tuple[str, ...]) -> DriverCohort:
+        if group not in self.cohorts:  # a copy is a view of one stack only
+            self.cohorts = {names: one for names, one in self.cohorts.items() if not set(names) & set(group)}
+            self.cohorts[group] = DriverCohort({k: self.drivers[k] for k in group})
+        return self.cohorts[group]
+
+    def _groups(self, envelopes: Mapping[str, Envelope[Any]]) -> list[tuple[str, ...]]:
+        """Who of those that are asked can answer as one."""
+        equal: dict[tuple[Any, ...], list[str]] = {}
+        for k, envelope in envelopes.items():
+            driver, message = self.drivers.get(k), envelope.message
+            wanted = self.stack != "off" and driver is not None and type(message) in driver.as_one
+            if wanted and _stackable(driver):
+                equal.setdefault((envelope.sender, message, *_shape(driver)), []).append(k)
+        groups = [tuple(group) for group in equal.values() if len(group) > 1]
+        groups = [group for group in groups if self.stack == "on" or worth_stacking(self.drivers[group[0]])]
+        return [group for group in groups if alike([self.drivers[k].state() for k in group])]
+
+
+def parties_of(driver: Any) -> dict[str, Any]:
+    """Whom it asks."""
+    return {name: driver.peers.transport.parties[name] for name in driver.peers}
+
+
+def worth_stacking(driver: Any) -> bool:
+    """Whether drivers like this one are faster as one. On a GPU always; on a CPU while a batch is little work."""
+    if driver.device.type != "cpu":
+        return True
+    row = next(driver.model.parameters()).new_zeros(1, *driver.inputs)
+    rows = driver.batches.batch_size
+    below = sum(work(party.model, party.features[:1], rows) for party in parties_of(driver).values())
+    return below + work(driver.model, row, rows) <= STACKING_PAYS
+
+
+def _stackable(driver: Any) -> bool:
+    """Whether its calls may be answered here: they would cross as they are, and nobody listens."""
+    transport = driver.peers.transport
+    if not isinstance(transport, InProcess) or transport.through_bytes or "train" not in driver.batches.splits:
+        return False
+    models = [driver.model, *(party.model for party in parties_of(driver).values())]
+    return all(why_not_stackable(model) is None for model in models)
+
+
+def _shape(driver: Any) -> tuple[Any, ...]:
+    """Equal where two drivers do the same with batches of the same sizes, and ask the same parties."""
+    parameters = ((name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in driver.model.named_parameters())
+    settings = type(driver), repr(driver.config), repr(driver.loss), str(driver.device), repr(driver.model)
+    asked = tuple((name, id(party)) for name, party in parties_of(driver).items())
+    rows = len(driver.batches.splits.get("train", ())), driver.batches.batch_size
+    return (*settings, tuple(parameters), asked, *rows)
+
+
+def _stacked(copies: Sequence[Any]) -> Any:
+    """Copies as one, over the same memory."""
+    modules = [one.model for one in copies]
+    whole = copies[0].like(Stacked(modules, abreast=better_abreast(modules[0])))
+    share_memory(whole.model, modules)
+    return whole
