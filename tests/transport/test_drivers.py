@@ -191,9 +191,7 @@ def test_a_repeated_round_is_answered_from_memory_and_an_old_one_refused() -> No
     """A second training would release every embedding again."""
     toy = made(rows=ALIKE, stack="on")
     toy.run(1)
-    calls = [
-        {k: Envelope("server", 2**63 + n, multi_vfl.TrainRound(1)) for k in ("abel", "bea", "carl")} for n in (0, 1)
-    ]
+    calls: list[Any] = [dict.fromkeys(THREE, Envelope("server", 2**63 + n, multi_vfl.TrainRound(1))) for n in (0, 1)]
     carrier(toy).attempt_each(calls[0])
     replies = carrier(toy).attempt_each(calls[1])
     released = [party.outbox.released for party in toy.everyone().values()]

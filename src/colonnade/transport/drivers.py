@@ -204,7 +204,8 @@ def worth_stacking(driver: Any) -> bool:
 def _stackable(driver: Any) -> bool:
     """Whether its calls may be answered here: they would cross as they are, and nobody listens."""
     transport = driver.peers.transport
-    if not isinstance(transport, InProcess) or transport.through_bytes or "train" not in driver.batches.splits:
+    plain = isinstance(transport, InProcess) and not transport.through_bytes and driver.peers.missing is None
+    if not plain or "train" not in driver.batches.splits:
         return False
     models = [driver.model, *(party.model for party in parties_of(driver).values())]
     return all(why_not_stackable(model) is None for model in models)
