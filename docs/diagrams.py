@@ -240,7 +240,7 @@ class Line:
 def script(name: str) -> list[Line]:
     """A picture's lines from top to bottom; what repeats an exchange of the same heading is left out."""
     picture = PICTURES[name]
-    reveals, told, when, lines = find(picture.algorithm).REVEALS, set[str](), "", list[Line]()
+    reveals, told, when, lines = find(picture.algorithm).reveals, set[str](), "", list[Line]()
     unused, drawn = set(picture.notes), set[tuple[str, str, str, str]]()
     for now, one in listen(picture):
         said = type(one.message).__name__

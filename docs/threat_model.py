@@ -6,17 +6,16 @@ test holds that each is up to date, and that nothing that exchanges messages lac
 
 from __future__ import annotations
 
-import inspect
 import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Union, get_args, get_origin
 
 import colonnade.selection as selecting
-from colonnade.algorithms import ALGORITHMS, NESTED
+from colonnade.algorithms import ALGORITHMS
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.alignment import id_owner
 from colonnade.core import Message, Party
 from colonnade.core.message import Request
@@ -27,12 +26,6 @@ from colonnade.selection import aggregation, leader, participant, sorting
 
 DOCUMENT = Path(__file__).with_name("threat-model.md")
 BLOCK = re.compile(r"<!-- (\S+): generated -->\n(.*?)<!-- end -->\n", re.DOTALL)
-MODES: dict[str, list[dict[str, str]]] = {
-    "vfedcce": [{"mode": mode} for mode in ("plaintext", "encrypted-jacobian", "encrypted-coefficients")],
-    "knn": [{"aggregation": how} for how in ("plain", "encrypted")],
-    "vimadmm_joint": [{"aggregation": how} for how in ("plain", "secure")],
-}
-"""Of those whose settings decide what can be read (`crossing`): the settings that do."""
 
 
 @dataclass(frozen=True)
@@ -49,24 +42,26 @@ def subjects() -> dict[str, Subject]:
     found = {"alignment": Subject((id_owner.IdOwner,), id_owner.REVEALS)}
     parts = (leader.Leader, participant.Participant, aggregation.AggregationServer, sorting.KeyServer)
     found["selection"] = Subject(parts, selecting.REVEALS)
-    for name, module in (ALGORITHMS | NESTED).items():
-        found[name] = Subject(tuple(_roles(module)), module.REVEALS, _modes(name, module))
+    for name, algorithm in ALGORITHMS.items():
+        found[name] = Subject(_roles(algorithm), algorithm.reveals, _modes(algorithm))
     found["machines"] = Subject((site.SiteClerk, site_reader.Reader), site_reader.REVEALS)
     several = (multi_clerks.LabelClerk, multi_clerks.ColumnClerk, label_sets.Describer)
     found["machines_several"] = Subject(several, {})
     return found | {"key_server": Subject((key_server.KeyServer,), {"total": "the sum of all parties' values"})}
 
 
-def _roles(module: ModuleType) -> Iterator[type[Party]]:
-    names = ("FeatureOwner", "DataOwner", "LabelOwner", "AggregationServer", "KeyServer")
-    return (vars(module)[name] for name in names if inspect.isclass(vars(module).get(name)))
+def _roles(algorithm: AnyAlgorithm) -> tuple[type[Party], ...]:
+    nested = algorithm.nested
+    server = () if nested is None else (nested.aggregation_server,)
+    return (algorithm.feature_owner, algorithm.label_owner, *server)
 
 
-def _modes(name: str, module: ModuleType) -> dict[str, Any]:
-    if not hasattr(module, "crossing"):
+def _modes(algorithm: AnyAlgorithm) -> dict[str, Any]:
+    """Where settings decide what can be read: what they decide."""
+    if algorithm.crossing is None:
         return {}
-    modes = MODES.get(name, [{}])
-    return {" ".join(said.values()) or "default": module.crossing(module.Config(**said)) for said in modes}
+    modes = algorithm.modes or {"default": algorithm.config()}
+    return {name: algorithm.crossing(config) for name, config in modes.items()}
 
 
 def table(subject: Subject) -> str:

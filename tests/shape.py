@@ -34,14 +34,14 @@ BOUNDS: dict[str, tuple[int | None, int | None]] = {  # the bound, and the aim
     "modules in import cycles": (32, 0),
     "casts": (10, 0),
     "unions of twins": (28, 0),
-    "hasattr, getattr of a fixed name": (6, 0),
+    "hasattr, getattr of a fixed name": (2, 0),
     "pairs of classes alike": (11, 0),
-    "switches on several label owners": (43, 8),
+    "switches on several label owners": (40, 8),
     "files entered by a federation from TOML": (49, 22),
     "files entered by predict": (52, 25),
     "files entered by a step of VIMADMM": (19, 17),
     "files entered by predict at a site": (63, 35),
-    "source lines": (40_000, 36_500),  # room for what lands before it shrinks
+    "source lines": (40_800, 36_500),  # room for what lands before it shrinks
     "modules over 400 lines": (0, 0),
     "modules under 40 lines, one importer": (11, None),
     "modules": (None, None),

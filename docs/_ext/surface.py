@@ -77,7 +77,7 @@ def errors() -> dict[str, type[Exception]]:
 @cache
 def settings() -> dict[str, list[Setting]]:
     """Section -> its keys."""
-    from colonnade.algorithms import ALGORITHMS, NESTED
+    from colonnade.algorithms import ALGORITHMS
     from colonnade.federation import rules
     from colonnade.federation.settings import Settings
     from colonnade.models import HEADS, MAPS, MODELS
@@ -85,8 +85,8 @@ def settings() -> dict[str, list[Setting]]:
 
     lines = tomllib.loads(LINES.read_text(encoding="utf-8"))
     made: dict[str, list[Setting]] = {}
-    for name, module in (ALGORITHMS | NESTED).items():
-        made[f"algorithm.{name}"] = _of_class(f"algorithm.{name}", module.Config, lines, common="algorithm")
+    for name, algorithm in ALGORITHMS.items():
+        made[f"algorithm.{name}"] = _of_class(f"algorithm.{name}", algorithm.config, lines, common="algorithm")
     for field, hint in get_type_hints(Settings).items():
         kinds = [kind for kind in (hint, *getattr(hint, "__args__", ())) if dataclasses.is_dataclass(kind)]
         if kinds:

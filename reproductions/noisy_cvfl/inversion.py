@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
 from colonnade import models
-from colonnade.algorithms.splitnn import Embed
+from colonnade.algorithms.embedding import Embed
 from colonnade.attacks.inversion import PICTURE, Defence, defence_of, invert
 from colonnade.attacks.pictures import psnr, ssim
 from colonnade.attacks.received import Received

@@ -19,11 +19,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from colonnade.algorithms import find
+from colonnade.algorithms import DEFAULT, find
 from colonnade.core.release import DpEvent
 from colonnade.federation import Federation, Settings
 from colonnade.federation.holdings import Holdings, from_dataset
-from colonnade.federation.rules import from_columns
 from colonnade.privacy.accounting import hidden_rdp, key_of, known_batch
 from colonnade.reproduction import Plan, Study
 from colonnade.reproduction.pictures import COLOURS, save
@@ -55,7 +54,7 @@ SIGMAS = (2.0, 5.0, 10.0, 20.0)
 def settings(study: Study, holdings: Holdings, method: Chosen, one: Run) -> Settings:
     """The plan's federation with a run's noise on all uploads for training."""
     changes: dict[str, Any] = {"algorithm": method.algorithm} if method.algorithm else {}
-    upload = from_columns(find(method.algorithm.get("name", "vimadmm")).REVEALS)[0]
+    upload = find(method.algorithm.get("name", DEFAULT)).from_columns[0]
     if one.mechanism is not None:
         noise = {"mechanism": {"name": one.mechanism, "clip": method.clip, "sigma": one.sigma}}
         owners = [name for name, held in holdings.parties.items() if held.features is not None]

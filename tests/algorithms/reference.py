@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from tests.conformance.toy import Task, Toy
 from torch import Tensor, nn
 
 from colonnade.algorithms import complete
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Batches, Peers, Seat, roles
 from colonnade.models import build
 from colonnade.optim.losses import CrossEntropy
@@ -124,7 +124,7 @@ def z_by_lbfgs(task: Task, o: Tensor, dual: Tensor, y: Tensor, rho: float) -> Te
 # What crosses
 
 
-def traffic_at_mnist_sizes(algorithm: ModuleType, config: Any) -> tuple[list[int], list[int]]:
+def traffic_at_mnist_sizes(algorithm: AnyAlgorithm, config: Any) -> tuple[list[int], list[int]]:
     """Bytes up and down of one of two parties, after one and after two rounds: b = 1024, 60 wide, 10 classes, float32;
     counted alike by both ledgers and by what was recorded on the way."""
     batches = Batches({"train": torch.arange(2048)}, batch_size=1024, epochs=1, seed=0)
@@ -132,13 +132,13 @@ def traffic_at_mnist_sizes(algorithm: ModuleType, config: Any) -> tuple[list[int
     parties: dict[str, Any] = {}
     for seed, name in enumerate(("ada", "bob")):
         model = complete(algorithm, build("mlp", (56,), seed=seed, owner=name), features[:1], 10, seed=seed)
-        parties[name] = algorithm.FeatureOwner(Seat.at(name, batches), features, model, config)
-    driver = algorithm.LabelOwner(Seat.at("server", batches), torch.arange(2048) % 10, CrossEntropy(10), config)
+        parties[name] = algorithm.feature_owner(Seat.at(name, batches), features, model, config)
+    driver = algorithm.label_owner(Seat.at("server", batches), torch.arange(2048) % 10, CrossEntropy(10), config)
     recording = Recording(InProcess(parties))
     driver.peers = Peers("server", parties, recording, driver.ledger)
     driver.meet(driver.peers.ask(roles.Introduce()))
     up, down = [], []
-    for _ in algorithm.train(driver, driver.peers, batches):
+    for _ in algorithm.steps(driver, driver.peers, batches):
         up.append(recording.of("server").total("ada"))
         down.append(recording.of("ada").total("server"))
         for name, party in parties.items():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import pytest
 import torch
 from tests.algorithms.reference import z_by_lbfgs
@@ -11,20 +9,23 @@ from tests.conformance.toy import TASKS, Task, cohorts, federation, sequential
 from torch import Generator
 
 from colonnade.algorithms import admm, vimadmm, vimadmm_joint
-from colonnade.algorithms.splitnn import Embed
+from colonnade.algorithms.algorithm import AnyAlgorithm
+from colonnade.algorithms.embedding import Embed
 from colonnade.core.party import Refused
 
-both = pytest.mark.parametrize("algorithm", [vimadmm, vimadmm_joint], ids=["vimadmm", "vimadmm_joint"])
+both = pytest.mark.parametrize(
+    "algorithm", [vimadmm.ALGORITHM, vimadmm_joint.ALGORITHM], ids=["vimadmm", "vimadmm_joint"]
+)
 
 
 @both
-def test_both_are_made_of_it(algorithm: ModuleType) -> None:
-    assert issubclass(algorithm.FeatureOwner, admm.FeatureOwner)
-    assert issubclass(algorithm.LabelOwner, admm.LabelOwner)
+def test_both_are_made_of_it(algorithm: AnyAlgorithm) -> None:
+    assert issubclass(algorithm.feature_owner, admm.FeatureOwner)
+    assert issubclass(algorithm.label_owner, admm.LabelOwner)
 
 
 @both
-def test_what_was_sent_is_what_left_and_serves_once(algorithm: ModuleType) -> None:
+def test_what_was_sent_is_what_left_and_serves_once(algorithm: AnyAlgorithm) -> None:
     toy = federation(algorithm)
     replies = toy.peers.ask(Embed("train/0/0"))
     party = toy.parties["ada"]
@@ -37,7 +38,7 @@ def test_what_was_sent_is_what_left_and_serves_once(algorithm: ModuleType) -> No
 
 @both
 @pytest.mark.parametrize("transport", [sequential, cohorts])
-def test_rows_to_be_scored_are_never_pending(algorithm: ModuleType, transport: object) -> None:
+def test_rows_to_be_scored_are_never_pending(algorithm: AnyAlgorithm, transport: object) -> None:
     toy = federation(algorithm, transport)  # type: ignore[arg-type]
     toy.peers.ask(Embed("test[0:20]"))
     for party in [*toy.parties.values(), *(cohort.twin for cohort in toy.cohorts())]:
@@ -47,7 +48,7 @@ def test_rows_to_be_scored_are_never_pending(algorithm: ModuleType, transport: o
 
 @both
 @pytest.mark.parametrize("task", TASKS)
-def test_z_and_lambda_are_those_of_the_rows(algorithm: ModuleType, task: Task) -> None:
+def test_z_and_lambda_are_those_of_the_rows(algorithm: AnyAlgorithm, task: Task) -> None:
     """Twice the same rows: the second z starts from the first lambda (Eq. 6, 7 and 17, 18, by SciPy)."""
     toy = federation(algorithm, task=task, dtype=torch.float64)
     driver, rows, rho = toy.driver, toy.batches.rows("train/0/0"), toy.driver.config.rho

@@ -6,30 +6,33 @@ import copy
 import dataclasses
 import inspect
 import sys
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from tests.conformance.battery import VARIANTS
-from tests.conformance.toy import ALSO, assert_bit_equal, config_for, federation
+from tests.conformance.toy import ALSO, assert_bit_equal, config_for, federation, module_of
 from torch import Tensor, nn
 
-from colonnade.algorithms import ALGORITHMS, NESTED, complete, fdml, find, splitnn, vimadmm, vimadmm_joint
+from colonnade.algorithms import ALGORITHMS, complete, embedding, fdml, find, splitnn, vimadmm, vimadmm_joint
+from colonnade.algorithms.algorithm import AnyAlgorithm, as_it_is
 from colonnade.core import Message, Party, Request, roles
 from colonnade.errors import ConfigError
 from colonnade.models import build
 from colonnade.transport import InProcess, Recording
 
-every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+FLAT = {name: algorithm for name, algorithm in ALGORITHMS.items() if algorithm.nested is None}
+NESTED = {name: algorithm for name, algorithm in ALGORITHMS.items() if algorithm.nested is not None}
+
+every_algorithm = pytest.mark.parametrize("algorithm", FLAT.values(), ids=FLAT)
 
 
 def test_algorithms_are_found_by_name() -> None:
-    assert find("splitnn") is splitnn
-    assert find("vimadmm") is vimadmm
-    for name, algorithm in (ALGORITHMS | NESTED).items():
+    assert find("splitnn") is splitnn.ALGORITHM
+    assert find("vimadmm") is vimadmm.ALGORITHM
+    for name, algorithm in ALGORITHMS.items():
         assert find(name) is algorithm
-        assert algorithm.__name__ == f"colonnade.algorithms.{name}"
+        assert module_of(algorithm) == name
 
 
 @pytest.mark.parametrize(
@@ -38,57 +41,59 @@ def test_algorithms_are_found_by_name() -> None:
 def test_an_unknown_name_lists_the_known_ones(name: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         find(name)
-    assert str(caught.value) == f"There is no algorithm {name!r}{hint}; there are {', '.join(ALGORITHMS | NESTED)}."
+    assert str(caught.value) == f"There is no algorithm {name!r}{hint}; there are {', '.join(ALGORITHMS)}."
 
 
 @every_algorithm
-def test_an_algorithm_has_the_parts_that_everything_else_uses(algorithm: ModuleType) -> None:
-    assert dataclasses.is_dataclass(algorithm.Config)
-    assert issubclass(algorithm.FeatureOwner, roles.FeatureOwner)
-    assert issubclass(algorithm.LabelOwner, roles.LabelOwner)
+def test_an_algorithm_has_the_parts_that_everything_else_uses(algorithm: AnyAlgorithm) -> None:
+    assert dataclasses.is_dataclass(algorithm.config)
+    assert issubclass(algorithm.feature_owner, roles.FeatureOwner)
+    assert issubclass(algorithm.label_owner, roles.LabelOwner)
+    assert algorithm.train is not None
     assert list(inspect.signature(algorithm.train).parameters) == ["driver", "peers", "batches"]
     assert list(inspect.signature(algorithm.predict).parameters) == ["driver", "peers", "rows"]
-    assert all(isinstance(text, str) and len(text) > 20 for text in algorithm.REVEALS.values())
+    assert all(len(text) > 20 for text in algorithm.reveals.values())
 
 
 @pytest.mark.parametrize("algorithm", NESTED.values(), ids=NESTED)
-def test_a_nested_one_has_the_parts_that_everything_else_uses(algorithm: ModuleType) -> None:
-    assert dataclasses.is_dataclass(algorithm.Config)
-    for role in ("DataOwner", "LabelOwner", "AggregationServer"):
-        assert issubclass(getattr(algorithm, role), Party)
-    assert list(inspect.signature(algorithm.train).parameters) == ["driver", "peers", "rounds"]
-    assert list(inspect.signature(algorithm.predict).parameters) == ["driver", "peers", "rows", "model"]
-    assert all(isinstance(text, str) and len(text) > 20 for text in algorithm.REVEALS.values())
-    assert ALGORITHMS.keys().isdisjoint(NESTED)
+def test_a_nested_one_has_the_parts_that_everything_else_uses(algorithm: AnyAlgorithm) -> None:
+    assert dataclasses.is_dataclass(algorithm.config)
+    nested = algorithm.nested
+    assert nested is not None
+    for role in (algorithm.feature_owner, algorithm.label_owner, nested.aggregation_server):
+        assert issubclass(role, Party)
+    assert list(inspect.signature(nested.train).parameters) == ["driver", "peers", "rounds"]
+    assert list(inspect.signature(nested.predict).parameters) == ["driver", "peers", "rows", "model"]
+    assert all(len(text) > 20 for text in algorithm.reveals.values())
 
 
 @every_algorithm
-def test_its_docstring_names_the_paper(algorithm: ModuleType) -> None:
-    assert "arXiv:" in str(algorithm.__doc__)
-    assert "What crosses:" in str(algorithm.__doc__)
+def test_its_docstring_names_the_paper(algorithm: AnyAlgorithm) -> None:
+    assert "arXiv:" in str(algorithm.doc)
+    assert "What crosses:" in str(algorithm.doc)
 
 
-def messages_of(algorithm: ModuleType) -> set[type[Message]]:
+def messages_of(algorithm: AnyAlgorithm) -> set[type[Message]]:
     """Every message class that can be seen from the algorithm, or from where its roles and `train` were borrowed."""
-    parts = (algorithm.FeatureOwner, algorithm.LabelOwner, algorithm.train)
+    parts: tuple[Any, ...] = (algorithm.feature_owner, algorithm.label_owner, algorithm.train, algorithm.config)
     borrowed = [base for part in parts for base in (part.__mro__[:-1] if inspect.isclass(part) else [part])]
-    modules = [algorithm, *(sys.modules[base.__module__] for base in borrowed)]
+    modules = [sys.modules[base.__module__] for base in borrowed]
     seen = {kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)}
     return {kind for kind in seen if issubclass(kind, Message)} - {Message, Request}
 
 
 @every_algorithm
-def test_its_requests_are_served_and_its_messages_may_cross(algorithm: ModuleType) -> None:
+def test_its_requests_are_served_and_its_messages_may_cross(algorithm: AnyAlgorithm) -> None:
     messages = messages_of(algorithm)
-    requests = {kind for kind in messages if issubclass(kind, Request)}
-    served = set(algorithm.FeatureOwner.served()) | set(algorithm.LabelOwner.served())
-    assert requests
+    requests = {kind for kind in messages if issubclass(kind, Request) and kind.__module__ != embedding.__name__}
+    served = set(algorithm.feature_owner.served()) | set(algorithm.label_owner.served())
+    assert served - {roles.Introduce, roles.Ping}
     assert requests <= served
     for message in messages | served:
         message.hints()  # raises unless each field's type may cross
 
 
-def asked_and_answered(algorithm: ModuleType, **settings: Any) -> set[type[Message]]:
+def asked_and_answered(algorithm: AnyAlgorithm, **settings: Any) -> set[type[Message]]:
     toy = federation(algorithm, lambda parties: Recording(InProcess(parties)), **settings)
     toy.run(2)
     toy.predict()
@@ -96,22 +101,22 @@ def asked_and_answered(algorithm: ModuleType, **settings: Any) -> set[type[Messa
 
 
 @every_algorithm
-def test_whatever_it_asks_is_one_of_its_messages(algorithm: ModuleType) -> None:
+def test_whatever_it_asks_is_one_of_its_messages(algorithm: AnyAlgorithm) -> None:
     crossed: set[type[Message]] = set()
-    for variant in [algorithm, *(other for other in VARIANTS.values() if other.__name__ == algorithm.__name__)]:
+    for variant in [algorithm, *(other for other in VARIANTS.values() if other.config is algorithm.config)]:
         crossed |= asked_and_answered(variant)
-    for settings in ALSO.get(algorithm.__name__.rsplit(".", 1)[-1], []):
+    for settings in ALSO.get(module_of(algorithm), []):
         for driver in ("label owner", "ada"):
             crossed |= asked_and_answered(algorithm, config=config_for(algorithm, **settings), driver=driver)
     assert crossed <= messages_of(algorithm)
     asked = {kind for kind in crossed if issubclass(kind, Request)}
-    assert asked == set(algorithm.FeatureOwner.served()) - set(algorithm.FeatureOwner.aside)
+    assert asked == set(algorithm.feature_owner.served()) - set(algorithm.feature_owner.aside)
 
 
 # A party's model as the algorithm needs it
 
-WHOLE = [fdml, vimadmm_joint]
-PARTS = [algorithm for algorithm in ALGORITHMS.values() if not hasattr(algorithm, "local_model")]
+WHOLE = [fdml.ALGORITHM, vimadmm_joint.ALGORITHM]
+PARTS = [algorithm for algorithm in ALGORITHMS.values() if algorithm.local_model is as_it_is]
 X = torch.rand(5, 6, generator=torch.Generator().manual_seed(0))
 
 whole_models = pytest.mark.parametrize("algorithm", WHOLE, ids=["fdml", "vimadmm_joint"])
@@ -130,8 +135,8 @@ def body() -> nn.Module:
     return build({"name": "mlp", "hidden": [7], "width": 4}, (6,), seed=1, owner="ada")
 
 
-@pytest.mark.parametrize("algorithm", PARTS, ids=lambda algorithm: algorithm.__name__.rsplit(".", 1)[-1])
-def test_where_parties_hold_parts_a_model_is_left_as_it_is(algorithm: ModuleType) -> None:
+@pytest.mark.parametrize("algorithm", PARTS, ids=module_of)
+def test_where_parties_hold_parts_a_model_is_left_as_it_is(algorithm: AnyAlgorithm) -> None:
     model = body()
     before = copy.deepcopy(model.state_dict())
     assert complete(algorithm, model, X[:1], 3, seed=0) is model
@@ -152,7 +157,7 @@ def test_where_parties_hold_parts_a_model_is_left_as_it_is(algorithm: ModuleType
     ],
     ids=["mlp", "one layer", "nested", "a forward of its own", "batch norm"],
 )
-def test_a_whole_model_is_the_part_times_a_head(algorithm: ModuleType, model: nn.Module, outputs: int) -> None:
+def test_a_whole_model_is_the_part_times_a_head(algorithm: AnyAlgorithm, model: nn.Module, outputs: int) -> None:
     before = copy.deepcopy(model)
     whole = complete(algorithm, copy.deepcopy(model), X[:1], outputs, seed=0).eval()
     *parameters, W = whole.parameters()
@@ -164,7 +169,7 @@ def test_a_whole_model_is_the_part_times_a_head(algorithm: ModuleType, model: nn
 
 
 @whole_models
-def test_a_head_comes_from_its_seed_alone(algorithm: ModuleType) -> None:
+def test_a_head_comes_from_its_seed_alone(algorithm: AnyAlgorithm) -> None:
     before = torch.random.get_rng_state()
     one, same, other = (list(complete(algorithm, body(), X[:1], 3, seed=s).parameters())[-1] for s in (5, 5, 6))
     assert torch.equal(one, same)
@@ -174,7 +179,7 @@ def test_a_head_comes_from_its_seed_alone(algorithm: ModuleType) -> None:
 
 @whole_models
 @pytest.mark.parametrize("training", [True, False])
-def test_looking_at_the_width_does_not_change_a_models_mode(algorithm: ModuleType, training: bool) -> None:
+def test_looking_at_the_width_does_not_change_a_models_mode(algorithm: AnyAlgorithm, training: bool) -> None:
     model = nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5)).train(training)
     whole = complete(algorithm, model, X[:1], 3, seed=0)
     assert {part.training for part in whole.modules()} == {training}

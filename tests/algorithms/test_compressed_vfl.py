@@ -14,7 +14,7 @@ from tests.conformance.toy import TASKS, TRANSPORTS, Task, Toy, cohorts, federat
 from tests.federation import small
 from torch import Tensor, nn
 
-from colonnade.algorithms import compressed_vfl, splitnn
+from colonnade.algorithms import compressed_vfl, embedding, splitnn
 from colonnade.compression import Half, Integers, Quantize, TopK, VectorQuantize
 from colonnade.core import Batches, Codec, Peers, Rule, Seat, roles
 from colonnade.errors import BoundaryError, PartyError
@@ -60,8 +60,8 @@ def test_with_one_local_step_and_nothing_compressed_it_is_splitnn(
 ) -> None:
     about: dict[str, Any] = {"columns": (4, 4, 3, 4), "task": task, "dtype": torch.float64}
     config = compressed_vfl.Config(local_steps=1, **settings)
-    toy = federation(compressed_vfl, wrap, config=config, **about)
-    split = federation(splitnn, config=splitnn.Config(**settings), **about)
+    toy = federation(compressed_vfl.ALGORITHM, wrap, config=config, **about)
+    split = federation(splitnn.ALGORITHM, config=splitnn.Config(**settings), **about)
     model = joined(toy)
     assert_alike(joined(split), model, 0.0)
     losses = list(centralized(toy, model, [optimizer_of(model.parameters(), config)], STEPS))
@@ -120,7 +120,7 @@ def test_it_is_algorithm_1(
     config = compressed_vfl.Config(local_steps=local_steps, learning_rate=0.05, momentum=0.5, head_hidden=hidden)
     rules = {"embedding": Rule(codec=codec), "model": Rule(codec=model_codec)}
     toy = federation(
-        compressed_vfl, wrap, columns=(4, 3, 4), task=task, dtype=torch.float64, config=config, rules=rules
+        compressed_vfl.ALGORITHM, wrap, columns=(4, 3, 4), task=task, dtype=torch.float64, config=config, rules=rules
     )
     model, losses = by_hand(toy, config, 6, codec, model_codec)
     assert toy.run(6) == pytest.approx(losses, rel=1e-6)
@@ -139,7 +139,9 @@ def test_parties_of_different_widths_are_stacked_with_their_like() -> None:
         torch.manual_seed(0)
         bob = narrow(build({"name": "mlp", "hidden": [16], "width": 8}, (4,), seed=1, owner="bob").double())
     wrapped: dict[str, Any] = {"bob": lambda _: copy.deepcopy(bob)}
-    one, other = (federation(compressed_vfl, wrap, wrap_model=wrapped, **about) for wrap in (sequential, cohorts))
+    one, other = (
+        federation(compressed_vfl.ALGORITHM, wrap, wrap_model=wrapped, **about) for wrap in (sequential, cohorts)
+    )
     assert [list(cohort.members) for cohort in other.cohorts()] == [["ada", "cyd"]]
     model, losses = by_hand(one, config, 5, Quantize(2**16), Quantize(2**16))
     for toy in (one, other):
@@ -155,7 +157,7 @@ def test_parties_of_different_widths_are_stacked_with_their_like() -> None:
 
 def test_labels_leave_once_and_embeddings_go_on_as_they_came() -> None:
     rules = {"embedding": Rule(codec=Quantize(16)), "model": Rule(codec=Quantize(256))}
-    toy = federation(compressed_vfl, lambda parties: Recording(sequential(parties)), rules=rules)
+    toy = federation(compressed_vfl.ALGORITHM, lambda parties: Recording(sequential(parties)), rules=rules)
     toy.run(2)
     entries = toy.parties["ada"].ledger.entries
     row, weights, biases = math.ceil(8 * 4 / 8), 3 * 24, 3
@@ -163,7 +165,7 @@ def test_labels_leave_once_and_embeddings_go_on_as_they_came() -> None:
         (way, message, name, batch, owner, size)
         for batch in ("train/0/0", "train/0/1")
         for way, message, name, owner, size in (
-            ("out", "splitnn.Embedding", "embedding", "ada", 32 * row),
+            ("out", "embedding.Embedding", "embedding", "ada", 32 * row),
             ("in", "compressed_vfl.Improve", "embedding", "bob", 32 * row),
             ("in", "compressed_vfl.Improve", "embedding", "cyd", 32 * row),
             ("in", "compressed_vfl.Improve", "model", "label owner", weights),
@@ -218,7 +220,7 @@ def test_bytes_per_round_follow_theorem_4_2() -> None:
 
 def test_training_learns_through_noise() -> None:
     noisy = Binomial(64, 16, 0.5, -1.0, 7.0)
-    toy = federation(compressed_vfl, rules={"embedding": Rule(noisy, Integers(*noisy.grid))}, epochs=7)
+    toy = federation(compressed_vfl.ALGORITHM, rules={"embedding": Rule(noisy, Integers(*noisy.grid))}, epochs=7)
     losses = toy.run()
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
     entry = next(e for e in toy.parties["ada"].ledger.entries if e.name == "embedding")
@@ -229,7 +231,7 @@ def test_training_learns_through_noise() -> None:
 
 
 def test_a_run_says_once_that_everybody_gets_the_labels() -> None:
-    toy = federation(compressed_vfl)
+    toy = federation(compressed_vfl.ALGORITHM)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         toy.run(2)
@@ -240,7 +242,7 @@ def test_a_run_says_once_that_everybody_gets_the_labels() -> None:
 
 @pytest.mark.parametrize("transport", ["by reference", "through bytes", "cohorts"])
 def test_parties_know_the_training_labels_and_no_others(transport: str) -> None:
-    toy = federation(compressed_vfl, TRANSPORTS[transport])
+    toy = federation(compressed_vfl.ALGORITHM, TRANSPORTS[transport])
     toy.run(1)
     train = toy.batches.splits["train"]
     for state in (toy.states()[name] for name in toy.parties):
@@ -264,7 +266,7 @@ def test_randomized_response_is_drawn_once_and_is_all_that_parties_see() -> None
 
 def test_a_rule_for_targets_alone_protects_what_parties_are_told() -> None:
     rules = {"targets": Rule(RandomizedResponse(0.5, classes=3))}
-    toy = federation(compressed_vfl, rules=rules)
+    toy = federation(compressed_vfl.ALGORITHM, rules=rules)
     toy.run(1)
     told = toy.states()["ada"]["labels"][toy.batches.splits["train"]]
     assert 0 < int((told != toy.driver.labels[toy.batches.splits["train"]]).sum()) < 160
@@ -274,23 +276,23 @@ def test_a_rule_for_targets_alone_protects_what_parties_are_told() -> None:
 
 
 def test_a_round_for_another_batch_or_a_stranger_is_refused() -> None:
-    toy = federation(compressed_vfl)
+    toy = federation(compressed_vfl.ALGORITHM)
     model = tuple(toy.driver.outbox.release(part, "model") for part in toy.driver.model.parameters())
     improve = compressed_vfl.Improve("train/0/0", (), model)
     with pytest.raises(PartyError, match="a round came for batch train/0/0, but None is pending"):
         toy.peers["ada"].ask(improve)
-    toy.peers["ada"].ask(splitnn.Embed("train/0/0"))
+    toy.peers["ada"].ask(embedding.Embed("train/0/0"))
     with pytest.raises(PartyError, match="a round came before this party had joined"):
         toy.peers["ada"].ask(improve)
-    with pytest.raises(BoundaryError, match=r"does not serve splitnn\.Descend"):
-        toy.peers["ada"].ask(splitnn.Descend("train/0/0", model[0]))
+    with pytest.raises(BoundaryError, match=r"does not serve embedding\.Descend"):
+        toy.peers["ada"].ask(embedding.Descend("train/0/0", model[0]))
 
 
 def test_a_prediction_in_the_middle_of_a_round_does_not_disturb_it() -> None:
-    plain, disturbed = federation(compressed_vfl), federation(compressed_vfl)
+    plain, disturbed = federation(compressed_vfl.ALGORITHM), federation(compressed_vfl.ALGORITHM)
     for toy in (plain, disturbed):
         toy.peers.ask_each(toy.driver.first_words(toy.batches))
-        sent = {k: reply.values for k, reply in toy.peers.ask(splitnn.Embed("train/0/0")).items()}
+        sent = {k: reply.values for k, reply in toy.peers.ask(embedding.Embed("train/0/0")).items()}
         messages = toy.driver.messages(sent, "train/0/0")
         if toy is disturbed:
             toy.predict()
@@ -302,7 +304,7 @@ def test_a_prediction_in_the_middle_of_a_round_does_not_disturb_it() -> None:
 @stacked_or_not
 def test_a_label_owner_passes_its_own_embeddings_on_under_its_rule(wrap: Any) -> None:
     rules = {"embedding": Rule(codec=Quantize(levels=4))}
-    toy = federation(compressed_vfl, lambda parties: Recording(wrap(parties)), rules=rules, driver="ada")
+    toy = federation(compressed_vfl.ALGORITHM, lambda parties: Recording(wrap(parties)), rules=rules, driver="ada")
     toy.run(2)
     passed = [e for e in toy.driver.ledger.entries if (e.direction, e.name, e.owner) == ("out", "embedding", "ada")]
     assert {entry.codec for entry in passed} == {"quantize"}

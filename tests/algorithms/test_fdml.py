@@ -18,7 +18,7 @@ from tests.conformance.toy import TASKS, Task, Toy, federation
 from torch import Tensor, nn
 
 from colonnade.algorithms import fdml
-from colonnade.algorithms.splitnn import Embed
+from colonnade.algorithms.embedding import Embed
 from colonnade.transport import InProcess, Recording
 
 STEPS = 8
@@ -49,7 +49,7 @@ class Composite(nn.Module):
     ids=["sgd", "momentum and decay", "adam"],
 )
 def test_it_is_centralized_training_of_the_composite_model(task: Task, config: fdml.Config) -> None:
-    toy = federation(fdml, columns=(4, 4, 3), task=task, dtype=torch.float64, config=config)
+    toy = federation(fdml.ALGORITHM, columns=(4, 4, 3), task=task, dtype=torch.float64, config=config)
     model = Composite(toy)
     for loss in centralized(toy, model, [optimizer_of(model.parameters(), config)], STEPS):
         assert toy.run(1) == pytest.approx([loss], rel=1e-9)
@@ -58,7 +58,7 @@ def test_it_is_centralized_training_of_the_composite_model(task: Task, config: f
 
 
 def test_a_party_has_nothing_but_its_part_and_a_head_without_bias() -> None:
-    toy = federation(fdml)
+    toy = federation(fdml.ALGORITHM)
     for party in toy.parties.values():
         *_, head = party.model
         assert isinstance(head, nn.Linear)
@@ -69,7 +69,7 @@ def test_a_party_has_nothing_but_its_part_and_a_head_without_bias() -> None:
 
 def test_the_gradient_is_the_probabilities_minus_the_label() -> None:
     """Over the batch size, the same for all. So it has one negative entry per row, and that is the label."""
-    toy = federation(fdml, lambda parties: Recording(InProcess(parties)), dtype=torch.float64)
+    toy = federation(fdml.ALGORITHM, lambda parties: Recording(InProcess(parties)), dtype=torch.float64)
     toy.run(2)
     replies = toy.peers.ask(Embed("train/0/2"))
     o = torch.stack([reply.values.tensor for reply in replies.values()]).sum(0)
@@ -84,7 +84,7 @@ def test_the_gradient_is_the_probabilities_minus_the_label() -> None:
 
 @pytest.mark.parametrize("task", ["binary", "regression"])
 def test_the_gradient_of_one_output_is_the_prediction_minus_the_label(task: Task) -> None:
-    toy = federation(fdml, task=task, dtype=torch.float64)
+    toy = federation(fdml.ALGORITHM, task=task, dtype=torch.float64)
     y = toy.driver.y("train/0/0")[:, None]
     o = {k: torch.randn(32, 1, dtype=torch.float64, generator=toy.driver.generator) for k in toy.parties}
     total = torch.stack(list(o.values())).sum(0)
@@ -94,7 +94,7 @@ def test_the_gradient_of_one_output_is_the_prediction_minus_the_label(task: Task
 
 
 def test_all_parties_get_the_same_gradient_released_once() -> None:
-    toy = federation(fdml)
+    toy = federation(fdml.ALGORITHM)
     toy.run(1)
     entries = [e for e in toy.driver.ledger.entries if e.name == "gradient"]
     assert [e.peer for e in entries] == list(toy.parties)
@@ -102,4 +102,4 @@ def test_all_parties_get_the_same_gradient_released_once() -> None:
 
 
 def test_bytes_per_party_and_round_at_mnist_sizes() -> None:
-    assert traffic_at_mnist_sizes(fdml, fdml.Config()) == ([40_960, 81_920], [40_960, 81_920])
+    assert traffic_at_mnist_sizes(fdml.ALGORITHM, fdml.Config()) == ([40_960, 81_920], [40_960, 81_920])

@@ -18,7 +18,7 @@ from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor, Nearest
 from tests.conformance.toy import TRANSPORTS, Task, Toy, assert_bit_equal, federation, sequential
 
 from colonnade import Federation, load
-from colonnade.algorithms import knn
+from colonnade.algorithms import complete, knn
 from colonnade.core import Ciphertext, Party, Request, Transport
 from colonnade.core.batches import Rows
 from colonnade.encryption import make_keys
@@ -42,7 +42,7 @@ def quiet() -> Iterator[None]:
 
 
 def toy(way: str = "ckks", k: int = 5, **settings: Any) -> Toy:
-    return federation(knn, config=knn.Config(k=k, **WAYS[way]), **settings)
+    return federation(knn.ALGORITHM, config=knn.Config(k=k, **WAYS[way]), **settings)
 
 
 def joined(toy: Toy, split: str) -> Any:
@@ -92,7 +92,9 @@ def test_pictures_are_compared_pixel_by_pixel() -> None:
     found = toy("plain")
     party = found.parties["ada"]
     pictures = party.features.reshape(-1, 2, 2)
-    other = knn.FeatureOwner(party.seat, pictures, knn.local_model(party.model, 4, 3), party.config)
+    other = knn.FeatureOwner(
+        party.seat, pictures, complete(knn.ALGORITHM, party.model, pictures[:1], 3, seed=0), party.config
+    )
     assert torch.equal(other.distances("test[0:60]"), party.distances("test[0:60]"))
 
 
@@ -236,7 +238,7 @@ def test_it_says_what_each_release_reveals_and_ledgers_agree_on_every_byte(way: 
         assert found.transport.of("label owner").total(name) == party.ledger.total("out", "label owner")
     names = {entry.name for entry in found.driver.ledger.entries}
     columns, labels = knn.crossing(found.driver.config)
-    assert names == set(columns) | set(labels) <= set(knn.REVEALS)
+    assert names == set(columns) | set(labels) <= set(knn.ALGORITHM.releases)
 
 
 @pytest.mark.parametrize("kind", ["drop", "fail"])

@@ -22,7 +22,7 @@ ADAM = {"optimizer": "adam", "learning_rate": 0.01, "momentum": 0.8, "weight_dec
 
 
 def test_it_is_found_by_name() -> None:
-    assert find("multi_vfl") is multi_vfl
+    assert find("multi_vfl") is multi_vfl.ALGORITHM
     assert "arXiv:" in str(multi_vfl.__doc__)
     assert "What crosses:" in str(multi_vfl.__doc__)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,14 @@ from torch import Tensor, nn
 
 import colonnade
 from colonnade.algorithms import vimadmm_joint
-from colonnade.algorithms.splitnn import Embed
+from colonnade.algorithms.embedding import Embed
 from colonnade.algorithms.vimadmm_joint import AgreeKeys, MakeKey
 from colonnade.core import Identity, Party, Rule
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.federation import Federation
 from colonnade.transport import Fault, Faulty, InProcess, Recording
 
-SECURE = variant(vimadmm_joint, aggregation="secure")
+SECURE = variant(vimadmm_joint.ALGORITHM, aggregation="secure")
 SAME = 1e-5
 
 
@@ -34,7 +33,7 @@ SAME = 1e-5
 
 
 def plain_run(task: Task, rule: Rule | None = None) -> Toy:
-    toy = federation(vimadmm_joint, task=task, rules=None if rule is None else {"logits": rule})
+    toy = federation(vimadmm_joint.ALGORITHM, task=task, rules=None if rule is None else {"logits": rule})
     toy.run(STEPS)
     return toy
 
@@ -83,7 +82,7 @@ def test_a_federation_in_files_is_resumed_and_loaded_as_the_plain_one(tmp_path: 
 
 
 def test_what_is_saved_holds_no_keys() -> None:
-    secure, plain = federation(SECURE), federation(vimadmm_joint)
+    secure, plain = federation(SECURE), federation(vimadmm_joint.ALGORITHM)
     for toy in (secure, plain):
         toy.run(1)
     assert {n: s.keys() for n, s in secure.states().items()} == {n: s.keys() for n, s in plain.states().items()}
@@ -91,7 +90,7 @@ def test_what_is_saved_holds_no_keys() -> None:
 
 @pytest.mark.parametrize("columns", [(4, 4, 4), (4, 3, 4, 3)])
 def test_a_party_with_labels_and_columns_masks_its_own_share_too(columns: tuple[int, ...]) -> None:
-    plain, secure = (federation(a, columns=columns, driver="ada") for a in (vimadmm_joint, SECURE))
+    plain, secure = (federation(a, columns=columns, driver="ada") for a in (vimadmm_joint.ALGORITHM, SECURE))
     for toy in (plain, secure):
         toy.run(4)
     assert difference(plain.states(), secure.states()) <= SAME
@@ -180,7 +179,7 @@ def test_an_owners_codec_cannot_be_combined_with_masks() -> None:
     rules: Any = {"test.logits": Rule(codec=Halves())}
     with pytest.raises(ConfigError, match=r"outbox rule for 'test.logits' of 'ada' has the codec 'halves'"):
         federation(SECURE, rules=rules)
-    assert federation(vimadmm_joint, rules={"logits": Rule()}).run(1)
+    assert federation(vimadmm_joint.ALGORITHM, rules={"logits": Rule()}).run(1)
 
 
 # What goes wrong
@@ -219,9 +218,9 @@ def test_an_answer_that_is_missing_is_named_and_nothing_is_learned_from_the_rest
 def test_after_a_lost_call_new_keys_are_agreed_on_and_sums_are_right_again(kind: Any) -> None:
     """Ada has answered the second round when bob does not: her masks are ahead of the others'."""
     toy = federation(SECURE, lambda parties: Faulty(sequential(parties), [Fault(kind, "bob", at=6)]))
-    with pytest.raises(PartyError, match=r"'bob' failed while answering splitnn\.Embed at batch train/0/1"):
+    with pytest.raises(PartyError, match=r"'bob' failed while answering embedding\.Embed at batch train/0/1"):
         toy.run(2)
-    plain = federation(vimadmm_joint)
+    plain = federation(vimadmm_joint.ALGORITHM)
     plain.run(1)
     assert difference(plain.predict(), toy.predict()) <= SAME
 
@@ -259,7 +258,7 @@ def test_a_sum_that_would_hide_nothing_is_refused(columns: tuple[int, ...], driv
 
 
 def test_parties_of_a_plain_run_have_no_keys_to_agree_on() -> None:
-    toy = federation(vimadmm_joint)
+    toy = federation(vimadmm_joint.ALGORITHM)
     with pytest.raises(PartyError, match='its aggregation is "plain"'):
         toy.peers["ada"].ask(MakeKey())
     with pytest.raises(PartyError, match='its aggregation is "plain"'):
@@ -267,5 +266,4 @@ def test_parties_of_a_plain_run_have_no_keys_to_agree_on() -> None:
 
 
 def test_the_words_for_what_is_learned_speak_of_the_sum() -> None:
-    module: ModuleType = vimadmm_joint
-    assert "sum" in module.REVEALS["logits"]
+    assert "sum" in vimadmm_joint.ALGORITHM.reveals["logits"]

@@ -54,7 +54,7 @@ def joined(toy: Toy) -> tuple[Joined, Weighted]:
 )
 @pytest.mark.parametrize("widths", [(4, 4, 3), (6,)], ids=["three parties", "one party"])
 def test_it_is_training_of_the_joined_model(task: Task, config: vafl.Config, widths: tuple[int, ...]) -> None:
-    toy = federation(vafl, columns=widths, task=task, dtype=torch.float64, config=config)
+    toy = federation(vafl.ALGORITHM, columns=widths, task=task, dtype=torch.float64, config=config)
     model, head = joined(toy)
     at_the_parties = optimizer_of(model.parts.parameters(), config)
     at_the_label_owner = torch.optim.SGD(
@@ -72,14 +72,14 @@ def test_it_is_training_of_the_joined_model(task: Task, config: vafl.Config, wid
 
 @pytest.mark.parametrize("widths", [(4,), (4, 3), (4, 4, 3, 2)])
 def test_the_weights_start_equal_and_are_learned(widths: tuple[int, ...]) -> None:
-    toy = federation(vafl, columns=widths)
+    toy = federation(vafl.ALGORITHM, columns=widths)
     assert toy.driver.model.alpha.tolist() == pytest.approx([1 / len(widths)] * len(widths))
     toy.run(1)
     assert (toy.driver.model.alpha != 1 / len(widths)).all()
 
 
 def test_a_partys_gradient_is_its_weight_times_that_of_the_average() -> None:
-    toy = federation(vafl, dtype=torch.float64)
+    toy = federation(vafl.ALGORITHM, dtype=torch.float64)
     toy.run(3)
     head = copy.deepcopy(toy.driver.model)
     h = {k: torch.randn(32, 8, dtype=torch.float64, generator=toy.driver.generator) for k in toy.parties}
@@ -94,17 +94,17 @@ def test_a_partys_gradient_is_its_weight_times_that_of_the_average() -> None:
 def test_embeddings_of_different_widths_are_refused_before_anything_is_sent() -> None:
     wider = {"bob": lambda model: nn.Sequential(model, nn.Linear(8, 5))}
     with pytest.raises(ConfigError) as caught:
-        federation(vafl, wrap_model=wider)
+        federation(vafl.ALGORITHM, wrap_model=wider)
     assert str(caught.value) == (
         "VAFL averages embeddings, so all must have the same width; found 'ada' 8, 'bob' 5, 'cyd' 8."
     )
 
 
 def test_the_first_head_has_a_seed_of_its_own() -> None:
-    one, same, other = (federation(vafl, seed=seed).driver.model.linear.weight for seed in (0, 0, 1))
+    one, same, other = (federation(vafl.ALGORITHM, seed=seed).driver.model.linear.weight for seed in (0, 0, 1))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
 
 
 def test_bytes_per_party_and_round_at_mnist_sizes() -> None:
-    assert traffic_at_mnist_sizes(vafl, vafl.Config()) == ([245_760, 491_520], [245_760, 491_520])
+    assert traffic_at_mnist_sizes(vafl.ALGORITHM, vafl.Config()) == ([245_760, 491_520], [245_760, 491_520])

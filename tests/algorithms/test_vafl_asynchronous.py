@@ -17,7 +17,7 @@ from tests.federation.small import federation as clinic_and_lab
 from torch import Tensor
 
 from colonnade.algorithms import vafl
-from colonnade.algorithms.splitnn import Descend
+from colonnade.algorithms.embedding import Descend
 from colonnade.core import Envelope, Message, Party, Request, Transport
 from colonnade.errors import PartyError
 from colonnade.transport import Fault, Faulty, InProcess
@@ -108,7 +108,7 @@ class Replay:
     ids=["momentum and decay", "sgd", "adam"],
 )
 def test_it_is_the_papers_loop(task: Task, config: vafl.Config) -> None:
-    toy = federation(vafl, columns=(4, 4, 3), task=task, dtype=torch.float64, config=config)
+    toy = federation(vafl.ALGORITHM, columns=(4, 4, 3), task=task, dtype=torch.float64, config=config)
     replay = Replay(toy)
     order = toy.driver.order(0, EACH) + toy.driver.order(1, EACH)
     for step in range(2 * EACH):
@@ -136,7 +136,7 @@ class Learned(list[tuple[str, str]]):
 
 
 def test_as_they_arrive_it_is_the_loop_in_the_order_of_arrival() -> None:
-    toy = federation(vafl, InProcess, dtype=torch.float64, config=ARRIVAL)
+    toy = federation(vafl.ALGORITHM, InProcess, dtype=torch.float64, config=ARRIVAL)
     replay, learned = Replay(toy), Learned(toy)
     losses = toy.run()
     learned.assert_all_once()
@@ -147,7 +147,9 @@ def test_as_they_arrive_it_is_the_loop_in_the_order_of_arrival() -> None:
 
 @pytest.mark.parametrize("config", [TURNS, ARRIVAL], ids=lambda config: config.schedule)
 def test_one_party_alone_does_what_it_does_in_rounds(config: vafl.Config) -> None:
-    rounds, other = (federation(vafl, columns=(6,), config=c) for c in (vafl.Config(learning_rate=0.1), config))
+    rounds, other = (
+        federation(vafl.ALGORITHM, columns=(6,), config=c) for c in (vafl.Config(learning_rate=0.1), config)
+    )
     assert rounds.run() == other.run()
     assert_bit_equal(rounds.parties["ada"].state(), other.parties["ada"].state())
     assert_bit_equal(rounds.driver.model.state_dict(), other.driver.model.state_dict())
@@ -155,7 +157,7 @@ def test_one_party_alone_does_what_it_does_in_rounds(config: vafl.Config) -> Non
 
 
 def test_a_gradient_is_that_of_the_joined_loss_with_the_others_as_they_were() -> None:
-    toy = federation(vafl, dtype=torch.float64, config=TURNS)
+    toy = federation(vafl.ALGORITHM, dtype=torch.float64, config=TURNS)
     toy.run(3)
     driver, head = toy.driver, copy.deepcopy(toy.driver.model)
     batch, generator = driver.next_batch("bob"), torch.Generator().manual_seed(0)
@@ -173,7 +175,7 @@ def test_a_gradient_is_that_of_the_joined_loss_with_the_others_as_they_were() ->
 
 
 def test_until_a_party_was_heard_its_embeddings_are_zero() -> None:
-    toy = federation(vafl, noting, config=TURNS)
+    toy = federation(vafl.ALGORITHM, noting, config=TURNS)
     toy.run(1)
     heard = {name: toy.transport.turns(name) for name in toy.parties}
     assert sum(map(len, heard.values())) == 3
@@ -187,7 +189,7 @@ def test_until_a_party_was_heard_its_embeddings_are_zero() -> None:
 
 
 def test_turns_are_shuffled_with_the_label_owners_seed() -> None:
-    one, same, other = (federation(vafl, seed=seed, config=TURNS) for seed in (0, 0, 1))
+    one, same, other = (federation(vafl.ALGORITHM, seed=seed, config=TURNS) for seed in (0, 0, 1))
     orders = [toy.driver.order(epoch, EACH) for toy in (one, same, other) for epoch in (0, 1)]
     assert orders[:2] == orders[2:4]
     assert len({tuple(order) for order in orders}) == 4
@@ -198,7 +200,7 @@ def test_turns_are_shuffled_with_the_label_owners_seed() -> None:
 
 
 def test_turns_are_asked_for_in_that_order_and_every_gradient_comes_back() -> None:
-    toy = federation(vafl, noting, config=TURNS)
+    toy = federation(vafl.ALGORITHM, noting, config=TURNS)
     for _ in range(2 * EACH):
         toy.run(1)
         assert not toy.driver.owed
@@ -223,7 +225,7 @@ def assert_answered(requests: list[Request[Any]], epochs: int = 2) -> None:
 
 
 def test_a_slow_party_does_not_hold_the_others_up() -> None:
-    toy = federation(vafl, lambda parties: Noting(InProcess(parties), slow="cyd"), config=ARRIVAL)
+    toy = federation(vafl.ALGORITHM, lambda parties: Noting(InProcess(parties), slow="cyd"), config=ARRIVAL)
     assert len(toy.run()) == 2 * EACH
     first = [to for to, request in toy.transport.all if isinstance(request, vafl.Turn)]
     assert "cyd" not in first[: 2 * EACH]
@@ -241,7 +243,9 @@ def test_a_slow_party_does_not_hold_the_others_up() -> None:
 @pytest.mark.parametrize("kind", ["drop", "fail"])
 @pytest.mark.parametrize("at", [2, 3])  # the first was the introduction
 def test_a_party_that_fails_is_named_and_the_epoch_can_go_on(config: vafl.Config, kind: Any, at: int) -> None:
-    toy = federation(vafl, lambda parties: Faulty(sequential(parties), [Fault(kind, "bob", at=at)]), config=config)
+    toy = federation(
+        vafl.ALGORITHM, lambda parties: Faulty(sequential(parties), [Fault(kind, "bob", at=at)]), config=config
+    )
     learned = Learned(toy)
     with pytest.raises(PartyError, match="'bob'") as caught:
         toy.run()
@@ -254,14 +258,14 @@ def test_a_party_that_fails_is_named_and_the_epoch_can_go_on(config: vafl.Config
 
 @pytest.mark.parametrize("config", [TURNS, ARRIVAL], ids=lambda config: config.schedule)
 def test_left_in_the_middle_of_an_epoch_it_goes_on_there(config: vafl.Config) -> None:
-    toy = federation(vafl, config=config)
+    toy = federation(vafl.ALGORITHM, config=config)
     learned = Learned(toy)
     assert len(toy.run(2) + toy.run(1) + toy.run()) == 2 * EACH
     learned.assert_all_once()
 
 
 def test_a_gradient_for_a_batch_that_is_not_pending_is_refused() -> None:
-    toy = federation(vafl, config=TURNS)
+    toy = federation(vafl.ALGORITHM, config=TURNS)
     toy.peers.ask_one("bob", vafl.Turn("train/0/0", None, None))
     gradient = toy.driver.outbox.release(torch.zeros(32, 8), "gradient", "train/0/3")
     before = toy.states()["bob"]
@@ -309,7 +313,7 @@ def test_as_they_arrive_a_run_is_recorded_saved_and_resumed(tmp_path: Path) -> N
 
 
 def test_an_epoch_in_turns_crosses_as_many_bytes_as_in_rounds() -> None:
-    rounds, turns, arrival = (federation(vafl, config=config) for config in (vafl.Config(), TURNS, ARRIVAL))
+    rounds, turns, arrival = (federation(vafl.ALGORITHM, config=config) for config in (vafl.Config(), TURNS, ARRIVAL))
     for toy in (rounds, turns, arrival):
         toy.run(EACH)
     for name, party in rounds.parties.items():

@@ -15,7 +15,7 @@ from tests.conformance.toy import TRANSPORTS, Task, Toy, assert_bit_equal, diffe
 from torch import Generator, Tensor, nn
 
 from colonnade.algorithms import vfedcce
-from colonnade.algorithms.splitnn import Descend
+from colonnade.algorithms.embedding import Descend
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.models.dropout import Dropout
 from colonnade.transport import Fault, Faulty, Recording
@@ -29,7 +29,7 @@ encrypted_modes = pytest.mark.parametrize("mode", ENCRYPTED)
 
 def made(mode: str, scheme: str = "plain", **settings: Any) -> Toy:
     config = vfedcce.Config(mode=mode, scheme=scheme, optimizer="sgd", learning_rate=0.05)
-    return federation(vfedcce, **({"config": config} | settings))
+    return federation(vfedcce.ALGORITHM, **({"config": config} | settings))
 
 
 def joined_loss(models: list[nn.Module], x: list[Tensor], y: Tensor) -> Tensor:
@@ -158,9 +158,11 @@ def test_encrypted_gradients_match_within_the_schemes_precision(mode: str, schem
 @pytest.mark.parametrize("task", ["binary", "classes"])
 def test_every_mode_takes_the_same_steps(mode: str, optimizer: str, task: Task) -> None:
     config: dict[str, Any] = {"optimizer": optimizer, "learning_rate": 0.01}
-    plain = federation(vfedcce, task=task, dtype=torch.float64, config=vfedcce.Config(mode="plaintext", **config))
+    plain = federation(
+        vfedcce.ALGORITHM, task=task, dtype=torch.float64, config=vfedcce.Config(mode="plaintext", **config)
+    )
     other = vfedcce.Config(mode=mode, scheme="plain", **config)
-    hidden = federation(vfedcce, task=task, dtype=torch.float64, config=other)
+    hidden = federation(vfedcce.ALGORITHM, task=task, dtype=torch.float64, config=other)
     assert hidden.run(7) == pytest.approx(plain.run(7), rel=1e-9)
     assert difference(plain.states(), hidden.states()) <= 1e-9
 
@@ -238,9 +240,11 @@ def test_numbers_to_be_predicted_are_refused() -> None:
         made("plaintext", task="regression")
 
 
-def test_a_gradient_in_the_clear_is_taken_from_the_own_label_owner_alone() -> None:
-    toy = federation(vfedcce)
+def test_coefficients_in_the_clear_are_taken_from_the_own_label_owner_alone() -> None:
+    toy = federation(vfedcce.ALGORITHM)
     next(iter(vfedcce.train(toy.driver, toy.peers, toy.batches)))
     gradient = toy.driver.outbox.release(torch.zeros(32, 3), "gradient", "train/0/0")
     with pytest.raises(BoundaryError, match="this is for ada to ask"):
+        toy.peers["ada"].ask(vfedcce.TakeCoefficients("train/0/0", gradient))
+    with pytest.raises(BoundaryError, match=r"does not serve embedding\.Descend"):
         toy.peers["ada"].ask(Descend("train/0/0", gradient))

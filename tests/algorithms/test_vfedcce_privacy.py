@@ -17,7 +17,7 @@ from tests.federation.small import federation, frames, quick
 from torch import nn
 
 from colonnade.algorithms import vfedcce
-from colonnade.algorithms.splitnn import Embed
+from colonnade.algorithms.embedding import Embed
 from colonnade.core import Ciphertext, Released, Rule
 from colonnade.encryption import make_keys
 from colonnade.errors import BoundaryError, BudgetExhausted, ConfigError, PartyError
@@ -78,7 +78,7 @@ def test_the_label_owner_cannot_see_behind_the_mask_with_its_own_key() -> None:
 @quiet
 @pytest.mark.parametrize("mode", ["plaintext", *ENCRYPTED])
 def test_a_party_with_many_weights_can_solve_its_gradient_for_the_labels(mode: str) -> None:
-    """In every mode, because it is in the gradient: this is said in REVEALS and in the module's own words."""
+    """In every mode, because it is in the gradient: this is said in its record and in the module's own words."""
     toy = made(mode, task="binary", dtype=torch.float64, columns=(4, 4))
     party, rows = toy.parties["ada"], toy.batches.rows("train/0/0")
     known = jacobian(copy.deepcopy(party.model), party.features[rows])
@@ -87,7 +87,7 @@ def test_a_party_with_many_weights_can_solve_its_gradient_for_the_labels(mode: s
     coefficients = torch.linalg.lstsq(known.T, got[:, None], driver="gelsd").solution[:, 0]
     assert known.shape[1] > len(rows)
     assert torch.equal((coefficients < 0).long(), toy.driver.labels[rows])
-    assert "labels" in vfedcce.REVEALS["gradient"]
+    assert "labels" in vfedcce.ALGORITHM.reveals["gradient"]
 
 
 @quiet

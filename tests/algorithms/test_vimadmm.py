@@ -12,6 +12,7 @@ from tests.conformance.toy import TASKS, Task, Toy, assert_bit_equal, cohorts, f
 from torch import Tensor, nn
 
 from colonnade.algorithms import vimadmm
+from colonnade.algorithms.embedding import Embed
 from colonnade.errors import PartyError
 from colonnade.transport import InProcess, Recording
 
@@ -88,7 +89,9 @@ def head_objective(
 def test_it_computes_what_the_paper_says(task: Task, momentum: float) -> None:
     """6 rounds, into the second epoch, so that rows meet their z and lambda again in another batch."""
     config = vimadmm.Config(local_steps=4, learning_rate=0.03, weight_decay=0.01, momentum=momentum, rho=1.5)
-    toys = [federation(vimadmm, w, task=task, dtype=torch.float64, config=config) for w in (sequential, cohorts)]
+    toys = [
+        federation(vimadmm.ALGORITHM, w, task=task, dtype=torch.float64, config=config) for w in (sequential, cohorts)
+    ]
     paper = Paper(toys[0], task)
     for step in range(6):
         paper.round("train/{}/{}".format(*divmod(step, toys[0].batches.per_epoch)))
@@ -108,10 +111,10 @@ def test_it_computes_what_the_paper_says(task: Task, momentum: float) -> None:
 
 def updated(task: Task = "classes", config: vimadmm.Config = CONFIG, columns: tuple[int, ...] = (4, 4, 3)) -> Any:
     """A label owner some rounds in, and one more update with its inputs: driver, h, old heads and duals, r, rows."""
-    toy = federation(vimadmm, task=task, dtype=torch.float64, config=config, columns=columns)
+    toy = federation(vimadmm.ALGORITHM, task=task, dtype=torch.float64, config=config, columns=columns)
     toy.run(6)
     driver, batch = toy.driver, "train/1/1"
-    replies = toy.peers.ask(vimadmm.Embed(batch))
+    replies = toy.peers.ask(Embed(batch))
     h = {k: reply.values.tensor for k, reply in replies.items()}
     W = dict(zip(h, torch.split(driver.heads.clone(), list(driver.widths.values())), strict=True))
     rows = driver.rows(batch)
@@ -205,7 +208,7 @@ def test_the_sgd_head_lowers_eq_8_and_the_exact_one_lowers_it_more() -> None:
 def test_the_exact_head_survives_dead_units(weight_decay: float, dead: int) -> None:
     """ReLUs that no row of a batch switches on; their part of the head has no use and must not become infinite."""
     config = vimadmm.Config(head_update="exact", weight_decay=weight_decay)
-    toy = federation(vimadmm, config=config)
+    toy = federation(vimadmm.ALGORITHM, config=config)
     h = {k: torch.rand(32, 8, generator=toy.driver.generator) for k in toy.parties}
     h["bob"][:, :dead] = 0
     toy.driver.update(h, "train/0/0")
@@ -220,7 +223,9 @@ def test_one_party_with_one_local_step_moves_as_worked_out_by_hand() -> None:
         rho=rho, local_steps=1, learning_rate=eta, momentum=0.0, weight_decay=beta, head_learning_rate=head_rate
     )
     linear: Any = {"ada": lambda _: nn.Linear(6, 3)}
-    toy = federation(vimadmm, columns=(6,), task="regression", dtype=torch.float64, config=config, wrap_model=linear)
+    toy = federation(
+        vimadmm.ALGORITHM, columns=(6,), task="regression", dtype=torch.float64, config=config, wrap_model=linear
+    )
     party, driver = toy.parties["ada"], toy.driver
     A, c, W = (t.detach().clone() for t in (party.model.weight, party.model.bias, driver.heads))
     rows = toy.batches.rows("train/0/0")
@@ -242,7 +247,7 @@ def test_one_party_with_one_local_step_moves_as_worked_out_by_hand() -> None:
 
 
 def test_z_and_lambda_follow_the_row_and_only_the_batchs_rows_change() -> None:
-    toy = federation(vimadmm)
+    toy = federation(vimadmm.ALGORITHM)
     toy.run(1)
     touched = toy.batches.rows("train/0/0")
     untouched = torch.ones(len(toy.driver.z), dtype=torch.bool)
@@ -257,13 +262,13 @@ def test_z_and_lambda_follow_the_row_and_only_the_batchs_rows_change() -> None:
 
 def test_bytes_per_client_and_round_at_mnist_sizes() -> None:
     """245,760 bytes up and 43,360 down, and a first head of 2,400."""
-    up, down = traffic_at_mnist_sizes(vimadmm, vimadmm.Config(local_steps=1))
+    up, down = traffic_at_mnist_sizes(vimadmm.ALGORITHM, vimadmm.Config(local_steps=1))
     assert up == [245_760, 2 * 245_760]
     assert down == [43_360 + 2_400, 2 * 43_360 + 2_400]
 
 
 def test_all_parties_get_the_same_residual_released_once() -> None:
-    toy = federation(vimadmm, lambda parties: Recording(InProcess(parties)))
+    toy = federation(vimadmm.ALGORITHM, lambda parties: Recording(InProcess(parties)))
     toy.run(1)
     entries = [e for e in toy.driver.ledger.entries if e.name == "residual"]
     assert [e.peer for e in entries] == list(toy.parties)
@@ -273,7 +278,7 @@ def test_all_parties_get_the_same_residual_released_once() -> None:
 
 
 def test_the_party_goes_on_with_the_head_it_was_told() -> None:
-    toy = federation(vimadmm)
+    toy = federation(vimadmm.ALGORITHM)
     toy.run(3)
     heads = torch.split(toy.driver.heads, list(toy.driver.widths.values()))
     for party, W_k in zip(toy.parties.values(), heads, strict=True):
@@ -281,7 +286,7 @@ def test_the_party_goes_on_with_the_head_it_was_told() -> None:
 
 
 def test_first_heads_are_spread_like_a_linear_layers() -> None:
-    toy = federation(vimadmm)
+    toy = federation(vimadmm.ALGORITHM)
     for W_k in torch.split(toy.driver.heads, list(toy.driver.widths.values())):
         assert float(W_k.abs().max()) <= 8**-0.5
         assert float(W_k.std()) > 0.1
@@ -289,20 +294,20 @@ def test_first_heads_are_spread_like_a_linear_layers() -> None:
 
 @pytest.mark.parametrize("pending", [None, "train/0/1"])
 def test_variables_for_a_batch_that_is_not_pending_are_refused(pending: str | None) -> None:
-    toy = federation(vimadmm)
+    toy = federation(vimadmm.ALGORITHM)
     toy.peers.ask_each(toy.driver.first_heads())
     if pending:
-        toy.peers["ada"].ask(vimadmm.Embed(pending))
+        toy.peers["ada"].ask(Embed(pending))
     variables = toy.driver.variables_for(torch.zeros(32, 3), "train/0/0")["ada"]
     with pytest.raises(PartyError, match=f"variables came for batch train/0/0, but {pending} is pending"):
         toy.peers["ada"].ask(variables)
 
 
 def test_a_prediction_in_the_middle_of_a_round_does_not_disturb_it() -> None:
-    plain, disturbed = federation(vimadmm), federation(vimadmm)
+    plain, disturbed = federation(vimadmm.ALGORITHM), federation(vimadmm.ALGORITHM)
     for toy in (plain, disturbed):
         toy.peers.ask_each(toy.driver.first_heads())
-        toy.peers.ask(vimadmm.Embed("train/0/0"))
+        toy.peers.ask(Embed("train/0/0"))
         if toy is disturbed:
             toy.predict()
         toy.peers.ask_each(toy.driver.variables_for(torch.ones(32, 3), "train/0/0"))
@@ -310,14 +315,14 @@ def test_a_prediction_in_the_middle_of_a_round_does_not_disturb_it() -> None:
 
 
 def test_improving_before_any_head_is_an_error_not_a_guess() -> None:
-    toy = federation(vimadmm)
-    toy.peers["ada"].ask(vimadmm.Embed("train/0/0"))
+    toy = federation(vimadmm.ALGORITHM)
+    toy.peers["ada"].ask(Embed("train/0/0"))
     with pytest.raises(PartyError, match="'ada'"):
         toy.peers["ada"].ask(toy.driver.variables_for(torch.zeros(32, 3), "train/0/0")["ada"])
 
 
 def test_heads_are_told_once_at_the_start_and_not_after_a_restart() -> None:
-    toy = federation(vimadmm)
+    toy = federation(vimadmm.ALGORITHM)
     toy.run(2)
     toy.run(2)
     adopted = [e for e in toy.parties["ada"].ledger.entries if e.message == "vimadmm.Adopt"]

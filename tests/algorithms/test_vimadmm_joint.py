@@ -18,7 +18,7 @@ from tests.conformance.toy import TASKS, Task, Toy, assert_bit_equal, cohorts, f
 from torch import Tensor, nn
 
 from colonnade.algorithms import fdml, vimadmm_joint
-from colonnade.algorithms.splitnn import Embed
+from colonnade.algorithms.embedding import Embed
 from colonnade.errors import PartyError
 from colonnade.transport import InProcess, Recording
 
@@ -79,7 +79,7 @@ class Paper:
 def test_it_computes_what_the_paper_says(task: Task, momentum: float) -> None:
     """6 rounds, into the second epoch, so that rows meet their z and lambda again in another batch."""
     config = vimadmm_joint.Config(local_steps=4, learning_rate=0.03, weight_decay=0.01, momentum=momentum, rho=1.5)
-    toy = federation(vimadmm_joint, columns=(4, 4, 3), task=task, dtype=torch.float64, config=config)
+    toy = federation(vimadmm_joint.ALGORITHM, columns=(4, 4, 3), task=task, dtype=torch.float64, config=config)
     paper = Paper(toy, task)
     for step in range(6):
         paper.round(batch_name(toy, step))
@@ -98,7 +98,7 @@ def test_the_order_as_printed_differs_in_second_order_only() -> None:
     gaps = []
     for rate in (1e-2, 1e-3):
         config = vimadmm_joint.Config(local_steps=1, learning_rate=rate, momentum=0.0, rho=1.5)
-        toy = federation(vimadmm_joint, task="regression", dtype=torch.float64, config=config)
+        toy = federation(vimadmm_joint.ALGORITHM, task="regression", dtype=torch.float64, config=config)
         paper = Paper(toy, "regression", together=False)
         paper.round(batch_name(toy, 0))
         toy.run(1)
@@ -116,7 +116,7 @@ def test_one_party_with_one_local_step_moves_as_worked_out_by_hand() -> None:
     config = vimadmm_joint.Config(rho=rho, local_steps=1, learning_rate=eta, momentum=0.0, weight_decay=beta)
     linear: Any = {"ada": lambda _: nn.Sequential(nn.Linear(6, 3, bias=False), nn.Linear(3, 1, bias=False))}
     toy = federation(
-        vimadmm_joint, columns=(6,), task="regression", dtype=torch.float64, config=config, wrap_model=linear
+        vimadmm_joint.ALGORITHM, columns=(6,), task="regression", dtype=torch.float64, config=config, wrap_model=linear
     )
     party, driver = toy.parties["ada"], toy.driver
     A, W = (layer.weight.detach().clone() for layer in party.model)
@@ -142,7 +142,7 @@ def test_one_party_with_one_local_step_moves_as_worked_out_by_hand() -> None:
 
 def updated(task: Task = "classes") -> Any:
     """A label owner some rounds in, and one more update with its inputs: driver, o, r, rows."""
-    toy = federation(vimadmm_joint, task=task, dtype=torch.float64, config=CONFIG, columns=(4, 4, 3))
+    toy = federation(vimadmm_joint.ALGORITHM, task=task, dtype=torch.float64, config=CONFIG, columns=(4, 4, 3))
     toy.run(6)
     replies = toy.peers.ask(Embed("train/1/1"))
     o = {k: reply.values.tensor for k, reply in replies.items()}
@@ -175,7 +175,7 @@ def test_one_matrix_for_all_replaces_lambda_and_s(task: Task) -> None:
 
 
 def test_z_and_lambda_follow_the_row_and_only_the_batchs_rows_change() -> None:
-    toy = federation(vimadmm_joint)
+    toy = federation(vimadmm_joint.ALGORITHM)
     toy.run(1)
     touched = toy.batches.rows("train/0/0")
     untouched = torch.ones(len(toy.driver.z), dtype=torch.bool)
@@ -210,7 +210,9 @@ def frozen(model: nn.Module, layers: int) -> nn.Module:
 @pytest.mark.parametrize("layers", [1, 2], ids=["first layer", "all but the head"])
 def test_a_frozen_layer_stays_and_the_others_learn(transport: Any, layers: int) -> None:
     names = ("ada", "bob", "cyd")
-    toy = federation(vimadmm_joint, transport, wrap_model={name: lambda m: frozen(m, layers) for name in names})
+    toy = federation(
+        vimadmm_joint.ALGORITHM, transport, wrap_model={name: lambda m: frozen(m, layers) for name in names}
+    )
     before = toy.states()["ada"]["model"]
     toy.run(2)
     after = toy.states()["ada"]["model"]
@@ -220,8 +222,8 @@ def test_a_frozen_layer_stays_and_the_others_learn(transport: Any, layers: int) 
 
 @pytest.mark.parametrize("transport", [sequential, cohorts])
 def test_a_parameter_without_use_does_no_harm(transport: Any) -> None:
-    plain = federation(vimadmm_joint, transport)
-    spare = federation(vimadmm_joint, transport, wrap_model=dict.fromkeys(("ada", "bob", "cyd"), Spare))
+    plain = federation(vimadmm_joint.ALGORITHM, transport)
+    spare = federation(vimadmm_joint.ALGORITHM, transport, wrap_model=dict.fromkeys(("ada", "bob", "cyd"), Spare))
     assert plain.run(3) == spare.run(3)
 
 
@@ -230,11 +232,11 @@ def test_a_parameter_without_use_does_no_harm(transport: Any) -> None:
 
 def test_bytes_per_party_and_round_at_mnist_sizes() -> None:
     config = vimadmm_joint.Config(local_steps=1)
-    assert traffic_at_mnist_sizes(vimadmm_joint, config) == ([40_960, 81_920], [40_960, 81_920])
+    assert traffic_at_mnist_sizes(vimadmm_joint.ALGORITHM, config) == ([40_960, 81_920], [40_960, 81_920])
 
 
 def test_all_parties_get_the_same_residual_released_once() -> None:
-    toy = federation(vimadmm_joint, lambda parties: Recording(InProcess(parties)))
+    toy = federation(vimadmm_joint.ALGORITHM, lambda parties: Recording(InProcess(parties)))
     toy.run(1)
     entries = [e for e in toy.driver.ledger.entries if e.name == "residual"]
     assert [e.peer for e in entries] == list(toy.parties)
@@ -245,7 +247,7 @@ def test_all_parties_get_the_same_residual_released_once() -> None:
 
 @pytest.mark.parametrize("pending", [None, "train/0/1"])
 def test_variables_for_a_batch_that_is_not_pending_are_refused(pending: str | None) -> None:
-    toy = federation(vimadmm_joint)
+    toy = federation(vimadmm_joint.ALGORITHM)
     if pending:
         toy.peers["ada"].ask(Embed(pending))
     before = toy.states()["ada"]
@@ -256,7 +258,7 @@ def test_variables_for_a_batch_that_is_not_pending_are_refused(pending: str | No
 
 
 def test_a_prediction_in_the_middle_of_a_round_does_not_disturb_it() -> None:
-    plain, disturbed = federation(vimadmm_joint), federation(vimadmm_joint)
+    plain, disturbed = federation(vimadmm_joint.ALGORITHM), federation(vimadmm_joint.ALGORITHM)
     for toy in (plain, disturbed):
         toy.peers.ask(Embed("train/0/0"))
         if toy is disturbed:
@@ -267,7 +269,7 @@ def test_a_prediction_in_the_middle_of_a_round_does_not_disturb_it() -> None:
 
 
 def test_it_starts_from_the_same_models_as_fdml_so_that_a_comparison_is_fair() -> None:
-    joint, other = federation(vimadmm_joint), federation(fdml)
+    joint, other = federation(vimadmm_joint.ALGORITHM), federation(fdml.ALGORITHM)
     for name, party in joint.parties.items():
         assert_bit_equal(party.model.state_dict(), other.parties[name].model.state_dict())
     assert torch.equal(joint.predict(), other.predict())

@@ -74,7 +74,7 @@ class Paper:
 )
 @pytest.mark.parametrize("widths", [(4, 4, 3), (6,)], ids=["three parties", "one party"])
 def test_it_computes_what_the_paper_says(task: Task, config: vimsgd.Config, widths: tuple[int, ...]) -> None:
-    toy = federation(vimsgd, columns=widths, task=task, dtype=torch.float64, config=config)
+    toy = federation(vimsgd.ALGORITHM, columns=widths, task=task, dtype=torch.float64, config=config)
     paper = Paper(toy)
     for step in range(STEPS):
         loss = paper.round(batch_name(toy, step))
@@ -89,7 +89,7 @@ def test_it_computes_what_the_paper_says(task: Task, config: vimsgd.Config, widt
 
 def test_parties_of_different_widths_have_heads_of_their_own() -> None:
     wider = {"bob": lambda model: nn.Sequential(model, nn.Linear(8, 5, dtype=torch.float64))}
-    toy = federation(vimsgd, dtype=torch.float64, wrap_model=wider)
+    toy = federation(vimsgd.ALGORITHM, dtype=torch.float64, wrap_model=wider)
     paper = Paper(toy)
     assert [tuple(W_k.shape) for W_k in paper.W] == [(8, 3), (5, 3), (8, 3)]
     for step in range(3):
@@ -101,7 +101,7 @@ def test_parties_of_different_widths_have_heads_of_their_own() -> None:
 @pytest.mark.parametrize(("chosen", "other"), [("old", "new"), ("new", "old")])
 def test_the_gradients_for_the_parties_are_taken_at_the_chosen_heads(chosen: str, other: str) -> None:
     """The old ones as centralized training would, or the new ones as Eq. 14."""
-    toy = federation(vimsgd, dtype=torch.float64, config=vimsgd.Config(gradient_heads=chosen))
+    toy = federation(vimsgd.ALGORITHM, dtype=torch.float64, config=vimsgd.Config(gradient_heads=chosen))
     old = toy.driver.heads.clone()
     h = {k: torch.rand(32, 8, dtype=torch.float64, generator=toy.driver.generator) for k in toy.parties}
     H, y = torch.cat(list(h.values()), dim=-1), nn.functional.one_hot(toy.driver.y("train/0/0"), 3)
@@ -116,11 +116,11 @@ def test_the_gradients_for_the_parties_are_taken_at_the_chosen_heads(chosen: str
 
 def test_a_batchs_gradient_has_fewer_directions_than_classes() -> None:
     """Three classes, and softmax's slopes add up to zero: rank 2 of 8."""
-    toy = federation(vimsgd, dtype=torch.float64)
+    toy = federation(vimsgd.ALGORITHM, dtype=torch.float64)
     h = {k: torch.rand(32, 8, dtype=torch.float64, generator=toy.driver.generator) for k in toy.parties}
     _, gradients = toy.driver.learn(h, "train/0/0")
     assert all(int(torch.linalg.matrix_rank(g, rtol=1e-9)) == 2 for g in gradients.values())
 
 
 def test_bytes_per_party_and_round_at_mnist_sizes() -> None:
-    assert traffic_at_mnist_sizes(vimsgd, vimsgd.Config()) == ([245_760, 491_520], [245_760, 491_520])
+    assert traffic_at_mnist_sizes(vimsgd.ALGORITHM, vimsgd.Config()) == ([245_760, 491_520], [245_760, 491_520])

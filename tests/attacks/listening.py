@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import torch
 from tests.conformance.toy import LOSSES, Task, Toy, federation, sequential
 
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.attacks.received import Guess, Holdings
 from colonnade.attacks.scores import score_labels
 from colonnade.core import Rule, Transcript
@@ -20,7 +20,7 @@ NOISE = Rule(Gaussian(clip=1.0, sigma=1e4))
 
 
 def heard(
-    algorithm: ModuleType, steps: int = EPOCH, task: Task = "classes", *, noise: str = "", **settings: Any
+    algorithm: AnyAlgorithm, steps: int = EPOCH, task: Task = "classes", *, noise: str = "", **settings: Any
 ) -> tuple[Toy, Transcript, Holdings]:
     """After so many steps: the federation, what 'ada' received, and what she holds. `noise` names a release of the
     label owner's that is drowned in noise."""
@@ -30,7 +30,7 @@ def heard(
     toy.run(steps)
     loss = LOSSES[task]
     classes = {CrossEntropy: loss.outputs, Logistic: 2}.get(type(loss), 0)
-    return toy, toy.transport.of("ada"), Holdings("ada", toy.batches, toy.driver.config, classes)
+    return toy, toy.transport.of("ada"), Holdings("ada", toy.batches, toy.driver.config, classes, algorithm.releases)
 
 
 def accuracy(toy: Toy, guess: Guess, classes: int = 3) -> float:

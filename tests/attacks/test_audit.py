@@ -40,7 +40,9 @@ def test_a_run_is_attacked_and_stays_bit_identical(run: Path) -> None:
     assert fingerprints(run, without="") == before
     assert [(one.attack, one.moment) for one in found.findings] == [
         ("labels from residuals", "first rounds"),
+        ("labels by the head it was sent", "first rounds"),
         ("labels from residuals", "trained model"),
+        ("labels by the head it was sent", "trained model"),
         ("columns by model inversion", "prediction"),
         ("class seen in rebuilt rows", "prediction"),
         ("columns by the known initial model", "first rounds"),

@@ -65,7 +65,7 @@ def rebuilt(base: Path, transcript: Transcript) -> tuple[Tensor, Tensor, Tensor]
     train, seed = own.train, own.engine.seed
     held = own_holdings(read_own(base / "lab" / OWN), None)
     batches = Batches(held.splits, batch_size=train.batch_size, epochs=train.epochs, seed=seed)
-    first = next(received(transcript, batches, "embedding", "lab"))
+    first = next(received(transcript, batches, ("embedding",), "lab"))
     model = models.build(own.model or "mlp", (COLUMNS,), seed=seed_for(seed, "lab", "model"), owner="lab")
     features = held.parties["lab"].features
     assert features is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -10,7 +11,7 @@ from tests.federation.small import frames
 
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.label_audit import label_findings
-from colonnade.attacks.rehearsal import first_rounds
+from colonnade.attacks.rehearsal import first_rounds, last_rounds
 from colonnade.attacks.scores import wilson
 from colonnade.federation import Federation
 
@@ -30,7 +31,7 @@ def found(one: Federation, party: str | None = None) -> list[Finding]:
 
 @pytest.mark.parametrize("algorithm", DIRECT)
 def test_what_can_be_read_is_read_by_everybody(algorithm: str) -> None:
-    findings = found(trained(algorithm))
+    findings = [one for one in found(trained(algorithm)) if "it was sent" not in one.attack]
     assert [(one.attack, one.attacker, one.victim) for one in findings] == [
         (DIRECT[algorithm], name, "registry") for name in ("clinic", "lab")
     ]
@@ -79,3 +80,14 @@ def test_noise_on_what_the_label_owner_sends_makes_it_a_guess() -> None:
     rule = {"residual": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 200.0}}}
     one = trained("vimadmm", parties={"registry": {"outbox": rule}}, config={"learning_rate": 1e-6})
     assert {f.verdict for f in found(one)} == {"no better than guessing"}
+
+
+@pytest.mark.parametrize(("algorithm", "attack"), [("vimadmm", "head"), ("compressed_vfl", "model")])
+def test_weights_that_were_sent_tell_labels_once_they_are_trained(algorithm: str, attack: str) -> None:
+    one = trained(algorithm)
+    first = first_rounds(one, 512)
+    later = dataclasses.replace(last_rounds(one, 512), begun=first.transcripts)
+    made = [f for f in label_findings(one, later, None) if f.attack == f"labels by the {attack} it was sent"]
+    assert [f.attacker for f in made] == ["clinic", "lab"]
+    assert {f.releases for f in made} == {(attack,)}
+    assert max(f.score - f.baseline for f in made) > 0.1

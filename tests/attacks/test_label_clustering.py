@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import pytest
 import torch
 from tests.attacks.listening import accuracy, heard, squared
 
 from colonnade.algorithms import splitnn, vafl, vimsgd
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.attacks.label_clustering import by_direction, by_norm, groups, main_directions, unit
 from colonnade.attacks.scores import score_labels
 from colonnade.core import Transcript
 
-SPLIT = pytest.mark.parametrize("algorithm", [splitnn, vimsgd, vafl])
+SPLIT = pytest.mark.parametrize("algorithm", [splitnn.ALGORITHM, vimsgd.ALGORITHM, vafl.ALGORITHM])
 
 
 @SPLIT
-def test_directions_tell_three_classes_apart(algorithm: ModuleType) -> None:
+def test_directions_tell_three_classes_apart(algorithm: AnyAlgorithm) -> None:
     toy, transcript, own = heard(algorithm)
     guess = by_direction(transcript, own)
     assert not guess.named
@@ -27,22 +26,22 @@ def test_directions_tell_three_classes_apart(algorithm: ModuleType) -> None:
 
 
 @SPLIT
-def test_two_classes_lie_on_two_sides_of_zero(algorithm: ModuleType) -> None:
+def test_two_classes_lie_on_two_sides_of_zero(algorithm: AnyAlgorithm) -> None:
     """With one logit every row's gradient is a multiple of the same vector, with the sign of p - y."""
     toy, transcript, own = heard(algorithm, 1, "binary")
     assert accuracy(toy, by_direction(transcript, own), 2) == 1.0
 
 
 def test_a_hidden_layer_in_the_head_does_not_hide_labels() -> None:
-    toy, transcript, own = heard(splitnn, config=splitnn.Config(head_hidden=16))
+    toy, transcript, own = heard(splitnn.ALGORITHM, config=splitnn.Config(head_hidden=16))
     guess = by_direction(transcript, own)
     found = score_labels(guess.labels, toy.driver.labels[guess.rows], 3, named=False)
     assert found.low > found.baseline + 0.1
 
 
 @SPLIT
-def test_under_noise_it_is_a_guess(algorithm: ModuleType) -> None:
-    toy, transcript, own = heard(algorithm, noise="gradient", config=algorithm.Config(learning_rate=1e-12))
+def test_under_noise_it_is_a_guess(algorithm: AnyAlgorithm) -> None:
+    toy, transcript, own = heard(algorithm, noise="gradient", config=algorithm.config(learning_rate=1e-12))
     guess = by_direction(transcript, own)
     found = score_labels(guess.labels, toy.driver.labels[guess.rows], 3, named=False)
     assert found.low <= found.baseline
@@ -50,7 +49,7 @@ def test_under_noise_it_is_a_guess(algorithm: ModuleType) -> None:
 
 def test_longer_gradients_are_the_rarer_class() -> None:
     """A model that says 0.1 for everybody: |p - y| is 0.9 for the rare class and 0.1 for the other."""
-    toy, transcript, own = heard(splitnn, 1, "binary")
+    toy, transcript, own = heard(splitnn.ALGORITHM, 1, "binary")
     with torch.no_grad():
         toy.driver.model.weight.mul_(1e-4)
         toy.driver.model.bias.fill_(torch.logit(torch.tensor(0.1)))
@@ -61,7 +60,7 @@ def test_longer_gradients_are_the_rarer_class() -> None:
 
 
 def test_numbers_lie_along_one_direction() -> None:
-    toy, transcript, own = heard(splitnn, 1, "regression")
+    toy, transcript, own = heard(splitnn.ALGORITHM, 1, "regression")
     guess = by_direction(transcript, own)
     assert squared(guess.labels, toy.driver.labels[guess.rows]) > 0.5
 
@@ -80,5 +79,5 @@ def test_fewer_different_points_than_groups_are_fewer_groups() -> None:
 
 
 def test_an_empty_transcript_tells_nothing() -> None:
-    _, _, own = heard(splitnn, 1)
+    _, _, own = heard(splitnn.ALGORITHM, 1)
     assert len(by_direction(Transcript("ada"), own).rows) == len(by_norm(Transcript("ada"), own).rows) == 0

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import pytest
 import torch
 from tests.attacks.listening import EPOCH, accuracy, heard, late, squared
 from tests.conformance.toy import Task
 
 from colonnade.algorithms import compressed_vfl, fdml, vimadmm, vimadmm_joint
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.attacks.label_reading import follow_duals, from_logit_gradients, from_residuals, from_targets, read
 from colonnade.attacks.scores import wilson
 from colonnade.core import Transcript
 
-ADMM = pytest.mark.parametrize("algorithm", [vimadmm, vimadmm_joint])
+ADMM = pytest.mark.parametrize("algorithm", [vimadmm.ALGORITHM, vimadmm_joint.ALGORITHM])
 CLASSES: dict[Task, int] = {"classes": 3, "binary": 2}
 BOTH = pytest.mark.parametrize("task", CLASSES)
 
@@ -22,7 +21,7 @@ BOTH = pytest.mark.parametrize("task", CLASSES)
 @BOTH
 @pytest.mark.parametrize("steps", [1, 2 * EPOCH])
 def test_fdml_tells_every_label_at_any_time(task: Task, steps: int) -> None:
-    toy, transcript, own = heard(fdml, steps, task)
+    toy, transcript, own = heard(fdml.ALGORITHM, steps, task)
     guess = from_logit_gradients(transcript, own)
     assert len(guess.rows) == 32 * steps
     assert guess.named
@@ -33,7 +32,7 @@ def test_fdml_tells_every_label_at_any_time(task: Task, steps: int) -> None:
 @BOTH
 @pytest.mark.parametrize("steps", [1, EPOCH, 2 * EPOCH])
 def test_who_listens_to_admm_from_the_first_round_on_knows_every_label(
-    algorithm: ModuleType, task: Task, steps: int
+    algorithm: AnyAlgorithm, task: Task, steps: int
 ) -> None:
     toy, transcript, own = heard(algorithm, steps, task)
     guess = from_residuals(transcript, own)
@@ -42,7 +41,7 @@ def test_who_listens_to_admm_from_the_first_round_on_knows_every_label(
 
 
 @ADMM
-def test_the_duals_themselves_are_found(algorithm: ModuleType) -> None:
+def test_the_duals_themselves_are_found(algorithm: AnyAlgorithm) -> None:
     toy, transcript, own = heard(algorithm, 2 * EPOCH)
     rows, duals = follow_duals(transcript, own)
     torch.testing.assert_close(duals, toy.driver.duals[rows], atol=2e-6, rtol=0)
@@ -53,7 +52,7 @@ def test_the_duals_themselves_are_found(algorithm: ModuleType) -> None:
 
 
 @ADMM
-def test_who_listens_later_is_wrong_by_half_the_old_dual_and_then_by_a_quarter(algorithm: ModuleType) -> None:
+def test_who_listens_later_is_wrong_by_half_the_old_dual_and_then_by_a_quarter(algorithm: AnyAlgorithm) -> None:
     toy, transcript, own = heard(algorithm, EPOCH, epochs=3)
     missed, before = len(transcript.seen), toy.driver.duals.clone()
     for share in (0.5, 0.25):
@@ -71,34 +70,35 @@ def test_where_a_dual_did_not_change_one_message_is_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "noise"), [(fdml, "gradient"), (vimadmm, "residual"), (vimadmm_joint, "residual")]
+    ("algorithm", "noise"),
+    [(fdml.ALGORITHM, "gradient"), (vimadmm.ALGORITHM, "residual"), (vimadmm_joint.ALGORITHM, "residual")],
 )
-def test_under_noise_it_is_a_guess(algorithm: ModuleType, noise: str) -> None:
-    toy, transcript, own = heard(algorithm, EPOCH, noise=noise, config=algorithm.Config(learning_rate=1e-12))
-    guess = (from_logit_gradients if algorithm is fdml else from_residuals)(transcript, own)
+def test_under_noise_it_is_a_guess(algorithm: AnyAlgorithm, noise: str) -> None:
+    toy, transcript, own = heard(algorithm, EPOCH, noise=noise, config=algorithm.config(learning_rate=1e-12))
+    guess = (from_logit_gradients if algorithm is fdml.ALGORITHM else from_residuals)(transcript, own)
     low, high = wilson(round(accuracy(toy, guess) * len(guess.rows)), len(guess.rows), z=3.3)
     assert low < 1 / 3 < high
 
 
 def test_numbers_are_told_up_to_scale_while_the_model_knows_nothing() -> None:
-    toy, transcript, own = heard(fdml, 1, "regression")
+    toy, transcript, own = heard(fdml.ALGORITHM, 1, "regression")
     guess = from_logit_gradients(transcript, own)
     outputs = toy.driver.labels[guess.rows] - guess.labels * len(guess.rows)  # y + |B| g = o
     assert float(outputs.std()) < float(toy.driver.labels.std())
     assert squared(guess.labels, toy.driver.labels[guess.rows]) > 0.5
-    toy, transcript, own = heard(vimadmm, 1, "regression")
+    toy, transcript, own = heard(vimadmm.ALGORITHM, 1, "regression")
     rows, duals = follow_duals(transcript, own)
     torch.testing.assert_close(duals[:, 0], toy.driver.z[rows, 0] - toy.driver.labels[rows], atol=1e-5, rtol=1e-5)
 
 
 def test_labels_that_are_sent_are_known(recwarn: pytest.WarningsRecorder) -> None:
-    toy, transcript, own = heard(compressed_vfl, 1)
+    toy, transcript, own = heard(compressed_vfl.ALGORITHM, 1)
     guess = from_targets(transcript, own)
     assert len(guess.rows) == 160
     assert torch.equal(guess.labels, toy.driver.labels[guess.rows])
 
 
 def test_an_empty_transcript_tells_nothing() -> None:
-    _, _, own = heard(vimadmm, 1)
+    _, _, own = heard(vimadmm.ALGORITHM, 1)
     for attack in (from_logit_gradients, from_residuals, from_targets):
         assert len(attack(Transcript("ada"), own).rows) == 0

@@ -139,7 +139,7 @@ def compressed(algorithm: Any, codec: Codec, transport: str) -> Toy:
 
 
 @each_codec
-@pytest.mark.parametrize("algorithm", [splitnn, vimadmm], ids=["splitnn", "vimadmm"])
+@pytest.mark.parametrize("algorithm", [splitnn.ALGORITHM, vimadmm.ALGORITHM], ids=["splitnn", "vimadmm"])
 def test_an_algorithm_streams_through_a_codec_whatever_carries_it(algorithm: Any, codec: Codec, size: int) -> None:
     toys = {name: compressed(algorithm, codec, name) for name in ("by reference", "through bytes", "cohorts")}
     plain = federation(algorithm, dtype=torch.float64)
@@ -179,13 +179,15 @@ def test_a_mistake_in_a_rule_is_named_with_its_place() -> None:
     with pytest.raises(
         ConfigError, match=r"\[parties\.lab\.outbox\] embedding: codec: quantize: levels must be .* found 1"
     ):
-        rules.rules_from(given, owner="lab", releases=("embedding",))
+        rules.rules_from(given, owner="lab", releases=("embedding",), from_columns=("embedding",))
     with pytest.raises(ConfigError, match=r"codec 'integers' cannot be made: .*'low'"):
-        rules.rules_from({"embedding": {"codec": "integers"}}, owner="lab", releases=("embedding",))
+        rules.rules_from(
+            {"embedding": {"codec": "integers"}}, owner="lab", releases=("embedding",), from_columns=("embedding",)
+        )
 
 
 def test_a_party_whose_training_diverged_says_so() -> None:
-    toy = compressed(splitnn, Quantize(16), "by reference")
+    toy = compressed(splitnn.ALGORITHM, Quantize(16), "by reference")
     toy.parties["bob"].features.fill_(math.nan)
     with pytest.raises(PartyError, match=r"'bob' failed while .* The codec 'quantize' encodes finite numbers"):
         toy.run(1)

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from types import ModuleType
 from typing import Any
 
 import pytest
-from tests.conformance.toy import CANNOT, TASKS, Toy, Wrap, federation, sequential, variant
+from tests.conformance.toy import TASKS, Toy, Wrap, can, federation, sequential, variant
 from torch import Tensor
 
 from colonnade.algorithms import ALGORITHMS, vafl, vimadmm_joint
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import DpEvent, Rule
 from colonnade.core.chance import Source, normal
 
 STEPS = 7  # of 5 batches an epoch: into the second epoch
 
 VARIANTS = {
-    "vafl in turns": variant(vafl, schedule="turns"),
-    "vimadmm_joint, secure": variant(vimadmm_joint, aggregation="secure"),
+    "vafl in turns": variant(vafl.ALGORITHM, schedule="turns"),
+    "vimadmm_joint, secure": variant(vimadmm_joint.ALGORITHM, aggregation="secure"),
 }
-WITHOUT_STEPS = {"knn"}
-"""Those that train nothing, so that there are no losses to compare; their own tests hold what applies to them."""
-EVERY = {name: algorithm for name, algorithm in (ALGORITHMS | VARIANTS).items() if name not in WITHOUT_STEPS}
+EVERY = {
+    name: algorithm
+    for name, algorithm in (ALGORITHMS | VARIANTS).items()
+    if algorithm.nested is None and algorithm.trains
+}
+"""Those with one label owner that train: of the others, their own tests hold what applies to them."""
 ALONE = {"vafl in turns"}
 """Those that ask their parties one at a time, so that no cohort ever answers as one."""
 TOGETHER = {"vimadmm_joint, secure"}
@@ -37,7 +40,7 @@ every_task = pytest.mark.parametrize(
         pytest.param(algorithm, task, id=f"{name}-{task}")
         for name, algorithm in EVERY.items()
         for task in TASKS
-        if task not in CANNOT.get(name, set())
+        if can(algorithm, task)
     ],
 )
 
@@ -68,7 +71,7 @@ class Everything(dict[str, Rule]):
         return self.rule
 
 
-def ruled(algorithm: ModuleType, rule: Rule, transport: Wrap = sequential) -> Toy:
+def ruled(algorithm: AnyAlgorithm, rule: Rule, transport: Wrap = sequential) -> Toy:
     """A federation whose feature owners release everything under one rule."""
     toy = federation(algorithm, transport)
     for party in toy.parties.values():

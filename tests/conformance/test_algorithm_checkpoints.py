@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -21,6 +20,7 @@ from tests.conformance.toy import (
     sequential,
 )
 
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Rule
 from colonnade.core.checkpoint import read, write
 
@@ -45,7 +45,7 @@ def load(toy: Toy, folder: Path) -> None:
 @pytest.mark.parametrize("transport", ["through bytes", "cohorts"])
 @pytest.mark.parametrize("after", [1, 5])
 def test_saved_and_loaded_it_continues_bit_equal(
-    algorithm: ModuleType, task: Task, transport: str, after: int, tmp_path: Path
+    algorithm: AnyAlgorithm, task: Task, transport: str, after: int, tmp_path: Path
 ) -> None:
     whole, second = (federation(algorithm, TRANSPORTS[transport], task=task) for _ in range(2))
     expected = whole.run(after)
@@ -60,7 +60,7 @@ def test_saved_and_loaded_it_continues_bit_equal(
 
 
 @every_algorithm
-def test_noise_continues_where_it_stood(algorithm: ModuleType, tmp_path: Path) -> None:
+def test_noise_continues_where_it_stood(algorithm: AnyAlgorithm, tmp_path: Path) -> None:
     rule = Rule(Gaussian(0.3, 1.0))
     whole, first, second = (ruled(algorithm, rule) for _ in range(3))
     expected = whole.run(5)
@@ -75,7 +75,7 @@ def test_noise_continues_where_it_stood(algorithm: ModuleType, tmp_path: Path) -
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize(("saved_from", "continued_in"), [(cohorts, sequential), (sequential, cohorts)])
 def test_a_checkpoint_does_not_know_whether_it_was_stacked(
-    algorithm: ModuleType, optimizer: str, saved_from: Wrap, continued_in: Wrap, tmp_path: Path
+    algorithm: AnyAlgorithm, optimizer: str, saved_from: Wrap, continued_in: Wrap, tmp_path: Path
 ) -> None:
     config = config_for(algorithm, optimizer=optimizer, learning_rate=0.02)
     whole, first, second = (

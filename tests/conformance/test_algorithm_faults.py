@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any, TypeVar
 
 import pytest
@@ -13,6 +12,7 @@ from tests.conformance.battery import every_algorithm, every_algorithm_that_stac
 from tests.conformance.toy import TRANSPORTS, assert_bit_equal, cohorts, federation, sequential
 from torch import Tensor, nn
 
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Envelope, Message, Party, Request, Transport
 from colonnade.core.message import batch_of
 from colonnade.errors import PartyError
@@ -62,7 +62,7 @@ def assert_named(error: PartyError, party: str, watched: Watched) -> None:
 @every_algorithm
 @pytest.mark.parametrize("at", [2, 3, 5, 8])
 @pytest.mark.parametrize("inner", ["by reference", "through bytes", "threads"])
-def test_a_party_that_dies_in_its_model_is_named(algorithm: ModuleType, at: int, inner: str) -> None:
+def test_a_party_that_dies_in_its_model_is_named(algorithm: AnyAlgorithm, at: int, inner: str) -> None:
     toy = federation(
         algorithm,
         lambda parties: Watched(TRANSPORTS[inner](parties), parties),
@@ -82,7 +82,7 @@ def test_a_party_that_dies_in_its_model_is_named(algorithm: ModuleType, at: int,
 @every_algorithm
 @pytest.mark.parametrize("at", range(2, 7))
 @pytest.mark.parametrize("kind", ["drop", "fail"])
-def test_a_lost_call_is_named_and_leaves_the_others_as_they_were(algorithm: ModuleType, at: int, kind: Any) -> None:
+def test_a_lost_call_is_named_and_leaves_the_others_as_they_were(algorithm: AnyAlgorithm, at: int, kind: Any) -> None:
     faults = [Fault(kind, "bob", at=at)]
     toy = federation(algorithm, lambda parties: Watched(Faulty(sequential(parties), faults), parties))
     with pytest.raises(PartyError) as caught:
@@ -96,7 +96,7 @@ def test_a_lost_call_is_named_and_leaves_the_others_as_they_were(algorithm: Modu
 
 
 @every_algorithm_that_stacks
-def test_a_member_that_dies_inside_a_cohort_names_the_cohort(algorithm: ModuleType) -> None:
+def test_a_member_that_dies_inside_a_cohort_names_the_cohort(algorithm: AnyAlgorithm) -> None:
     """One stacked computation cannot say which of its members failed; all are named."""
     toy = federation(
         algorithm, cohorts, wrap_model={name: lambda model: Dies(model, 3) for name in ("ada", "bob", "cyd")}
@@ -105,7 +105,7 @@ def test_a_member_that_dies_inside_a_cohort_names_the_cohort(algorithm: ModuleTy
     with pytest.raises(PartyError, match="the disk is gone") as caught:
         toy.run()
     assert caught.value.party == "ada, bob, cyd"
-    assert caught.value.request in {request.kind for request in algorithm.FeatureOwner.served()}
+    assert caught.value.request in {request.kind for request in algorithm.feature_owner.served()}
     assert caught.value.batch is not None
 
 
@@ -114,7 +114,7 @@ def test_a_member_that_dies_inside_a_cohort_names_the_cohort(algorithm: ModuleTy
 @pytest.mark.parametrize(
     "fault", [Fault("duplicate", "bob"), Fault("delay", "bob", seconds=0.001)], ids=lambda f: f.kind
 )
-def test_calls_that_come_twice_or_late_change_nothing(algorithm: ModuleType, inner: str, fault: Fault) -> None:
+def test_calls_that_come_twice_or_late_change_nothing(algorithm: AnyAlgorithm, inner: str, fault: Fault) -> None:
     plain = federation(algorithm)
     disturbed = federation(algorithm, lambda parties: Faulty(TRANSPORTS[inner](parties), [fault]))
     assert plain.run(3) == disturbed.run(3)

@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -35,11 +34,13 @@ from tests.conformance.toy import (
     config_for,
     difference,
     federation,
+    module_of,
     sequential,
 )
 from torch import Tensor
 
 from colonnade.algorithms import ALGORITHMS
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Party, Rule, State, Transport
 from colonnade.core.checks import Checked, from_mapping
 from colonnade.errors import ConfigError
@@ -54,7 +55,7 @@ def recorded(parties: Mapping[str, Party]) -> Transport:
 
 @functools.cache
 def one_by_one(
-    algorithm: ModuleType, task: Task, columns: tuple[int, ...] = (4, 4, 4), dtype: torch.dtype = torch.float32
+    algorithm: AnyAlgorithm, task: Task, columns: tuple[int, ...] = (4, 4, 4), dtype: torch.dtype = torch.float32
 ) -> tuple[list[float], dict[str, State], Tensor]:
     """What the others are measured against: STEPS steps by reference, one party after the other."""
     toy = federation(algorithm, task=task, columns=columns, dtype=dtype)
@@ -66,7 +67,7 @@ def one_by_one(
 
 @every_task
 @pytest.mark.parametrize("transport", [t for t in TRANSPORTS if t not in STACKS])
-def test_what_carries_the_calls_cannot_change_a_bit(algorithm: ModuleType, task: Task, transport: str) -> None:
+def test_what_carries_the_calls_cannot_change_a_bit(algorithm: AnyAlgorithm, task: Task, transport: str) -> None:
     losses, states, predicted = one_by_one(algorithm, task)
     other = federation(algorithm, TRANSPORTS[transport], task=task)
     assert other.run(STEPS) == losses
@@ -84,7 +85,12 @@ def test_what_carries_the_calls_cannot_change_a_bit(algorithm: ModuleType, task:
     ],
 )
 def test_a_cohort_computes_what_its_members_would(
-    algorithm: ModuleType, task: Task, columns: tuple[int, ...], sizes: list[int], dtype: torch.dtype, tolerance: float
+    algorithm: AnyAlgorithm,
+    task: Task,
+    columns: tuple[int, ...],
+    sizes: list[int],
+    dtype: torch.dtype,
+    tolerance: float,
 ) -> None:
     losses, states, predicted = one_by_one(algorithm, task, columns, dtype)
     stacked = federation(algorithm, cohorts, task=task, columns=columns, dtype=dtype)
@@ -99,7 +105,7 @@ def test_a_cohort_computes_what_its_members_would(
 @every_algorithm
 @pytest.mark.parametrize("columns", [(4, 4, 4), (4, 4, 4, 3)], ids=["equal", "mixed"])
 def test_the_members_of_a_cohort_keep_the_ledgers_they_would_keep_alone(
-    algorithm: ModuleType, columns: tuple[int, ...]
+    algorithm: AnyAlgorithm, columns: tuple[int, ...]
 ) -> None:
     plain, stacked = (federation(algorithm, wrap, columns=columns) for wrap in (sequential, cohorts))
     for toy in (plain, stacked):
@@ -112,13 +118,13 @@ def test_the_members_of_a_cohort_keep_the_ledgers_they_would_keep_alone(
 
 
 @every_algorithm
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(algorithm: ModuleType) -> None:
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(algorithm: AnyAlgorithm) -> None:
     losses = [federation(algorithm, seed=seed).run(3) for seed in (0, 0, 1)]
     assert losses[0] == losses[1] != losses[2]
 
 
 @every_algorithm
-def test_no_global_random_numbers_are_used(algorithm: ModuleType) -> None:
+def test_no_global_random_numbers_are_used(algorithm: AnyAlgorithm) -> None:
     before = torch.random.get_rng_state()
     federation(algorithm).run(2)
     assert torch.equal(before, torch.random.get_rng_state())
@@ -129,7 +135,7 @@ def test_no_global_random_numbers_are_used(algorithm: ModuleType) -> None:
 
 @every_algorithm
 @pytest.mark.parametrize("transport", ["by reference", "through bytes", "cohorts"])
-def test_ledgers_and_transcripts_agree_on_every_byte(algorithm: ModuleType, transport: str) -> None:
+def test_ledgers_and_transcripts_agree_on_every_byte(algorithm: AnyAlgorithm, transport: str) -> None:
     toy = federation(algorithm, lambda parties: Recording(TRANSPORTS[transport](parties)))
     toy.run(3)
     toy.predict()
@@ -145,7 +151,7 @@ def test_ledgers_and_transcripts_agree_on_every_byte(algorithm: ModuleType, tran
 
 
 @every_algorithm
-def test_every_tensor_that_crossed_has_a_receipt_in_both_ledgers(algorithm: ModuleType) -> None:
+def test_every_tensor_that_crossed_has_a_receipt_in_both_ledgers(algorithm: AnyAlgorithm) -> None:
     toy = federation(algorithm, recorded)
     toy.run(3)
     ledgers = {party.name: party.ledger for party in [toy.driver, *toy.parties.values()]}
@@ -169,18 +175,18 @@ def test_every_tensor_that_crossed_has_a_receipt_in_both_ledgers(algorithm: Modu
 
 
 @every_algorithm
-def test_it_says_in_words_what_each_release_reveals(algorithm: ModuleType) -> None:
+def test_it_says_in_words_what_each_release_reveals(algorithm: AnyAlgorithm) -> None:
     names: set[str] = set()
-    for settings in ({}, *ALSO.get(algorithm.__name__.rsplit(".", 1)[-1], [])):
+    for settings in ({}, *ALSO.get(module_of(algorithm), [])):
         toy = federation(algorithm, config=config_for(algorithm, **settings))
         toy.run(2)
         toy.predict()
         names |= {entry.name for entry in toy.driver.ledger.entries}
-    assert names == set(algorithm.REVEALS)
+    assert names == set(algorithm.releases)
 
 
 @every_algorithm
-def test_a_release_number_is_given_once(algorithm: ModuleType) -> None:
+def test_a_release_number_is_given_once(algorithm: AnyAlgorithm) -> None:
     toy = federation(algorithm)
     toy.run(2)
     for party in [toy.driver, *toy.parties.values()]:
@@ -193,7 +199,7 @@ def test_a_release_number_is_given_once(algorithm: ModuleType) -> None:
 
 @every_algorithm
 @pytest.mark.parametrize("transport", ["by reference", "through bytes", "cohorts"])
-def test_gaussian_with_no_noise_and_no_clipping_is_plain(algorithm: ModuleType, transport: str) -> None:
+def test_gaussian_with_no_noise_and_no_clipping_is_plain(algorithm: AnyAlgorithm, transport: str) -> None:
     plain = federation(algorithm, TRANSPORTS[transport])
     gaussian = ruled(algorithm, Rule(Gaussian(0.0, math.inf)), TRANSPORTS[transport])
     assert plain.run(STEPS) == gaussian.run(STEPS)
@@ -208,7 +214,7 @@ def test_gaussian_with_no_noise_and_no_clipping_is_plain(algorithm: ModuleType, 
 
 
 @every_algorithm
-def test_noise_is_the_owners_and_reproduces(algorithm: ModuleType) -> None:
+def test_noise_is_the_owners_and_reproduces(algorithm: AnyAlgorithm) -> None:
     rule = Rule(Gaussian(0.5, 1.0))
     plain, noisy, again = federation(algorithm), ruled(algorithm, rule), ruled(algorithm, rule)
     losses = [toy.run(4) for toy in (plain, noisy, again)]
@@ -220,7 +226,7 @@ def test_noise_is_the_owners_and_reproduces(algorithm: ModuleType) -> None:
 
 
 @every_task
-def test_the_loss_falls_and_held_out_rows_are_better_than_a_constant(algorithm: ModuleType, task: Task) -> None:
+def test_the_loss_falls_and_held_out_rows_are_better_than_a_constant(algorithm: AnyAlgorithm, task: Task) -> None:
     """The mean loss of the last of 12 epochs is at most 3/4 of the first's; on 60 held-out rows, accuracy is 10 points
     above the majority's, and a regression leaves less than half of the variance."""
     toy = federation(algorithm, task=task, epochs=12)
@@ -259,35 +265,35 @@ BAD: tuple[Any, ...] = (
 SETTINGS = [
     pytest.param(algorithm, field.name, id=f"{name}-{field.name}")
     for name, algorithm in ALGORITHMS.items()
-    for field in dataclasses.fields(algorithm.Config)
+    for field in dataclasses.fields(algorithm.config)
 ]
 
 
 @pytest.mark.parametrize(("algorithm", "field"), SETTINGS)
-def test_a_setting_refuses_a_bad_value_with_its_rule_and_the_value(algorithm: ModuleType, field: str) -> None:
-    checked = vars(algorithm.Config)[field]
+def test_a_setting_refuses_a_bad_value_with_its_rule_and_the_value(algorithm: AnyAlgorithm, field: str) -> None:
+    checked = vars(algorithm.config)[field]
     assert isinstance(checked, Checked), f"{field} is not checked"
     for value in BAD:
         with pytest.raises(ConfigError) as caught:
-            algorithm.Config(**{field: value})
+            algorithm.config(**{field: value})
         message = str(caught.value)
-        assert f"{algorithm.__name__.rsplit('.', 1)[-1]}.{field}" in message
+        assert f"{module_of(algorithm)}.{field}" in message
         assert checked.rule in message
         assert repr(value) in message
         with pytest.raises(ConfigError):
-            from_mapping(algorithm.Config, {field: value}, where="[algorithm]")
+            from_mapping(algorithm.config, {field: value}, where="[algorithm]")
 
 
 @every_algorithm
-def test_settings_cannot_change_and_unknown_ones_are_refused(algorithm: ModuleType) -> None:
-    config = algorithm.Config()
+def test_settings_cannot_change_and_unknown_ones_are_refused(algorithm: AnyAlgorithm) -> None:
+    config = algorithm.config()
     field = dataclasses.fields(config)[0].name
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(config, field, getattr(config, field))
     with pytest.raises(ConfigError) as caught:
-        from_mapping(algorithm.Config, {f"{field}x": 1}, where="[algorithm]")
+        from_mapping(algorithm.config, {f"{field}x": 1}, where="[algorithm]")
     assert f"[algorithm] has no setting '{field}x' (did you mean '{field}'?)" in str(caught.value)
-    assert from_mapping(algorithm.Config, dataclasses.asdict(config), where="[algorithm]") == config
+    assert from_mapping(algorithm.config, dataclasses.asdict(config), where="[algorithm]") == config
 
 
 # 9. Prediction only looks
@@ -295,7 +301,7 @@ def test_settings_cannot_change_and_unknown_ones_are_refused(algorithm: ModuleTy
 
 @every_task
 @pytest.mark.parametrize("transport", ["by reference", "cohorts"])
-def test_prediction_changes_nothing(algorithm: ModuleType, task: Task, transport: str) -> None:
+def test_prediction_changes_nothing(algorithm: AnyAlgorithm, task: Task, transport: str) -> None:
     undisturbed, toy = (federation(algorithm, TRANSPORTS[transport], task=task) for _ in range(2))
     expected = undisturbed.run(4)
     losses = toy.run(2)
@@ -310,7 +316,7 @@ def test_prediction_changes_nothing(algorithm: ModuleType, task: Task, transport
 
 
 @every_algorithm
-def test_predictions_do_not_depend_on_the_chunks(algorithm: ModuleType) -> None:
+def test_predictions_do_not_depend_on_the_chunks(algorithm: AnyAlgorithm) -> None:
     toy = federation(algorithm, dtype=torch.float64)
     toy.run(2)
     whole = [toy.algorithm.predict(toy.driver, toy.peers, rows) for rows in toy.batches.chunks("test")]
@@ -320,7 +326,7 @@ def test_predictions_do_not_depend_on_the_chunks(algorithm: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("algorithm", [algorithm for name, algorithm in EVERY.items() if name not in TOGETHER])
-def test_one_party_alone_is_a_federation_too(algorithm: ModuleType) -> None:
+def test_one_party_alone_is_a_federation_too(algorithm: AnyAlgorithm) -> None:
     toy = federation(algorithm, columns=(6,))
     losses = toy.run()
     assert losses[-1] < losses[0]

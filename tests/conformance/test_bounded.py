@@ -3,7 +3,6 @@ whose model ends with that clip, and which releases everything."""
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from tests.conformance.battery import EVERY, STEPS
 from tests.conformance.toy import NAMES, TRANSPORTS, federation
 from torch import Tensor, nn
 
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Rule
 from colonnade.privacy import Gaussian
 from colonnade.privacy.gaussian import clip_rows
@@ -33,8 +33,8 @@ class Clipped(nn.Module):
 
 @pytest.mark.parametrize("algorithm", [EVERY[name] for name in BY_GRADIENTS], ids=BY_GRADIENTS)
 @pytest.mark.parametrize("transport", ["by reference", "cohorts"])
-def test_a_clip_on_the_way_out_is_a_last_layer(algorithm: ModuleType, transport: str) -> None:
-    released = next(iter(algorithm.REVEALS))
+def test_a_clip_on_the_way_out_is_a_last_layer(algorithm: AnyAlgorithm, transport: str) -> None:
+    released = next(iter(algorithm.releases))
     rules = {released: Rule(Gaussian(CLIP, sigma=0.0))}
     ruled = federation(algorithm, TRANSPORTS[transport], dtype=torch.float64, rules=rules)
     modelled = federation(algorithm, dtype=torch.float64, wrap_model=dict.fromkeys(NAMES, Clipped))

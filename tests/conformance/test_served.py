@@ -12,11 +12,11 @@ from colonnade.core import roles
 HOUSEKEEPING = {roles.Introduce.kind, roles.Ping.kind}
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", [name for name, algorithm in ALGORITHMS.items() if algorithm.nested is None])
 def test_whatever_a_feature_owner_serves_is_asked_in_some_run(name: str) -> None:
     algorithm = ALGORITHMS[name]
     others = [variant(algorithm, **settings) for settings in ALSO.get(name, [])]
-    others += [one for one in VARIANTS.values() if one.__name__ == algorithm.__name__]
+    others += [one for one in VARIANTS.values() if one.config is algorithm.config]
     asked = set(HOUSEKEEPING)
     for way in [algorithm, *others]:
         toy = federation(way, TRANSPORTS["recording"])

@@ -1,24 +1,25 @@
 """A small federation in memory, and what the batteries compare: who joins here is put through every battery.
 
-An algorithm joins by being in `ALGORITHMS`; where its defaults are slow on a toy, or it cannot do a task, it gets a
-line in `SETTINGS` or `CANNOT`. Where a setting changes what it exchanges, that `variant` joins beside it (`battery`).
-A transport joins by a line in `TRANSPORTS`.
+An algorithm joins by being in `ALGORITHMS`; where its defaults are slow on a toy, it gets a line in `SETTINGS`. Where a
+setting changes what it exchanges, that `variant` joins beside it (`battery`). A transport joins by a line in
+`TRANSPORTS`.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from types import ModuleType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms import complete
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Batches, Party, Peers, Rule, Seat, State, Transport, roles
 from colonnade.core.party import seed_for
 from colonnade.models import build
@@ -37,7 +38,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "vimadmm_joint": {"local_steps": 3},
     "compressed_vfl": {"local_steps": 2, "learning_rate": 0.1, "momentum": 0.5},
 }
-CANNOT: dict[str, set[Task]] = {"vfedcce": {"regression"}}  # it averages class probabilities
 ALSO: dict[str, list[dict[str, Any]]] = {
     "vfedcce": [{"mode": mode, "scheme": "plain"} for mode in ("encrypted-coefficients", "encrypted-jacobian")],
     "knn": [{"aggregation": "plain"}],
@@ -74,7 +74,7 @@ STACKS = {"cohorts"}
 class Toy:
     """A federation that has met: drive it with `run`, look at it with `states`."""
 
-    algorithm: ModuleType
+    algorithm: AnyAlgorithm
     driver: Any
     peers: Peers
     batches: Batches
@@ -83,7 +83,7 @@ class Toy:
 
     def run(self, steps: int | None = None) -> list[float]:
         """Train for so many steps more, or to the end; the losses."""
-        training = self.algorithm.train(self.driver, self.peers, self.batches)
+        training = self.algorithm.steps(self.driver, self.peers, self.batches)
         return [step.loss for step in islice(training, steps)]
 
     def predict(self, split: str = "test") -> Tensor:
@@ -127,20 +127,33 @@ def data(columns: int, task: Task, seed: int = 0) -> tuple[Tensor, Tensor]:
     return x, labels[task]
 
 
-def variant(algorithm: ModuleType, **settings: Any) -> ModuleType:
-    """The same algorithm under other settings than its defaults, as a module that every test can take for it."""
-    other = ModuleType(algorithm.__name__)
-    vars(other).update(vars(algorithm), VARIANT=settings)
+VARIED: dict[AnyAlgorithm, dict[str, Any]] = {}
+
+
+def variant(algorithm: AnyAlgorithm, **settings: Any) -> AnyAlgorithm:
+    """The same algorithm under other settings than its defaults, as a record that every test can take for it."""
+    other = dataclasses.replace(algorithm)
+    VARIED[other] = settings
     return other
 
 
-def config_for(algorithm: ModuleType, **settings: Any) -> Any:
-    usual = SETTINGS.get(algorithm.__name__.rsplit(".", 1)[-1], {})
-    return algorithm.Config(**(usual | getattr(algorithm, "VARIANT", {}) | settings))
+def module_of(algorithm: AnyAlgorithm) -> str:
+    """The name of an algorithm's file, whatever its variant."""
+    return algorithm.config.__module__.rsplit(".", 1)[-1]
+
+
+def can(algorithm: AnyAlgorithm, task: Task) -> bool:
+    """Whether the algorithm is for such labels."""
+    return ("regression" if task == "regression" else "classification") in algorithm.tasks
+
+
+def config_for(algorithm: AnyAlgorithm, **settings: Any) -> Any:
+    usual = SETTINGS.get(module_of(algorithm), {})
+    return algorithm.config(**(usual | VARIED.get(algorithm, {}) | settings))
 
 
 def federation(
-    algorithm: ModuleType,
+    algorithm: AnyAlgorithm,
     transport: Wrap = sequential,
     *,
     columns: Sequence[int] = (4, 4, 4),
@@ -161,7 +174,7 @@ def federation(
     x, labels = data(sum(columns), task, seed)
     order = torch.arange(ROWS)
     splits = {"train": order[:TRAIN], "validation": order[TRAIN : TRAIN + 20], "test": order[TRAIN + 20 :]}
-    batches = Batches(splits, batch_size=BATCH, epochs=epochs, seed=seed)
+    batches = Batches(splits, batch_size=algorithm.batch_size(BATCH, TRAIN), epochs=epochs, seed=seed)
     names = NAMES[: len(columns)]
     seats = {name: Seat.at(name, batches, seed=seed, rules=rules) for name in dict.fromkeys([*names, driver])}
     with default_dtype(dtype):
@@ -173,9 +186,9 @@ def federation(
             model = complete(algorithm, model, part[:1], outputs, seed=seed_for(seed, name, "head"))
             if wrap_model and name in wrap_model:
                 model = wrap_model[name](model)
-            parties[name] = algorithm.FeatureOwner(seats[name], part.contiguous(), model, config)
+            parties[name] = algorithm.feature_owner(seats[name], part.contiguous(), model, config)
         y = labels.to(dtype) if task == "regression" else labels
-        leader = algorithm.LabelOwner(seats[driver], y, LOSSES[task], config)
+        leader = algorithm.label_owner(seats[driver], y, LOSSES[task], config)
         carrier = transport(parties)
         peers = leader.peers = Peers(driver, parties, carrier, leader.ledger)
         leader.meet(peers.ask(roles.Introduce()))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from colonnade.algorithms.splitnn import Embed, Embedding
+from colonnade.algorithms.embedding import Embed, Embedding
 from colonnade.core import Batches, Outbox
 from colonnade.core.answers import Answers
 from colonnade.errors import PartyError
@@ -24,7 +24,8 @@ def reply(values: Tensor, batch: str = BATCH, name: str = "embedding") -> Embedd
 
 @pytest.fixture
 def answers() -> Answers:
-    return Answers(batches().rows, {"lab": 3})
+    wide = {"embedding", "log_odds"}
+    return Answers(batches().rows, {"lab": 3}, per_row=wide | {"distances"}, wide=wide)
 
 
 @pytest.fixture
@@ -36,6 +37,7 @@ def test_what_fits_is_taken(answers: Answers, rows: int) -> None:
     answers.check("lab", Embed(BATCH), reply(torch.randn(rows, 3)))
     answers.check("lab", Embed(BATCH), reply(torch.zeros(rows, 3, dtype=torch.int64)))
     answers.check("lab", Embed(BATCH), reply(torch.randn(2, 9), name="jacobian"))  # has another shape by nature
+    answers.check("lab", Embed(BATCH), reply(torch.randn(rows, 77), name="distances"))  # as wide as there are rows
 
 
 @pytest.mark.parametrize(
@@ -44,6 +46,8 @@ def test_what_fits_is_taken(answers: Answers, rows: int) -> None:
         (lambda rows: reply(torch.randn(rows, 3), "train/0/1"), r"it answered for batch train/0/1"),
         (lambda rows: reply(torch.randn(rows - 1, 3)), r"it sent \[\d+, 3\] values, and \[\d+, 3\] were asked for"),
         (lambda rows: reply(torch.randn(rows, 4)), r"it sent \[\d+, 4\] values"),
+        (lambda rows: reply(torch.randn(9, 9), name="log_odds"), r"it sent \[9, 9\] values, .* asked for as log_odds"),
+        (lambda rows: reply(torch.randn(9, 9), name="distances"), r"it sent \[9, 9\] values, and \[4, \.\.\.\] were"),
         (lambda rows: reply(torch.randn(rows)), r"it sent \[\d+\] values"),
         (lambda rows: reply(torch.full((rows, 3), float("nan"))), r"(\d+) of the \1 values it sent as embedding"),
         (lambda rows: reply(torch.eye(rows, 3) / 0), r"are no numbers \(NaN or infinite\)"),
@@ -53,4 +57,4 @@ def test_what_fits_is_taken(answers: Answers, rows: int) -> None:
 def test_what_does_not_fit_names_party_request_and_batch(answers: Answers, rows: int, made: object, cause: str) -> None:
     with pytest.raises(PartyError, match=cause) as caught:
         answers.check("lab", Embed(BATCH), made(rows))  # type: ignore[operator]
-    assert (caught.value.party, caught.value.request, caught.value.batch) == ("lab", "splitnn.Embed", BATCH)
+    assert (caught.value.party, caught.value.request, caught.value.batch) == ("lab", "embedding.Embed", BATCH)

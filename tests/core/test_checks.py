@@ -163,8 +163,10 @@ def test_did_you_mean_is_silent_when_nothing_is_near() -> None:
     assert did_you_mean("x", []) == ""
 
 
-@pytest.mark.parametrize("algorithm", [splitnn, vimadmm])
+@pytest.mark.parametrize("algorithm", [splitnn.ALGORITHM, vimadmm.ALGORITHM])
 def test_every_setting_of_an_algorithm_has_a_rule(algorithm: Any) -> None:
-    for field in dataclasses.fields(algorithm.Config):
-        with pytest.raises(ConfigError, match=rf"{algorithm.__name__.rsplit('.')[-1]}.{field.name} must be .*; found"):
-            algorithm.Config(**{field.name: object()})
+    for field in dataclasses.fields(algorithm.config):
+        with pytest.raises(
+            ConfigError, match=rf"{algorithm.config.__module__.rsplit('.')[-1]}.{field.name} must be .*; found"
+        ):
+            algorithm.config(**{field.name: object()})

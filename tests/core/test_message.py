@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator, Tensor
 
-from colonnade.algorithms import splitnn
+from colonnade.algorithms import embedding
 from colonnade.core import Done, Message, Outbox, Released, Request
 from colonnade.core.message import MESSAGES, batch_of
 from colonnade.errors import BoundaryError
@@ -90,8 +90,8 @@ BARE = (
 
 def test_a_bare_tensor_is_refused_in_the_words_of_the_design() -> None:
     with pytest.raises(BoundaryError) as caught:
-        splitnn.Embedding(torch.zeros(2))  # type: ignore[arg-type]
-    assert str(caught.value) == BARE.format("splitnn.Embedding", "values")
+        embedding.Embedding(torch.zeros(2))  # type: ignore[arg-type]
+    assert str(caught.value) == BARE.format("embedding.Embedding", "values")
 
 
 @pytest.mark.parametrize(
@@ -186,16 +186,16 @@ def test_a_message_is_frozen(field: str) -> None:
 def test_a_message_is_known_by_module_and_class() -> None:
     assert Scalars.kind == "test_message.Scalars"
     assert MESSAGES["test_message.Scalars"] is Scalars
-    assert MESSAGES["splitnn.Embed"] is splitnn.Embed
+    assert MESSAGES["embedding.Embed"] is embedding.Embed
 
 
 def test_two_modules_cannot_give_the_same_wire_name() -> None:
     def body(namespace: dict[str, Any]) -> None:
-        namespace["__module__"] = "elsewhere.splitnn"
+        namespace["__module__"] = "elsewhere.embedding"
 
-    with pytest.raises(TypeError, match=r"splitnn.Embed: in colonnade.algorithms.splitnn and elsewhere.splitnn"):
+    with pytest.raises(TypeError, match=r"embedding.Embed: in colonnade.algorithms.embedding and elsewhere.embedding"):
         new_class("Embed", (Message,), exec_body=body)
-    assert MESSAGES["splitnn.Embed"] is splitnn.Embed
+    assert MESSAGES["embedding.Embed"] is embedding.Embed
 
 
 def test_a_module_may_be_loaded_again() -> None:

@@ -103,6 +103,7 @@ def test_columns_may_have_their_rows_on_another_axis() -> None:
 
 def test_a_feature_owner_continues_bit_equal_from_a_checkpoint(tmp_path: Path) -> None:
     def step(owner: roles.FeatureOwner) -> None:
+        assert owner.optimizer is not None
         owner.optimizer.zero_grad()
         torch.autograd.backward(owner.model(owner.features).square().mean())
         owner.optimizer.step()

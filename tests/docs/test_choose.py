@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from colonnade import benchmark
-from colonnade.algorithms import ALGORITHMS, NESTED
+from colonnade.algorithms import ALGORITHMS
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to-choose-an-algorithm.md"
 
@@ -25,7 +25,7 @@ def results() -> list[dict[str, Any]]:
 
 
 def test_every_algorithm_is_compared(choose: Any) -> None:
-    assert {one.algorithm for one in choose.CHOICES.values()} == set(ALGORITHMS | NESTED)
+    assert {one.algorithm for one in choose.CHOICES.values()} == set(ALGORITHMS)
 
 
 def test_bytes_are_those_of_the_formulas(results: list[dict[str, Any]]) -> None:

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from colonnade.algorithms import ALGORITHMS, NESTED
+from colonnade.algorithms import ALGORITHMS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = DOCS / "explanation-algorithms"
 MINE = sorted([*PAGES.glob("*.md"), *DOCS.glob("how-to-*.md"), *DOCS.glob("explanation-*.md")])
-KNOWN = ALGORITHMS | NESTED
 
 
 @pytest.fixture(scope="module")
@@ -47,19 +46,19 @@ def test_every_picture_is_what_the_messages_make_it(diagrams: ModuleType) -> Non
 
 
 def test_every_algorithm_has_a_picture_and_a_page_that_shows_it(diagrams: ModuleType) -> None:
-    assert {picture.algorithm for picture in diagrams.PICTURES.values()} == set(KNOWN)
-    assert {path.stem for path in PAGES.glob("*.md")} == {*KNOWN, "index"}
+    assert {picture.algorithm for picture in diagrams.PICTURES.values()} == set(ALGORITHMS)
+    assert {path.stem for path in PAGES.glob("*.md")} == {*ALGORITHMS, "index"}
     for name, picture in diagrams.PICTURES.items():
         assert f"../images/crosses-{name}.svg" in (PAGES / f"{picture.algorithm}.md").read_text(encoding="utf-8")
 
 
 def test_every_release_that_a_picture_draws_is_said_what_it_tells(diagrams: ModuleType) -> None:
-    """What crosses by default is explained under its arrow, in the words of REVEALS."""
+    """What crosses by default is explained under its arrow, in the words of its record."""
     for name in ("vimadmm", "vfedcce"):
         lines = [line for line in diagrams.script(name) if line.kind == "arrow"]
         told = " ".join(words for line in lines for words in line.words[1:])
-        for release in {"embedding", "residual", "head", "log_odds", "coefficients"} & set(KNOWN[name].REVEALS):
-            assert KNOWN[name].REVEALS[release] in told
+        for release in {"embedding", "residual", "head", "log_odds", "coefficients"} & set(ALGORITHMS[name].reveals):
+            assert ALGORITHMS[name].reveals[release] in told
 
 
 def test_a_note_for_a_message_that_does_not_come_is_refused(
@@ -71,10 +70,10 @@ def test_a_note_for_a_message_that_does_not_come_is_refused(
         diagrams.script("fdml")
 
 
-@pytest.mark.parametrize("name", sorted(KNOWN))
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_a_page_names_every_setting_with_its_default(name: str) -> None:
     text = (PAGES / f"{name}.md").read_text(encoding="utf-8")
-    fields: Any = dataclasses.fields(KNOWN[name].Config)
+    fields: Any = dataclasses.fields(ALGORITHMS[name].config)
     rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", text, flags=re.MULTILINE)
     assert dict(rows) == {field.name: _toml(field.default) for field in fields}
 

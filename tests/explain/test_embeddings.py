@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.explain.trained import ALGORITHMS, fresh, trained
 
+from colonnade.algorithms import find
 from colonnade.core import Rows
 from colonnade.errors import ConfigError
 from colonnade.explain import at_rows, gather, trained_copy, tsne
@@ -99,14 +100,13 @@ def test_wrong_questions_are_refused() -> None:
 def test_an_algorithm_that_combines_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     federation = trained()
 
-    class Otherwise:
-        @staticmethod
-        def predict(driver: object, peers: object, rows: Rows) -> torch.Tensor:
-            return torch.zeros(rows.size, 3)
+    def predict(driver: object, peers: object, rows: Rows) -> torch.Tensor:
+        return torch.zeros(rows.size, 3)
 
-    monkeypatch.setattr(federation, "algorithm", Otherwise)
-    with pytest.raises(ConfigError, match="vimadmm does not combine one tensor per party"):
-        gather(federation)
+    for changes in ({"predict": predict}, {"combine": None}):
+        monkeypatch.setattr(federation, "algorithm", dataclasses.replace(find("vimadmm"), **changes))
+        with pytest.raises(ConfigError, match="vimadmm does not combine one tensor per party"):
+            gather(federation)
 
 
 def test_a_secure_sum_is_refused() -> None:

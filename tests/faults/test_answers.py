@@ -10,7 +10,7 @@ import torch
 from tests.federation.small import QUICK, equal, federation, learned_of, splitnn
 from torch import Tensor
 
-from colonnade.algorithms.splitnn import Embedding
+from colonnade.algorithms.embedding import Embedding
 from colonnade.core import Released, Transport
 from colonnade.errors import PartyError
 from colonnade.federation import Federation
@@ -84,6 +84,6 @@ def test_nonsense_is_named_and_harms_nobody(kind: str, settings: Any) -> None:
     with pytest.raises(PartyError, match=cause) as caught:
         next(training)
     assert caught.value.party == "lab"
-    assert caught.value.request == "splitnn.Embed"
+    assert caught.value.request == "embedding.Embed"
     assert caught.value.batch == ("train/0/3" if kind == "another batch" else "train/0/2")
     assert equal(before, learned_of(far))

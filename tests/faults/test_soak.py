@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import pytest
 from tests.conformance.toy import assert_bit_equal, federation, sequential
 
 from colonnade.algorithms import splitnn, vimadmm
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Transport
 from colonnade.transport import Retrying, Storm
 
@@ -16,12 +16,12 @@ from colonnade.transport import Retrying, Storm
 @pytest.mark.parametrize(
     ("algorithm", "rounds"),
     [
-        pytest.param(vimadmm, 60, id="vimadmm"),
-        pytest.param(splitnn, 60, id="splitnn"),
-        pytest.param(vimadmm, 500, id="vimadmm for long", marks=pytest.mark.long),
+        pytest.param(vimadmm.ALGORITHM, 60, id="vimadmm"),
+        pytest.param(splitnn.ALGORITHM, 60, id="splitnn"),
+        pytest.param(vimadmm.ALGORITHM, 500, id="vimadmm for long", marks=pytest.mark.long),
     ],
 )
-def test_a_storm_changes_nothing(algorithm: ModuleType, rounds: int) -> None:
+def test_a_storm_changes_nothing(algorithm: AnyAlgorithm, rounds: int) -> None:
     storms: list[Storm] = []
 
     def stormy(parties: Any) -> Transport:

@@ -22,6 +22,8 @@ from tests.federation.small_multi_sites import folders as multi_folders
 from tests.federation.small_multi_sites import private
 from tests.federation.small_sites import folders
 
+from colonnade.algorithms import multi_vfl
+from colonnade.algorithms.embedding import Embed
 from colonnade.core import Outbox, Released
 from colonnade.errors import BudgetExhausted
 from colonnade.federation import Federation, MultiFederation, load
@@ -206,7 +208,7 @@ class Hostile:
         asker = batch.partition(":")[0] if ":" in batch else "clinic"
         try:
             with member.owner.outbox.answering(asker):
-                member.owner.answer(member.algorithm.Embed(batch))
+                member.owner.answer(multi_vfl.Embed(batch) if isinstance(member, MultiMember) else Embed(batch))
         except BudgetExhausted:
             self.refused += 1
         else:
@@ -255,7 +257,7 @@ def test_runs_begun_resumed_and_killed_spend_one_budget(tmp_path: Path) -> None:
         member = lab.begin(f"run{run}", 1)
         for _ in range(12):
             with contextlib.suppress(BudgetExhausted):
-                member.owner.answer(member.algorithm.Embed("train[0:30]"))
+                member.owner.answer(Embed("train[0:30]"))
                 truth.note(lab.ids(member, "train[0:30]"))
         killed(member)
     truth.check(None)
@@ -335,6 +337,6 @@ def test_no_order_of_trainings_and_predictions_of_one_run_directory_spends_more(
 def test_who_only_looks_is_told_what_all_runs_spent(tmp_path: Path) -> None:
     lab = OneDriver(tmp_path)
     member = lab.begin("one", None)
-    member.owner.answer(member.algorithm.Embed("train[0:30]"))
+    member.owner.answer(Embed("train[0:30]"))
     nobody = Account("lab", member.batches, member.holdings.ids.tolist())
     assert spent_before("lab", lab.runs, nobody, "exact") == pytest.approx(true_epsilon(1), abs=1e-6)

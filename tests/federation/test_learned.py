@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def test_every_kind_of_tensor_that_arrived_has_one_line() -> None:
     assert found["lab", "clinic", "head"].times == 9  # the first one, and one per batch
     assert {line.guarantee for line in found.values()} == {"non-private"}
     for (_, _, name), line in found.items():
-        assert line.meaning == ALGORITHMS["vimadmm"].REVEALS[name]
+        assert line.meaning == ALGORITHMS["vimadmm"].reveals[name]
 
 
 def test_bytes_are_those_that_the_ledgers_count() -> None:
@@ -58,5 +59,5 @@ def test_a_party_alone_learns_nothing_from_others() -> None:
 def test_a_release_without_words_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     one = federation()
     list(one.train())
-    monkeypatch.setattr(one.algorithm, "REVEALS", {})
+    monkeypatch.setattr(one, "algorithm", dataclasses.replace(one.algorithm, releases={}))
     assert {line.meaning for line in learned(one)} == {"not described"}

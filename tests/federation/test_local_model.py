@@ -9,7 +9,7 @@ from tests.federation.small import federation, learned_of, quick, tensors
 from torch import Generator, Tensor, nn
 
 from colonnade import models
-from colonnade.algorithms import ALGORITHMS, NESTED
+from colonnade.algorithms import ALGORITHMS
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.federation.local_model import mixes_rows, models_told
@@ -58,8 +58,8 @@ def test_noise_is_refused_where_it_would_not_cover_a_row(monkeypatch: pytest.Mon
 
 TRAINED = [
     name
-    for name in ALGORITHMS
-    if name not in NESTED and models_told(Settings.from_mapping({"algorithm": {"name": name}}), ["lab"])
+    for name, algorithm in ALGORITHMS.items()
+    if algorithm.nested is None and models_told(Settings.from_mapping({"algorithm": {"name": name}}), ["lab"])
 ]
 PLAIN = {"vfedcce": {"mode": "plaintext"}}
 SECRET = {"clinic": {"models": "secret"}, "lab": {"models": "secret"}}

@@ -10,7 +10,7 @@ import torch
 from tests.federation.small import frames, learned_of, quick, tensors
 from tests.federation.small_sites import folders
 
-from colonnade.algorithms.vimadmm import Embed
+from colonnade.algorithms.embedding import Embed
 from colonnade.errors import CheckpointError, ConfigError, DataError
 from colonnade.federation import Federation
 from colonnade.federation.member import Member, own_holdings, read_own_table, rehearse

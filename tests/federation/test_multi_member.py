@@ -35,7 +35,7 @@ def member(base: Path, whole: MultiFederation, name: str) -> MultiMember:
     one = MultiMember(read_own(base / name / OWN), part(whole, name), CPU)
     if name in LABELS:
         one.owner.peers = whole.label_owners[name].peers
-        one.owner.meet(one.owner.peers.ask(one.algorithm.Introduce()))
+        one.owner.meet(one.owner.peers.ask(one.nested.introduce()))
     return one
 
 

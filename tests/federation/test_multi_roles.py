@@ -18,7 +18,7 @@ def test_a_role_built_alone_is_the_one_of_the_whole() -> None:
     assert {name: len(one) for name, one in batches.items()} == {name: len(whole.agreed[name]) for name in batches}
     agreed = Agreed({name: (one, shares.label_owners[name].rows) for name, one in batches.items()})
     assert agreed.fingerprint() == whole.agreed.fingerprint()
-    seats = make_seats(settings, shares, agreed, releases=["embedding"], epochs=6, device=torch.device("cpu"))
+    seats = make_seats(settings, shares, agreed, epochs=6, device=torch.device("cpu"))
     features = shares.data_owners["lab"].features
     assert features is not None
     lab = data_owner(settings, seats["lab"], features, agreed)
@@ -28,6 +28,6 @@ def test_a_role_built_alone_is_the_one_of_the_whole() -> None:
         settings, seats["north"], shares.label_owners["north"].labels, shares.loss, batches["north"]
     )
     assert event is None
-    north.meet(whole.label_owners["north"].peers.ask(whole.algorithm.Introduce()))
+    north.meet(whole.label_owners["north"].peers.ask(whole.nested.introduce()))
     for mine, theirs in zip(north.model.parameters(), whole.label_owners["north"].model.parameters(), strict=True):
         assert torch.equal(mine, theirs)

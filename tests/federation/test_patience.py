@@ -48,7 +48,9 @@ def test_lost_calls_are_made_again_and_the_run_is_the_same() -> None:
 
 
 def test_by_default_a_missing_party_ends_the_run_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(NoAnswer, match=r"'lab' failed while answering splitnn\.Embed at batch train/1/0: the call nev"):
+    with pytest.raises(
+        NoAnswer, match=r"'lab' failed while answering embedding\.Embed at batch train/1/0: the call nev"
+    ):
         away(fdml(), [Fault("drop", "lab", at=11)]).fit(tmp_path / "run")
     whole = federation(settings=fdml())
     whole.fit()

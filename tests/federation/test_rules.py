@@ -16,11 +16,11 @@ from colonnade.federation import rules
 from colonnade.privacy import Binomial, Budget, Gaussian
 from colonnade.privacy.accounting import key_of, known_batch
 
-RELEASES = ("embedding", "head")
+RELEASES: dict[str, Any] = {"releases": ("embedding", "head"), "from_columns": ("embedding",)}
 
 
 def made(given: dict[str, Any]) -> dict[str, Rule]:
-    return rules.rules_from(given, owner="lab", releases=RELEASES)
+    return rules.rules_from(given, owner="lab", **RELEASES)
 
 
 def test_a_rule_is_made_by_name_with_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,10 +81,8 @@ FIXED = {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 40.0}}
 def test_automatic_noise_leaves_room_for_what_else_a_row_pays() -> None:
     """Two releases of every row: one with its own noise, one with what is left."""
     budget = Budget(epsilon=2.0)
-    found = rules.rules_from(
-        {"embedding": AUTO, "head": FIXED}, owner="lab", releases=RELEASES, budget=budget, epochs=5
-    )
-    alone = rules.rules_from({"embedding": AUTO}, owner="lab", releases=RELEASES, budget=budget, epochs=5)
+    found = rules.rules_from({"embedding": AUTO, "head": FIXED}, owner="lab", **RELEASES, budget=budget, epochs=5)
+    alone = rules.rules_from({"embedding": AUTO}, owner="lab", **RELEASES, budget=budget, epochs=5)
     sigmas = [one["embedding"].mechanism.sigma for one in (found, alone)]  # type: ignore[attr-defined]
     events = {key_of(DpEvent("gaussian", {"noise_multiplier": s, "clip": 1.0})): 5 for s in (sigmas[0], 40.0)}
     assert known_batch(events, "replace-one", 1e-5) == pytest.approx(2.0, rel=1e-3)
@@ -95,7 +93,7 @@ def test_automatic_noise_follows_the_purpose() -> None:
     """Test rows are released once, training rows every epoch."""
     budget = Budget(epsilon=2.0)
     once = rules.rules_from(
-        {"embedding": FIXED, "test.embedding": AUTO}, owner="lab", releases=RELEASES, budget=budget, epochs=50
+        {"embedding": FIXED, "test.embedding": AUTO}, owner="lab", **RELEASES, budget=budget, epochs=50
     )["test.embedding"].mechanism
     assert isinstance(once, Gaussian)
     event = key_of(DpEvent("gaussian", {"noise_multiplier": once.sigma, "clip": 1.0}))
@@ -105,20 +103,19 @@ def test_automatic_noise_follows_the_purpose() -> None:
 def test_automatic_noise_beside_binomial_noise_is_refused() -> None:
     other = {"mechanism": {"name": "binomial", "levels": 4, "trials": 60}}
     with pytest.raises(ConfigError, match="beside binomial noise for the same rows"):
-        rules.rules_from({"embedding": AUTO, "head": other}, owner="lab", releases=RELEASES, budget=Budget(epsilon=2.0))
+        rules.rules_from({"embedding": AUTO, "head": other}, owner="lab", **RELEASES, budget=Budget(epsilon=2.0))
 
 
 def test_a_spent_budget_is_told_where_its_owner_stands_in_the_file() -> None:
     spent = {"embedding": AUTO, "head": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 0.1}}}
     for section, place in (("parties", "[parties.lab.budget]"), ("data_owners", "[data_owners.budget] of 'lab'")):
         with pytest.raises(ConfigError, match=f"^{re.escape(place)} epsilon 2.0 is spent by the rules"):
-            rules.rules_from(spent, owner="lab", releases=RELEASES, budget=Budget(epsilon=2.0), section=section)
+            rules.rules_from(spent, owner="lab", **RELEASES, budget=Budget(epsilon=2.0), section=section)
 
 
-def test_what_comes_from_columns() -> None:
-    assert rules.from_columns({"embedding": "", "gradient": ""}) == ["embedding"]
-    assert rules.from_columns({"logits": "", "residual": ""}) == ["logits"]
-    assert rules.from_columns({"activation": "", "gradient": ""}) == ["activation"]
+def test_a_budget_is_refused_where_nothing_of_columns_has_a_line_for_each_row() -> None:
+    with pytest.raises(ConfigError, match="nothing that this algorithm releases of columns has a line for each row"):
+        rules.rules_from({}, owner="lab", releases=("sums",), from_columns=(), budget=Budget(epsilon=2.0))
 
 
 def test_a_federation_refuses_rules_that_protect_nothing() -> None:

@@ -13,7 +13,7 @@ from tests.federation.small import QUICK, Tables, checkpoint_of, frames, quick, 
 from tests.federation.small_sites import folders, line, lines_of, sites
 from tests.federation.test_fit import scores
 
-from colonnade.algorithms.splitnn import Descend, Embed
+from colonnade.algorithms.embedding import Descend, Embed
 from colonnade.core import Ledger, Peers, checkpoint, roles
 from colonnade.errors import BoundaryError, BudgetExhausted, CheckpointError, ConfigError, DataError, PartyError
 from colonnade.federation import Federation, load
@@ -253,7 +253,7 @@ def test_only_the_driver_may_ask_and_others_are_refused_and_written_down(tmp_pat
     with pytest.raises(BoundaryError, match="no party of its federation"):
         ask(lab, "stranger", roles.Introduce())
     gradient = Descend("train/0/0", lab.clerk.outbox.release(torch.zeros(1), "x"))
-    with pytest.raises(BoundaryError, match=r"'lab' does not serve splitnn\.Descend"):  # it agreed to vimadmm
+    with pytest.raises(BoundaryError, match=r"'lab' does not serve embedding\.Descend"):  # it agreed to vimadmm
         ask(lab, "clinic", gradient)
     refused = [json.loads(text) for text in (tmp_path / "lab" / "runs" / "refused.jsonl").read_text().splitlines()]
     assert [one["caller"] for one in refused] == ["bank"] * 5 + ["stranger", "clinic"]

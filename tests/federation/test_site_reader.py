@@ -13,7 +13,7 @@ from tests.federation.small import frames, quick
 from tests.federation.small_sites import folders, lines_of, sites
 from tests.federation.test_site import ALONE, ask
 
-from colonnade.algorithms.vimadmm import Embed
+from colonnade.algorithms.embedding import Embed
 from colonnade.core import Outbox, Released
 from colonnade.errors import BoundaryError, BudgetExhausted, PartyError
 from colonnade.federation.member import own_holdings

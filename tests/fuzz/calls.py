@@ -9,13 +9,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 from tests.conformance.toy import federation
 from tests.fuzz.mutate import mutated
 
 from colonnade.algorithms import vimadmm_joint
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Envelope, Message, Party, roles, wire
 from colonnade.core.peers import NUMBERS
 from colonnade.errors import ColonnadeError, WireError
@@ -75,7 +75,7 @@ class Hostile:
 
 
 def trial(
-    algorithm: ModuleType, seed: int, others: Sequence[bytes], *, steps: int = 2
+    algorithm: AnyAlgorithm, seed: int, others: Sequence[bytes], *, steps: int = 2
 ) -> tuple[list[float], Counter[str]]:
     """The losses of so many steps with hostile calls in between, or none where one of them was answered."""
     rng, made = random.Random(seed), list[Hostile]()

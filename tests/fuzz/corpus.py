@@ -18,7 +18,7 @@ from typing import Any, Union, get_args, get_origin
 import torch
 from tests.alignment.parties import meeting
 from tests.conformance.battery import EVERY
-from tests.conformance.toy import ALSO, config_for, federation, sequential
+from tests.conformance.toy import ALSO, config_for, federation, module_of, sequential
 
 import colonnade
 from colonnade.alignment import AlignmentSettings
@@ -58,8 +58,7 @@ def corpus(*, encrypted: bool = True) -> list[bytes]:
 
 def _recorded() -> Iterator[Message]:
     for algorithm in EVERY.values():
-        name = algorithm.__name__.rsplit(".", 1)[-1]
-        for settings in [{}, *ALSO.get(name, [])]:
+        for settings in [{}, *ALSO.get(module_of(algorithm), [])]:
             toy = federation(
                 algorithm, lambda parties: Recording(sequential(parties)), config=config_for(algorithm, **settings)
             )

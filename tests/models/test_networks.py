@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Generator, Tensor, nn
 
 from colonnade.errors import ConfigError
-from colonnade.models.networks import cnn, linear, mlp
+from colonnade.models.networks import cnn, initialised, linear, mlp
 
 
 def linears(model: nn.Module) -> list[tuple[int, int]]:
@@ -124,3 +125,37 @@ def test_a_flattened_picture_is_read_row_by_row() -> None:
     square.load_state_dict({name.replace("0.", "1."): value for name, value in flat.state_dict().items()})
     x = torch.randn(2, 3, 4)
     assert torch.equal(square(x), flat(x.reshape(2, math.prod((3, 4)))))
+
+
+# Modules made from a seed
+
+
+def made(seed: int | Generator) -> Tensor:
+    with initialised(seed):
+        return nn.Linear(3, 2).weight.detach()
+
+
+def test_the_seed_alone_decides() -> None:
+    before = torch.random.get_rng_state()
+    first, again, other = made(1), made(1), made(2)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_generator_in_the_place_of_the_seed_gives_weights_from_where_it_stands() -> None:
+    generator = Generator().manual_seed(1)
+    assert torch.equal(made(generator), made(1))
+    assert torch.equal(made(generator), made(1)), "and it still stands there"
+    torch.rand(1, generator=generator)
+    assert not torch.equal(made(generator), made(1))
+
+
+def test_threads_that_make_models_at_once_do_not_disturb_each_other() -> None:
+    def weights(seed: int) -> torch.Tensor:
+        with initialised(seed):
+            return torch.cat([nn.Linear(40, 40).weight.detach() for _ in range(20)])
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(weights, range(12)))
+    assert all(torch.equal(one, weights(seed)) for seed, one in enumerate(found))

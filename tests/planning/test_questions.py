@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from tests.planning.three import frames
 
+from colonnade.algorithms import DEFAULT
 from colonnade.errors import ColonnadeError, ConfigError, DataError
-from colonnade.planning import questions
 from colonnade.planning.questions import Silent, algorithms_for, ask, check
 from colonnade.planning.template import Answers, write
 
@@ -168,4 +168,4 @@ def test_what_would_not_run_is_not_written(tmp_path: Path) -> None:
     wrong = Answers(**{**vars(found), "algorithm": "knn", "epsilon": None, "batch_size": 0})
     with pytest.raises(ConfigError):
         check(wrong, tmp_path)
-    assert questions.DEFAULT in algorithms_for("classification", 2)
+    assert DEFAULT in algorithms_for("classification", 2)

@@ -24,7 +24,7 @@ def answers(**changes: object) -> Answers:
     return Answers(PARTIES, "i d", "classification", algorithm, 7, 32, 4, 0.07, True, **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", [name for name, one in ALGORITHMS.items() if one.nested is None])
 @pytest.mark.parametrize("epsilon", [None, 4.0])
 def test_it_reads_back(algorithm: str, epsilon: float | None) -> None:
     text = write(answers(algorithm=algorithm, epsilon=epsilon), Path("/data"), "federation.toml")

@@ -17,7 +17,7 @@ def test_every_flow_is_told_with_its_bytes_and_meaning(noisy_facts: Facts) -> No
     markup = text(crossing_section(noisy_facts, {}))
     page = Page(markup)
     shown, keys = page.tables["Everything that crossed"][1:], page.keys(markup, "Everything that crossed")
-    reveals = find("vimadmm").REVEALS
+    reveals = find("vimadmm").reveals
     assert len(shown) == len(noisy_facts.flows)
     for line, key, flow in zip(shown, keys, noisy_facts.flows, strict=True):
         assert line[:3] == [flow["from"], flow["to"], flow["name"]]

@@ -18,7 +18,7 @@ from reproductions.noisy_cvfl import accuracy, inversion
 from reproductions.vim import dp
 
 from colonnade import reproduction
-from colonnade.algorithms.splitnn import Embed
+from colonnade.algorithms.embedding import Embed
 from colonnade.attacks.inversion import PICTURE, Defence, invert, total_variation
 from colonnade.federation import Federation, Settings
 from colonnade.federation.holdings import Holdings, from_dataset

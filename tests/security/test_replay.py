@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any
 
 import pytest
 from tests.conformance.battery import every_algorithm
 from tests.conformance.toy import Toy, assert_bit_equal, federation
 
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Envelope, Party, wire
 from colonnade.errors import BoundaryError
 from colonnade.transport import InProcess
@@ -31,7 +31,7 @@ class Wiretap:
         return {to: self.exchange(to, envelope) for to, envelope in envelopes.items()}
 
 
-def trained(algorithm: ModuleType) -> tuple[Toy, list[tuple[str, bytes]], Any]:
+def trained(algorithm: AnyAlgorithm) -> tuple[Toy, list[tuple[str, bytes]], Any]:
     toy = federation(algorithm, Wiretap)
     toy.run(2)
     return toy, list(toy.transport.frames), toy.states()
@@ -42,7 +42,7 @@ def ledgers(toy: Toy) -> dict[str, int]:
 
 
 @every_algorithm
-def test_a_recorded_run_sent_again_changes_nothing(algorithm: ModuleType) -> None:
+def test_a_recorded_run_sent_again_changes_nothing(algorithm: AnyAlgorithm) -> None:
     toy, frames, before = trained(algorithm)
     written, refused = ledgers(toy), 0
     for to, frame in frames:
@@ -58,7 +58,7 @@ def test_a_recorded_run_sent_again_changes_nothing(algorithm: ModuleType) -> Non
 
 
 @every_algorithm
-def test_nobody_else_is_answered(algorithm: ModuleType) -> None:
+def test_nobody_else_is_answered(algorithm: AnyAlgorithm) -> None:
     toy, frames, before = trained(algorithm)
     written = ledgers(toy)
     for party in toy.parties.values():

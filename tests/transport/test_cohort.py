@@ -12,7 +12,7 @@ from tests.conformance.toy import cohorts, federation
 from tests.transport.echo_cohort import cohort_of_echoes
 from torch import Tensor, nn
 
-from colonnade.algorithms import splitnn, vimadmm
+from colonnade.algorithms import embedding, splitnn, vimadmm
 from colonnade.core import Batches, Ledger, Peers, Released, Seat
 from colonnade.core.roles import Introduce, Ping, Pong
 from colonnade.core.wire import Envelope
@@ -49,10 +49,10 @@ def owner(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
     seed: int = 0,
-) -> splitnn.FeatureOwner:
+) -> embedding.DescendingFeatureOwner:
     module = model or build({"name": "mlp", "hidden": [5], "width": 3}, (columns,), seed=len(name), owner=name)
     features = torch.zeros(8, columns, dtype=dtype)
-    return splitnn.FeatureOwner(
+    return embedding.DescendingFeatureOwner(
         Seat.at(name, batches(seed), device=device), features, module.to(dtype), config or splitnn.Config()
     )
 
@@ -61,7 +61,7 @@ def chain(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(*layers)
 
 
-OTHERS: dict[str, Callable[[], splitnn.FeatureOwner]] = {
+OTHERS: dict[str, Callable[[], embedding.DescendingFeatureOwner]] = {
     "other columns": lambda: owner("x", columns=5),
     "other width": lambda: owner("x", chain(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2), nn.ReLU())),
     "other activation": lambda: owner("x", chain(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3), nn.ReLU())),
@@ -195,17 +195,17 @@ def test_after_a_failure_the_cohort_answers_again() -> None:
 
 def test_a_request_that_nobody_serves_is_refused() -> None:
     _, peers, _, _ = cohort_of_echoes()
-    with pytest.raises(BoundaryError, match=r"does not serve splitnn\.Embed"):
-        peers.ask(splitnn.Embed("train/0/0"))
+    with pytest.raises(BoundaryError, match=r"does not serve embedding\.Embed"):
+        peers.ask(embedding.Embed("train/0/0"))
 
 
 def test_a_step_begun_as_one_cannot_be_ended_alone_and_says_so() -> None:
     """Between two requests of a step a computation is pending inside; it cannot be handed to a member."""
-    toy = federation(splitnn, cohorts)
-    replies = toy.peers.ask(splitnn.Embed("train/0/0"))
+    toy = federation(splitnn.ALGORITHM, cohorts)
+    replies = toy.peers.ask(embedding.Embed("train/0/0"))
     gradient: Released = toy.driver.outbox.release(replies["bob"].values.tensor, "gradient", "train/0/0")
     with pytest.raises(PartyError, match="a gradient came for batch train/0/0, but None is pending"):
-        toy.peers["bob"].ask(splitnn.Descend("train/0/0", gradient))
+        toy.peers["bob"].ask(embedding.Descend("train/0/0", gradient))
 
 
 def test_a_cohort_member_can_be_asked_by_two_askers() -> None:

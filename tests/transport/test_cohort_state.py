@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,7 +12,8 @@ from tests.conformance.toy import assert_bit_equal, cohorts, config_for, differe
 from tests.transport.echo_cohort import cohort_of_echoes
 from torch import Tensor
 
-from colonnade.algorithms import splitnn, vimadmm
+from colonnade.algorithms import embedding, splitnn, vimadmm
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import DpEvent, Rule, State
 from colonnade.core.chance import Source, normal
 from colonnade.models import build
@@ -21,7 +21,7 @@ from colonnade.models import build
 # What joining may not change
 
 
-def both(algorithm: ModuleType = splitnn, optimizer: str = "sgd", **more: Any) -> tuple[Any, Any]:
+def both(algorithm: AnyAlgorithm = splitnn.ALGORITHM, optimizer: str = "sgd", **more: Any) -> tuple[Any, Any]:
     """The same federation one by one and stacked, in float64."""
     config = config_for(algorithm, optimizer=optimizer, learning_rate=0.05)
     return tuple(  # type: ignore[return-value]
@@ -33,15 +33,15 @@ def splitnn_step(toy: Any, members: tuple[str, ...], batch: str) -> None:
     """One SplitNN step with some of the parties only, with gradients made up from what they sent."""
     if len(members) == 1:
         name = members[0]
-        sent = toy.peers[name].ask(splitnn.Embed(batch)).values.tensor
+        sent = toy.peers[name].ask(embedding.Embed(batch)).values.tensor
         gradient = toy.driver.outbox.release(sent.tanh() / 10, "gradient", batch)
-        toy.peers[name].ask(splitnn.Descend(batch, gradient))
+        toy.peers[name].ask(embedding.Descend(batch, gradient))
         return
-    replies = toy.peers.ask_each({name: splitnn.Embed(batch) for name in members})
+    replies = toy.peers.ask_each({name: embedding.Embed(batch) for name in members})
     gradients = {
         k: toy.driver.outbox.release(r.values.tensor.tanh() / 10, "gradient", batch) for k, r in replies.items()
     }
-    toy.peers.ask_each({k: splitnn.Descend(batch, g) for k, g in gradients.items()})
+    toy.peers.ask_each({k: embedding.Descend(batch, g) for k, g in gradients.items()})
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -71,7 +71,7 @@ def test_a_member_that_trained_before_the_others_did_is_not_forgotten() -> None:
 
 
 def test_members_that_were_told_different_things_come_together_again() -> None:
-    toy = federation(vimadmm, cohorts)
+    toy = federation(vimadmm.ALGORITHM, cohorts)
     heads = toy.driver.first_heads()
     toy.peers.ask_each({name: heads[name] for name in ("ada", "cyd")})
     toy.predict()
@@ -84,15 +84,15 @@ def test_members_that_were_told_different_things_come_together_again() -> None:
         assert torch.equal(party.head, heads[name].head.tensor)
 
 
-@pytest.mark.parametrize("algorithm", [splitnn, vimadmm])
-def test_adam_stacked_is_adam_one_by_one(algorithm: ModuleType) -> None:
+@pytest.mark.parametrize("algorithm", [splitnn.ALGORITHM, vimadmm.ALGORITHM])
+def test_adam_stacked_is_adam_one_by_one(algorithm: AnyAlgorithm) -> None:
     plain, stacked = both(algorithm, "adam")
     assert plain.run(6) == pytest.approx(stacked.run(6), rel=1e-9)
     assert difference(plain.states(), stacked.states()) <= 1e-9
 
 
-@pytest.mark.parametrize("algorithm", [splitnn, vimadmm])
-def test_at_the_papers_widths_float32_stays_close(algorithm: ModuleType) -> None:
+@pytest.mark.parametrize("algorithm", [splitnn.ALGORITHM, vimadmm.ALGORITHM])
+def test_at_the_papers_widths_float32_stays_close(algorithm: AnyAlgorithm) -> None:
     """56-120-60, 4 members, 10 steps. Measured on the machine this was written on: no difference at all; other BLAS
     libraries may add up batched products in another order."""
     mine = {
@@ -134,7 +134,7 @@ def test_each_member_keeps_its_own_rules_and_random_numbers() -> None:
 @pytest.mark.parametrize("wrap", [None, cohorts], ids=["one by one", "stacked"])
 def test_a_member_of_the_drivers_own_organisation_crosses_nothing(wrap: Any) -> None:
     rules = {"embedding": Rule(Noise(0.1))}
-    toy = federation(splitnn, *([wrap] if wrap else []), driver="bob", rules=rules)
+    toy = federation(splitnn.ALGORITHM, *([wrap] if wrap else []), driver="bob", rules=rules)
     toy.run(2)
     own = toy.parties["bob"]
     assert own.ledger is toy.driver.ledger
@@ -177,7 +177,7 @@ def test_members_see_what_the_cohort_did_once_it_settles() -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_settling_and_restacking_change_nothing(optimizer: str) -> None:
-    one, other = (federation(splitnn, cohorts, config=splitnn.Config(optimizer=optimizer)) for _ in range(2))
+    one, other = (federation(splitnn.ALGORITHM, cohorts, config=splitnn.Config(optimizer=optimizer)) for _ in range(2))
     for _ in range(4):
         assert one.run(1) == other.run(1)
         for cohort in other.cohorts():
@@ -189,7 +189,7 @@ def test_settling_and_restacking_change_nothing(optimizer: str) -> None:
 
 
 def test_what_is_loaded_into_the_members_counts_after_restacking() -> None:
-    toy, other = (federation(splitnn, cohorts, seed=seed) for seed in (0, 1))
+    toy, other = (federation(splitnn.ALGORITHM, cohorts, seed=seed) for seed in (0, 1))
     wanted = other.states()["bob"]
     toy.run(1)
     toy.transport.settle()

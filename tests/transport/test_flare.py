@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from tests.conformance.echo import NAMES, Break, Echo, Multiply, Sleep, Unserved
 from tests.conformance.toy import Wrap, assert_bit_equal, federation
 from tests.transport.lines import ByCaller, in_pieces, line_to, lines
 
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Batches, Envelope, Message, Peers, Released, Request, Seat, roles, serves
 from colonnade.errors import BoundaryError, BudgetExhausted, PartyError, WireError
 from colonnade.transport import InProcess
@@ -24,7 +24,7 @@ from colonnade.transport.flare_desk import Desk
 
 @every_algorithm
 @pytest.mark.parametrize("transport", [ByCaller, in_pieces], ids=["whole", "in pieces"])
-def test_an_algorithm_learns_the_same_to_the_bit(algorithm: ModuleType, transport: Wrap) -> None:
+def test_an_algorithm_learns_the_same_to_the_bit(algorithm: AnyAlgorithm, transport: Wrap) -> None:
     here, there = federation(algorithm), federation(algorithm, transport)
     assert here.run(STEPS) == there.run(STEPS)
     assert_bit_equal(here.states(), there.states())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from tests.conformance.battery import EVERY, STEPS, every_task
 from tests.conformance.toy import Task, federation
+
+from colonnade.algorithms.algorithm import AnyAlgorithm
 
 pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
 
@@ -37,7 +38,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @every_task
 def test_an_algorithm_learns_the_same_to_the_bit_at_every_site(
-    algorithm: ModuleType, task: Task, found: dict[str, Any]
+    algorithm: AnyAlgorithm, task: Task, found: dict[str, Any]
 ) -> None:
     from tests.transport.toy_sites import DRIVER, digest
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.conformance.echo import NAMES, Break, Multiply, Remember, Sleep, asker, echoes
 
-from colonnade.algorithms import splitnn
+from colonnade.algorithms import embedding, splitnn
 from colonnade.core import Batches, Envelope, Seat
 from colonnade.errors import PartyError
 from colonnade.models import build
@@ -134,7 +134,7 @@ def test_threads_do_not_change_a_bit_of_large_products(through_bytes: bool) -> N
     found = []
     for parallel in ("never", "always"):
         parties = {
-            name: splitnn.FeatureOwner(
+            name: embedding.DescendingFeatureOwner(
                 Seat.at(name, batches), features[k], build("mlp", (300,), seed=k, owner=name), splitnn.Config()
             )
             for k, name in enumerate(NAMES)
@@ -143,10 +143,10 @@ def test_threads_do_not_change_a_bit_of_large_products(through_bytes: bool) -> N
         transport.workers = 2
         peers, outbox = asker(transport)
         for _ in range(3):
-            replies = peers.ask(splitnn.Embed("train/0/0"))
+            replies = peers.ask(embedding.Embed("train/0/0"))
             gradients = {k: outbox.release(r.values.tensor.tanh() / 600, "gradient") for k, r in replies.items()}
-            peers.ask_each({k: splitnn.Descend("train/0/0", g) for k, g in gradients.items()})
-        found.append(torch.stack([reply.values.tensor for reply in peers.ask(splitnn.Embed("train/0/0")).values()]))
+            peers.ask_each({k: embedding.Descend("train/0/0", g) for k, g in gradients.items()})
+        found.append(torch.stack([reply.values.tensor for reply in peers.ask(embedding.Embed("train/0/0")).values()]))
     assert torch.equal(found[0], found[1])
 
 

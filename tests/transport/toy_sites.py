@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from nvflare.collab import collab
 from tests.conformance.battery import EVERY, STEPS
-from tests.conformance.toy import CANNOT, NAMES, TASKS, federation, flat
+from tests.conformance.toy import NAMES, TASKS, can, federation, flat
 from torch import Tensor
 
 from colonnade.core import Batches, Done, Envelope, Ledger, Message, Party, Peers, Released, Request, Seat, serves
@@ -183,7 +183,7 @@ class ToyMember:
         found = {}
         for name, algorithm in EVERY.items():
             for task in TASKS:
-                if task in CANNOT.get(name, set()):
+                if not can(algorithm, task):
                     continue
                 start = time.perf_counter()
                 others.ask(Build(name, task))

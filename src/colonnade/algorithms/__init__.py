@@ -1,18 +1,10 @@
 """The algorithms, each one file that reads like its paper's box. To add one, add a file and a line here.
 
-An algorithm is a module with `Config`, its messages, `FeatureOwner`, `LabelOwner`, `train`, `predict`, and `REVEALS`:
-for each name that it releases under, in words, what the receiver learns. Where parties hold whole models instead of
-parts of one, it also has `local_model`, which puts a head on a party's model; where its settings decide what crosses
-and whether it can be read, `crossing(config)`; where it can go on without a party's answer, `missing(config)`: whether
-with the party's last one for the same rows ("stale"), or leaving the party out of a batch ("skip"). One that trains
-nothing has `TRAINS = False`; where parties release different things, `sends(driver, party)` has those of one party;
-where noise does not protect every row, `COVERS` says which.
+A file has `Config`, its messages, its roles, `train` and `predict`, and ends in its record, `ALGORITHM`, which says
+everything about it that others need to know (`algorithm.py`).
 """
 
 from __future__ import annotations
-
-from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -29,68 +21,45 @@ from colonnade.algorithms import (
     vimadmm_joint,
     vimsgd,
 )
+from colonnade.algorithms.algorithm import Algorithm, AnyAlgorithm, Kind, Release, as_it_is
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
 from colonnade.models import initialised
 
-__all__ = [
-    "ALGORITHMS",
-    "NESTED",
-    "allowed_without",
-    "check_missing",
-    "complete",
-    "compressed_vfl",
-    "fdml",
-    "find",
-    "knn",
-    "multi_vfl",
-    "splitnn",
-    "vafl",
-    "vfedcce",
-    "vimadmm",
-    "vimadmm_joint",
-    "vimsgd",
-]
+__all__ = ["ALGORITHMS", "DEFAULT", "Algorithm", "Kind", "Release", "check_missing", "complete", "find", "nested_names"]
 
-ALGORITHMS: dict[str, ModuleType] = {
-    "splitnn": splitnn,
-    "vafl": vafl,
-    "fdml": fdml,
-    "vimsgd": vimsgd,
-    "vimadmm": vimadmm,
-    "vimadmm_joint": vimadmm_joint,
-    "compressed_vfl": compressed_vfl,
-    "vfedcce": vfedcce,
-    "knn": knn,
+ALGORITHMS: dict[str, AnyAlgorithm] = {
+    "splitnn": splitnn.ALGORITHM,
+    "vafl": vafl.ALGORITHM,
+    "fdml": fdml.ALGORITHM,
+    "vimsgd": vimsgd.ALGORITHM,
+    "vimadmm": vimadmm.ALGORITHM,
+    "vimadmm_joint": vimadmm_joint.ALGORITHM,
+    "compressed_vfl": compressed_vfl.ALGORITHM,
+    "vfedcce": vfedcce.ALGORITHM,
+    "knn": knn.ALGORITHM,
+    "multi_vfl": multi_vfl.ALGORITHM,
 }
-
-NESTED: dict[str, ModuleType] = {"multi_vfl": multi_vfl}
-"""Those with several label owners: a server drives them, and each of them drives the data owners. They have
-`DataOwner`, `LabelOwner` and `AggregationServer`, and their `train` yields a round at a time."""
+DEFAULT = "vimadmm"
+"""What is trained where nobody chose."""
 
 
-def find(name: str) -> ModuleType:
+def find(name: str) -> AnyAlgorithm:
     """The algorithm of that name."""
-    known = ALGORITHMS | NESTED
-    if name not in known:
-        hint = did_you_mean(name, list(known))
-        raise ConfigError(f"There is no algorithm {name!r}{hint}; there are {', '.join(known)}.")
-    return known[name]
+    if name not in ALGORITHMS:
+        hint = did_you_mean(name, list(ALGORITHMS))
+        raise ConfigError(f"There is no algorithm {name!r}{hint}; there are {', '.join(ALGORITHMS)}.")
+    return ALGORITHMS[name]
 
 
-def passes(algorithm: ModuleType, epochs: int) -> int:
-    """How often training goes over its rows: in every epoch, or never where nothing is trained."""
-    return epochs if getattr(algorithm, "TRAINS", True) else 0
+def nested_names() -> list[str]:
+    """The names of those with several label owners."""
+    return [name for name, algorithm in ALGORITHMS.items() if algorithm.nested is not None]
 
 
-def allowed_without(algorithm: ModuleType, config: Any) -> frozenset[str]:
-    """What may stand in for a party that does not answer: its last answer ("stale"), nothing ("skip"), or neither."""
-    return frozenset(algorithm.missing(config)) if hasattr(algorithm, "missing") else frozenset()
-
-
-def check_missing(name: str, config: Any, on_missing: str) -> None:
+def check_missing(name: str, config: object, on_missing: str) -> None:
     """Raise unless the algorithm can do what is asked when a party does not answer."""
-    allowed = {"fail", "wait"} | allowed_without(find(name), config)
+    allowed = {"fail", "wait", *find(name).missing(config)}
     if on_missing not in allowed:
         words = ", ".join(f'"{word}"' for word in ("fail", "wait", "stale", "skip") if word in allowed)
         raise ConfigError(
@@ -99,13 +68,17 @@ def check_missing(name: str, config: Any, on_missing: str) -> None:
         )
 
 
-def complete(algorithm: ModuleType, model: nn.Module, row: Tensor, outputs: int, *, seed: int | Generator) -> nn.Module:
+def complete(
+    algorithm: AnyAlgorithm, model: nn.Module, row: Tensor, outputs: int, *, seed: int | Generator
+) -> nn.Module:
     """A party's model as the algorithm needs it: as it is, or with a head for so many outputs; `row` is one input."""
-    if not hasattr(algorithm, "local_model"):
+    if algorithm.local_model is None:
+        return nn.Flatten()
+    if algorithm.local_model is as_it_is:
         return model
     training = model.training
     with torch.no_grad():
         width = model.eval()(row).shape[-1]
     with initialised(seed):
-        whole: nn.Module = algorithm.local_model(model, width, outputs)
+        whole = algorithm.local_model(model, width, outputs)
     return whole.train(training)

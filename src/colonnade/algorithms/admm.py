@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from colonnade.algorithms.splitnn import Embed, Embedding
+from colonnade.algorithms.embedding import Embed, Embedding
 from colonnade.core import Seat, State, mapped, roles, serves
 from colonnade.optim.capture import Captured
 from colonnade.optim.local import make_optimizer
@@ -28,6 +28,7 @@ class FeatureOwner(roles.FeatureOwner):
     """Holds columns and a model, and remembers what it sent until it is told what to make of it."""
 
     released_as: str
+    optimizer: torch.optim.Optimizer
     _local_steps: Callable[..., None]  # tau of them, in place; each algorithm's own
 
     def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Any) -> None:

@@ -31,7 +31,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from colonnade.algorithms.splitnn import Embed, Embedding, head, predict
+from colonnade.algorithms import heads
+from colonnade.algorithms.algorithm import Algorithm, Kind, Release
+from colonnade.algorithms.embedding import Embed, Embedding, head, predict
 from colonnade.core import Batches, Done, Peers, Released, Request, Seat, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.party import seed_for
@@ -39,18 +41,6 @@ from colonnade.optim.capture import Captured
 from colonnade.optim.heads import norms
 from colonnade.optim.local import make_optimizer
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
-
-__all__ = ["REVEALS", "Config", "Embed", "FeatureOwner", "Improve", "Join", "LabelOwner", "predict", "train"]
-
-REVEALS = {
-    "embedding": "what the local model leaves of each row's columns; all other parties get it too",
-    "model": "the label owner's model, from which labels can be guessed",
-    "targets": "the labels of all training rows, to every party",
-    "inputs": "which inputs of the label owner's model are whose: nothing about data",
-}
-
-
-READER = "every other party"  # of embeddings: the label owner passes them on
 
 
 @dataclass(frozen=True)
@@ -84,6 +74,7 @@ class FeatureOwner(roles.FeatureOwner):
     """Holds columns, theta_m, and the training labels it was told."""
 
     config: Config
+    optimizer: torch.optim.Optimizer
 
     def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config) -> None:
         super().__init__(seat, features, model, config)
@@ -169,9 +160,13 @@ class LabelOwner(roles.LabelOwner):
         """g([h_1 .. h_M])."""
         return self.model(torch.cat(list(h.values()), dim=-1))  # type: ignore[no-any-return]
 
+    def heads(self) -> Tensor | None:
+        """A linear g as one matrix, a block of rows per party; none with a hidden layer, which mixes the parties."""
+        return self.model.weight.detach().T if isinstance(self.model, nn.Linear) else None
+
     def head_norms(self) -> dict[str, float]:
-        """The norm of the block of a linear g that meets h_m; none with a hidden layer, which mixes the parties."""
-        return norms(self.model.weight.T, self.widths) if isinstance(self.model, nn.Linear) else {}
+        """The norm of the block of a linear g that meets h_m; none with a hidden layer."""
+        return {} if (W := self.heads()) is None else norms(W, self.widths)
 
     def others_of(self, party: str) -> list[str]:
         """The other parties by width, then in party order: so for parties of one width the n-th is as wide, and their
@@ -234,3 +229,44 @@ def loss_of(y: Tensor, outputs: Tensor) -> Tensor:
     loss: Loss = Squared() if y.is_floating_point() else Logistic() if classes == 1 else CrossEntropy(classes)
     parties = outputs.shape[:-2].numel()
     return parties * loss(outputs.flatten(0, -2), y.expand(outputs.shape[:-1]).flatten())
+
+
+ALGORITHM = Algorithm(
+    doc=__doc__,
+    config=Config,
+    feature_owner=FeatureOwner,
+    label_owner=LabelOwner,
+    train=train,
+    predict=predict,
+    releases={
+        "embedding": Release(
+            Kind.EMBEDDING,
+            of="columns",
+            per_row=True,
+            tells="what the local model leaves of each row's columns; all other parties get it too",
+        ),
+        "model": Release(
+            Kind.MODEL,
+            of="labels",
+            per_row=False,
+            tells="the label owner's model, from which labels can be guessed",
+        ),
+        "targets": Release(
+            Kind.LABELS,
+            of="labels",
+            per_row=True,
+            tells="the labels of all training rows, to every party",
+        ),
+        "inputs": Release(
+            Kind.LAYOUT,
+            of="nothing",
+            per_row=False,
+            tells="which inputs of the label owner's model are whose: nothing about data",
+        ),
+    },
+    reader="every other party",  # of embeddings: the label owner passes them on
+    head=lambda given: heads.concatenating(given, given.config.head_hidden),
+    combine=LabelOwner.outputs,
+    head_norms=LabelOwner.head_norms,
+    heads=LabelOwner.heads,
+)

@@ -18,20 +18,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from colonnade.algorithms import splitnn
-from colonnade.algorithms.splitnn import Descend, Embed, predict
+from colonnade.algorithms import embedding
+from colonnade.algorithms.algorithm import Algorithm, Kind, Release
+from colonnade.algorithms.embedding import Descend, Embed
+from colonnade.algorithms.heads import summed
 from colonnade.core import Batches, Peers, Step, roles
 from colonnade.core.checks import fraction, not_negative, one_of, positive
 from colonnade.optim.losses import Loss
-
-__all__ = ["REVEALS", "Config", "FeatureOwner", "LabelOwner", "local_model", "missing", "predict", "train"]
-
-REVEALS = {
-    "logits": "what each row's columns say about its label, in the local model's view",
-    "gradient": "per row the probabilities minus the label: the label can be read from it",
-}
 
 
 @dataclass(frozen=True)
@@ -49,7 +44,7 @@ def missing(config: Config) -> set[str]:  # noqa: ARG001
     return {"stale", "skip"}
 
 
-class FeatureOwner(splitnn.FeatureOwner):
+class FeatureOwner(embedding.DescendingFeatureOwner):
     """Holds columns and the whole local model, f_k with its head W_k."""
 
     released_as = "logits"
@@ -72,15 +67,32 @@ class LabelOwner(roles.LabelOwner):
         return loss.item(), gradient
 
 
-def local_model(model: nn.Module, width: int, outputs: int) -> nn.Module:
-    """The party's model from columns to logits: f_k and a head without bias, as VIM's linear heads."""
-    layers = list(model) if type(model) is nn.Sequential else [model]  # a subclass may do more than its layers
-    return nn.Sequential(*layers, nn.Linear(width, outputs, bias=False))
-
-
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
     for batch in batches:
         replies = peers.ask(Embed(batch.name))
         loss, gradient = driver.learn({k: r.values.tensor for k, r in replies.items()}, batch.name)
         peers.ask(Descend(batch.name, driver.outbox.release(gradient, "gradient", batch.name)))
         yield Step(batch, loss)
+
+
+ALGORITHM = Algorithm(
+    doc=__doc__,
+    config=Config,
+    feature_owner=FeatureOwner,
+    label_owner=LabelOwner,
+    train=train,
+    predict=embedding.predict,
+    releases={
+        "logits": embedding.LOGITS,
+        "gradient": Release(
+            Kind.LOGIT_GRADIENT,
+            of="labels",
+            per_row=True,
+            tells="per row the probabilities minus the label: the label can be read from it",
+        ),
+    },
+    missing=missing,
+    local_model=embedding.with_head,
+    head=summed,
+    combine=LabelOwner.outputs,
+)

@@ -41,6 +41,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
+from colonnade.algorithms.algorithm import KEY, Algorithm, Crossing, Kind, Release
 from colonnade.core import (
     NON_PRIVATE,
     Batches,
@@ -66,31 +67,6 @@ from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_ke
 from colonnade.errors import BoundaryError, ConfigError
 from colonnade.optim.losses import Logistic, Loss, Squared
 
-__all__ = [
-    "REVEALS",
-    "TRAINS",
-    "Config",
-    "FeatureOwner",
-    "LabelOwner",
-    "crossing",
-    "local_model",
-    "predict",
-    "sends",
-    "train",
-]
-
-REVEALS = {
-    "distances": "plain, how far each row is from each training row in one party's columns, from which these follow up "
-    "to a rotation; encrypted, nothing to the label owner, and to the reader the sum over the other parties",
-    "total": "to the reader, who decrypts it, the sum over the other parties of these distances",
-    "public_key": "nothing about anybody's data",
-    "neighbours": "which training rows are nearest to each row, in order",
-}
-READER = "whoever reads distances or their sum"
-COVERS = "covers rows that are asked about; training rows enter every distance, and nothing is promised for them"
-"""What noise on distances is worth."""
-TRAINS = False
-"""Rows are released when they are scored, and never for training."""
 PIECE = 1 << 22
 """Distances at once: 32 megabytes."""
 CAPACITY = {"ckks": 2.0**16, "bfv": 2.0**28, "plain": 2.0**28}
@@ -139,12 +115,7 @@ class Rank(Request[Neighbours]):
     total: tuple[Ciphertext, ...]  # [rows, training rows], of all others; none where there are none
 
 
-def local_model(model: nn.Module, width: int, outputs: int) -> nn.Module:  # noqa: ARG001
-    """Distances are between the columns themselves; [model] has no meaning here."""
-    return nn.Flatten()
-
-
-def crossing(config: Config) -> tuple[dict[str, DpEvent], dict[str, DpEvent]]:
+def crossing(config: Config) -> tuple[Crossing, Crossing]:
     """What crosses from columns; of labels, nothing. Whoever decrypts a sum knows it, so none of it is private."""
     if config.aggregation == "plain":
         return {"distances": NON_PRIVATE}, {}
@@ -350,3 +321,46 @@ def _remembered(seat: Seat, values: Tensor) -> Tensor:
     """Those of the training rows; none where a saved federation is loaded to predict, until its state is."""
     train = seat.batches.splits.get("train")
     return values[:0] if train is None else values.index_select(0, train.to(values.device))
+
+
+ALGORITHM = Algorithm(
+    doc=__doc__,
+    config=Config,
+    feature_owner=FeatureOwner,
+    label_owner=LabelOwner,
+    train=train,
+    predict=predict,
+    releases={
+        "distances": Release(
+            Kind.DISTANCES,
+            of="columns",
+            per_row=True,
+            tells="plain, how far each row is from each training row in one party's columns, from which these follow "
+            "up to a rotation; encrypted, nothing to the label owner, and to the reader the sum over the other parties",
+        ),
+        "total": Release(
+            Kind.DISTANCES,
+            of="columns",
+            per_row=True,
+            tells="to the reader, who decrypts it, the sum over the other parties of these distances",
+            takes_noise=False,
+        ),
+        "public_key": KEY,
+        "neighbours": Release(
+            Kind.NEIGHBOURS,
+            of="columns",
+            per_row=True,
+            tells="which training rows are nearest to each row, in order",
+            takes_noise=False,
+        ),
+    },
+    trains=False,
+    crossing=crossing,
+    modes={how: Config(aggregation=how) for how in ("plain", "encrypted")},
+    sends=sends,
+    reader="whoever reads distances or their sum",
+    covers="covers rows that are asked about; training rows enter every distance, and nothing is promised for them",
+    local_model=None,  # distances are between the columns themselves
+    no_head="it compares new rows with training rows, which stay with their owners",
+    suits=lambda parties: parties != 2,  # encrypted, the distances of two hide nothing
+)

@@ -31,6 +31,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from colonnade.algorithms import heads
+from colonnade.algorithms.algorithm import Algorithm, HeadInputs, Kind, Nested, Release
+from colonnade.algorithms.embedding import EMBEDDING, GRADIENT
 from colonnade.algorithms.multi_vfl_data_owner import (
     Average,
     Copy,
@@ -54,15 +57,9 @@ from colonnade.optim.losses import Loss
 from colonnade.optim.server import SERVER_OPTIMIZERS, ServerOptimizer, mean
 
 __all__ = [
-    "REVEALS", "Adopt", "AggregationServer", "Average", "Begin", "Beginning", "Config", "Cut", "DataOwner", "Descend",
+    "ALGORITHM", "Adopt", "AggregationServer", "Average", "Begin", "Beginning", "Config", "Cut", "DataOwner", "Descend",
     "Embed", "Embedding", "Introduce", "LabelOwner", "Open", "Round", "TrainRound", "Trained", "predict", "train",
 ]  # fmt: skip
-
-REVEALS = {
-    "embedding": "what the local model leaves of each row's columns",
-    "gradient": "per row how the loss changes with the embedding: labels can be guessed from it",
-    "weights": "the label owners' model: what its training on their rows left in it",
-}
 
 
 @dataclass(frozen=True)
@@ -352,3 +349,32 @@ def _somebody(answers: Mapping[str, Message], failed: Mapping[str, PartyError]) 
     """Where nobody answered, the first failure is raised."""
     if not answers:
         raise next(iter(failed.values())) if failed else ConfigError("There is no label owner to train with.")
+
+
+def aggregated(given: HeadInputs[Config]) -> nn.Module:
+    """The label owners' model as the last round left it."""
+    model = given.build(joined(given.shapes, given.config))
+    return heads.Concatenated(heads.loaded(model, given.state["model"]), given.config.axis)
+
+
+ALGORITHM = Algorithm(
+    doc=__doc__,
+    config=Config,
+    feature_owner=DataOwner,
+    label_owner=LabelOwner,
+    predict=predict,
+    nested=Nested(
+        aggregation_server=AggregationServer, train=train, predict=predict, introduce=Introduce, introduction=Cut
+    ),
+    releases={
+        "embedding": EMBEDDING,
+        "gradient": GRADIENT,
+        "weights": Release(
+            Kind.MODEL,
+            of="labels",
+            per_row=False,
+            tells="the label owners' model: what its training on their rows left in it",
+        ),
+    },
+    head=aggregated,
+)

@@ -13,25 +13,19 @@ looks; embeddings reveal features to whoever knows f_k.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
-from colonnade.core import Batches, Done, Message, Peers, Released, Request, Rows, Seat, State, Step, roles, serves
+from colonnade.algorithms import embedding, heads
+from colonnade.algorithms.algorithm import Algorithm
+from colonnade.core import roles
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.party import seed_for
-from colonnade.models import initialised
 from colonnade.optim.heads import norms
 from colonnade.optim.local import make_optimizer
-from colonnade.optim.losses import Loss
-
-REVEALS = {
-    "embedding": "what the local model leaves of each row's columns",
-    "gradient": "per row how the loss changes with the embedding: labels can be guessed from it",
-}
 
 
 @dataclass(frozen=True)
@@ -50,114 +44,46 @@ def missing(config: Config) -> set[str]:  # noqa: ARG001
     return {"stale"}
 
 
-class Embedding(Message):
-    values: Released  # [rows, width]
-
-
-class Embed(Request[Embedding]):
-    batch: str  # a batch travels by name; every party knows its rows
-
-
-class Descend(Request[Done]):
-    batch: str
-    gradient: Released  # dloss/dh_k, [rows, width]
-
-
-class FeatureOwner(roles.FeatureOwner):
+class FeatureOwner(embedding.DescendingFeatureOwner):
     """Holds columns and f_k."""
 
-    released_as = "embedding"
 
-    def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config) -> None:
-        super().__init__(seat, features, model, config)
-        self.optimizer = make_optimizer(self.model.parameters(), config)
-        self._pending: tuple[str, Tensor] | None = None
-
-    @serves
-    def embed(self, request: Embed) -> Embedding:
-        with torch.set_grad_enabled(self.training(request.batch)):
-            h = self.outbox.bounded(self.model(self.x(request.batch)), self.released_as, request.batch)
-        if h.requires_grad:
-            self._pending = request.batch, h
-        return Embedding(self.outbox.release(h, self.released_as, request.batch))
-
-    @serves
-    def descend(self, request: Descend) -> Done:
-        batch, h = self._pending or (None, None)
-        self.expect(batch == request.batch, f"a gradient came for batch {request.batch}, but {batch} is pending")
-        assert h is not None
-        self._pending = None
-        self.optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(h, request.gradient.tensor.expand_as(h))
-        self.optimizer.step()
-        return Done()
-
-
-class Combining(Protocol):
-    """A label owner that makes outputs from what the parties released."""
-
-    def outputs(self, h: Mapping[str, Tensor], /) -> Tensor: ...
-
-
-class LabelOwner(roles.LabelOwner):
+class LabelOwner(embedding.LabelOwner):
     """Holds labels and g; drives."""
 
-    loss: Loss
     config: Config
-    model: nn.Module
 
     def meet(self, cards: Mapping[str, roles.Card]) -> None:
         super().meet(cards)
         seed = self.seat.start(seed_for(self.generator.initial_seed(), "head"))
-        self.model = head(sum(self.widths.values()), self.loss.outputs, self.config.head_hidden, seed).to(self.device)
+        inputs, hidden = sum(self.widths.values()), self.config.head_hidden
+        self.model = embedding.head(inputs, self.loss.outputs, hidden, seed).to(self.device)
         self.optimizer = make_optimizer(self.model.parameters(), self.config)
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
         """g([h_1 .. h_M])."""
         return self.model(torch.cat(list(h.values()), dim=-1))  # type: ignore[no-any-return]
 
+    def heads(self) -> Tensor | None:
+        """A linear g as one matrix, a block of rows per party; none where a hidden layer mixes the parties."""
+        return self.model.weight.detach().T if isinstance(self.model, nn.Linear) else None
+
     def head_norms(self) -> dict[str, float]:
         """The norm of the block of a linear g that meets h_k; none where a hidden layer mixes the parties."""
-        return norms(self.model.weight.detach().T, self.widths) if isinstance(self.model, nn.Linear) else {}
-
-    def learn(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, dict[str, Tensor]]:
-        """One step of g, and dloss/dh_k for every party."""
-        leaves = {k: h_k.requires_grad_() for k, h_k in h.items()}
-        loss = self.loss(self.outputs(leaves), self.y(batch))
-        self.optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        self.optimizer.step()
-        return loss.item(), {k: leaf.grad for k, leaf in leaves.items() if leaf.grad is not None}
-
-    def state(self) -> State:
-        return super().state() | {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    def load_state(self, state: State) -> None:
-        super().load_state(state)
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        return {} if (W := self.heads()) is None else norms(W, self.widths)
 
 
-def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
-    for batch in batches:
-        replies = peers.ask(Embed(batch.name))
-        loss, gradients = driver.learn({k: r.values.tensor.detach() for k, r in replies.items()}, batch.name)
-        peers.ask_each(
-            {k: Descend(batch.name, driver.outbox.release(g, "gradient", batch.name)) for k, g in gradients.items()}
-        )
-        yield Step(batch, loss)
-
-
-def predict(driver: Combining, peers: Peers, rows: Rows) -> Tensor:
-    """Any algorithm's whose label owner combines embeddings or logits into outputs."""
-    replies = peers.ask(Embed(rows.name))
-    with torch.no_grad():
-        return driver.outputs({k: r.values.tensor for k, r in replies.items()})
-
-
-def head(inputs: int, outputs: int, hidden: int, seed: int | Generator) -> nn.Module:
-    """g: linear on the concatenation, or with one hidden layer."""
-    with initialised(seed):
-        if not hidden:
-            return nn.Linear(inputs, outputs)
-        return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+ALGORITHM = Algorithm(
+    doc=__doc__,
+    config=Config,
+    feature_owner=FeatureOwner,
+    label_owner=LabelOwner,
+    train=embedding.train,
+    predict=embedding.predict,
+    releases={"embedding": embedding.EMBEDDING, "gradient": embedding.GRADIENT},
+    missing=missing,
+    head=lambda given: heads.concatenating(given, given.config.head_hidden),
+    combine=LabelOwner.outputs,
+    head_norms=LabelOwner.head_norms,
+    heads=LabelOwner.heads,
+)

@@ -36,16 +36,15 @@ from statistics import fmean
 import torch
 from torch import Generator, Tensor, nn
 
-from colonnade.algorithms import splitnn
-from colonnade.algorithms.splitnn import REVEALS, Descend, Embed, Embedding, predict
+from colonnade.algorithms import embedding, heads
+from colonnade.algorithms.algorithm import Algorithm, HeadInputs
+from colonnade.algorithms.embedding import Descend, Embed, Embedding
 from colonnade.core import Batches, Peers, Released, Request, Seat, State, Step, mapped, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive
 from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError
 from colonnade.models import initialised
 from colonnade.optim.losses import Loss
-
-__all__ = ["REVEALS", "Average", "Config", "FeatureOwner", "LabelOwner", "Turn", "missing", "predict", "train"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class Turn(Request[Embedding]):
     gradient: Released | None  # dloss/dh_k, [rows, width]
 
 
-class FeatureOwner(splitnn.FeatureOwner):
+class FeatureOwner(embedding.DescendingFeatureOwner):
     """Holds columns and f_k."""
 
     @serves
@@ -99,10 +98,10 @@ class Average(nn.Module):
         return out
 
 
-class LabelOwner(splitnn.LabelOwner):
+class LabelOwner(embedding.LabelOwner):
     """Holds labels, alpha and g, and between turns the latest embeddings; drives."""
 
-    config: Config  # type: ignore[assignment]
+    config: Config
 
     def __init__(self, seat: Seat, labels: Tensor, loss: Loss, config: Config) -> None:
         super().__init__(seat, labels, loss, config)
@@ -113,7 +112,7 @@ class LabelOwner(splitnn.LabelOwner):
         self.owed: dict[str, Descend] = {}  # the gradient for a party's last batch, until it is sent
 
     def meet(self, cards: Mapping[str, roles.Card]) -> None:
-        roles.LabelOwner.meet(self, cards)
+        super().meet(cards)
         if len(set(self.widths.values())) > 1:
             widths = ", ".join(f"'{party}' {width}" for party, width in self.widths.items())
             raise ConfigError(f"VAFL averages embeddings, so all must have the same width; found {widths}.")
@@ -185,7 +184,7 @@ class LabelOwner(splitnn.LabelOwner):
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
     """In rounds, or a step per M turns."""
     if driver.config.schedule == "rounds":
-        yield from splitnn.train(driver, peers, batches)
+        yield from embedding.train(driver, peers, batches)
         return
     in_turns, each = driver.config.schedule == "turns", batches.per_epoch
     losses: Iterator[float] | None = None
@@ -205,3 +204,24 @@ def _epoch(driver: LabelOwner, peers: Peers, epoch: int, each: int) -> Iterator[
     turns = driver.order(epoch, each)[sum(driver.taken.values()) :] if driver.config.schedule == "turns" else None
     for party, reply in peers.stream(lambda k: driver.next_turn(k, each), turns):
         yield driver.took(party, reply.values.tensor.to(driver.device))
+
+
+def averaging(given: HeadInputs[Config]) -> nn.Module:
+    """The trained g and alpha."""
+    model = Average(len(given.widths), given.widths[0], given.outputs)
+    return heads.Stacked(heads.loaded(model, given.state["model"]))
+
+
+ALGORITHM = Algorithm(
+    doc=__doc__,
+    config=Config,
+    feature_owner=FeatureOwner,
+    label_owner=LabelOwner,
+    train=train,
+    predict=embedding.predict,
+    releases={"embedding": embedding.EMBEDDING, "gradient": embedding.GRADIENT},
+    missing=missing,
+    head=averaging,
+    combine=LabelOwner.outputs,
+    head_norms=LabelOwner.head_norms,
+)

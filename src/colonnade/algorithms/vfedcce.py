@@ -33,16 +33,12 @@ key or ciphertext of that scheme made to break it may still succeed; against tha
 decrypted goes back to the party that knows the ciphertext, so the default scheme is bfv, whose decrypted numbers hold
 no noise that could tell about the secret key, and with which a run repeats to the bit. ckks is faster and smaller, adds
 noise against that, and repeats to its precision. A role of the label owner's own organisation needs no protection from
-it: encrypted modes give it c_k as it is. Secret keys are made anew in every process and never saved.
-
-Other algorithms have no such modes. FDML's and SplitNN's coefficients are g and dl/dh, N m and N width of them, at some
-10 ms each: where so few can be afforded, the party has the weights to solve for them, and where it has not, a step
-takes minutes (reproductions/vfedcce/README.md has the figures).
+it: encrypted modes give it c_k as it is. Secret keys are made anew in every process and never saved. Other algorithms
+have no such modes; reproductions/vfedcce/README.md says why.
 """
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -51,8 +47,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from colonnade.algorithms import splitnn
-from colonnade.algorithms.splitnn import Descend, Embed, predict
+from colonnade.algorithms import embedding
+from colonnade.algorithms.algorithm import KEY, Algorithm, Crossing, Kind, Release
+from colonnade.algorithms.embedding import Embed, predict
+from colonnade.algorithms.heads import MeanProbability
 from colonnade.core import (
     NON_PRIVATE,
     Batches,
@@ -73,18 +71,8 @@ from colonnade.core.cipher import NOT_ENCRYPTED
 from colonnade.core.release import PUBLIC
 from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_key
 from colonnade.errors import ConfigError
+from colonnade.optim.jacobian import jacobian_of, set_gradient
 from colonnade.optim.losses import Loss, Squared
-
-__all__ = ["REVEALS", "Config", "FeatureOwner", "LabelOwner", "crossing", "local_model", "predict", "train"]
-
-REVEALS = {
-    "log_odds": "what each row's columns say about its label, in the local model's view",
-    "jacobian": "in plaintext, the columns of every row: they can be read by division; encrypted, nothing",
-    "public_key": "nothing about anybody's data",
-    "coefficients": "encrypted, nothing by themselves",
-    "masked_gradient": "nothing: it is under a mask that only its sender can take off",
-    "gradient": "the batch's gradient; a party with more weights than coefficients can solve it for the labels",
-}
 
 HIDDEN = ("encrypted", "blinded")
 MOST = 1 << 28
@@ -140,20 +128,14 @@ class TakeGradient(Request[Done]):
     gradient: Released | Ciphertext  # [weights]; encrypted under the party's key, or under its mask
 
 
-class LogOdds(nn.Module):
-    """m logits as m - 1 log-odds against the first class."""
+class TakeCoefficients(Request[Done]):
+    """In the clear: asked inside the label owner's organisation, which needs no protection from itself."""
 
-    def forward(self, z: Tensor) -> Tensor:
-        return z[..., 1:] - z[..., :1]
-
-
-def local_model(model: nn.Module, width: int, outputs: int) -> nn.Module:
-    """The party's model from columns to log-odds: f_k and a dense layer with a logit per class."""
-    layers = list(model) if type(model) is nn.Sequential else [model]  # a subclass may do more than its layers
-    return nn.Sequential(*layers, nn.Linear(width, max(outputs, 2)), LogOdds())
+    batch: str
+    coefficients: Released  # c_k / N, [rows, m - 1]
 
 
-def crossing(config: Config) -> tuple[dict[str, DpEvent], dict[str, DpEvent]]:
+def crossing(config: Config) -> tuple[Crossing, Crossing]:
     """What crosses from columns and from labels in this mode, and whether it can be read."""
     is_hidden = config.scheme != NOT_ENCRYPTED
     encrypted, blinded = (DpEvent(f"{how} ({config.scheme})") if is_hidden else NON_PRIVATE for how in HIDDEN)
@@ -166,15 +148,15 @@ def crossing(config: Config) -> tuple[dict[str, DpEvent], dict[str, DpEvent]]:
     return columns | {"masked_gradient": blinded}, {"public_key": PUBLIC, "coefficients": encrypted} | labels
 
 
-class FeatureOwner(splitnn.FeatureOwner):
+class FeatureOwner(embedding.FeatureOwner):
     """Holds columns and the whole local model."""
 
     config: Config
     released_as = "log_odds"
 
     def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config) -> None:
-        super().__init__(seat, features, model, config)  # type: ignore[arg-type]
-        self.reserved = {Descend: {seat.name}}  # in the clear from its own label owner alone
+        super().__init__(seat, features, model, config)
+        self.reserved = {TakeCoefficients: {seat.name}}
         self.stackable = config.mode == "plaintext"  # nobody else may compute with this party's keys
         self._secret: SecretKey | None = None
         self._key: PublicKey | None = None
@@ -230,6 +212,10 @@ class FeatureOwner(splitnn.FeatureOwner):
         self._mask = None  # a mask is used once
         return self._step(self._given().unblind(gradient.encrypted, mask) / rows)
 
+    @serves
+    def take_coefficients(self, request: TakeCoefficients) -> Done:
+        return self.step_with(request.coefficients.tensor, request.batch)
+
     def _in(self, *modes: str) -> None:
         """A party does what its own settings say, whatever it is asked: nobody else can talk it into plaintext."""
         self.expect(self.config.mode in modes, f"its mode is {self.config.mode}, and this is part of {modes[-1]}")
@@ -245,25 +231,15 @@ class FeatureOwner(splitnn.FeatureOwner):
         return self._key
 
     def _jacobian(self, batch: str) -> Tensor:
-        """du/dtheta, `[..., N (m - 1), weights]`, by as many backward passes at once through the very pass that gave u.
-
-        So dropout has the same masks, and rows may depend on each other, as under batch normalization.
-        """
+        """du/dtheta of the pending batch, `[..., N (m - 1), weights]`."""
         pending, u = self._pending or (None, None)
         self.expect(pending == batch, f"a Jacobian was asked for batch {batch}, but {pending} is pending")
         assert u is not None
-        size = u.shape[-2:].numel()
-        values = size * sum(weight.numel() for weight in self._weights())
+        values = u.shape[-2:].numel() * sum(weight.numel() for weight in self._weights())
         self.expect(
             values <= MOST, f"its Jacobian would have {values:,} values, and {MOST:,} are allowed; lower batch_size"
         )
-        basis = torch.eye(size, dtype=u.dtype, device=u.device).reshape(size, *[1] * (u.dim() - 2), *u.shape[-2:])
-        parts = torch.autograd.grad(
-            u, self._weights(), basis.expand(size, *u.shape), is_grads_batched=True, retain_graph=True,
-            allow_unused=True, materialize_grads=True,
-        )  # fmt: skip
-        leading = u.shape[:-2]
-        return torch.cat([part.reshape(size, *leading, -1).movedim(0, -2) for part in parts], dim=-1)
+        return jacobian_of(u, self._weights())
 
     def _done_with(self, batch: str) -> int:
         """How many rows the pending batch has; it is no longer pending."""
@@ -275,11 +251,7 @@ class FeatureOwner(splitnn.FeatureOwner):
 
     def _step(self, gradient: Tensor) -> Done:
         """One optimizer step with a gradient for all weights."""
-        weights = self._weights()
-        leading = gradient.shape[:-1]
-        sizes = [weight.numel() // leading.numel() for weight in weights]
-        for weight, part in zip(weights, torch.split(gradient, sizes, dim=-1), strict=True):
-            weight.grad = part.to(weight).reshape(weight.shape)
+        set_gradient(gradient, self._weights())
         self.optimizer.step()
         return Done()
 
@@ -305,9 +277,8 @@ class LabelOwner(roles.LabelOwner):
 
     def outputs(self, u: Mapping[str, Tensor]) -> Tensor:
         """log p, the log of the mean of the parties' probabilities; its log-odds where the loss reads one output."""
-        logits = torch.nn.functional.pad(torch.stack(list(u.values())), (1, 0))
-        log_p = logits.log_softmax(-1).logsumexp(0) - math.log(len(u))
-        return log_p if self.loss.outputs > 1 else log_p[..., 1:] - log_p[..., :1]
+        log_p: Tensor = MeanProbability(self.loss.outputs)(list(u.values()))
+        return log_p
 
     def learn(self, u: Mapping[str, Tensor], batch: str) -> tuple[float, dict[str, Tensor]]:
         """The loss, and c_k for every party."""
@@ -328,7 +299,7 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
             EXCHANGES[mode](driver, peers, batch.name, {k: c[k] for k in others})
         if driver.name not in others and driver.name in peers:
             own = driver.outbox.release(c[driver.name] / batch.size, "coefficients", batch.name)
-            peers[driver.name].ask(Descend(batch.name, own))
+            peers[driver.name].ask(TakeCoefficients(batch.name, own))
         yield Step(batch, loss)
 
 
@@ -394,3 +365,36 @@ EXCHANGES = {
     "encrypted-jacobian": with_encrypted_jacobian,
     "encrypted-coefficients": with_encrypted_coefficients,
 }
+
+
+ALGORITHM = Algorithm(
+    doc=__doc__,
+    config=Config,
+    feature_owner=FeatureOwner,
+    label_owner=LabelOwner,
+    train=train,
+    predict=predict,
+    releases={
+        "log_odds": embedding.LOGITS,
+        "jacobian": Release(
+            Kind.JACOBIAN, of="columns", per_row=False,
+            tells="in plaintext, the columns of every row: they can be read by division; encrypted, nothing",
+        ),
+        "public_key": KEY,
+        "coefficients": Release(Kind.LOGIT_GRADIENT, "labels", per_row=True, tells="encrypted, nothing by themselves"),
+        "masked_gradient": Release(
+            Kind.OTHER, of="columns", per_row=False,
+            tells="nothing: it is under a mask that only its sender can take off",
+        ),
+        "gradient": Release(
+            Kind.BATCH_GRADIENT, of="labels", per_row=False,
+            tells="the batch's gradient; a party with more weights than coefficients can solve it for the labels",
+        ),
+    },
+    crossing=crossing,
+    modes={mode: Config(mode=mode) for mode in ("plaintext", "encrypted-jacobian", "encrypted-coefficients")},
+    local_model=embedding.with_log_odds,
+    head=lambda given: MeanProbability(given.outputs),
+    combine=LabelOwner.outputs,
+    tasks=("classification",),  # it averages class probabilities
+)  # fmt: skip

@@ -29,19 +29,13 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms import admm
-from colonnade.algorithms.splitnn import Embed, predict
+from colonnade.algorithms.algorithm import Algorithm, Kind, Release
+from colonnade.algorithms.embedding import EMBEDDING, Embed, predict
+from colonnade.algorithms.heads import linear
 from colonnade.core import Batches, Done, Peers, Released, Request, Seat, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.optim.descent import descend
 from colonnade.optim.heads import beside, blocks, norms, uniform_heads
-
-__all__ = ["REVEALS", "Adopt", "Config", "Embed", "FeatureOwner", "Improve", "LabelOwner", "predict", "train"]
-
-REVEALS = {
-    "embedding": "what the local model leaves of each row's columns",
-    "residual": "per row a vector that follows the label: labels can be guessed from it",
-    "head": "how the label owner weighs this party's embedding",
-}
 
 
 @dataclass(frozen=True)
@@ -177,3 +171,33 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
         loss, residual = driver.update(h, batch.name)
         peers.ask_each(driver.variables_for(residual, batch.name))
         yield Step(batch, loss)
+
+
+ALGORITHM = Algorithm(
+    doc=__doc__,
+    config=Config,
+    feature_owner=FeatureOwner,
+    label_owner=LabelOwner,
+    train=train,
+    predict=predict,
+    releases={
+        "embedding": EMBEDDING,
+        "residual": Release(
+            Kind.RESIDUAL,
+            of="labels",
+            per_row=True,
+            tells="per row a vector that follows the label: labels can be guessed from it",
+        ),
+        "head": Release(
+            Kind.HEAD,
+            of="labels",
+            per_row=False,
+            tells="how the label owner weighs this party's embedding",
+        ),
+    },
+    missing=missing,
+    head=linear,
+    combine=LabelOwner.outputs,
+    head_norms=LabelOwner.head_norms,
+    heads=lambda driver: driver.heads,
+)

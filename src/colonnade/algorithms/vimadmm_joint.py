@@ -32,22 +32,15 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms import admm
-from colonnade.algorithms.fdml import local_model
-from colonnade.algorithms.splitnn import Embed
+from colonnade.algorithms.algorithm import Algorithm, Crossing, Kind, Release
+from colonnade.algorithms.embedding import Embed, with_head
+from colonnade.algorithms.heads import summed
 from colonnade.core import Batches, Done, Message, Peers, Released, Request, Rows, Seat, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.release import NON_PRIVATE, DpEvent
 from colonnade.encryption.masks import Masks, one_round, open_sum
 from colonnade.errors import ConfigError
 from colonnade.optim.descent import descend
-
-__all__ = ["REVEALS", "Config", "FeatureOwner", "Improve", "LabelOwner", "local_model", "predict", "train"]
-
-REVEALS = {
-    "logits": "what each row's columns say about its label, in the local model's view; with secure aggregation a share "
-    "that is uniform by itself, and from all shares together only the parties' sum",
-    "residual": "per row a vector that follows the label: labels can be guessed from it",
-}
 
 
 @dataclass(frozen=True)
@@ -63,7 +56,7 @@ class Config:
     aggregation: str = one_of("plain", "secure", default="plain")  # what the label owner sees: all logits, or their sum
 
 
-def crossing(config: Config) -> tuple[dict[str, DpEvent], dict[str, DpEvent]]:
+def crossing(config: Config) -> tuple[Crossing, Crossing]:
     """What crosses from columns and from labels. A sum of logits can be read, so no epsilon follows from the masks."""
     logits = DpEvent("summed (secure aggregation)") if config.aggregation == "secure" else NON_PRIVATE
     return {"logits": logits}, {"residual": NON_PRIVATE}
@@ -183,3 +176,35 @@ def agree(peers: Peers) -> tuple[str, ...]:
     for peer in peers.values():
         peer.ask(AgreeKeys(keys))
     return tuple(keys)
+
+
+ALGORITHM = Algorithm(
+    doc=__doc__,
+    config=Config,
+    feature_owner=FeatureOwner,
+    label_owner=LabelOwner,
+    train=train,
+    predict=predict,
+    releases={
+        "logits": Release(
+            Kind.LOGITS,
+            of="columns",
+            per_row=True,
+            tells="what each row's columns say about its label, in the local model's view; with secure aggregation a "
+            "share that is uniform by itself, and from all shares together only the parties' sum",
+        ),
+        "residual": Release(
+            Kind.RESIDUAL,
+            of="labels",
+            per_row=True,
+            tells="per row a vector that follows the label: labels can be guessed from it",
+        ),
+    },
+    crossing=crossing,
+    modes={how: Config(aggregation=how) for how in ("plain", "secure")},
+    separable=lambda config: config.aggregation == "plain",
+    missing=missing,
+    local_model=with_head,
+    head=summed,
+    combine=LabelOwner.outputs,
+)

@@ -12,8 +12,8 @@ one pass instead of two, and is better on MNIST: 95.1, 96.0 and 96.6 % after 2, 
 96.4 on the test rows (`colonnade reproduce vim-mnist`). So that is the default, and `gradient_heads = "new"` is Eq. 14
 to the letter.
 
-What crosses: embeddings up, their gradients down, in SplitNN's own messages. What a party learns: a batch's gradient
-has at most as many independent directions as there are classes, and follows the labels, which can be guessed from it.
+What crosses: embeddings up, their gradients down. What a party learns: a batch's gradient has at most as many
+independent directions as there are classes, and follows the labels, which can be guessed from it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from colonnade.algorithms.splitnn import REVEALS, FeatureOwner, predict, train
+from colonnade.algorithms import embedding
+from colonnade.algorithms.algorithm import Algorithm
+from colonnade.algorithms.heads import linear
 from colonnade.core import State, roles
 from colonnade.core.checks import fraction, not_negative, one_of, positive
 from colonnade.optim.heads import beside, blocks, norms, uniform_heads
 from colonnade.optim.losses import Loss
-
-__all__ = ["REVEALS", "Config", "FeatureOwner", "LabelOwner", "missing", "predict", "train"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,10 @@ class Config:
 def missing(config: Config) -> set[str]:  # noqa: ARG001
     """o is a sum over parties."""
     return {"stale", "skip"}
+
+
+class FeatureOwner(embedding.DescendingFeatureOwner):
+    """Holds columns and f_k."""
 
 
 class LabelOwner(roles.LabelOwner):
@@ -91,3 +95,19 @@ class LabelOwner(roles.LabelOwner):
     def load_state(self, state: State) -> None:
         super().load_state(state)
         self.heads = state["heads"]
+
+
+ALGORITHM = Algorithm(
+    doc=__doc__,
+    config=Config,
+    feature_owner=FeatureOwner,
+    label_owner=LabelOwner,
+    train=embedding.train,
+    predict=embedding.predict,
+    releases={"embedding": embedding.EMBEDDING, "gradient": embedding.GRADIENT},
+    missing=missing,
+    head=linear,
+    combine=LabelOwner.outputs,
+    head_norms=LabelOwner.head_norms,
+    heads=lambda driver: driver.heads,
+)

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from colonnade.algorithms import passes
+from colonnade.algorithms import Kind
+from colonnade.attacks.coverage import NotAttacked, not_attacked
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.inversion_audit import EMBEDDINGS, Rebuilt, inversion_findings, joined, rebuild
 from colonnade.attacks.jacobian_audit import jacobian_findings
 from colonnade.attacks.known_model import known_findings
-from colonnade.attacks.label_audit import label_findings
+from colonnade.attacks.label_audit import ATTACKS, label_findings
 from colonnade.attacks.learned_model import learned_findings
 from colonnade.attacks.rehearsal import Rehearsal, fingerprint, first_rounds, last_rounds, predictions, reopen
 from colonnade.core import Transcript
@@ -40,6 +41,7 @@ class Audit:
     dataset: str | None  # a public data set by name: its pictures may be shown
     thresholds: dict[str, float | None]
     findings: list[Finding] = field(default_factory=list)
+    not_attacked: list[NotAttacked] = field(default_factory=list)
     rebuilt: list[Rebuilt] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     party: str | None = None  # only attacks by or on it were made
@@ -50,6 +52,16 @@ class Audit:
     def crossed(self) -> list[Finding]:
         return [one for one in self.findings if one.crossed]
 
+    @property
+    def passed(self) -> bool:
+        """Everything that could be read was attacked, and no score is above its threshold."""
+        return not self.crossed and not self.not_attacked
+
+    @property
+    def limited(self) -> bool:
+        """Whether some threshold is set: then it is a gate."""
+        return any(value is not None for value in self.thresholds.values())
+
     def to_json(self) -> dict[str, Any]:
         """Scores and names, no values of anybody's rows."""
         return {
@@ -57,26 +69,33 @@ class Audit:
             "algorithm": self.algorithm,
             "checkpoint": self.checkpoint,
             "thresholds": {name: value for name, value in self.thresholds.items() if value is not None},
-            "passed": not self.crossed,
+            "passed": self.passed,
             "findings": [one.to_json() for one in self.findings],
+            "not_attacked": [dataclasses.asdict(one) for one in self.not_attacked],
             "notes": self.notes,
             "pictures": self.drawn,
         }
 
     def check(self) -> None:
-        """Raise when a threshold was crossed."""
-        if not self.crossed:
+        """Raise when a threshold was crossed, or one is set and something that could be read was not attacked."""
+        if self.passed or not self.limited:
             return
-        lines = [
-            f"    {one.attacker} on {one.victim}, {one.attack} ({one.moment}): {one.metric} {one.score:.3f} is above "
-            f"{one.limit} = {one.threshold}"
-            for one in self.crossed
-        ]
-        raise AuditFailed(
-            f"{len(lines)} of {len(self.findings)} findings are above their threshold in [audit]:\n"
-            + "\n".join(lines)
-            + "\n    Protect what is released, in the owner's outbox rules, or raise the threshold."
-        )
+        lines = []
+        if self.crossed:
+            lines.append(f"{len(self.crossed)} of {len(self.findings)} findings are above their threshold in [audit]:")
+            lines += [
+                f"    {one.attacker} on {one.victim}, {one.attack} ({one.moment}): {one.metric} {one.score:.3f} is "
+                f"above {one.limit} = {one.threshold}"
+                for one in self.crossed
+            ]
+            lines.append("    Protect what is released, in the owner's outbox rules, or raise the threshold.")
+        if self.not_attacked:
+            lines.append(
+                f"{len(self.not_attacked)} releases could be read and were not attacked, so nothing bounds them:"
+            )
+            lines += [f"    {one}" for one in self.not_attacked]
+            lines.append("    Hide them, or train an algorithm all of whose releases can be attacked here.")
+        raise AuditFailed("\n".join(lines))
 
 
 def audit_run(
@@ -118,7 +137,7 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
     first = first_rounds(federation, max(rows, LABEL_ROWS))
     asked = predictions(federation, rows)
     say("training a few batches further")
-    trained = last_rounds(federation, max(rows, LABEL_ROWS))
+    trained = dataclasses.replace(last_rounds(federation, max(rows, LABEL_ROWS)), begun=first.transcripts)
     for rehearsal in (first, asked, trained):
         if rehearsal.refused:
             found.notes.append(f"{rehearsal.moment}: {rehearsal.refused}")
@@ -134,6 +153,7 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
         findings += label_findings(federation, rehearsal, party)
         findings += jacobian_findings(federation, rehearsal, rows, party)
     moments = [asked, trained] if _differs(federation, trained, asked) else [asked]
+    moments += [first] if asked.refused and trained.refused else []  # what was released before is still known
     for rehearsal in moments:
         say(f"inverting models: {rehearsal.moment}")
         rebuilt = list(rebuild(federation, rehearsal, rows, party))
@@ -145,10 +165,14 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
     findings += known_findings(federation, first, rows, party)
     findings += learned_findings(federation, trained, party)
     found.findings = [one.under(found.thresholds) for one in findings]
+    rehearsals = (first, asked, trained)
+    found.not_attacked = not_attacked(federation.algorithm, rehearsals, findings, reads=READS, party=party)
     if not findings:
         found.notes.append(NONE_APPLIES.format(found.algorithm))
 
 
+READS = frozenset({attack.reads for attack in ATTACKS} | {*EMBEDDINGS, Kind.JACOBIAN})
+"""The kinds of releases that some attack here is on."""
 NONE_APPLIES = "No attack here applies to what {} sends between these parties."
 LABEL_ROWS = 512
 """Label attacks look at this many training rows, or all there are: they cost little and a share needs rows."""
@@ -159,7 +183,7 @@ def whose_models(federation: Federation, masked: Collection[str]) -> Iterator[st
     not."""
     by_source: dict[str, list[str]] = {"seeded": [], "secret": []}
     readable = [name for name in federation.owners if name not in (federation.holdings.label_owner, *masked)]
-    for name in readable if passes(federation.algorithm, 1) else ():
+    for name in readable if federation.algorithm.trains else ():
         by_source[federation.settings.models_of(name)].append(name)
     if names := ", ".join(by_source["seeded"]):
         yield (
@@ -184,15 +208,17 @@ def _masked(federation: Federation, rehearsal: Rehearsal) -> list[str]:
 
 
 def _differs(federation: Federation, one: Rehearsal, other: Rehearsal) -> bool:
-    """Whether a feature owner's rules treat training otherwise than questions, or questions were refused."""
+    """Whether a feature owner's rules treat training otherwise than questions, somebody else receives what it sends
+    then, or questions were refused."""
+    names, labels = federation.algorithm.named(*EMBEDDINGS), federation.holdings.label_owner
 
     def rules(rehearsal: Rehearsal) -> set[tuple[object, ...]]:
         found: set[tuple[object, ...]] = set()
-        for seen in rehearsal.transcripts.get(federation.holdings.label_owner, ()):
-            for receipt in (released.receipt for released in seen.message.released()):
+        for receiver, transcript in rehearsal.transcripts.items():
+            for receipt in (released.receipt for seen in transcript for released in seen.message.released()):
                 event = receipt.event
-                if receipt.name in EMBEDDINGS and receipt.owner != federation.holdings.label_owner:
-                    found.add((receipt.owner, receipt.codec, event.kind, *sorted(event.parameters.items())))
+                if receipt.name in names and receipt.owner not in (labels, receiver):
+                    found.add((receiver, receipt.owner, receipt.codec, event.kind, *sorted(event.parameters.items())))
         return found
 
     return rules(one) != rules(other)

@@ -36,6 +36,7 @@ class Finding:
     low: float | None = None  # the score's 95 % interval
     high: float | None = None
     threshold: float | None = None
+    releases: tuple[str, ...] = ()  # the names of what the attack read
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from colonnade.algorithms import Kind
 from colonnade.attacks.finding import Finding, column_verdict, recognition_verdict
 from colonnade.attacks.inversion import PICTURE, TABLE, Attack, defence_of, invert
 from colonnade.attacks.pictures import psnr, ssim
@@ -19,7 +20,7 @@ from colonnade.attacks.scores import Recogniser, correlation, r_squared, wilson
 from colonnade.federation import Federation
 
 TRAINING_ROWS = 2000  # for the classifier that looks at reconstructions
-EMBEDDINGS = ("embedding", "logits", "log_odds")
+EMBEDDINGS = (Kind.EMBEDDING, Kind.LOGITS)
 EVERYBODY = "all together"
 WHITE_BOX = "has the victim's model weights (white box)"
 
@@ -46,7 +47,10 @@ class Rebuilt:
 
 
 def rebuild(federation: Federation, rehearsal: Rehearsal, rows: int, party: str | None) -> Iterator[Rebuilt]:
-    """Attack each victim once, and where its noise has a mean, once more by somebody who is not told it."""
+    """Attack each victim once, and where its noise has a mean, once more by somebody who is not told it. Where parties
+    hold no torch models there is nothing to invert."""
+    if federation.algorithm.local_model is None:
+        return
     for victim, owner in federation.owners.items():
         found = _first(federation, rehearsal, victim, party)
         if found is None:
@@ -114,7 +118,8 @@ def inversion_findings(federation: Federation, rebuilt: list[Rebuilt]) -> Iterat
     truth = _labels(federation)
     for one in rebuilt:
         details: dict[str, Any] = {"rows": len(one.rows), "release": one.defence, "reached": list(one.reached)}
-        yield _picture(one, details) if one.picture else _table(federation, one, details)
+        found = _picture(one, details) if one.picture else _table(federation, one, details)
+        yield dataclasses.replace(found, releases=federation.algorithm.named(*EMBEDDINGS))
         others = _others(federation, one.rows)
         if truth is None or int((truth[others] != truth[others][:1]).sum()) == 0:
             continue
@@ -188,10 +193,10 @@ def _first(
     federation: Federation, rehearsal: Rehearsal, victim: str, party: str | None
 ) -> tuple[tuple[str, ...], Received] | None:
     """Whom the victim's embeddings reached, the label owner first, and the first that came."""
-    labels = federation.holdings.label_owner
+    labels, names = federation.holdings.label_owner, federation.algorithm.named(*EMBEDDINGS)
     reached: dict[str, Received] = {}
     for attacker in sorted(rehearsal.transcripts, key=lambda name: name != labels):
-        seen = received(rehearsal.transcripts[attacker], rehearsal.batches, EMBEDDINGS, victim)
+        seen = received(rehearsal.transcripts[attacker], rehearsal.batches, names, victim)
         first = next(seen, None)
         wanted = party in (None, attacker, victim)
         if wanted and first is not None and first.values.is_floating_point() and first.values.dim() == 2:

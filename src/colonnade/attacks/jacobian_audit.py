@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
+from colonnade.algorithms import Kind
 from colonnade.attacks.finding import Finding, column_verdict
 from colonnade.attacks.jacobian import columns_from_jacobian
 from colonnade.attacks.received import received
@@ -22,7 +23,7 @@ def jacobian_findings(federation: Federation, rehearsal: Rehearsal, rows: int, p
     for victim, owner in federation.owners.items():
         if party not in (None, attacker, victim):
             continue
-        found = next(received(transcript, rehearsal.batches, "jacobian", victim), None)
+        found = next(received(transcript, rehearsal.batches, federation.algorithm.named(Kind.JACOBIAN), victim), None)
         at = first_layer(rehearsal.models[victim])
         if found is None or at is None:
             continue
@@ -46,6 +47,7 @@ def jacobian_findings(federation: Federation, rehearsal: Rehearsal, rows: int, p
             baseline=0.0,
             verdict=column_verdict(score, 0.0),
             limit="inversion_r2",
+            releases=federation.algorithm.named(Kind.JACOBIAN),
             details={"rows": len(truth), "best_column": best, "correlation": linked},
         )
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from colonnade.algorithms import Kind
 from colonnade.attacks.finding import Finding, label_verdict
 from colonnade.attacks.label_clustering import by_direction, by_norm
+from colonnade.attacks.label_completion import from_head, from_model
 from colonnade.attacks.label_reading import from_logit_gradients, from_residuals, from_targets
 from colonnade.attacks.label_solving import from_batch_gradient
 from colonnade.attacks.received import Guess, Holdings
@@ -21,52 +24,44 @@ from colonnade.federation import Federation
 FEWEST = 8  # rows, below which a share says nothing
 
 
-NOT_PER_ROW = frozenset({"logits", "coefficients"})
-"""Where these are released, a gradient is of logits, or of a whole batch."""
-
-
 @dataclass(frozen=True)
 class LabelAttack:
-    """`needs` are release names that the algorithm must have; `without` those that it must not."""
+    """`reads` is the kind of release that it works on."""
 
     name: str
     assumes: str
     guess: Callable[[Transcript, Holdings], Guess]
-    needs: frozenset[str]
-    without: frozenset[str] = frozenset()
+    reads: Kind
     binary: bool = False
 
 
 ATTACKS = (
-    LabelAttack("labels as they were sent", "only looks at what it receives", from_targets, frozenset({"targets"})),
+    LabelAttack("labels as they were sent", "only looks at what it receives", from_targets, Kind.LABELS),
     LabelAttack(
-        "labels from logit gradients",
-        "only looks at what it receives",
-        from_logit_gradients,
-        frozenset({"gradient", "logits"}),
+        "labels from logit gradients", "only looks at what it receives", from_logit_gradients, Kind.LOGIT_GRADIENT
     ),
-    LabelAttack(
-        "labels from residuals", "looks at what it receives and knows rho", from_residuals, frozenset({"residual"})
-    ),
+    LabelAttack("labels from residuals", "looks at what it receives and knows rho", from_residuals, Kind.RESIDUAL),
     LabelAttack(
         "labels solved from a batch's gradient",
         "has more weights than a batch has coefficients",
         from_batch_gradient,
-        frozenset({"gradient", "coefficients"}),
+        Kind.BATCH_GRADIENT,
+    ),
+    LabelAttack("labels by the head it was sent", "has its own model, and the head for it", from_head, Kind.HEAD),
+    LabelAttack(
+        "labels by the model it was sent", "has its own model, and what the others sent", from_model, Kind.MODEL
     ),
     LabelAttack(
         "labels by gradient direction",
         "knows the number of classes, and one row of each to name them",
         by_direction,
-        frozenset({"gradient"}),
-        without=NOT_PER_ROW,
+        Kind.GRADIENT,
     ),
     LabelAttack(
         "labels by gradient length",
         "knows that there are two classes, and one row to name them",
         by_norm,
-        frozenset({"gradient"}),
-        without=NOT_PER_ROW,
+        Kind.GRADIENT,
         binary=True,
     ),
 )
@@ -78,9 +73,8 @@ def label_findings(federation: Federation, rehearsal: Rehearsal, party: str | No
     owner, classes = holdings.label_owner, len(holdings.encoder.classes)
     truth = holdings.parties[owner].labels
     assert truth is not None
-    releases = set(federation.algorithm.REVEALS)
     for attack in ATTACKS:
-        if not attack.needs <= releases or attack.without & releases or (attack.binary and classes != 2):
+        if not federation.algorithm.named(attack.reads) or (attack.binary and classes != 2):
             continue
         for name in federation.owners:
             if name == owner or party not in (None, name, owner):
@@ -89,7 +83,8 @@ def label_findings(federation: Federation, rehearsal: Rehearsal, party: str | No
             own = _holdings(federation, rehearsal, name)
             guess = attack.guess(transcript, own)
             if len(guess.rows) >= FEWEST:
-                yield _finding(attack, guess, truth, rehearsal, name, owner, classes, federation.settings.engine.seed)
+                found = _finding(attack, guess, truth, rehearsal, name, owner, classes, federation.settings.engine.seed)
+                yield dataclasses.replace(found, releases=federation.algorithm.named(attack.reads))
 
 
 def _holdings(federation: Federation, rehearsal: Rehearsal, party: str) -> Holdings:
@@ -99,9 +94,11 @@ def _holdings(federation: Federation, rehearsal: Rehearsal, party: str) -> Holdi
         rehearsal.batches,
         federation.settings.config,
         len(federation.holdings.encoder.classes),
+        federation.algorithm.releases,
         rehearsal.models[party],
         federation.owners[party].features.cpu(),
         rehearsal.stepped.get(party),
+        rehearsal.begun.get(party, Transcript(party)),
     )
 
 

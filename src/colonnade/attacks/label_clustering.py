@@ -15,6 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from colonnade.algorithms import Kind
 from colonnade.attacks.received import Guess, Holdings, received, stacked
 from colonnade.core import Transcript
 
@@ -23,7 +24,7 @@ RESTARTS = 8
 
 def by_direction(transcript: Transcript, holdings: Holdings, *, seed: int = 0) -> Guess:
     """k-means on the gradients' directions; for numbers as labels, the position along their main direction."""
-    rows, gradient = stacked(received(transcript, holdings.batches, "gradient"))
+    rows, gradient = stacked(received(transcript, holdings.batches, holdings.named(Kind.GRADIENT)))
     if not len(rows):
         return Guess(rows, rows, named=False)
     flat = main_directions(gradient.flatten(1).double(), max(holdings.classes, 1))
@@ -34,7 +35,7 @@ def by_direction(transcript: Transcript, holdings: Holdings, *, seed: int = 0) -
 
 def by_norm(transcript: Transcript, holdings: Holdings, *, seed: int = 0) -> Guess:
     """Two classes: rows of the rarer one are fitted worse, so their gradients are longer."""
-    rows, gradient = stacked(received(transcript, holdings.batches, "gradient"))
+    rows, gradient = stacked(received(transcript, holdings.batches, holdings.named(Kind.GRADIENT)))
     if not len(rows):
         return Guess(rows, rows, named=False)
     lengths = gradient.flatten(1).double().norm(dim=1, keepdim=True).clamp_min(1e-300).log()

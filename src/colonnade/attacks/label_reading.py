@@ -31,19 +31,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from colonnade.algorithms import Kind
 from colonnade.attacks.received import Guess, Holdings, received, stacked
 from colonnade.core import Transcript
 
 
 def from_targets(transcript: Transcript, holdings: Holdings) -> Guess:
     """Compressed VFL tells every party the labels, or what randomized response made of them."""
-    rows, targets = stacked(received(transcript, holdings.batches, "targets"))
+    rows, targets = stacked(received(transcript, holdings.batches, holdings.named(Kind.LABELS)))
     return Guess(rows, targets.flatten() if holdings.classes == 0 else targets.flatten().long(), named=True)
 
 
 def from_logit_gradients(transcript: Transcript, holdings: Holdings) -> Guess:
     """FDML: the negative entry of every row's gradient."""
-    rows, gradient = stacked(received(transcript, holdings.batches, "gradient"))
+    rows, gradient = stacked(received(transcript, holdings.batches, holdings.named(Kind.LOGIT_GRADIENT)))
     return Guess(rows, read(gradient, holdings.classes) if len(rows) else rows, named=True)
 
 
@@ -55,7 +56,7 @@ def from_residuals(transcript: Transcript, holdings: Holdings) -> Guess:
 
 def follow_duals(transcript: Transcript, holdings: Holdings) -> tuple[Tensor, Tensor]:
     """The rows of which residuals came, and the estimate e of each one's lambda."""
-    found = list(received(transcript, holdings.batches, "residual"))
+    found = list(received(transcript, holdings.batches, holdings.named(Kind.RESIDUAL)))
     if not found:
         return torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
     rows = torch.unique(torch.cat([one.rows for one in found]))

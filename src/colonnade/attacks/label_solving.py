@@ -15,8 +15,10 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from colonnade.algorithms import Kind
 from colonnade.attacks.received import Guess, Holdings, received
 from colonnade.core import Transcript
+from colonnade.optim.jacobian import jacobian_of
 
 MOST = 2048  # coefficients: the equations grow with their cube
 
@@ -25,7 +27,7 @@ def from_batch_gradient(transcript: Transcript, holdings: Holdings) -> Guess:
     """The first batch's labels, from the gradient that arrived for it, or that the party decrypted."""
     nothing = Guess(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64), named=True)
     first = next((seen.batch for seen in transcript if (seen.batch or "").startswith("train/")), None)
-    found = next(received(transcript, holdings.batches, "gradient"), None)
+    found = next(received(transcript, holdings.batches, holdings.named(Kind.BATCH_GRADIENT)), None)
     gradient = holdings.stepped if found is None else found.values
     if first is None or gradient is None or holdings.model is None or holdings.columns is None:
         return nothing
@@ -42,10 +44,7 @@ def own_jacobian(model: nn.Module, x: Tensor) -> Tensor:
     """du/dtheta for rows that do not depend on each other, [rows * outputs, weights], in float64."""
     exact = copy.deepcopy(model).cpu().double().eval()
     weights = [weight for weight in exact.parameters() if weight.requires_grad]
-    u = exact(x.double()).flatten()
-    basis = torch.eye(len(u), dtype=u.dtype)
-    parts = torch.autograd.grad(u, weights, basis, is_grads_batched=True, allow_unused=True, materialize_grads=True)
-    return torch.cat([part.flatten(1) for part in parts], dim=1)
+    return jacobian_of(exact(x.double()), weights)
 
 
 def solve(jacobian: Tensor, gradient: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ known rows and a better model may do better.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -36,13 +37,13 @@ RIDGES = [10.0**power for power in range(-4, 5)]
 
 def learned_findings(federation: Federation, rehearsal: Rehearsal, party: str | None) -> Iterator[Finding]:
     """The label owner against every party whose embeddings it received."""
-    attacker = federation.holdings.label_owner
+    attacker, names = federation.holdings.label_owner, federation.algorithm.named(*EMBEDDINGS)
     if attacker not in rehearsal.transcripts:
         return
     for victim, owner in federation.owners.items():
         if victim == attacker or party not in (None, attacker, victim):
             continue
-        came = received(rehearsal.transcripts[attacker], rehearsal.batches, EMBEDDINGS, victim)
+        came = received(rehearsal.transcripts[attacker], rehearsal.batches, names, victim)
         rows, values = stacked(one for one in came if one.values.is_floating_point() and one.values.dim() == 2)
         kept = _once(rows, federation.settings.engine.seed)
         rows, values = rows[kept], values[kept]
@@ -66,7 +67,8 @@ def learned_findings(federation: Federation, rehearsal: Rehearsal, party: str | 
             "r2_without_embeddings": without[most],
             "by_known_rows": {str(number): max(found.values(), default=0.0) for number, found in gains.items()},
         }
-        yield _finding(attacker, victim, rehearsal.moment, gains[most], details)
+        found = _finding(attacker, victim, rehearsal.moment, gains[most], details)
+        yield dataclasses.replace(found, releases=names)
 
 
 def _gains(with_them: Mapping[str, float], without: Mapping[str, float]) -> dict[str, float]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from colonnade.algorithms import Kind, Release
 from colonnade.core import Batches, DpEvent, Transcript
 
 
@@ -21,9 +22,15 @@ class Holdings:
     batches: Batches
     config: Any
     classes: int  # 0: the label is a number
+    releases: Mapping[str, Release]  # what the algorithm sends, and of which kind
     model: nn.Module | None = None
     columns: Tensor | None = None
     stepped: Tensor | None = None
+    begun: Transcript = field(default_factory=lambda: Transcript(""))  # what it was told when the run began
+
+    def named(self, *kinds: Kind) -> tuple[str, ...]:
+        """The names under which something of these kinds is sent."""
+        return tuple(name for name, release in self.releases.items() if release.kind in kinds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,18 +55,17 @@ class Received:
 
 
 def received(
-    transcript: Transcript, batches: Batches, names: str | tuple[str, ...], owner: str | None = None
+    transcript: Transcript, batches: Batches, names: tuple[str, ...], owner: str | None = None
 ) -> Iterator[Received]:
-    """The tensors that others released under a name and that reached this party, in order, with the rows they are
+    """The tensors that others released under these names and that reached this party, in order, with the rows they are
     about. One may come by way of a third party; its owner's receipt stays on it."""
-    wanted = (names,) if isinstance(names, str) else names
     for seen in transcript:
         for released in seen.message.released():
             receipt = released.receipt
             if receipt.owner == transcript.party or owner not in (None, receipt.owner):
                 continue
             batch = receipt.batch or seen.batch
-            if receipt.name in wanted and batch is not None:
+            if receipt.name in names and batch is not None:
                 yield Received(batches.rows(batch), released.tensor.cpu(), batch, receipt.event, receipt.codec)
 
 

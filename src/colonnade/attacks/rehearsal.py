@@ -36,6 +36,7 @@ class Rehearsal:
     models: Mapping[str, nn.Module]
     stepped: Mapping[str, Tensor] = field(default_factory=dict)  # the gradient each party first stepped with
     refused: str = ""  # why it ended early: a party would not release any more
+    begun: Mapping[str, Transcript] = field(default_factory=dict)  # what each was told when the run began, if earlier
 
 
 @contextmanager

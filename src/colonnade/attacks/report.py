@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from colonnade.attacks.audit import NONE_APPLIES, Audit
+from colonnade.attacks.coverage import NotAttacked
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.inversion_audit import EVERYBODY, Rebuilt
 from colonnade.errors import InputError
@@ -68,8 +69,10 @@ def _beside(audit: Audit, folder: Path) -> Audit:
             old[key] == value for key, value in audit.to_json().items() if key in ("run", "algorithm", "checkpoint")
         )
         given = [{key: value for key, value in one.items() if key != "crossed"} for one in old["findings"] if same]
-        kept = [Finding(**one).under(audit.thresholds) for one in given]
+        kept = [Finding(**one | {"releases": tuple(one["releases"])}).under(audit.thresholds) for one in given]
         others = [one for one in kept if audit.party not in (one.attacker, one.victim)]
+        unread = [NotAttacked(**one) for one in old["not_attacked"] if same]
+        missed = [one for one in unread if audit.party not in (one.owner, one.receiver)]
         notes = dict.fromkeys([*audit.notes, *(old["notes"] if same else [])])
         again = {one.victim for one in audit.rebuilt}
         drawn = {stem: victim for stem, victim in old["pictures"].items() if same and victim not in again}
@@ -77,7 +80,8 @@ def _beside(audit: Audit, folder: Path) -> Audit:
         return audit
     none = NONE_APPLIES.format(audit.algorithm)
     told = [note for note in notes if note != none or not (others or audit.findings)]
-    return dataclasses.replace(audit, findings=[*audit.findings, *others], notes=told, drawn=drawn)
+    findings, missed = [*audit.findings, *others], [*audit.not_attacked, *missed]
+    return dataclasses.replace(audit, findings=findings, not_attacked=missed, notes=told, drawn=drawn)
 
 
 def _pictures(audit: Audit, folder: Path) -> list[Path]:

@@ -29,7 +29,7 @@ def audit(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
 ) -> None:
     """Attack a run with what each party received: guess labels, rebuild columns. Exit code 5 when a score is above
-    its threshold in the run's \\[audit] table."""
+    its threshold in the run's \\[audit] table, or one is set and something that can be read was not attacked."""
     silent = quiet or json_
     with error_console.status("…") as status:
         if silent:
@@ -45,10 +45,14 @@ def audit(
         console.print(f"What could have been learned from what {found.algorithm} sends", style="bold")
         for table in tables_of(found):
             console.print(table)
+        if found.not_attacked:
+            console.print("\n[bold]Not attacked[/bold], so nothing is known of what it tells")
+            for one in found.not_attacked:
+                console.print(f"    {one}", markup=False, highlight=False, soft_wrap=True)
         for note in found.notes:
             console.print(f"Note: {note}", markup=False)
         console.print(f"{len(files)} files are in [bold]{shown(place)}[/bold].", soft_wrap=True)
-        if not any(value is not None for value in found.thresholds.values()):
+        if not found.limited:
             limit, value = suggested(found.findings)
             console.print(
                 f"No threshold is set. For exit code 5 above one, add to {shown(folder / SETTINGS)}, as an example:\n"

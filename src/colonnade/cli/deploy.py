@@ -22,7 +22,6 @@ from colonnade.errors import ColonnadeError, ConfigError, DataError, InputError
 from colonnade.federation import Settings
 from colonnade.federation.flare import simulate, simulate_prediction
 from colonnade.federation.flare_sites import deploy, on_this_machine, predict_on_this_machine
-from colonnade.federation.guarantees import crossing
 from colonnade.federation.member import rehearse
 from colonnade.federation.multi_site import rehearse as rehearse_one_of_several
 from colonnade.federation.party_file import (
@@ -132,7 +131,7 @@ def _check_one(own: Own) -> None:
     console.print(f"Agreed with {', '.join(repr(n) for n in own.names if n != own.name)}: {own.agreed}")
     told = "it drives, and asks the others" if own.drives else f"only '{own.driver}' may ask it"
     console.print(f"'{own.driver}' holds the labels; {told}.")
-    columns_of, driven = crossing(find(own.settings.algorithm), own.settings.config)
+    columns_of, driven = find(own.settings.algorithm).crosses(own.settings.config)
     _what_may_leave(own, seat, list(driven if own.drives else columns_of))
     _say_budget(own, seat, own.settings.parties[own.name].limit(own.name))
 
@@ -152,7 +151,7 @@ def _check_one_of_several(own: Own) -> None:
     console.print(f"Agreed with {others}: {own.agreed}")
     askers = [own.driver] if labels else list(settings.label_owners)
     console.print(f"Only {' and '.join(map(repr, askers))} may ask it.")
-    columns_of, driven = crossing(find(settings.algorithm), settings.config)
+    columns_of, driven = find(settings.algorithm).crosses(settings.config)
     _what_may_leave(own, member.seats[name], list(driven if labels else columns_of))
     if not labels:
         _say_budget(own, member.seats[name], settings.parties[name].limit(name, settings.section))
@@ -162,7 +161,7 @@ def _what_may_leave(own: Own, seat: Seat, releases: list[str]) -> None:
     table = Table(title="What may leave", title_justify="left", title_style="bold not italic")
     for heading in ("release", "mechanism", "codec", "tells"):
         table.add_column(heading)
-    reveals, rules = find(own.settings.algorithm).REVEALS, seat.outbox.rules
+    reveals, rules = find(own.settings.algorithm).reveals, seat.outbox.rules
     for name in releases:
         for one in (name, *(given for given in rules if given != name and given.rpartition(".")[2] == name)):
             rule = rules.get(one) or seat.outbox.rule(name)

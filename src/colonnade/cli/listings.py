@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import typer
 from rich.table import Table
 
-from colonnade.algorithms import ALGORITHMS, NESTED
+from colonnade.algorithms import ALGORITHMS
 from colonnade.cli.console import Json, console
 
 
 def algorithms(json_: Json = False) -> None:
     """List the algorithms, what they reveal, and their settings."""
-    rows = {
+    rows: dict[str, dict[str, Any]] = {
         name: {
-            "about": (module.__doc__ or "").strip().splitlines()[0],
-            "reveals": module.REVEALS,
-            "settings": {field.name: field.default for field in dataclasses.fields(module.Config)},
+            "about": algorithm.about,
+            "reveals": algorithm.reveals,
+            "settings": {field.name: field.default for field in dataclasses.fields(algorithm.config)},
         }
-        for name, module in (ALGORITHMS | NESTED).items()
+        for name, algorithm in ALGORITHMS.items()
     }
     if json_:
         typer.echo(json.dumps(rows, indent=2))

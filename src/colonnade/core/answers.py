@@ -17,26 +17,30 @@ from colonnade.errors import ColonnadeError, PartyError
 
 
 class Answers:
-    """`rows` looks a batch up; `widths` are what the parties' cards said; what is released under a name in `per_row`
-    has a row for each of the batch's."""
+    """`rows` looks a batch up. What is released under a name in `per_row` has a line for each of the batch's rows, and
+    where the name is in `wide` as well, a line is as wide as the party's card said (`widths`)."""
 
     def __init__(
         self,
         rows: Callable[[str], Tensor],
         widths: Mapping[str, int],
-        per_row: Collection[str] = ("embedding", "logits"),
+        *,
+        per_row: Collection[str],
+        wide: Collection[str],
     ) -> None:
-        self.rows, self.widths, self.per_row = rows, widths, per_row
+        self.rows, self.widths, self.per_row, self.wide = rows, widths, per_row, wide
 
     def check(self, party: str, request: Request[Any], reply: Message) -> None:
         """Raise a PartyError unless the reply can be used."""
         batch = batch_of(request)
-        for released in reply.released():
-            tensor, receipt = released.tensor, released.receipt
+        for item in reply.crossing():
+            receipt = item.receipt
             if batch is not None and receipt.batch not in (None, batch):
                 raise self._wrong(party, request, f"it answered for batch {receipt.batch}")
-            if receipt.name in self.per_row and batch is not None and party in self.widths:
-                self._check_shape(party, request, tuple(tensor.shape), self._size(batch))
+            if receipt.name in self.per_row and batch is not None:
+                self._check_shape(party, request, receipt.name, item.shape)
+        for released in reply.released():
+            tensor, receipt = released.tensor, released.receipt
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 bad = tensor.numel() - int(torch.isfinite(tensor).sum())
                 cause = (
@@ -45,16 +49,18 @@ class Answers:
                 )
                 raise self._wrong(party, request, cause)
 
-    def _check_shape(self, party: str, request: Request[Any], shape: tuple[int, ...], rows: int | None) -> None:
-        width = self.widths[party]
-        if len(shape) < 2 or shape[-1] != width or (rows is not None and shape[0] != rows):
-            raise self._wrong(party, request, f"it sent {list(shape)} values, and [{rows}, {width}] were asked for")
-
-    def _size(self, batch: str) -> int | None:
+    def _check_shape(self, party: str, request: Request[Any], name: str, shape: tuple[int, ...]) -> None:
         try:
-            return len(self.rows(batch))
+            rows = len(self.rows(batch_of(request) or ""))
         except ColonnadeError:  # not a batch of rows
-            return None
+            rows = None
+        width = self.widths.get(party) if name in self.wide else None
+        fits = (rows is None or shape[:1] == (rows,)) and (width is None or shape[-1:] == (width,))
+        if not fits or (width is not None and len(shape) < 2):
+            said = [word if known is None else str(known) for known, word in ((rows, "rows"), (width, "..."))]
+            raise self._wrong(
+                party, request, f"it sent {list(shape)} values, and [{', '.join(said)}] were asked for as {name}"
+            )
 
     def _wrong(self, party: str, request: Request[Any], cause: str) -> PartyError:
         return PartyError(party, request.kind, batch_of(request), cause)

@@ -114,6 +114,7 @@ class Party:
     """Answers requests. Subclass a role (`core.roles`) and mark methods with `@serves`."""
 
     peers: Peers
+    stackable = False  # True: a cohort may compute for it, since it uses no keys of its own
     serves_for: Collection[str] | None = None  # who may ask; None: whoever the transport lets through
     reserved: Mapping[type[Request[Any]], Collection[str]] = {}  # of some requests, who may ask them
     aside: ClassVar[Collection[type[Request[Any]]]] = ()  # answered while it computes, and not counted as calls

@@ -43,7 +43,7 @@ class FeatureOwner(Party):
 
     row_axis = 0
     stackable = True  # False: what it does with keys of its own, no cohort may do for it
-    optimizer: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer | None = None  # None: it does not learn by gradient steps
 
     def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Any) -> None:
         super().__init__(seat)
@@ -72,12 +72,14 @@ class FeatureOwner(Party):
         return Pong()
 
     def state(self) -> State:
-        return super().state() | {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        state = super().state() | {"model": self.model.state_dict()}
+        return state if self.optimizer is None else state | {"optimizer": self.optimizer.state_dict()}
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
 
 
 def check_agreed(party: str, rows: int, agreed: str, owner: str, own_rows: int, own: str) -> None:

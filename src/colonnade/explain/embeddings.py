@@ -7,9 +7,10 @@ twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from colonnade.errors import ConfigError
 from colonnade.evaluate.metrics import measure, telling
 
 if TYPE_CHECKING:
-    from colonnade.algorithms.splitnn import Combining
     from colonnade.federation import Federation
     from colonnade.optim.losses import Loss
 
@@ -37,7 +37,7 @@ class Embeddings:
     rows: Tensor
     parts: Mapping[str, Tensor]
     labels: Tensor
-    driver: Combining
+    combine: Callable[[Mapping[str, Tensor]], Tensor]  # as the label owner does
     loss: Loss
     metric: str  # auc of two classes, accuracy of more, r2 of numbers
 
@@ -48,7 +48,7 @@ class Embeddings:
             raise ConfigError(f"There are embeddings of {', '.join(self.parts)}; found {', '.join(changed or {})}.")
         starts = range(0, len(self.labels), PIECE)
         with torch.no_grad():
-            pieces = [self.driver.outputs({k: h[at : at + PIECE] for k, h in parts.items()}) for at in starts]
+            pieces = [self.combine({k: h[at : at + PIECE] for k, h in parts.items()}) for at in starts]
         return torch.cat(pieces)
 
     def score(self, changed: Mapping[str, Tensor] | None = None) -> float:
@@ -58,7 +58,7 @@ class Embeddings:
 
 def separable(federation: Federation) -> bool:
     """Whether the label owner sees what each party releases; under secure aggregation it sees the sum alone."""
-    return getattr(federation.settings.config, "aggregation", None) != "secure"
+    return federation.algorithm.separable(federation.settings.config)
 
 
 def gather(federation: Federation, split: str = "test", *, rows: int | None = None, seed: int = 0) -> Embeddings:
@@ -72,23 +72,30 @@ def gather(federation: Federation, split: str = "test", *, rows: int | None = No
             "what one party released, and no party's embeddings can be permuted, silenced or drawn.\n"
             "    Use noise_validation, or retrain without a party."
         )
+    if federation.algorithm.combine is None:
+        raise _not_combined(federation)
+    combine = partial(federation.algorithm.combine, federation.driver)
     keeping = _Keeping(federation.driver)
     with sampled(federation, split, rows, seed) as chosen:
         for piece in federation.batches.chunks(split):
             federation.algorithm.predict(keeping, federation.peers, piece)
     if any(piece.keys() != federation.owners.keys() for piece in keeping.kept) or not keeping.kept:
-        raise ConfigError(
-            f"{federation.settings.algorithm} does not combine one tensor per party into its outputs, so no party's "
-            "part can be permuted, silenced or drawn."
-        )
+        raise _not_combined(federation)
     return Embeddings(
         split,
         chosen,
         {party: torch.cat([piece[party] for piece in keeping.kept]) for party in federation.owners},
         federation.labels[chosen.to(federation.device)],
-        federation.driver,
+        combine,
         federation.holdings.loss,
         metric_of(federation, chosen),
+    )
+
+
+def _not_combined(federation: Federation) -> ConfigError:
+    return ConfigError(
+        f"{federation.settings.algorithm} does not combine one tensor per party into its outputs, so no party's part "
+        "can be permuted, silenced or drawn."
     )
 
 

@@ -9,7 +9,7 @@ from statistics import fmean, pstdev
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from colonnade.errors import ConfigError
 from colonnade.explain.holdings import at_rows
@@ -34,8 +34,8 @@ class Lost:
 
 def head_norms(federation: Federation) -> dict[str, float]:
     """||W_k|| per party (Section 5.2). Empty where no head at the label owner belongs to one party."""
-    ask = getattr(federation.driver, "head_norms", None)
-    found = {} if ask is None else ask()
+    ask = federation.algorithm.head_norms
+    found = {} if ask is None else ask(federation.driver)
     return {party: found[party] for party in federation.owners} if found else {}
 
 
@@ -57,11 +57,8 @@ def head_changes(federation: Federation) -> dict[str, float]:
 
 def _heads(federation: Federation) -> Tensor | None:
     """All heads as one matrix, a block of rows per party."""
-    driver = federation.driver
-    if isinstance(heads := getattr(driver, "heads", None), Tensor):
-        return heads
-    model = getattr(driver, "model", None)
-    return model.weight.detach().T if isinstance(model, nn.Linear) else None
+    heads = federation.algorithm.heads
+    return None if heads is None else heads(federation.driver)
 
 
 def permutation(embeddings: Embeddings, *, repeats: int = 5, seed: int = 0) -> dict[str, Lost]:

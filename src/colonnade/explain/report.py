@@ -271,7 +271,7 @@ def default_split(federation: Federation) -> str:
 
 def _without_heads(federation: Federation) -> str:
     name = federation.settings.algorithm
-    if hasattr(federation.driver, "head_norms"):
+    if federation.algorithm.head_norms is not None:
         return f"{name}: the head has a hidden layer, which mixes the parties, so no head norm belongs to one of them."
     return f"{name}: heads stay at the parties, so the label owner has no head norms; the other measures stand in."
 

@@ -14,11 +14,11 @@ from torch import nn
 
 from colonnade import models
 from colonnade.algorithms import complete, find
+from colonnade.algorithms.algorithm import HeadInputs
 from colonnade.core import checkpoint
 from colonnade.datasets.labels import Labels
 from colonnade.datasets.preprocess import Preprocessor
 from colonnade.errors import CheckpointError, ConfigError
-from colonnade.export.heads import HEADS, Shapes, Told, check_exportable
 from colonnade.federation.holdings import loss_for
 from colonnade.federation.multi import federation_for
 from colonnade.federation.run_directory import WIDTHS, RunDirectory
@@ -46,12 +46,16 @@ class Trained:
     def __init__(self, folder: Path, allow_models: Sequence[str] = ()) -> None:
         self.run = RunDirectory(folder)
         self.settings, self.mark, summary = self.run.settings(allow_models), self.run.mark(), self.run.summary()
-        check_exportable(self.settings.algorithm)
+        self.algorithm = find(self.settings.algorithm)
+        if self.algorithm.head is None:
+            raise ConfigError(
+                f"A run of {self.settings.algorithm!r} has no model to export: {self.algorithm.no_head}. Predict with "
+                "`colonnade predict`, or train another algorithm."
+            )
         if not isinstance(summary, dict) or "parties" not in summary or not self.mark["finished"]:
             raise ConfigError(f"{folder} holds a run that has not finished. Finish it: colonnade run ... --resume.")
         self.summary: dict[str, Any] = summary
         self.part = self.run.part()
-        self.algorithm = find(self.settings.algorithm)
         self.parties = {name: set(roles) for name, roles in summary["parties"].items()}
         self.fitted = {name: self.run.fitted(name, json.loads) for name in self.parties}
         self._models: dict[str, nn.Module] = {}
@@ -110,7 +114,7 @@ class Trained:
         return self._models[party]
 
     @cached_property
-    def sent(self) -> Shapes:
+    def sent(self) -> dict[str, tuple[int, ...]]:
         """What each party with columns sends for a row, in the label owners' order; between sites a label owner wrote
         it down."""
         if self.part is not None and "labels" in self.parties[self.part]:
@@ -130,7 +134,7 @@ class Trained:
     def _columns(self, party: str) -> Piece:
         shape, own = self.shape(party), self.settings.parties.get(party)
         columns = self.fitted[party].get("columns")
-        released = next(iter(self.algorithm.REVEALS))
+        released = self.algorithm.from_columns[0]
         return Piece(
             party,
             COLUMNS,
@@ -141,15 +145,22 @@ class Trained:
                 "name": released,
                 "shape": list(self.sent[party]),
                 "rules": {} if own is None else _plain(own.outbox),
-                "reveals": self.algorithm.REVEALS[released],
+                "reveals": self.algorithm.reveals[released],
             },
             self.spec(party),
         )
 
     def _labels(self, party: str) -> Piece:
         loss, encoder = loss_for(self.labels), self.labels
-        told = Told(self.state(party)["labels"], self.settings, self.sent, loss.outputs, party)
-        model = HEADS[self.settings.algorithm](told).eval()
+        state, settings = self.state(party)["labels"], self.settings
+        spec, allow = settings.label_model or "mlp", settings.allow_models
+
+        def build(shape: tuple[int, ...]) -> nn.Module:
+            return models.build_head(spec, shape, loss.outputs, seed=0, owner=party, allow=allow)
+
+        given = HeadInputs(state, settings.config, self.sent, loss.outputs, build)
+        assert self.algorithm.head is not None
+        model = self.algorithm.head(given).eval()
         scores = "value" if encoder.task == "regression" else "sigmoid" if loss.outputs == 1 else "softmax"
         about: dict[str, Any] = {"shape": [loss.outputs], "task": encoder.task, "scores": scores}
         if encoder.task == "regression":

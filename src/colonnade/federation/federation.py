@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.algorithms import find, passes
+from colonnade.algorithms import find
 from colonnade.core import Batches, DpEvent, Ledger, Peers, Step, Transport, roles
 from colonnade.core.checks import did_you_mean
 from colonnade.core.party import State
@@ -96,10 +96,12 @@ class Federation:
         self.algorithm = find(settings.algorithm)
         self.device = device_of(settings.engine.device)
         train, seed = settings.train, settings.engine.seed
-        agreed: dict[str, Any] = {"batch_size": train.batch_size, "seed": seed, "reshuffle": train.reshuffle}
+        size = self.algorithm.batch_size(train.batch_size, len(holdings.splits.get("train", ())))
+        agreed: dict[str, Any] = {"batch_size": size, "seed": seed, "reshuffle": train.reshuffle}
         self.batches = Batches(holdings.splits, epochs=train.epochs, **agreed)
-        shared: dict[str, Any] = {"releases": self.algorithm.REVEALS, "device": self.device}
-        self.seats = {name: make_seat(name, settings, holdings, self.batches, **shared) for name in holdings.parties}
+        self.seats = {
+            name: make_seat(name, settings, holdings, self.batches, device=self.device) for name in holdings.parties
+        }
         self.owners: dict[str, roles.FeatureOwner] = {
             name: self._feature_owner(name) for name, held in holdings.parties.items() if held.features is not None
         }
@@ -109,7 +111,7 @@ class Federation:
         assert labels is not None
         seat = self.seats[holdings.label_owner]
         given, self.drawn = draw_labels(labels, seat)
-        self.driver: Any = self.algorithm.LabelOwner(seat, given, holdings.loss, settings.config)
+        self.driver: roles.LabelOwner = self.algorithm.label_owner(seat, given, holdings.loss, settings.config)
         parallel: Any = settings.engine.threads
         transport: Transport = InProcess(self.owners, through_bytes=settings.engine.through_bytes, parallel=parallel)
         names: Iterable[str] = self.owners
@@ -190,7 +192,7 @@ class Federation:
     def train(self) -> Iterator[Step]:
         """Train from where it stands to the last epoch, one batch per step."""
         try:
-            for step in self.algorithm.train(self.driver, self.peers, self.batches):
+            for step in self.algorithm.steps(self.driver, self.peers, self.batches):
                 if not np.isfinite(step.loss):
                     raise Diverged(
                         f"Training diverged: the loss is {step.loss} at batch {step.batch.name}. "
@@ -269,8 +271,7 @@ class Federation:
     def labels(self) -> Tensor:
         """What the label owner learns from and measures with: of training rows the drawn ones, where its rule draws.
         A score on the true ones would tell more about them than its epsilon allows."""
-        labels: Tensor = self.driver.labels
-        return labels
+        return self.driver.labels
 
     @property
     def widths(self) -> dict[str, int]:
@@ -279,7 +280,7 @@ class Federation:
 
     def planned(self) -> list[tuple[Batches, str, int]]:
         """How often a whole run releases the rows of each split."""
-        times = planned(passes(self.algorithm, self.settings.train.epochs))
+        times = planned(self.algorithm.passes(self.settings.train.epochs))
         return [(self.batches, split, n) for split, n in times.items() if split in self.batches.splits]
 
     def settle(self) -> None:
@@ -332,7 +333,9 @@ class Federation:
         features = self.holdings.parties[name].features
         assert features is not None
         model = local_model(self.settings, self.seats[name], features, self.algorithm, self.holdings.loss.outputs)
-        owner: roles.FeatureOwner = self.algorithm.FeatureOwner(self.seats[name], features, model, self.settings.config)
+        owner: roles.FeatureOwner = self.algorithm.feature_owner(
+            self.seats[name], features, model, self.settings.config
+        )
         owner.serves_for = {self.holdings.label_owner}
         return owner
 

@@ -6,19 +6,19 @@ import dataclasses
 import json
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from colonnade.algorithms import find, passes
+from colonnade.algorithms import find
+from colonnade.algorithms.algorithm import AnyAlgorithm, Crossing
 from colonnade.core import NON_PRIVATE, Agreed, Batches, DpEvent, Plain, checkpoint
 from colonnade.errors import CheckpointError
 from colonnade.federation.purse import JOURNAL
-from colonnade.federation.rules import LABELS, from_columns
+from colonnade.federation.rules import LABELS
 from colonnade.privacy import Account
 from colonnade.privacy.accounting import costs_nothing
-from colonnade.privacy.report import READER, Guarantee, Release, describe, for_columns, for_labels, nothing
+from colonnade.privacy.report import Guarantee, Release, describe, for_columns, for_labels, nothing
 
 if TYPE_CHECKING:
     from colonnade.federation.federation import Federation
@@ -47,9 +47,9 @@ def expected(
 ) -> Account:
     """What a party's rows will have paid once those of each split are released so often."""
     algorithm = federation.algorithm
-    columns, _ = crossing(algorithm, federation.settings.config)
-    sent = algorithm.sends(federation.driver, party) if hasattr(algorithm, "sends") else columns
-    always, trains = from_columns(algorithm.REVEALS), passes(algorithm, 1) > 0
+    columns, _ = algorithm.crosses(federation.settings.config)
+    sent = columns if algorithm.sends is None else algorithm.sends(federation.driver, party)
+    always, trains = algorithm.from_columns, algorithm.trains
     held = federation.accounts[party]
     account = Account(party, held.batches, federation.holdings.ids.tolist(), held.budget)
     outbox, row = federation.seats[party].outbox, torch.zeros(1, federation.widths[party])
@@ -66,30 +66,10 @@ def expected(
     return account
 
 
-Crossing = dict[str, DpEvent]
-"""What is released, by name, and what it is without a mechanism: plain, encrypted, under a mask, or public."""
-
-
-def crossing(algorithm: ModuleType, config: Any) -> tuple[Crossing, Crossing]:
-    """What crosses from columns, and from labels; an algorithm whose settings decide about that says so itself."""
-    if hasattr(algorithm, "crossing"):
-        found: tuple[Crossing, Crossing] = algorithm.crossing(config)
-        return found
-    columns = from_columns(algorithm.REVEALS)
-    driven = [name for name in algorithm.REVEALS if name not in columns]
-    return dict.fromkeys(columns, NON_PRIVATE), dict.fromkeys(driven, NON_PRIVATE)
-
-
-def reader(algorithm: ModuleType) -> str:
-    """Who gets what crosses from columns; an algorithm in which others than the label owner do says so itself."""
-    named: str = getattr(algorithm, "READER", READER)
-    return named
-
-
 def _all(federation: Federation | MultiFederation, accounts: dict[str, Account]) -> list[Guarantee]:
     parties = [(name, set(federation.holdings.roles(name))) for name in federation.holdings.names]
     seeded = federation.settings.engine.noise == "seeded"
-    told = crossing(federation.algorithm, federation.settings.config)
+    told = federation.algorithm.crosses(federation.settings.config)
     owners = _who_may_share_rows(federation.settings)
     return _told(parties, accounts, federation.drawn_by, told, seeded, federation.algorithm, owners)
 
@@ -119,7 +99,7 @@ def of_run(run: RunDirectory) -> list[Guarantee]:
             own_folder = run.part() is None or not journal.exists()
             accounts[name].replay(folder / JOURNAL if own_folder else journal, ids=settings.alignment.ids)
     algorithm = find(settings.algorithm)
-    told = crossing(algorithm, settings.config)
+    told = algorithm.crosses(settings.config)
     seeded, owners = settings.engine.noise == "seeded", _who_may_share_rows(settings)
     return _told(parties, accounts, drawn, told, seeded, algorithm, owners)
 
@@ -140,7 +120,7 @@ def _told(
     drawn: Mapping[str, DpEvent],
     crossing: tuple[Crossing, Crossing],
     seeded: bool,
-    algorithm: ModuleType,
+    algorithm: AnyAlgorithm,
     owners: int,
 ) -> list[Guarantee]:
     columns, driven = crossing
@@ -155,10 +135,10 @@ def _told(
             if "features" in roles:
                 found.append(nothing(party, "columns", driven, LEAKS if driven else ADDED))
         elif party in accounts:
-            told = for_columns(party, accounts[party], seeded=seeded, reader=reader(algorithm))
+            told = for_columns(party, accounts[party], seeded=seeded, reader=algorithm.reader)
             counted = {one.release for one in told.releases}
             rest = [one for one in hidden if one.release not in counted]
-            notes = (*told.notes, *([algorithm.COVERS] if hasattr(algorithm, "COVERS") else []))
+            notes = (*told.notes, *([algorithm.covers] if algorithm.covers else []))
             releases = (*(_as_sent(one, columns) for one in told.releases), *rest)
             found.append(dataclasses.replace(told, releases=releases, notes=notes))
         elif "features" in roles:

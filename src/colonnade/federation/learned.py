@@ -38,7 +38,7 @@ def learned(federation: Federation | MultiFederation, run: Path | None = None) -
         for entry in [*_on_disk(run, party), *ledger.entries]:
             if entry.direction != "in":
                 continue
-            meaning = (federation.algorithm.REVEALS | REVEALS).get(entry.name, "not described")
+            meaning = (federation.algorithm.reveals | REVEALS).get(entry.name, "not described")
             key = party, entry.peer, entry.name
             line = found.setdefault(key, Learned(party, entry.peer, entry.name, entry.event, meaning))
             line.times += 1

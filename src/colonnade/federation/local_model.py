@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from types import ModuleType
 
 import torch
 from torch import Generator, Tensor, nn
 
 from colonnade import models
-from colonnade.algorithms import complete, find, passes
+from colonnade.algorithms import complete, find
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Seat
 from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError
@@ -20,7 +20,9 @@ from colonnade.federation.settings import PartySettings, Settings
 ROWS = 4
 
 
-def local_model(settings: Settings, seat: Seat, features: Tensor, algorithm: ModuleType, outputs: int = 0) -> nn.Module:
+def local_model(
+    settings: Settings, seat: Seat, features: Tensor, algorithm: AnyAlgorithm, outputs: int = 0
+) -> nn.Module:
     """With the head that the algorithm may want, for so many `outputs`."""
     name, seed = seat.name, settings.engine.seed
     spec = settings.parties.get(name, PartySettings()).model or settings.model or "mlp"
@@ -39,7 +41,7 @@ def local_model(settings: Settings, seat: Seat, features: Tensor, algorithm: Mod
 
 def models_told(settings: Settings, names: Iterable[str]) -> dict[str, str]:
     """For a summary: of each of these organisations that has a model to train, where its initial weights came from."""
-    if not passes(find(settings.algorithm), 1):
+    if not find(settings.algorithm).trains:
         return {}
     return {name: settings.models_of(name) for name in names if name != SERVER}
 

@@ -66,8 +66,9 @@ class Member:
         self.predicts, self.outputs = loaded is not None, outputs
         self.algorithm = find(settings.algorithm)
         agreed: dict[str, Any] = {"seed": settings.engine.seed, "reshuffle": train.reshuffle}
-        self.batches = Batches(holdings.splits, batch_size=train.batch_size, epochs=train.epochs, **agreed)
-        seat = make_seat(name, settings, holdings, self.batches, releases=self.algorithm.REVEALS, device=device)
+        size = self.algorithm.batch_size(train.batch_size, len(holdings.splits.get("train", ())))
+        self.batches = Batches(holdings.splits, batch_size=size, epochs=train.epochs, **agreed)
+        seat = make_seat(name, settings, holdings, self.batches, device=device)
         self.seats, self.ledgers = {name: seat}, {name: seat.ledger}
         self.accounts, self.asked = accounts_of(self.seats), self.batches
         self.owner = self._feature_owner(outputs)
@@ -138,7 +139,7 @@ class Member:
         features = self.holdings.parties[name].features
         assert features is not None
         model = local_model(settings, self.seats[name], features, self.algorithm, outputs)
-        owner: roles.FeatureOwner = self.algorithm.FeatureOwner(self.seats[name], features, model, settings.config)
+        owner: roles.FeatureOwner = self.algorithm.feature_owner(self.seats[name], features, model, settings.config)
         return owner
 
 
@@ -190,9 +191,9 @@ def rehearse(own: Own) -> tuple[Holdings, Seat]:
     else:
         holdings = own_holdings(own, None)
     train, seed = own.settings.train, own.settings.engine.seed
-    batches = Batches(holdings.splits, batch_size=train.batch_size, epochs=train.epochs, seed=seed)
-    releases = find(own.settings.algorithm).REVEALS
-    seat = make_seat(own.name, own.local, holdings, batches, releases=releases, device=torch.device("cpu"))
+    size = find(own.settings.algorithm).batch_size(train.batch_size, len(holdings.splits.get("train", ())))
+    batches = Batches(holdings.splits, batch_size=size, epochs=train.epochs, seed=seed)
+    seat = make_seat(own.name, own.local, holdings, batches, device=torch.device("cpu"))
     features = holdings.parties[own.name].features
     if features is not None:
         spec = own.settings.parties[own.name].model or own.settings.model or "mlp"

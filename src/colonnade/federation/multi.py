@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from colonnade.algorithms import find
+from colonnade.algorithms import find, nested_names
 from colonnade.core import Agreed, Batch, Batches, DpEvent, Ledger, Peers, Seat, Transport
 from colonnade.core.checks import did_you_mean
 from colonnade.core.party import State
@@ -34,7 +34,7 @@ from colonnade.federation.federation import (
     measured,
 )
 from colonnade.federation.holdings import Holding, asked_for
-from colonnade.federation.multi_roles import batches_for, data_owner, epochs_of, label_owner
+from colonnade.federation.multi_roles import batches_for, data_owner, epochs_of, label_owner, nested_of
 from colonnade.federation.owners import SERVER
 from colonnade.federation.patience import Patience
 from colonnade.federation.purse import JOURNAL, SYNC_EVERY
@@ -65,21 +65,22 @@ class MultiFederation:
     def __init__(self, settings: Settings, holdings: Shares, *, between: Between | None = None) -> None:
         _check_parties(settings, holdings)
         self.settings, self.holdings = settings, holdings
-        self.algorithm = find(settings.algorithm)
+        self.algorithm, self.nested = find(settings.algorithm), nested_of(settings)
         self.device = device_of(settings.engine.device)
         rounds = settings.train.epochs
         own = {name: batches_for(settings, name, share.splits) for name, share in holdings.label_owners.items()}
         self.agreed = Agreed({name: (batches, holdings.label_owners[name].rows) for name, batches in own.items()})
         self.batches = Rounds(self.agreed, rounds)
-        shared: dict[str, Any] = {"releases": self.algorithm.REVEALS, "device": self.device}
-        self.seats: dict[str, Seat] = make_seats(settings, holdings, self.agreed, epochs=epochs_of(settings), **shared)
+        self.seats: dict[str, Seat] = make_seats(
+            settings, holdings, self.agreed, epochs=epochs_of(settings), device=self.device
+        )
         self.drawn_by: dict[str, DpEvent] = {}
         self.owners: dict[str, Any] = {
             name: data_owner(settings, self.seats[name], _columns(held), self.agreed)
             for name, held in holdings.data_owners.items()
         }
         self.label_owners: dict[str, Any] = {name: self._label_owner(name, own[name]) for name in own}
-        self.driver: Any = self.algorithm.AggregationServer(self.seats[SERVER], settings.config, rounds)
+        self.driver: Any = self.nested.aggregation_server(self.seats[SERVER], settings.config, rounds)
         self._connect(between)
 
     @classmethod
@@ -113,7 +114,7 @@ class MultiFederation:
         `settings` has the tables of a federation file; its lists of owners may add rules and models by name. They are
         the caller's own, and so are the import paths that they name as models.
         """
-        given = {"algorithm": {"name": "multi_vfl"}, **(settings or {})}
+        given = {"algorithm": {"name": nested_names()[0]}, **(settings or {})}
         for section, frames in (("label_owners", label_owners), ("data_owners", data_owners)):
             named = {one.get("name"): one for one in given.get(section, [])}
             given[section] = [named.pop(name, {"name": name}) for name in frames] + list(named.values())
@@ -144,7 +145,7 @@ class MultiFederation:
         """A model's outputs for a label owner's rows of a split, computed together with the data owners."""
         asks = self.label_owners[owner]
         chunks = self.agreed[owner].chunks(split)
-        return torch.cat([self.algorithm.predict(asks, asks.peers, rows, model=model) for rows in chunks])
+        return torch.cat([self.nested.predict(asks, asks.peers, rows, model) for rows in chunks])
 
     def evaluate(self, split: str = "test", *, model: Model = "aggregated") -> dict[str, float]:
         """The loss and scores on a split: each label owner measures its own rows, and their mean is weighted by rows
@@ -272,12 +273,13 @@ class MultiFederation:
         below: Transport = InProcess(self.owners, through_bytes=engine.through_bytes, parallel=parallel)
         for owner in self.label_owners.values():
             owner.peers = Peers(owner.name, self.owners, patience.around(lies(owner.name, below)), owner.ledger)
-            owner.meet(owner.peers.ask(self.algorithm.Introduce()))
-            patience.look(owner.peers, owner.rows, {name: shape[-1] for name, shape in owner.shapes.items()})
+            owner.meet(owner.peers.ask(self.nested.introduce()))
+            widths = {name: shape[-1] for name, shape in owner.shapes.items()}
+            patience.look(owner.peers, owner.rows, widths, self.algorithm)
         stack: Any = "off" if patience.needed else engine.cohort
         above = Drivers(self.label_owners, stack=stack, through_bytes=engine.through_bytes)
         self.driver.peers = Peers(SERVER, self.label_owners, patience.around(lies(SERVER, above)), self.driver.ledger)
-        patience.look(self.driver.peers, self.driver.rows, {})
+        patience.look(self.driver.peers, self.driver.rows, {}, self.algorithm)
 
 
 def federation_for(settings: Settings, *, seed: int | None = None) -> Federation | MultiFederation:
@@ -288,7 +290,7 @@ def federation_for(settings: Settings, *, seed: int | None = None) -> Federation
 
 def trained(server: Any, batches: Any, settings: Settings) -> Iterator[RoundDone]:
     """The rounds that an aggregation server drives, counted in `batches.done`."""
-    for done in find(settings.algorithm).train(server, server.peers, settings.train.epochs):
+    for done in nested_of(settings).train(server, server.peers, settings.train.epochs):
         if not np.isfinite(done.loss):
             raise Diverged(
                 f"Training diverged: the loss is {done.loss} in round {done.number + 1}. Lower learning_rate, "

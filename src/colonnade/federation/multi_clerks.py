@@ -88,8 +88,9 @@ class LabelClerk(Clerk):
         member = MultiMember(site.own, shares, site.device)
         owner = member.owner
         owner.peers = site.peers(site.settings.parties, member.seats[self.name])
-        owner.meet(owner.peers.ask(member.algorithm.Introduce()))
-        site.patience.look(owner.peers, owner.rows, {name: shape[-1] for name, shape in owner.shapes.items()})
+        owner.meet(owner.peers.ask(member.nested.introduce()))
+        widths = {name: shape[-1] for name, shape in owner.shapes.items()}
+        site.patience.look(owner.peers, owner.rows, widths, member.algorithm)
         member.open(folder, request.number if request.resume else None)
         keep_widths(folder, {name: list(shape) for name, shape in owner.shapes.items()})
         for name, other in brought.items():

@@ -14,7 +14,7 @@ from colonnade.federation.federation import measured
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.local_model import models_told
 from colonnade.federation.multi import Model, MultiFederation
-from colonnade.federation.multi_roles import batches_for, data_owner, epochs_of, label_owner
+from colonnade.federation.multi_roles import batches_for, data_owner, epochs_of, label_owner, nested_of
 from colonnade.federation.party_file import Own
 from colonnade.federation.purse import Purse
 from colonnade.federation.rounds import Rounds
@@ -34,10 +34,10 @@ class MultiMember:
     def __init__(self, own: Own, shares: Shares, device: torch.device) -> None:
         settings, name = own.local, own.name
         self.name, self.settings, self.device, self.runs = name, settings, device, own.runs
-        self.algorithm = find(settings.algorithm)
+        self.algorithm, self.nested = find(settings.algorithm), nested_of(settings)
         self.agreed = agreed_on(settings, shares)
         self.batches = Rounds(self.agreed, settings.train.epochs)
-        shared: dict[str, Any] = {"releases": self.algorithm.REVEALS, "epochs": epochs_of(settings), "device": device}
+        shared: dict[str, Any] = {"epochs": epochs_of(settings), "device": device}
         seat = make_seats(settings, shares, self.agreed, **shared)[name]
         self.seats, self.ledgers = {name: seat}, {name: seat.ledger}
         self.accounts = accounts_of(self.seats)
@@ -127,7 +127,7 @@ class MultiMember:
     def outputs(self, split: str, model: Model) -> torch.Tensor:
         """A model's, for a label owner's rows of a split, computed together with the data owners."""
         asks, chunks = self.owner, self.agreed[self.name].chunks(split)
-        return torch.cat([self.algorithm.predict(asks, asks.peers, rows, model=model) for rows in chunks])
+        return torch.cat([self.nested.predict(asks, asks.peers, rows, model) for rows in chunks])
 
     def state_of(self, party: str) -> State:
         state: State = {"seat": self.seats[party].state(), self.role: self.owner.state()}

@@ -50,14 +50,15 @@ class Asking:
         session, name = self.session, self.session.own.name
         shares = Shares(asked_by(name, [name], rows.ids), {}, rows.ids, session.encoder, 1)
         member = MultiMember(replace(session.own, settings=session.local), shares, session.site.device)
-        asks, cut = member.owner, member.algorithm.Cut
+        asks, introduction = member.owner, member.nested.introduction
         asks.peers = Peers(name, self.names, session.patience.around(session.carrier()), asks.ledger)
         if not self.shapes:
-            told = asks.peers.ask(member.algorithm.Introduce())
+            told = asks.peers.ask(member.nested.introduce())
             self.shapes = {owner: tuple(card.shape) for owner, card in told.items()}
         agreed = member.agreed[name].fingerprint()  # of the rows that a data owner is told to take, one by one
-        asks.meet({owner: cut(shape, len(rows.ids), agreed) for owner, shape in self.shapes.items()})
-        session.patience.look(asks.peers, asks.rows, {owner: shape[-1] for owner, shape in self.shapes.items()})
+        asks.meet({owner: introduction(shape, len(rows.ids), agreed) for owner, shape in self.shapes.items()})
+        widths = {owner: shape[-1] for owner, shape in self.shapes.items()}
+        session.patience.look(asks.peers, asks.rows, widths, member.algorithm)
         member.load(session.folder.path, session.mark["number"], name)
 
         def predict(ids: list[str]) -> Predictions:

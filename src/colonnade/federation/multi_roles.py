@@ -10,12 +10,20 @@ from torch import Tensor
 
 from colonnade import models
 from colonnade.algorithms import find
+from colonnade.algorithms.algorithm import Nested
 from colonnade.core import Batches, DpEvent, Seat
 from colonnade.core.party import seed_for
 from colonnade.federation.local_model import local_model
 from colonnade.federation.seats import draw_labels
 from colonnade.federation.settings import Settings
 from colonnade.optim.losses import Loss
+
+
+def nested_of(settings: Settings) -> Nested[Any, Any, Any]:
+    """How the algorithm drives several label owners."""
+    nested = find(settings.algorithm).nested
+    assert nested is not None, f"{settings.algorithm} has one label owner"
+    return nested
 
 
 def epochs_of(settings: Settings) -> int:
@@ -41,7 +49,7 @@ def data_owner(settings: Settings, seat: Seat, features: Tensor, agreed: Any) ->
     """Columns and their model."""
     algorithm = find(settings.algorithm)
     model = local_model(settings, seat, features, algorithm)
-    return algorithm.DataOwner(seat, features, model, settings.config, agreed)
+    return algorithm.feature_owner(seat, features, model, settings.config, agreed)
 
 
 def label_owner(
@@ -56,4 +64,4 @@ def label_owner(
     def build(shape: tuple[int, ...]) -> torch.nn.Module:
         return models.build_head(spec, shape, loss.outputs, seed=start, owner=name, allow=settings.allow_models)
 
-    return find(settings.algorithm).LabelOwner(seat, given, loss, settings.config, batches, build), event
+    return find(settings.algorithm).label_owner(seat, given, loss, settings.config, batches, build), event

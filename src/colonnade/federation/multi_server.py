@@ -23,7 +23,7 @@ from colonnade.datasets.labels import Labels
 from colonnade.errors import ConfigError, NoAnswer
 from colonnade.federation.federation import Scores
 from colonnade.federation.multi import mean_scores, trained
-from colonnade.federation.multi_roles import epochs_of
+from colonnade.federation.multi_roles import epochs_of, nested_of
 from colonnade.federation.owners import SERVER
 from colonnade.federation.patience import Patience
 from colonnade.federation.rounds import RoundDone
@@ -110,11 +110,12 @@ class Aggregation:
         task: Any = next(iter(ready.values())).task
         encoder = Labels(SERVER, task)
         self.holdings = Elsewhere(shares, encoder, NOBODY)
-        shared: dict[str, Any] = {"releases": self.algorithm.REVEALS, "epochs": epochs_of(settings), "device": device}
-        self.seats = make_seats(settings, Shares({}, {}, NOBODY, encoder, 1), Agreed({}), **shared)
-        self.driver: Any = self.algorithm.AggregationServer(self.seats[SERVER], settings.config, settings.train.epochs)
+        nobody, epochs = Shares({}, {}, NOBODY, encoder, 1), epochs_of(settings)
+        self.seats = make_seats(settings, nobody, Agreed({}), epochs=epochs, device=device)
+        server = nested_of(settings).aggregation_server
+        self.driver: Any = server(self.seats[SERVER], settings.config, settings.train.epochs)
         self.driver.peers = Peers(SERVER, ready, transport, self.driver.ledger)
-        Patience(settings.engine, elsewhere=True).look(self.driver.peers, self.driver.rows, {})
+        Patience(settings.engine, elsewhere=True).look(self.driver.peers, self.driver.rows, {}, self.algorithm)
         self.counted_elsewhere = any(one.counts for one in ready.values())
 
     def train(self) -> Iterator[RoundDone]:

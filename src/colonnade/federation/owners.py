@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from colonnade.algorithms import nested_names
 from colonnade.core.checks import did_you_mean, from_mapping
 from colonnade.errors import ConfigError
 
@@ -93,8 +94,9 @@ def check_lists(algorithm: str, several: bool, tables: Mapping[str, Any]) -> Non
     for section in (*LISTS, "label_model"):
         if section in tables and not several:
             raise ConfigError(
-                f'[{section}] is for algorithms with several label owners, as [algorithm] name = "multi_vfl"; found '
-                f"with {algorithm!r}, where one party holds the labels. Name the parties as [parties.NAME]."
+                f"[{section}] is for algorithms with several label owners, as [algorithm] name = "
+                f'"{nested_names()[0]}"; found with {algorithm!r}, where one party holds the labels. '
+                "Name the parties as [parties.NAME]."
             )
     if several and "parties" in tables:
         raise ConfigError(

@@ -293,7 +293,7 @@ def write_own(folder: Path, settings: Settings, name: str, *, runs: Path | None 
     text = to_toml({**head, **party, **told})
     if settings.data.dataset is None and "table" not in party and name != SERVER:
         form = LABELS_TO_FILL_IN if section == "label_owners" else TO_FILL_IN
-        text += form.format(file=OWN, name=name, release=next(iter(find(settings.algorithm).REVEALS)))
+        text += form.format(file=OWN, name=name, release=next(iter(find(settings.algorithm).releases)))
     (folder / OWN).write_text(text, encoding="utf-8")
 
 

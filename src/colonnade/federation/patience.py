@@ -17,15 +17,14 @@ its end, so `deadline` times `retries` must be above the longest round.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import ModuleType
-from typing import Any
 
 from torch import Tensor
 
-from colonnade.algorithms import allowed_without
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Peers, Transport
 from colonnade.core.answers import Answers
 from colonnade.core.missing import Missing
+from colonnade.core.roles import LabelOwner
 from colonnade.federation.settings import EngineSettings
 from colonnade.transport import Retrying
 
@@ -43,14 +42,16 @@ class Patience:
         wait = self.engine.on_missing == "wait"
         return Retrying(transport, deadline=self.engine.deadline, retries=self.engine.retries, wait=wait)
 
-    def look(self, peers: Peers, rows: Callable[[str], Tensor], widths: Mapping[str, int]) -> None:
+    def look(
+        self, peers: Peers, rows: Callable[[str], Tensor], widths: Mapping[str, int], algorithm: AnyAlgorithm
+    ) -> None:
         """From here on every answer is looked at before it is used."""
         if self.needed:
-            peers.answers = Answers(rows, widths)
+            peers.answers = Answers(rows, widths, per_row=algorithm.per_row, wide=algorithm.of_told_width)
 
-    def mind(self, peers: Peers, driver: Any, algorithm: ModuleType) -> None:
+    def mind(self, peers: Peers, driver: LabelOwner, algorithm: AnyAlgorithm) -> None:
         """The same, and a missing one is dealt with. The driver has met everybody."""
-        self.look(peers, driver.rows, driver.widths)
+        self.look(peers, driver.rows, driver.widths, algorithm)
         if self.engine.on_missing in ("stale", "skip"):
-            allowed = allowed_without(algorithm, driver.config)
+            allowed = algorithm.missing(driver.config)
             peers.missing = Missing(self.engine.on_missing, allowed, driver.outbox, driver.rows, len(driver.labels))

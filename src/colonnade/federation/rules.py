@@ -50,6 +50,7 @@ def rules_from(
     *,
     owner: str,
     releases: Collection[str],
+    from_columns: Collection[str],
     classes: int | None = None,
     budget: Budget | None = None,
     epochs: int = 1,
@@ -58,6 +59,7 @@ def rules_from(
 ) -> dict[str, Rule]:
     """Release name -> rule; a rule for something that the algorithm never releases would protect nothing.
 
+    `from_columns` are those that a budget is for: the owner makes them of every row that it is asked about.
     `classes` is given where the owner holds the labels (0: they are numbers, not classes). `budget` and `epochs`
     decide about sigma = "auto", with the number of label owners that a row is `known_to` at most. `section` is where
     the owner stands in the file.
@@ -79,13 +81,8 @@ def rules_from(
     if LABELS in settings:
         made[LABELS] = _label_rule(settings[LABELS], f"{where} {LABELS}", classes or 0)
     if budget is not None:
-        _coverable(made, place_of(section, owner, "budget"), releases)
+        _coverable(made, place_of(section, owner, "budget"), from_columns)
     return made
-
-
-def from_columns(releases: Collection[str]) -> list[str]:
-    """Those that a feature owner makes from its columns: `REVEALS` has them under these names, or first."""
-    return [name for name in releases if name in ("embedding", "logits")] or [next(iter(releases))]
 
 
 def chosen(rules: Mapping[str, Any], name: str, purpose: str) -> Any:
@@ -93,9 +90,14 @@ def chosen(rules: Mapping[str, Any], name: str, purpose: str) -> Any:
     return rules.get(f"{purpose}.{name}") or rules.get(name)
 
 
-def _coverable(rules: Mapping[str, Rule], where: str, releases: Collection[str]) -> None:
+def _coverable(rules: Mapping[str, Rule], where: str, from_columns: Collection[str]) -> None:
     """A budget that no release could ever fit into is a mistake."""
-    for name in from_columns(releases):
+    if not from_columns:
+        raise ConfigError(
+            f"{where} can never be kept: nothing that this algorithm releases of columns has a line for each row, so "
+            "no noise protects a row. Remove the budget, or choose another algorithm."
+        )
+    for name in from_columns:
         for purpose in PURPOSES:
             rule = chosen(rules, name, purpose) or Rule()
             _, event = rule.mechanism.apply(torch.zeros(0, 1), torch.Generator())

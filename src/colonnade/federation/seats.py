@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.algorithms import find, passes
+from colonnade.algorithms import find
 from colonnade.core import Agreed, Batches, DpEvent, Plain, Rule, Seat
 from colonnade.core.chance import Secret
 from colonnade.errors import ConfigError
 from colonnade.federation.holdings import Holdings
 from colonnade.federation.owners import LabelOwnerSettings, place_of
-from colonnade.federation.rules import LABELS, from_columns, rules_from
+from colonnade.federation.rules import LABELS, rules_from
 from colonnade.federation.settings import PartySettings, Settings
 from colonnade.federation.shares import Shares
 from colonnade.privacy import Account, Budget
@@ -29,7 +29,6 @@ def make_seat(
     holdings: Holdings,
     batches: Batches,
     *,
-    releases: Collection[str],
     device: torch.device,
 ) -> Seat:
     """One organisation's. Its ledger begins with what crossed while rows were agreed on; whose rules promise something
@@ -39,13 +38,15 @@ def make_seat(
     budget = party.limit(name)
     if budget is not None and (drives or holdings.parties[name].features is None):
         raise _useless_budget(name, "parties")
+    algorithm = find(settings.algorithm)
     rules = rules_from(
         party.outbox,
         owner=name,
-        releases=releases,
+        releases=algorithm.releases,
+        from_columns=algorithm.from_columns,
         classes=len(holdings.encoder.classes) if drives else None,
         budget=budget,
-        epochs=passes(find(settings.algorithm), settings.train.epochs),
+        epochs=algorithm.passes(settings.train.epochs),
     )
     ids = None if drives else holdings.ids
     seat = _seat(name, rules, batches, settings, device, ids, budget)
@@ -54,12 +55,13 @@ def make_seat(
 
 
 def make_seats(
-    settings: Settings, shares: Shares, agreed: Agreed, *, releases: Collection[str], epochs: int, device: torch.device
+    settings: Settings, shares: Shares, agreed: Agreed, *, epochs: int, device: torch.device
 ) -> dict[str, Seat]:
     """Those of several label owners, the data owners, and the party without data. An organisation with labels and
     columns has one; data owners count a row once per release, whichever label owners know it."""
-    columns = from_columns(releases)
-    driven = [name for name in releases if name not in columns]
+    algorithm = find(settings.algorithm)
+    columns = algorithm.from_columns
+    driven = [name for name in algorithm.releases if name not in columns]
     seats = {}
     for name in shares.names:
         own = settings.parties.get(name, PartySettings()), settings.label_owners.get(name, LabelOwnerSettings())
@@ -72,6 +74,7 @@ def make_seats(
             _joined(name, own[0].outbox, own[1].outbox),
             owner=name,
             releases=[*(columns if features else ()), *(driven if labels else ())] or driven,
+            from_columns=columns,
             classes=len(shares.encoder.classes) if labels else None,
             budget=budget,
             epochs=epochs,
@@ -94,13 +97,14 @@ def _seat(
     budget: Budget | None,
 ) -> Seat:
     """With an account where rules promise something for the columns of these rows."""
-    secret, engine = settings.models_of(name) == "secret", settings.engine
+    engine, algorithm = settings.engine, find(settings.algorithm)
+    secret = settings.models_of(name) == "secret"
     seat = Seat.at(name, batches, seed=engine.seed, secret=secret, rules=rules, device=device)
     if rules and engine.noise == "secret":
         seat.outbox.noise = Secret()
     if ids is not None and any(not isinstance(rule.mechanism, Plain) for rule in rules.values()):
         dp_accounting()  # a missing library is told now, not at the first release
-        seat.outbox.meter = Account(name, batches, ids.tolist(), budget)
+        seat.outbox.meter = Account(name, batches, ids.tolist(), budget, per_row=algorithm.per_row)
     return seat
 
 

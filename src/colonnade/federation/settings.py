@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from colonnade.algorithms import NESTED, check_missing, find
+from colonnade.algorithms import DEFAULT, check_missing, find
 from colonnade.alignment import AlignmentSettings
 from colonnade.core.checks import did_you_mean, fraction, from_mapping, one_of, positive, share, whole
 from colonnade.errors import ConfigError
@@ -194,9 +194,9 @@ class Settings:
                 also = ', or a name: "mlp", or of your own module "my_package.nets:Tower"' if section in MODELS else ""
                 raise ConfigError(f"{where}: [{section}] must be a table of settings{also}; found {tables[section]!r}.")
         chosen = dict(tables.get("algorithm", {}))
-        name = chosen.pop("name", "vimadmm")
+        name = chosen.pop("name", DEFAULT)
         algorithm = find(str(name))
-        several = name in NESTED
+        several = algorithm.nested is not None
         check_lists(str(name), several, tables)
         section = "data_owners" if several else "parties"
         held = by_name(section, tables.get(section, [])) if several else tables.get(section, {})
@@ -207,7 +207,7 @@ class Settings:
         model, label_model = ({"name": m} if isinstance(m := tables.get(key, {}), str) else dict(m) for key in MODELS)
         settings = cls(
             algorithm=name,
-            config=from_mapping(algorithm.Config, chosen, where=f"[algorithm] ({name})"),
+            config=from_mapping(algorithm.config, chosen, where=f"[algorithm] ({name})"),
             data=from_mapping(DataSettings, tables.get("data", {}), where="[data]"),
             model=model,
             train=from_mapping(TrainSettings, tables.get("train", {}), where="[train]"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from colonnade.algorithms import allowed_without, find
+from colonnade.algorithms import find
 from colonnade.alignment.ids import comparable
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation.federation import Predictions
@@ -69,7 +69,7 @@ def _check_held(rows: Rows, names: Sequence[str], session: Session) -> None:
     ids = rows.ids
     if not session.lenient:
         settings = session.local
-        may = "skip" in allowed_without(find(settings.algorithm), settings.config)
+        may = "skip" in find(settings.algorithm).missing(settings.config)
         cure = '; or set on_missing = "skip" under [federation] in the agreed file.' if may else "."
         for name, away in rows.holdings.away.items():
             lost = ids[away.numpy()]

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
+from colonnade.algorithms import find
 from colonnade.alignment import Ids
 from colonnade.alignment.id_owner import IdOwner
 from colonnade.alignment.intersection import align
@@ -279,7 +280,8 @@ class Driver:
         session, settings, own = self.session, self.session.local, self.session.own.name
         train, seed = settings.train, settings.engine.seed
         agreed: dict[str, Any] = {"epochs": train.epochs, "seed": seed, "reshuffle": train.reshuffle}
-        mark = Batches(rows.holdings.splits, batch_size=train.batch_size, **agreed).fingerprint()
+        size = find(settings.algorithm).batch_size(train.batch_size, len(rows.holdings.splits.get("train", ())))
+        mark = Batches(rows.holdings.splits, batch_size=size, **agreed).fingerprint()
         cards = {k: roles.Card(width, len(rows.ids), mark) for k, width in self.widths.items() if k != own}
 
         def reach(here: Transport) -> tuple[Transport, list[str]]:

@@ -22,8 +22,7 @@ from colonnade.core.checks import did_you_mean
 from colonnade.errors import ColonnadeError, ConfigError
 from colonnade.models.dropout import seeded
 from colonnade.models.heads import cnn_head, linear_head, mlp_head
-from colonnade.models.initialise import initialised
-from colonnade.models.networks import cnn, convolution, identity, linear, mlp
+from colonnade.models.networks import cnn, convolution, identity, initialised, linear, mlp
 
 __all__ = [
     "HEADS",

@@ -1,12 +1,19 @@
-"""The local models that come with the package."""
+"""The local models that come with the package, and layers initialised from a seed or a generator of one's own.
+
+PyTorch draws initial weights from its global generator. It is forked for the time, so that no global seed is used or
+changed.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
-from torch import nn
+import torch
+from torch import Generator, nn
 
 from colonnade.errors import ConfigError
 
@@ -85,3 +92,16 @@ def convolution(shape: tuple[int, ...], *, channels: int = 32) -> nn.Module:
         )
     layers: list[nn.Module] = [] if len(shape) == 3 else [nn.Unflatten(-2, (1, shape[0]))]
     return nn.Sequential(*layers, nn.Conv2d(shape[0] if len(shape) == 3 else 1, channels, 3, padding=1), nn.ReLU())
+
+
+_ONE_AT_A_TIME = threading.RLock()  # torch initialises from a generator of the whole process
+
+
+@contextmanager
+def initialised(seed: int | Generator) -> Iterator[None]:
+    """Modules made inside have the weights that follow from this seed, or from where this generator stands, whatever
+    other threads make meanwhile."""
+    start = seed if isinstance(seed, Generator) else Generator().manual_seed(seed)
+    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
+        torch.default_generator.set_state(start.get_state())
+        yield

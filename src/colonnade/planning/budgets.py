@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from colonnade.algorithms import passes
 from colonnade.federation import Federation, MultiFederation
 from colonnade.federation.guarantees import expected
 from colonnade.privacy import Account
@@ -40,7 +39,7 @@ def budget_ends(federation: Federation | MultiFederation) -> list[End]:
 
 def _end(federation: Federation | MultiFederation, party: str, purpose: str) -> End | None:
     """By halving: epsilon grows with the epochs."""
-    epochs = passes(federation.algorithm, federation.settings.train.epochs)
+    epochs = federation.algorithm.passes(federation.settings.train.epochs)
     most = (epochs or 1) if purpose != "test" else 1
 
     def after(number: int) -> Account:

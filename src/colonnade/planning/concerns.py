@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from colonnade.algorithms import passes
+from colonnade.algorithms import Kind
 from colonnade.federation import Federation, MultiFederation
-from colonnade.federation.guarantees import crossing
 from colonnade.planning.budgets import End, told
 from colonnade.privacy.report import Guarantee
 
@@ -16,7 +15,7 @@ def concerns(
 ) -> Iterator[str]:
     """One sentence or two each, with the cure."""
     yield from _unprotected(federation, privacy)
-    yield from (told(end, passes(federation.algorithm, federation.settings.train.epochs)) for end in ends)
+    yield from (told(end, federation.algorithm.passes(federation.settings.train.epochs)) for end in ends)
     yield from _few_rows(federation)
     yield from _wide(federation)
     yield from _summed(federation)
@@ -33,13 +32,15 @@ def _unprotected(federation: Federation | MultiFederation, privacy: Sequence[Gua
     columns = [name for name in bare["columns"] if name not in labelled]
     if columns:
         what = ", ".join(dict.fromkeys(one.release for g in privacy if g.party in columns for one in g.releases))
+        rule = '{ mechanism = { name = "gaussian", clip = 1.0, sigma = "auto" } } and a budget.'
+        cures = [f"Its owner can set outbox.{name} = {rule}" for name in federation.algorithm.from_columns[:1]]
+        cures = cures or ["No rule can: this algorithm releases nothing of columns with a line for each row."]
         yield (
             f"epsilon is infinite for the columns of {_names(columns)}: no rule adds noise to what leaves ({what}). "
-            f"Its owner can set outbox.{next(iter(federation.algorithm.REVEALS))} = "
-            '{ mechanism = { name = "gaussian", clip = 1.0, sigma = "auto" } } and a budget.'
+            f"{cures[0]}"
         )
     own = [name for name in bare["columns"] if name in labelled]
-    _, driven = crossing(federation.algorithm, federation.settings.config)
+    _, driven = federation.algorithm.crosses(federation.settings.config)
     if own:
         why = "what a label owner sends follows them" if driven else "they are added in without noise"
         yield f"epsilon is infinite for the columns of {_names(own)}: {why}."
@@ -59,7 +60,7 @@ def _bare(guarantee: Guarantee) -> bool:
 def _few_rows(federation: Federation | MultiFederation) -> Iterator[str]:
     train, splits = federation.settings.train, federation.batches.splits
     rows = len(splits.get("train", ()))
-    if train.batch_size > rows:
+    if train.batch_size > rows and federation.algorithm.in_batches:
         yield (
             f"[train] batch_size is {train.batch_size:,} and there are {rows:,} training rows, so an epoch is one "
             f"step. A smaller one, such as {max(rows // 8, 1)}, learns more per epoch."
@@ -74,8 +75,7 @@ def _few_rows(federation: Federation | MultiFederation) -> Iterator[str]:
 
 def _wide(federation: Federation | MultiFederation) -> Iterator[str]:
     """An embedding wider than the columns costs more than it can tell, and hides nothing of them."""
-    releases = federation.algorithm.REVEALS
-    if "embedding" not in releases:
+    if not federation.algorithm.named(Kind.EMBEDDING):
         return
     columns = {name: int(federation.owners[name].features[0].numel()) for name in federation.widths}
     found = [
@@ -91,7 +91,7 @@ def _wide(federation: Federation | MultiFederation) -> Iterator[str]:
 def _summed(federation: Federation | MultiFederation) -> Iterator[str]:
     """With few parties, whoever knows one share of a sum knows much of the rest."""
     others = [name for name in federation.owners if name not in _labelled(federation)]
-    if getattr(federation.settings.config, "aggregation", "") == "secure" and len(others) == 2:
+    if not federation.algorithm.separable(federation.settings.config) and len(others) == 2:
         first, second = others
         yield (
             f"Secure aggregation adds up two parties alone: should '{first}' or '{second}' tell the label owner what "

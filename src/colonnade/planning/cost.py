@@ -137,4 +137,5 @@ def _score(costs: Costs, federation: Federation | MultiFederation) -> None:
 
 
 def _size(federation: Federation | MultiFederation) -> int:
-    return federation.settings.train.batch_size
+    rows = max(len(one.splits.get("train", ())) for one in measure.batches_of(federation).values())
+    return federation.algorithm.batch_size(federation.settings.train.batch_size, rows)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -171,7 +170,7 @@ def _chunk(federation: Federation | MultiFederation, owner: str, rows: Rows) -> 
     tried = _asked(federation, owner, _part(rows, 1))
     if tried.is_exact:
         return _asked(federation, owner, rows)
-    known = len(batches_of(federation)[owner].splits.get("train", ()))  # knn: a distance to each of them
+    known = len(batches_of(federation)[owner].splits.get("train", ()))  # a value for each, at most
     size = min(rows.size, max(1, ENCRYPTED_VALUES // max(known, 1)))
     more, share = _asked(federation, owner, _part(rows, size)), rows.size / size
     return Scored(more.traffic.scaled(share), tried.opening, more.seconds * share, more.exchanges, is_exact=False)
@@ -186,7 +185,7 @@ def _part(rows: Rows, size: int) -> Rows:
 
 def _asked(federation: Federation | MultiFederation, owner: str, rows: Rows) -> Scored:
     taken(federation.ledgers)
-    driver: Any = federation.label_owners[owner] if isinstance(federation, MultiFederation) else federation.driver
+    driver = federation.label_owners[owner] if isinstance(federation, MultiFederation) else federation.driver
     start, asked = time.perf_counter(), next(NUMBERS)
     federation.algorithm.predict(driver, driver.peers, rows)
     if federation.device.type == "cuda":

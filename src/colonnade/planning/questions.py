@@ -13,12 +13,10 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from colonnade.algorithms import ALGORITHMS
+from colonnade.algorithms import ALGORITHMS, DEFAULT, nested_names
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings
-from colonnade.federation.guarantees import crossing
 from colonnade.federation.holdings import from_tables
-from colonnade.federation.rules import from_columns
 from colonnade.federation.tables import read_tables
 from colonnade.planning import guesses
 from colonnade.planning.tables import Seen, look
@@ -27,7 +25,6 @@ from colonnade.privacy.accounting import costs_nothing
 
 T = TypeVar("T")
 TASKS = {"classification": "one of several classes", "regression": "a number"}
-DEFAULT = "vimadmm"
 MOST_WIDTH = 16
 FEWEST = next(rows for rows in range(1, 100) if round(VALIDATION * rows) >= 1)
 """Rows in all tables of which one is left for validation."""
@@ -96,7 +93,7 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None) -> Answer
     columns = {name: [c for c in tables[name].columns if c not in (id_column, about.label, *left_out[name])]
                for name, about in parties.items()}  # fmt: skip
     algorithm = asker.choose("Which algorithm?", algorithms_for(task, sum(map(bool, columns.values()))), DEFAULT)
-    for release, tells in ALGORITHMS[algorithm].REVEALS.items():
+    for release, tells in ALGORITHMS[algorithm].reveals.items():
         asker.say(f"{algorithm} sends {release}: {tells}.")
     epochs = asker.text("For how many epochs at most?", "10", _whole)
     epsilon = _epsilon(algorithm, asker, parties)
@@ -128,11 +125,11 @@ def check(answers: Answers, folder: Path) -> None:
 def algorithms_for(task: str, holders: int) -> dict[str, str]:
     """Those that can serve, each with what it is and what crosses."""
     found = {}
-    for name, module in ALGORITHMS.items():
-        if (name == "vfedcce" and task == "regression") or (name == "knn" and holders == 2):
-            continue  # no classes to average; with two parties, distances that hide nothing
-        about = (module.__doc__ or "").strip().splitlines()[0].rstrip(".")
-        found[name] = f"{about.partition(': ')[2] or about} (sends {', '.join(module.REVEALS)})"
+    for name, algorithm in ALGORITHMS.items():
+        if algorithm.nested is not None or task not in algorithm.tasks or not algorithm.suits(holders):
+            continue
+        about = algorithm.about.rstrip(".")
+        found[name] = f"{about.partition(': ')[2] or about} (sends {', '.join(algorithm.releases)})"
     return found
 
 
@@ -221,7 +218,8 @@ def _label(tables: Mapping[str, Seen], id_column: str, asker: Asker, given: str 
     if others:
         asker.say(
             f"{column!r} is also a column of {', '.join(map(repr, others))}. Where several organisations hold labels, "
-            "the algorithm multi_vfl trains with all of them: see [[label_owners]] in the federation file's page."
+            f"the algorithm {' or '.join(nested_names())} trains with all of them: see [[label_owners]] in the "
+            "federation file's page."
         )
     return owner, column
 
@@ -262,9 +260,9 @@ def _whole(given: str) -> int:
 
 
 def _epsilon(algorithm: str, asker: Asker, parties: Mapping[str, PartyAnswer]) -> float | None:
-    module = ALGORITHMS[algorithm]
-    columns, _ = crossing(module, module.Config())
-    bare = [r for r, event in columns.items() if r not in from_columns(module.REVEALS) and not costs_nothing(event)]
+    chosen = ALGORITHMS[algorithm]
+    columns, _ = chosen.crosses(chosen.config())
+    bare = [r for r, event in columns.items() if r not in chosen.from_columns and not costs_nothing(event)]
     if bare:
         asker.say(f"{algorithm} cannot keep a privacy budget: {', '.join(bare)} leave without noise.")
         return None

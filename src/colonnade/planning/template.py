@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.algorithms import find
-from colonnade.federation.rules import from_columns
 from colonnade.federation.settings import to_toml
 
 PLACE = 34
@@ -60,9 +59,9 @@ def _lines(answers: Answers, folder: Path, name: str) -> Iterator[str]:
     yield ""
     yield "[algorithm]"
     yield _line("name", answers.algorithm, "colonnade algorithms lists all, with their settings")
-    yield f"# {(algorithm.__doc__ or '').strip().splitlines()[0]}"
+    yield f"# {algorithm.about}"
     yield "# What crosses, and what it tells:"
-    yield from (f"#   {release}: {tells}" for release, tells in algorithm.REVEALS.items())
+    yield from (f"#   {release}: {tells}" for release, tells in algorithm.reveals.items())
     yield from ("", "[data]")
     yield _line("id", answers.id, "the column by which the tables fit together")
     if answers.is_private:
@@ -103,8 +102,8 @@ def _party(party: str, about: PartyAnswer, answers: Answers, folder: Path) -> It
         yield f"# left out: {_one_line(column)} {why}"
     if about.columns is not None:
         yield _line("columns", list(about.columns), "")
-    release = from_columns(find(answers.algorithm).REVEALS)[0]
-    if about.label is not None:
+    release = next(iter(find(answers.algorithm).from_columns), None)
+    if about.label is not None or release is None:
         return
     if answers.epsilon is None:
         yield f"# outbox.{release} = {NOISE}   # with a budget: noise for every row"

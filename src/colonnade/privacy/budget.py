@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,8 +51,16 @@ class Account:
     object holds is what it read there.
     """
 
-    def __init__(self, owner: str, batches: Batches | Agreed, ids: Iterable[str], budget: Budget | None = None) -> None:
-        self.owner, self.batches, self.budget = owner, batches, budget
+    def __init__(
+        self,
+        owner: str,
+        batches: Batches | Agreed,
+        ids: Iterable[str],
+        budget: Budget | None = None,
+        *,
+        per_row: Collection[str] | None = None,  # the names whose releases have a line for each row; None: any may
+    ) -> None:
+        self.owner, self.batches, self.budget, self.per_row = owner, batches, budget, per_row
         self.limit = budget or Budget()
         self.rows, self.batch_size = len(batches.splits.get("train", ())), batches.batch_size
         if isinstance(batches, Agreed):  # each label owner draws among its own rows: no statement about hidden batches
@@ -87,7 +95,7 @@ class Account:
         Raises before anything is counted when a row would go over the budget.
         """
         with self._lock, self._alone():
-            rows = self._rows(batch, size)
+            rows = self._rows(name, batch, size)
             if rows is None:  # not one row per row of data: no row's share of it is known
                 touched, event = np.arange(len(self._table.keys)), event if costs_nothing(event) else NON_PRIVATE
                 times = np.ones_like(touched)
@@ -118,7 +126,9 @@ class Account:
         """How often one row was released this way at most, and all rows together."""
         return int(self.counts[item].max(initial=0)), int(self.counts[item].sum())
 
-    def _rows(self, batch: str | None, size: int) -> Rows | None:
+    def _rows(self, name: str, batch: str | None, size: int) -> Rows | None:
+        if self.per_row is not None and name not in self.per_row:  # as many lines as rows may be chance
+            return None
         try:
             rows = None if batch is None else self.batches.rows(batch).numpy()
         except WireError:  # no agreed batch

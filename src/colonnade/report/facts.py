@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade import alignment
-from colonnade.algorithms import find
+from colonnade.algorithms import DEFAULT, find
 from colonnade.errors import CheckpointError, ColonnadeError
 from colonnade.evaluate.metrics import HEADLINE
 from colonnade.federation import site_reader
@@ -56,7 +56,7 @@ class Facts:
 
     @property
     def algorithm(self) -> str:
-        return str(self.settings.get("algorithm", {}).get("name", "vimadmm"))
+        return str(self.settings.get("algorithm", {}).get("name", DEFAULT))
 
     @property
     def parties(self) -> dict[str, list[str]]:
@@ -136,7 +136,7 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
     if mark is not None and mark.get("finished") is False:  # it was resumed, and goes on
         summary = None
     try:
-        reveals = dict(find(str(settings.get("algorithm", {}).get("name", "vimadmm"))).REVEALS)
+        reveals = find(str(settings.get("algorithm", {}).get("name", DEFAULT))).reveals
     except ColonnadeError:
         reveals = {}
     reveals |= {**alignment.REVEALS, **site_reader.REVEALS}

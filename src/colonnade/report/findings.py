@@ -15,11 +15,15 @@ def audit_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     found = facts.audit["findings"]
     crossed = [one for one in found if one.get("crossed")]
     limits = facts.audit.get("thresholds") or {}
+    missed = facts.audit.get("not_attacked") or []
     told: list[Content] = [
         h(
             "p",
             "Each attack was given what one party had received and holds anyway, and scored against the truth. ",
             _verdict(len(found), len(crossed), bool(limits)),
+            [" ", h("span", f"{count(len(missed), 'release')} that can be read: not attacked.", class_="over")]
+            if missed
+            else None,
         )
     ]
     told.append(plates(figures, "attacks"))
@@ -51,6 +55,9 @@ def audit_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
         if assumed
         else None
     )
+    if missed:
+        lines = [[one["release"], one["owner"], one["receiver"], one["why"]] for one in missed]
+        told.append(table("Not attacked", ("release", "of", "read by", "why"), lines))
     told += [h("p", sentence(note), class_="caption-note") for note in facts.audit.get("notes", [])]
     pictures = [
         h("figure", h("figcaption", _title(name)), h("img", src=address, alt=f"{_title(name)}, drawn by the audit"))

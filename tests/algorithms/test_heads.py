@@ -5,15 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from colonnade.algorithms import ALGORITHMS, NESTED
-from colonnade.errors import ConfigError
-from colonnade.export.heads import HEADS, MeanProbability, Summed, check_exportable
+from colonnade.algorithms import ALGORITHMS
+from colonnade.algorithms.heads import MeanProbability, Summed
 
 
 def test_every_algorithm_with_a_model_has_one() -> None:
-    assert set(HEADS) == {*ALGORITHMS, *NESTED} - {"knn"}
-    with pytest.raises(ConfigError, match="'other' cannot be exported"):
-        check_exportable("other")
+    assert {name for name, algorithm in ALGORITHMS.items() if algorithm.head is None} == {"knn"}
 
 
 @pytest.mark.parametrize("classes", [2, 4])

@@ -1,0 +1,223 @@
+"""The record by which an algorithm declares itself: all that the rest of the project knows about it.
+
+    ALGORITHM = Algorithm(
+        doc=__doc__, config=Config, feature_owner=FeatureOwner, label_owner=LabelOwner, train=train, predict=predict,
+        releases={"embedding": Release(Kind.EMBEDDING, of="columns", per_row=True, tells="what ..."), ...},
+    )
+
+It ends the algorithm's file. Attacks, shape checks, outbox rules, planning, export, explanations, the threat model and
+the conformance battery read it, so nothing else knows an algorithm by its name, or a release by its.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Generic, Literal, TypeVar
+
+from torch import Tensor, nn
+
+from colonnade.core import NON_PRIVATE, Batches, DpEvent, Message, Party, Peers, Request, Rows, Step
+from colonnade.core.release import PUBLIC
+from colonnade.errors import ConfigError
+from colonnade.privacy.report import READER
+
+C = TypeVar("C")  # its settings
+F = TypeVar("F", bound=Party)  # who holds columns
+L = TypeVar("L", bound=Party)  # who holds labels
+S = TypeVar("S", bound=Party)  # who drives several label owners
+R = TypeVar("R")  # what such a driver yields after each round
+Of = Literal["columns", "labels", "nothing"]
+Crossing = dict[str, DpEvent]
+"""What is released, by name, and what it is without a mechanism: plain, encrypted, under a mask, or public."""
+
+
+class Kind(Enum):
+    """What a release is. Attacks choose by this what they can read, whatever name it travels under."""
+
+    EMBEDDING = "what a local model makes of each row, for a model elsewhere to go on with"
+    LOGITS = "each row's outputs of a party's whole model"
+    DISTANCES = "how far rows are from each other"
+    NEIGHBOURS = "which rows are nearest"
+    JACOBIAN = "how each row's outputs change with every weight of the local model"
+    GRADIENT = "how the loss changes with each row's embedding"
+    LOGIT_GRADIENT = "how the loss changes with each row's logits"
+    BATCH_GRADIENT = "how a batch's loss changes with every weight of the receiver's model"
+    RESIDUAL = "ADMM's r = z - o - lambda/rho of each row, where the settings have rho"
+    LABELS = "labels, as they are or as they were drawn"
+    HEAD = "weights that make outputs of the receiver's embedding, [width, outputs]"
+    MODEL = "a model's weights and biases, layer by layer, or one after the other"
+    LAYOUT = "whose place each input of a MODEL is, the receiver's first; int64, as bytes"
+    KEY = "a public key"
+    OTHER = "something else, which no attack here can read"
+
+
+@dataclass(frozen=True)
+class Release:
+    """One name that an algorithm releases under."""
+
+    kind: Kind
+    of: Of  # what it is computed from, so whom it may betray
+    per_row: bool  # it has a line for each row of its batch
+    tells: str  # what its receiver learns, in words
+    takes_noise: bool = True  # of columns and per row: an owner's mechanism can protect every row of it
+
+    @property
+    def is_as_wide_as_told(self) -> bool:
+        """Whether a line has as many numbers as the party said when it introduced itself."""
+        return self.of == "columns" and self.kind in (Kind.EMBEDDING, Kind.LOGITS)
+
+
+KEY = Release(Kind.KEY, of="nothing", per_row=False, tells="nothing about anybody's data")
+
+
+@dataclass(frozen=True)
+class HeadInputs(Generic[C]):
+    """What a label owner's model is rebuilt from: its state in a checkpoint, and what was agreed."""
+
+    state: Mapping[str, Any]
+    config: C
+    shapes: Mapping[str, tuple[int, ...]]  # what each party sends for a row, in the order in which it is taken
+    outputs: int
+    build: Callable[[tuple[int, ...]], nn.Module]  # [label_model], for inputs of this shape
+
+    @property
+    def widths(self) -> list[int]:
+        return [shape[-1] for shape in self.shapes.values()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nested(Generic[L, S, R]):
+    """Several label owners: an aggregation server drives them, and each of them drives those who hold columns."""
+
+    aggregation_server: type[S]
+    train: Callable[[S, Peers, int], Iterator[R]]  # for so many rounds
+    predict: Callable[[L, Peers, Rows, str], Tensor]  # by the "aggregated" model, or by the label owner's "own"
+    introduce: type[Request[Any]]
+    introduction: Callable[[tuple[int, ...], int, str], Message]  # shape of a row, rows, and what was agreed
+
+
+def _nothing(config: object) -> frozenset[str]:  # noqa: ARG001
+    return frozenset()
+
+
+def _yes(config: object) -> bool:  # noqa: ARG001
+    return True
+
+
+def as_it_is(model: nn.Module, width: int, outputs: int) -> nn.Module:  # noqa: ARG001
+    """A party's model is a part of the joint one, as its owner wants it."""
+    return model
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Algorithm(Generic[C, F, L]):
+    """An algorithm, as everybody else sees it."""
+
+    doc: str | None  # its file's docstring, whose first line says what it is
+    config: type[C]
+    feature_owner: type[F]
+    label_owner: type[L]
+    predict: Callable[[L, Peers, Rows], Tensor]
+    releases: Mapping[str, Release]
+
+    # Who drives: the label owner, unless the algorithm is nested.
+    train: Callable[[L, Peers, Batches], Iterator[Step]] | None = None
+    nested: Nested[L, Any, Any] | None = None
+    trains: bool = True  # False: rows are released when they are scored, and never for training
+    in_batches: bool = True  # False: a step is a round over all training rows, and [train] batch_size has no meaning
+
+    # What crosses. Where settings decide about it, `crossing` has what crosses from columns and from labels, and
+    # `modes` the settings that matter, by a name for each.
+    crossing: Callable[[C], tuple[Crossing, Crossing]] | None = None
+    modes: Mapping[str, C] = field(default_factory=dict)
+    sends: Callable[[L, str], Collection[str]] | None = None  # of one party's columns, where parties differ
+    reader: str = READER  # who gets what crosses from columns
+    covers: str = ""  # which rows noise protects, where these are not all
+    separable: Callable[[C], bool] = _yes  # the label owner sees what each party released, not only a sum of it
+    missing: Callable[[C], Collection[str]] = _nothing  # what stands in for a party: "stale", "skip"
+
+    # The models. None: the parties have no torch model, and are given one that passes their columns through.
+    local_model: Callable[[nn.Module, int, int], nn.Module] | None = as_it_is
+    head: Callable[[HeadInputs[C]], nn.Module] | None = None  # what a label owner makes outputs with, to export it
+    no_head: str = "its parties hold no torch models"  # why there is nothing to export
+
+    # How much each party matters: of a label owner that combines one tensor per party into outputs, and its heads.
+    combine: Callable[[L, Mapping[str, Tensor]], Tensor] | None = None
+    head_norms: Callable[[L], Mapping[str, float]] | None = None  # none where a head mixes the parties
+    heads: Callable[[L], Tensor | None] | None = None  # all as one matrix, a block of rows per party
+
+    # What it can be used for: kinds of labels, and with its default settings so many parties with columns.
+    tasks: Collection[str] = ("classification", "regression")
+    suits: Callable[[int], bool] = _yes
+
+    def __post_init__(self) -> None:
+        if (self.train is None) == (self.nested is None):
+            raise ConfigError(
+                f"An algorithm has either train, which its label owner drives, or nested; {self.config.__module__} has "
+                f"{'neither' if self.train is None else 'both'}. Give one."
+            )
+
+    @property
+    def about(self) -> str:
+        """What it is, in a line."""
+        return (self.doc or "").strip().partition("\n")[0]
+
+    @property
+    def reveals(self) -> dict[str, str]:
+        """Release name -> what its receiver learns."""
+        return {name: release.tells for name, release in self.releases.items()}
+
+    @property
+    def per_row(self) -> frozenset[str]:
+        """What has a line for each row of its batch."""
+        return frozenset(name for name, release in self.releases.items() if release.per_row)
+
+    @property
+    def of_told_width(self) -> frozenset[str]:
+        """What is as wide as the party said when it introduced itself."""
+        return frozenset(name for name, release in self.releases.items() if release.is_as_wide_as_told)
+
+    @property
+    def from_columns(self) -> list[str]:
+        """What a row's owner releases of it whenever it is asked for, and can put noise on: what a budget is for."""
+        return [n for n, one in self.releases.items() if one.of == "columns" and one.per_row and one.takes_noise]
+
+    @property
+    def stackable(self) -> bool:
+        """Whether a cohort may compute for its parties, settings permitting."""
+        return self.feature_owner.stackable
+
+    def named(self, *kinds: Kind) -> tuple[str, ...]:
+        """The names under which something of these kinds is released."""
+        return tuple(name for name, release in self.releases.items() if release.kind in kinds)
+
+    def crosses(self, config: C) -> tuple[Crossing, Crossing]:
+        """What crosses from columns, and from labels, with these settings."""
+        if self.crossing is not None:
+            return self.crossing(config)
+        columns: Crossing = {}
+        others: Crossing = {}
+        for name, release in self.releases.items():
+            into = columns if release.of == "columns" else others
+            into[name] = PUBLIC if release.of == "nothing" else NON_PRIVATE
+        return columns, others
+
+    def passes(self, epochs: int) -> int:
+        """How often training goes over its rows: in every epoch, or never where nothing is trained."""
+        return epochs if self.trains else 0
+
+    def batch_size(self, wanted: int, rows: int) -> int:
+        """How many rows a step of training has."""
+        return wanted if self.in_batches else max(rows, 1)
+
+    def steps(self, driver: L, peers: Peers, batches: Batches) -> Iterator[Step]:
+        """Its training, where one label owner drives."""
+        if self.train is None:
+            raise ConfigError(f"{self.about!r} has several label owners: a server drives them. Use a MultiFederation.")
+        return self.train(driver, peers, batches)
+
+
+AnyAlgorithm = Algorithm[Any, Any, Any]
+"""An algorithm of the registry, where each has types of its own."""

@@ -1,0 +1,179 @@
+"""What many algorithms share: a party embeds a batch that it is named, and steps with the gradient that comes back.
+
+    party k:      h_k = f_k(x_k[B])                      Embed   -> Embedding
+    label owner:  makes outputs of h_1 .. h_M
+    party k:      one step of f_k with dloss/dh_k        Descend -> Done
+
+An algorithm takes from here what its box has: many send embeddings, and not all of them a gradient of each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Generator, Tensor, nn
+
+from colonnade.algorithms.algorithm import Kind, Release
+from colonnade.core import Batches, Done, Message, Outbox, Peers, Released, Request, Rows, Seat, State, Step, roles
+from colonnade.core.party import serves
+from colonnade.models import initialised
+from colonnade.optim.local import make_optimizer
+from colonnade.optim.losses import Loss
+
+EMBEDDING = Release(
+    Kind.EMBEDDING, of="columns", per_row=True, tells="what the local model leaves of each row's columns"
+)
+LOGITS = Release(
+    Kind.LOGITS,
+    of="columns",
+    per_row=True,
+    tells="what each row's columns say about its label, in the local model's view",
+)
+GRADIENT = Release(
+    Kind.GRADIENT,
+    of="labels",
+    per_row=True,
+    tells="per row how the loss changes with the embedding: labels can be guessed from it",
+)
+
+
+class Embedding(Message):
+    values: Released  # [rows, width]
+
+
+class Embed(Request[Embedding]):
+    batch: str  # a batch travels by name; every party knows its rows
+
+
+class Descend(Request[Done]):
+    batch: str
+    gradient: Released  # dloss/dh_k, [rows, width]
+
+
+class FeatureOwner(roles.FeatureOwner):
+    """Holds columns and f_k, and remembers what it last embedded to learn from."""
+
+    released_as = "embedding"
+    optimizer: torch.optim.Optimizer
+
+    def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Any) -> None:
+        super().__init__(seat, features, model, config)
+        self.optimizer = make_optimizer(self.model.parameters(), config)
+        self._pending: tuple[str, Tensor] | None = None
+
+    @serves
+    def embed(self, request: Embed) -> Embedding:
+        with torch.set_grad_enabled(self.training(request.batch)):
+            h = self.outbox.bounded(self.model(self.x(request.batch)), self.released_as, request.batch)
+        if h.requires_grad:
+            self._pending = request.batch, h
+        return Embedding(self.outbox.release(h, self.released_as, request.batch))
+
+    def step_with(self, gradient: Tensor, batch: str) -> Done:
+        """One optimizer step with dloss/dh_k of the pending batch, which is pending no longer."""
+        pending, h = self._pending or (None, None)
+        self.expect(pending == batch, f"a gradient came for batch {batch}, but {pending} is pending")
+        assert h is not None
+        self._pending = None
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(h, gradient.expand_as(h))
+        self.optimizer.step()
+        return Done()
+
+
+class DescendingFeatureOwner(FeatureOwner):
+    """Holds columns and f_k, and is told how the loss changes with each row's embedding."""
+
+    @serves
+    def descend(self, request: Descend) -> Done:
+        return self.step_with(request.gradient.tensor, request.batch)
+
+
+class LabelOwner(roles.LabelOwner):
+    """Holds labels and a model g of everything that was embedded; drives. `meet` makes g and its optimizer."""
+
+    loss: Loss
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+
+    def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
+        """What g makes of the embeddings."""
+        raise NotImplementedError
+
+    def learn(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, dict[str, Tensor]]:
+        """One step of g, and dloss/dh_k for every party."""
+        leaves = {k: h_k.requires_grad_() for k, h_k in h.items()}
+        loss = self.loss(self.outputs(leaves), self.y(batch))
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        self.optimizer.step()
+        return loss.item(), {k: leaf.grad for k, leaf in leaves.items() if leaf.grad is not None}
+
+    def state(self) -> State:
+        return super().state() | {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+class Combining(Protocol):
+    """A label owner that makes outputs from what the parties released."""
+
+    def outputs(self, h: Mapping[str, Tensor], /) -> Tensor: ...
+
+
+class Learning(Protocol):
+    """A label owner that learns from embeddings, and says how the loss changes with each."""
+
+    outbox: Outbox
+
+    def learn(self, h: Mapping[str, Tensor], batch: str, /) -> tuple[float, dict[str, Tensor]]: ...
+
+
+def train(driver: Learning, peers: Peers, batches: Batches) -> Iterator[Step]:
+    """Embed, learn, descend, batch by batch."""
+    for batch in batches:
+        replies = peers.ask(Embed(batch.name))
+        loss, gradients = driver.learn({k: r.values.tensor.detach() for k, r in replies.items()}, batch.name)
+        peers.ask_each(
+            {k: Descend(batch.name, driver.outbox.release(g, "gradient", batch.name)) for k, g in gradients.items()}
+        )
+        yield Step(batch, loss)
+
+
+def predict(driver: Combining, peers: Peers, rows: Rows) -> Tensor:
+    """Any algorithm's whose label owner combines embeddings or logits into outputs."""
+    replies = peers.ask(Embed(rows.name))
+    with torch.no_grad():
+        return driver.outputs({k: r.values.tensor for k, r in replies.items()})
+
+
+def head(inputs: int, outputs: int, hidden: int, seed: int | Generator) -> nn.Module:
+    """g on the concatenation: linear, or with one hidden layer."""
+    with initialised(seed):
+        if not hidden:
+            return nn.Linear(inputs, outputs)
+        return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+
+
+def with_head(model: nn.Module, width: int, outputs: int) -> nn.Module:
+    """A party's whole model from columns to logits: f_k and a head without bias, as VIM's linear heads."""
+    layers = list(model) if type(model) is nn.Sequential else [model]  # a subclass may do more than its layers
+    return nn.Sequential(*layers, nn.Linear(width, outputs, bias=False))
+
+
+class LogOdds(nn.Module):
+    """m logits as m - 1 log-odds against the first class."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z[..., 1:] - z[..., :1]
+
+
+def with_log_odds(model: nn.Module, width: int, outputs: int) -> nn.Module:
+    """A party's whole model from columns to log-odds: f_k and a dense layer with a logit per class."""
+    layers = list(model) if type(model) is nn.Sequential else [model]  # a subclass may do more than its layers
+    return nn.Sequential(*layers, nn.Linear(width, max(outputs, 2)), LogOdds())

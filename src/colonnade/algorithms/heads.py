@@ -1,0 +1,80 @@
+"""How a label owner makes outputs of what the parties send: each as a plain module that takes their list."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from colonnade.algorithms import embedding
+from colonnade.algorithms.algorithm import HeadInputs
+
+
+class Concatenated(nn.Module):
+    """g([h_1 .. h_M])."""
+
+    def __init__(self, model: nn.Module, axis: int = -1) -> None:
+        super().__init__()
+        self.model, self.axis = model, axis
+
+    def forward(self, sent: list[Tensor]) -> Tensor:
+        out: Tensor = self.model(torch.cat(sent, dim=self.axis))
+        return out
+
+
+class Stacked(nn.Module):
+    """g(h_1, .., h_M), where all have one width."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, sent: list[Tensor]) -> Tensor:
+        out: Tensor = self.model(torch.stack(sent))
+        return out
+
+
+class Summed(nn.Module):
+    """sum_k o_k: the parties send logits, and there is nothing to learn here."""
+
+    def forward(self, sent: list[Tensor]) -> Tensor:
+        return torch.stack(sent).sum(0)
+
+
+class MeanProbability(nn.Module):
+    """log of the mean of the parties' probabilities, from their log-odds; the log-odds of it for two classes."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.outputs = outputs
+
+    def forward(self, sent: list[Tensor]) -> Tensor:
+        logits = nn.functional.pad(torch.stack(sent), (1, 0))
+        log_p = logits.log_softmax(-1).logsumexp(0) - math.log(len(sent))
+        return log_p if self.outputs > 1 else log_p[..., 1:] - log_p[..., :1]
+
+
+def concatenating(given: HeadInputs[Any], hidden: int) -> nn.Module:
+    """g on the concatenation, with one hidden layer or none."""
+    model = embedding.head(sum(given.widths), given.outputs, hidden, seed=0)
+    return Concatenated(loaded(model, given.state["model"]))
+
+
+def linear(given: HeadInputs[Any]) -> nn.Module:
+    """sum_k h_k W_k."""
+    weights = {"weight": given.state["heads"].T}
+    return Concatenated(loaded(nn.Linear(sum(given.widths), given.outputs, bias=False), weights))
+
+
+def summed(given: HeadInputs[Any]) -> nn.Module:  # noqa: ARG001
+    """sum_k o_k."""
+    return Summed()
+
+
+def loaded(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
+    """The model with these weights."""
+    model.load_state_dict(dict(state))
+    return model

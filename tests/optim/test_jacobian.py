@@ -1,0 +1,44 @@
+"""Derivatives by every weight, held to one backward pass per output."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from colonnade.optim.jacobian import jacobian_of, set_gradient
+
+
+def one_by_one(u: torch.Tensor, weights: list[nn.Parameter]) -> torch.Tensor:
+    lines = []
+    for output in u.flatten():
+        parts = torch.autograd.grad(output, weights, retain_graph=True, allow_unused=True, materialize_grads=True)
+        lines.append(torch.cat([part.flatten() for part in parts]))
+    return torch.stack(lines)
+
+
+def test_it_is_one_backward_pass_per_output_through_the_same_pass() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 2)).double()
+    weights = list(model.parameters())
+    u = model(torch.randn(4, 3, dtype=torch.float64))
+    assert torch.allclose(jacobian_of(u, weights), one_by_one(u, weights), rtol=1e-12, atol=1e-12)
+
+
+def test_stacked_parties_get_their_own_and_an_unused_weight_gets_zeros() -> None:
+    w, unused = nn.Parameter(torch.randn(2, 3, 1)), nn.Parameter(torch.randn(2, 4))
+    x = torch.randn(2, 5, 3)
+    found = jacobian_of(x @ w, [w, unused])
+    assert found.shape == (2, 5, 3 + 4)
+    assert torch.allclose(found[..., :3], x)
+    assert not found[..., 3:].any()
+
+
+def test_coefficients_times_the_jacobian_is_what_backward_leaves() -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+    weights, c = list(model.parameters()), torch.randn(4, 2, dtype=torch.float64)
+    u = model(torch.randn(4, 3, dtype=torch.float64))
+    set_gradient(c.flatten() @ jacobian_of(u, weights), weights)
+    found = [weight.grad for weight in weights]
+    for mine, theirs in zip(found, torch.autograd.grad(u, weights, c), strict=True):
+        assert mine is not None
+        assert torch.allclose(mine, theirs, rtol=1e-12, atol=1e-12)
