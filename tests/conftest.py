@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -46,8 +47,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     counted.update(item.nodeid for item in firsts.values() if not inside[item].startswith(UNCOUNTED))
 
 
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: the garbage collector need not go through it again and again."""
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     tracer = None if item.nodeid in counted else sys.gettrace()
     if tracer is not None:
         sys.settrace(None)

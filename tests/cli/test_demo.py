@@ -11,13 +11,15 @@ import pandas as pd
 import pytest
 from tests.cli.called import Caller
 
-from colonnade.cli.demo import write_tables
+from colonnade.cli.demo import SPLITS, write_tables
 from colonnade.errors import ConfigError
 
 
+@pytest.mark.parametrize("splits", [1, pytest.param(SPLITS, marks=pytest.mark.long)])
 def test_the_demo_shows_three_accuracies_what_travelled_and_what_was_learned(
-    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    splits: int, call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(write_tables.__globals__, "SPLITS", splits)
     start = time.process_time()
     called = call("demo", "--out", tmp_path / "demo", "--quiet")
     assert time.process_time() - start < 60

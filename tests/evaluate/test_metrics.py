@@ -18,7 +18,7 @@ ROWS = st.lists(st.tuples(st.sampled_from([-2.0, -0.5, 0.0, 0.25, 3.0]), st.bool
 
 
 @given(rows=ROWS)
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_auc_is_scikit_learns_ties_included(rows: list[tuple[float, bool]]) -> None:
     scores, labels = (np.array(column) for column in zip(*rows, strict=True))
     assume(0 < labels.sum() < len(labels))
@@ -56,7 +56,7 @@ def test_auc_ranks_logits_since_probabilities_near_one_are_all_the_same(sure: fl
 
 
 @given(rows=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30))
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_hits_are_scikit_learns_with_the_second_class_as_the_positive_one(rows: list[tuple[bool, bool]]) -> None:
     decided, labels = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
     theirs = sklearn.metrics.precision_recall_fscore_support(labels, decided, average="binary", zero_division=0)
