@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
+import pkgutil
 import sys
 import threading
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import hypothesis
@@ -28,23 +31,53 @@ LONGEST = (
     *("federation/test_flare.py", "federation/test_flare_sites.py", "federation/test_flare_multi.py"),
     *("serving/test_flare_serving.py", "serving/test_under_load.py", "reproduction/test_vim.py"),
 )
-UNCOUNTED = ("faults", "security", "reproduction/test_vim.py", "reproduction/test_multi_vfl.py")
+UNCOUNTED = ("faults", "security", "reproduction/test_vim.py", "reproduction/test_multi_vfl.py", "test_shape.py")
 """Folders and files that run for long what other tests have coverage count."""
 counted: set[str] = set()
+
+
+@contextmanager
+def uncounted(wanted: bool = True) -> Iterator[None]:
+    """Without coverage, which makes Python code take half as long again or more."""
+    tracer = sys.gettrace() if wanted else None
+    if tracer is None:
+        yield
+        return
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(tracer)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What importing Colonnade runs is counted, and how pytest reads the tests is not."""
+    if sys.gettrace() is not None:
+        package = importlib.import_module("colonnade")
+        for module in pkgutil.walk_packages(package.__path__, "colonnade."):
+            with suppress(ImportError):  # what is optional may be missing
+                importlib.import_module(module.name)
+    with uncounted():
+        return (yield)
 
 
 @pytest.hookimpl(trylast=True)  # after those are gone that the command line deselects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first: else one core still works on one of them when the others have nothing left.
 
-    Coverage counts the first case of each test: counting takes nearly as long as what is counted, and further cases of
-    one test run few lines that no other test runs.
+    Coverage counts the first and the last case of each test, and none of the hundred examples of a property: they run
+    few lines that no other test runs.
     """
     places = {name: place for place, name in enumerate(LONGEST)}
     inside = {item: item.path.relative_to(REPOSITORY / "tests").as_posix() for item in items}
     items.sort(key=lambda item: places.get(inside[item], len(places)))
     firsts = {item.nodeid.partition("[")[0]: item for item in reversed(items)}
-    counted.update(item.nodeid for item in firsts.values() if not inside[item].startswith(UNCOUNTED))
+    lasts = {item.nodeid.partition("[")[0]: item for item in items}
+    for item in (*firsts.values(), *lasts.values()):
+        property_ = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+        if not property_ and not inside[item].startswith(UNCOUNTED):
+            counted.add(item.nodeid)
 
 
 def pytest_collection_finish() -> None:
@@ -54,14 +87,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    tracer = None if item.nodeid in counted else sys.gettrace()
-    if tracer is not None:
-        sys.settrace(None)
-    try:
+    with uncounted(item.nodeid not in counted):
         return (yield)
-    finally:
-        if tracer is not None:
-            sys.settrace(tracer)
 
 
 @pytest.fixture(autouse=True, scope="module")

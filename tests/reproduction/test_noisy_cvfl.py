@@ -69,6 +69,7 @@ def test_a_round_takes_the_bytes_that_the_formulas_say(name: str, digits: Holdin
     assert accuracy.traffic(federation) == (up, (PARTIES - 1) * up + PARTIES * weights * (1 if rule else 4))
 
 
+@pytest.mark.long
 def test_pictures_are_rebuilt_without_a_defence_and_not_through_noise(digits: Holdings) -> None:
     short = study("cvfl-inversion", 1)
     size = inversion.Size(None, 8, 100, 0)

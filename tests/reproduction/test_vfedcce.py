@@ -80,6 +80,7 @@ def test_combined_nn_is_plain_backpropagation(study: Study, script: Any) -> None
         adam.step()
 
 
+@pytest.mark.long
 def test_a_few_epochs_are_as_good_as_all_columns_in_one_place(study: Study, script: Any) -> None:
     study.plan = dataclasses.replace(study.plan, epochs=(3,))
     settings = study.settings()
