@@ -39,11 +39,11 @@ BOUNDS: dict[str, tuple[int | None, int | None]] = {  # the bound, and the aim
     "switches on several label owners": (40, 8),
     "files entered by a federation from TOML": (49, 22),
     "files entered by predict": (52, 25),
-    "files entered by a step of VIMADMM": (19, 17),
+    "files entered by a step of VIMADMM": (20, 17),
     "files entered by predict at a site": (63, 35),
     "source lines": (40_800, 36_500),  # room for what lands before it shrinks
     "modules over 400 lines": (0, 0),
-    "modules under 40 lines, one importer": (11, None),
+    "modules under 40 lines, one importer": (10, None),
     "modules": (None, None),
     "test lines": (None, None),
 }
