@@ -15,13 +15,14 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 
+from colonnade.algorithms import ALGORITHMS, find
 from colonnade.attacks.audit import audit_federation
 from colonnade.benchmark import Result
 from colonnade.core import Ledger
@@ -43,39 +44,49 @@ class Choice:
 
     algorithm: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    sends: str = "embedding"  # what laboratories release, which noise is put on
     codecs: Mapping[str, Any] = field(default_factory=dict)  # of all three
     really: Mapping[str, Any] = field(default_factory=dict)  # settings for what is measured in an epoch of its own
     noisy: bool = True
+
+    @property
+    def sends(self) -> str:
+        """What laboratories release, which noise is put on."""
+        return find(self.algorithm).from_columns[0]
 
 
 CHOICES = {
     "splitnn": Choice("splitnn"),
     "vafl": Choice("vafl"),
-    "fdml": Choice("fdml", sends="logits"),
+    "fdml": Choice("fdml"),
     "vimsgd": Choice("vimsgd"),
     "vimadmm": Choice("vimadmm"),
-    "vimadmm_joint": Choice("vimadmm_joint", sends="logits"),
-    "vimadmm_joint, secure": Choice("vimadmm_joint", {"aggregation": "secure"}, sends="logits", noisy=False),
+    "vimadmm_joint": Choice("vimadmm_joint"),
+    "vimadmm_joint, secure": Choice("vimadmm_joint", {"aggregation": "secure"}, noisy=False),
     "compressed_vfl, 16 levels": Choice("compressed_vfl", codecs={"embedding": LEVELS}),
-    "vfedcce": Choice("vfedcce", {"scheme": "plain"}, sends="log_odds", really={"scheme": "bfv"}),
+    "vfedcce": Choice("vfedcce", {"scheme": "plain"}, really={"scheme": "bfv"}),
     "knn": Choice("knn", noisy=False),
     "multi_vfl": Choice("multi_vfl"),
 }
 
 
+def choices() -> dict[str, Choice]:
+    """Those above, and every algorithm that is not among them as it is by default."""
+    named = {choice.algorithm for choice in CHOICES.values()}
+    return CHOICES | {name: Choice(name) for name in ALGORITHMS if name not in named}
+
+
 def run(quick: bool) -> list[Result]:
     seeds, epochs = (1, 3) if quick else (5, 20)
-    names = ("vimadmm", "knn", "multi_vfl") if quick else tuple(CHOICES)
+    names = ("vimadmm", "knn", "multi_vfl") if quick else tuple(choices())
     with one_torch_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         scores, leaks, noise = list(_references(seeds)), [], []
         for name in names:
-            choice, rate = CHOICES[name], dict[str, float]()
-            if choice.algorithm != "knn":
+            choice, rate = choices()[name], dict[str, float]()
+            if "learning_rate" in {one.name for one in fields(find(choice.algorithm).config)}:
                 rate = {"learning_rate": _rate(choice, epochs, FACTORS[1:2] if quick else FACTORS)}
             scores.append(_scores(name, choice, rate, seeds, epochs))
-            if choice.algorithm != "multi_vfl":
+            if find(choice.algorithm).nested is None:
                 leaks.append(_leaks(name, choice, rate, epochs))
             if choice.noisy and not quick:
                 noise.append(_noise(name, choice, rate, min(seeds, 3), epochs))
@@ -126,7 +137,7 @@ def federation(
         "train": {"epochs": epochs, "batch_size": 64, "early_stop": False},
         "federation": {"seed": seed, "device": "cpu", "noise": "seeded"},
     }
-    if choice.algorithm == "multi_vfl":
+    if find(choice.algorithm).nested is not None:
         said["data_owners"] = [{"name": name, "outbox": rules} for name in LABS]
         labels = frames["clinic"][["patient", "target"]]
         owners = {"hospital_east": labels.iloc[::2], "hospital_west": labels.iloc[1::2]}
@@ -280,7 +291,7 @@ SHOWN = {
 def _line(result: Mapping[str, Any]) -> str:
     part, _, name = result["what"].partition(": ")
     word, comma, rest = name.partition(",")
-    cells = [f"`{word}`{comma}{rest}" if name in CHOICES else name]
+    cells = [f"`{word}`{comma}{rest}" if name in choices() else name]
     for key, shape in SHOWN[part]:
         value = result["numbers"].get(key)
         cells.append("–" if value is None else f"{value / 1e3:,.1f}" if shape == "kB" else shape.format(value))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from colonnade.algorithms import find
+from colonnade.algorithms import ALGORITHMS, find
 from colonnade.core.cipher import Ciphertext
 from colonnade.core.message import Message, batch_of
 from colonnade.core.release import Released
@@ -157,6 +157,12 @@ PICTURES = {
 }
 
 
+def pictures() -> dict[str, Picture]:
+    """Those above, and one without notes of each algorithm that has none of its own."""
+    drawn = {picture.algorithm for picture in PICTURES.values()}
+    return PICTURES | {name: Picture(name) for name in ALGORITHMS if name not in drawn}
+
+
 @dataclass(frozen=True)
 class Heard:
     """One message on its way."""
@@ -178,7 +184,7 @@ def listen(picture: Picture) -> list[tuple[str, Heard]]:
         for _ in federation.train():
             pass
         trained = len(heard)
-        if picture.algorithm != "multi_vfl":
+        if find(picture.algorithm).nested is None:
             federation.evaluate("test")
     several = [n for n, one in enumerate(heard) if type(one.message).__name__ == "TrainRound"]
     return [(_when(one, n < trained, bool(several) and n >= several[0]), one) for n, one in enumerate(heard)]
@@ -220,7 +226,7 @@ def _federation(picture: Picture) -> Any:
         "train": {"epochs": 1, "batch_size": ROWS},
         "federation": {"device": "cpu", "cohort": "off", "threads": "never"},
     }
-    if picture.algorithm == "multi_vfl":
+    if find(picture.algorithm).nested is not None:
         return MultiFederation.from_frames({OWNER: labels}, tables, id="id", label="class", settings=settings)
     return Federation.from_frames({**tables, OWNER: labels}, id="id", label="class", settings=settings)
 
@@ -239,7 +245,7 @@ class Line:
 
 def script(name: str) -> list[Line]:
     """A picture's lines from top to bottom; what repeats an exchange of the same heading is left out."""
-    picture = PICTURES[name]
+    picture = pictures()[name]
     reveals, told, when, lines = find(picture.algorithm).reveals, set[str](), "", list[Line]()
     unused, drawn = set(picture.notes), set[tuple[str, str, str, str]]()
     for now, one in listen(picture):
@@ -303,7 +309,7 @@ BOX = {"server": "#6b4fa0", "label": "#2f6f9f", "other": "#3b7d5a"}
 
 def draw(name: str) -> str:
     """The SVG: one lane per role, time runs down. Colours are of middle brightness, to be read on white and black."""
-    picture, parts, y = PICTURES[name], list[str](), 64
+    picture, parts, y = pictures()[name], list[str](), 64
     places = np.linspace(MARGIN, WIDE - MARGIN, len(picture.lanes))
     lane = {who: float(x) for who, x in zip(picture.lanes, places, strict=True)}
     for line in script(name):
@@ -393,5 +399,5 @@ def _text(
 
 if __name__ == "__main__":
     IMAGES.mkdir(exist_ok=True)
-    for each in PICTURES:
+    for each in pictures():
         (IMAGES / f"crosses-{each}.svg").write_text(draw(each), encoding="utf-8")

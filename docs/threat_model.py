@@ -117,8 +117,13 @@ def _words(role: type[Party]) -> str:
 
 
 def renewed(text: str) -> str:
-    """The document with its tables as they must be."""
+    """The document with its tables as they must be; an algorithm without a section gets one, after the others."""
     known = subjects()
+    there = {found[1] for found in BLOCK.finditer(text)}
+    for name in (name for name in ALGORITHMS if name not in there):
+        last = [found for found in BLOCK.finditer(text) if found[1] in ALGORITHMS][-1].end()
+        about = ALGORITHMS[name].about
+        text = f"{text[:last]}\n### {name}\n\n{about}\n\n<!-- {name}: generated -->\n<!-- end -->\n{text[last:]}"
     return BLOCK.sub(lambda found: f"<!-- {found[1]}: generated -->\n{table(known[found[1]])}<!-- end -->\n", text)
 
 

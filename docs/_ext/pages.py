@@ -15,7 +15,7 @@ EXIT_CODES = {
     2: "bad input: a setting, a table, an option; nothing was sent",
     3: "a party failed or did not answer",
     4: "a privacy budget is spent",
-    5: "an audit threshold was crossed",
+    5: "an audit threshold was crossed, or one is set and something that can be read was not attacked",
     6: "a reproduction missed its figure",
 }
 
@@ -47,7 +47,9 @@ def unexplained_commands() -> list[str]:
 
 
 def settings(section: str) -> str:
-    """One section's table."""
+    """One section's table; of "algorithm.*" those of all algorithms, each under its name."""
+    if section.endswith(".*"):
+        return "\n".join(f"**`{one.partition('.')[2]}`**\n\n{settings(one)}" for one in surface.sections(section))
     keys = surface.settings()[section]
     if not keys:
         return "No settings of its own.\n"

@@ -49,9 +49,10 @@ class Command(Written):
 class Settings(Written):
     def run(self) -> list[nodes.Node]:
         (section,) = self.arguments
-        if section not in surface.settings():
+        named = surface.sections(section)
+        if not set(named) & set(surface.settings()):
             raise self.error(f"The federation file has no section [{section}].")
-        return self.parsed(pages.settings(section), f"section {section}")
+        return self.parsed(pages.settings(section), *(f"section {one}" for one in named))
 
 
 class Errors(Written):

@@ -104,6 +104,12 @@ def settings() -> dict[str, list[Setting]]:
     return made
 
 
+def sections(wanted: str) -> list[str]:
+    """A section, or with "algorithm.*" all of that kind."""
+    kind, _, every = wanted.partition(".")
+    return [one for one in settings() if one.partition(".")[0] == kind] if every == "*" else [wanted]
+
+
 def _of_class(section: str, kind: Any, lines: Mapping[str, Any], common: str = "") -> list[Setting]:
     hints, comments = get_type_hints(kind), _comments(kind)
     made = []

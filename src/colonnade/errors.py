@@ -101,6 +101,6 @@ class BudgetExhausted(ColonnadeError):  # noqa: N818 - the name of the condition
 
 
 class AuditFailed(ColonnadeError):  # noqa: N818 - the name of the condition
-    """An audit's attack scored above a threshold in [audit]; the report is written all the same."""
+    """An attack scored above a threshold in [audit], or one is set and something that can be read was not attacked."""
 
     exit_code = 5

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -28,21 +30,32 @@ EVERY = {
 """Those with one label owner that train: of the others, their own tests hold what applies to them."""
 ALONE = {"vafl in turns"}
 """Those that ask their parties one at a time, so that no cohort ever answers as one."""
+WITH_MODELS = {name: algorithm for name, algorithm in EVERY.items() if algorithm.local_model is not None}
+"""Those whose parties have torch models, which may fail or end in a clip."""
+WITH_OPTIMIZERS = {
+    name: algorithm for name, algorithm in EVERY.items() if "optimizer" in {f.name for f in fields(algorithm.config)}
+}
+STACKABLE = {name: algorithm for name, algorithm in EVERY.items() if algorithm.stackable}
 TOGETHER = {"vimadmm_joint, secure"}
 """Those that one party alone would not make: a secure sum of one hides nothing."""
-STACKED = {name: algorithm for name, algorithm in EVERY.items() if name not in ALONE}
+STACKED = {name: algorithm for name, algorithm in STACKABLE.items() if name not in ALONE}
 
 every_algorithm = pytest.mark.parametrize("algorithm", EVERY.values(), ids=EVERY)
 every_algorithm_that_stacks = pytest.mark.parametrize("algorithm", STACKED.values(), ids=STACKED)
-every_task = pytest.mark.parametrize(
-    ("algorithm", "task"),
-    [
-        pytest.param(algorithm, task, id=f"{name}-{task}")
-        for name, algorithm in EVERY.items()
-        for task in TASKS
-        if can(algorithm, task)
-    ],
-)
+every_algorithm_with_models = pytest.mark.parametrize("algorithm", WITH_MODELS.values(), ids=WITH_MODELS)
+every_algorithm_with_optimizers = pytest.mark.parametrize("algorithm", WITH_OPTIMIZERS.values(), ids=WITH_OPTIMIZERS)
+
+
+def by_task(algorithms: Mapping[str, AnyAlgorithm]) -> pytest.MarkDecorator:
+    """Each algorithm with each task that it is for."""
+    each = [(f"{name}-{task}", one, task) for name, one in algorithms.items() for task in TASKS if can(one, task)]
+    return pytest.mark.parametrize(
+        ("algorithm", "task"), [pytest.param(one, task, id=name) for name, one, task in each]
+    )
+
+
+every_task = by_task(EVERY)
+every_task_that_stacks = by_task(STACKABLE)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.conformance.battery import STEPS, Gaussian, every_algorithm, every_task, ruled
+from tests.conformance.battery import (
+    STEPS,
+    Gaussian,
+    every_algorithm,
+    every_algorithm_with_optimizers,
+    every_task,
+    ruled,
+)
 from tests.conformance.toy import (
     TRANSPORTS,
     Task,
@@ -71,7 +78,7 @@ def test_noise_continues_where_it_stood(algorithm: AnyAlgorithm, tmp_path: Path)
     assert_bit_equal(whole.states(), second.states())
 
 
-@every_algorithm
+@every_algorithm_with_optimizers
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize(("saved_from", "continued_in"), [(cohorts, sequential), (sequential, cohorts)])
 def test_a_checkpoint_does_not_know_whether_it_was_stacked(

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
-from tests.conformance.battery import every_algorithm, every_algorithm_that_stacks
+from tests.conformance.battery import every_algorithm, every_algorithm_that_stacks, every_algorithm_with_models
 from tests.conformance.toy import TRANSPORTS, assert_bit_equal, cohorts, federation, sequential
 from torch import Tensor, nn
 
@@ -59,7 +59,7 @@ def assert_named(error: PartyError, party: str, watched: Watched) -> None:
     assert str(error.batch or "") in str(error)
 
 
-@every_algorithm
+@every_algorithm_with_models
 @pytest.mark.parametrize("at", [2, 3, 5, 8])
 @pytest.mark.parametrize("inner", ["by reference", "through bytes", "threads"])
 def test_a_party_that_dies_in_its_model_is_named(algorithm: AnyAlgorithm, at: int, inner: str) -> None:

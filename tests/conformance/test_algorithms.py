@@ -21,6 +21,7 @@ from tests.conformance.battery import (
     Gaussian,
     every_algorithm,
     every_task,
+    every_task_that_stacks,
     ruled,
 )
 from tests.conformance.toy import (
@@ -75,7 +76,7 @@ def test_what_carries_the_calls_cannot_change_a_bit(algorithm: AnyAlgorithm, tas
     assert torch.equal(predicted, other.predict())
 
 
-@every_task
+@every_task_that_stacks
 @pytest.mark.parametrize(
     ("columns", "sizes", "dtype", "tolerance"),
     [

@@ -160,7 +160,7 @@ def federation(
     task: Task = "classes",
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
-    epochs: int = 2,
+    epochs: int | None = None,
     config: Any = None,
     wrap_model: Mapping[str, Callable[[nn.Module], nn.Module]] | None = None,
     rules: Mapping[str, Rule] | None = None,
@@ -174,7 +174,9 @@ def federation(
     x, labels = data(sum(columns), task, seed)
     order = torch.arange(ROWS)
     splits = {"train": order[:TRAIN], "validation": order[TRAIN : TRAIN + 20], "test": order[TRAIN + 20 :]}
-    batches = Batches(splits, batch_size=algorithm.batch_size(BATCH, TRAIN), epochs=epochs, seed=seed)
+    size = algorithm.batch_size(BATCH, TRAIN)
+    epochs = epochs or 2 * TRAIN // BATCH // (TRAIN // size)  # as many steps for all
+    batches = Batches(splits, batch_size=size, epochs=epochs, seed=seed)
     names = NAMES[: len(columns)]
     seats = {name: Seat.at(name, batches, seed=seed, rules=rules) for name in dict.fromkeys([*names, driver])}
     with default_dtype(dtype):

@@ -25,7 +25,7 @@ def results() -> list[dict[str, Any]]:
 
 
 def test_every_algorithm_is_compared(choose: Any) -> None:
-    assert {one.algorithm for one in choose.CHOICES.values()} == set(ALGORITHMS)
+    assert {one.algorithm for one in choose.choices().values()} == set(ALGORITHMS)
 
 
 def test_bytes_are_those_of_the_formulas(results: list[dict[str, Any]]) -> None:

@@ -31,7 +31,7 @@ def diagrams() -> ModuleType:
 
 
 def names(module: ModuleType) -> list[str]:
-    return list(module.PICTURES)
+    return list(module.pictures())
 
 
 def test_every_picture_is_what_the_messages_make_it(diagrams: ModuleType) -> None:
@@ -46,9 +46,9 @@ def test_every_picture_is_what_the_messages_make_it(diagrams: ModuleType) -> Non
 
 
 def test_every_algorithm_has_a_picture_and_a_page_that_shows_it(diagrams: ModuleType) -> None:
-    assert {picture.algorithm for picture in diagrams.PICTURES.values()} == set(ALGORITHMS)
+    assert {picture.algorithm for picture in diagrams.pictures().values()} == set(ALGORITHMS)
     assert {path.stem for path in PAGES.glob("*.md")} == {*ALGORITHMS, "index"}
-    for name, picture in diagrams.PICTURES.items():
+    for name, picture in diagrams.pictures().items():
         assert f"../images/crosses-{name}.svg" in (PAGES / f"{picture.algorithm}.md").read_text(encoding="utf-8")
 
 

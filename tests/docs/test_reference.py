@@ -49,7 +49,8 @@ def test_a_command_or_an_option_without_help_is_named(monkeypatch: pytest.Monkey
 
 
 def test_every_setting_has_a_line() -> None:
-    assert set(on_pages("settings")) == set(surface.settings())
+    assert {one for said in on_pages("settings") for one in surface.sections(said)} == set(surface.settings())
+    assert "**`vimadmm`**\n\n| key |" in pages.settings("algorithm.*")
     assert pages.unexplained_settings() == []
     assert "| `epochs` |" in pages.settings("train")
     assert "`10`" in pages.settings("train")

@@ -176,8 +176,9 @@ class Algorithm(Generic[C, F, L]):
 
     @property
     def of_told_width(self) -> frozenset[str]:
-        """What is as wide as the party said when it introduced itself."""
-        return frozenset(name for name, release in self.releases.items() if release.is_as_wide_as_told)
+        """What is as wide as the party said when it introduced itself; without a torch model, it told its columns."""
+        found = [name for name, release in self.releases.items() if release.is_as_wide_as_told]
+        return frozenset(() if self.local_model is None else found)
 
     @property
     def from_columns(self) -> list[str]:
