@@ -26,6 +26,7 @@ from tests.federation.small import frames, quick, write
 
 from colonnade import benchmark
 from colonnade.algorithms import ALGORITHMS
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.attacks import audit_run
 from colonnade.errors import ConfigError
 from colonnade.explain import explain
@@ -35,7 +36,7 @@ from colonnade.planning.plan import plan
 from colonnade.planning.questions import algorithms_for
 
 ROOT = Path(__file__).parents[2]
-TOYS = {"toy_neural": toy_neural.ALGORITHM, "toy_rounds": toy_rounds.ALGORITHM}
+TOYS: dict[str, AnyAlgorithm] = {"toy_neural": toy_neural.ALGORITHM, "toy_rounds": toy_rounds.ALGORITHM}
 BATTERY = ("test_algorithms.py", "test_algorithm_checkpoints.py", "test_algorithm_faults.py", "test_served.py")
 each_toy = pytest.mark.parametrize("name", TOYS)
 
