@@ -232,7 +232,7 @@ class Hostile:
 
 
 @pytest.mark.parametrize("make", [OneDriver, SeveralLabelOwners])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_no_order_of_runs_spends_more_than_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: type[Lab], seed: int
 ) -> None:
@@ -321,7 +321,7 @@ def truth(monkeypatch: pytest.MonkeyPatch) -> tuple[Truth, list[InOneProcess]]:
     return counted, who
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_no_order_of_trainings_and_predictions_of_one_run_directory_spends_more(
     tmp_path: Path, truth: tuple[Truth, list[InOneProcess]], seed: int
 ) -> None:
