@@ -23,8 +23,8 @@ import torch
 from colonnade.benchmark import Result, race
 from colonnade.core import Batches, Done, Ledger, Message, Outbox, Party, Peers, Released, Request, Seat, serves
 from colonnade.transport import InProcess
-from colonnade.transport.flare import Flare, Line
-from colonnade.transport.flare_desk import Desk
+from colonnade.transport.endpoint import Desk
+from colonnade.transport.remote import Flare, Line
 
 FOUND, QUICK, DRIVER = "COLONNADE_BENCH_FLARE", "COLONNADE_BENCH_QUICK", "driver"
 KITS = "COLONNADE_BENCH_KITS"
@@ -78,7 +78,7 @@ class Answerer(Party):
 def run(quick: bool) -> list[Result]:
     if importlib.util.find_spec("nvflare") is None:
         return [Result("a round over FLARE", "not measured", 'FLARE is not installed: pip install "colonnade[flare]"')]
-    from colonnade.federation.flare import ALLOWED, issue, simulator, write_job
+    from colonnade.flare.job import ALLOWED, issue, simulator, write_job
 
     with tempfile.TemporaryDirectory(prefix="colonnade-flare-") as folder:
         work, member = Path(folder), f"{Path(__file__).stem}.Measuring"

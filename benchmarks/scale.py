@@ -26,8 +26,8 @@ from colonnade.benchmark import Result
 from colonnade.core import Transport, mapped
 from colonnade.datasets.labels import Labels
 from colonnade.federation.federation import Federation
-from colonnade.federation.holdings import Holding, Holdings, from_tables
-from colonnade.federation.settings import Settings
+from colonnade.rows.holdings import Holding, Holdings, from_tables
+from colonnade.settings.federation_file import Settings
 
 COLUMNS, BATCH, PARTIES = 50, 1024, 4
 ROWS = (10_240, 102_400, 1_024_000)
@@ -201,7 +201,7 @@ def write(folder: Path, rows: int) -> None:
 
 
 def train(folder: Path) -> dict[str, float]:
-    from colonnade.federation.tables import read_tables
+    from colonnade.rows.tables import read_tables
 
     found, marks = {}, [time.process_time()]
 

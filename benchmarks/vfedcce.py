@@ -20,7 +20,7 @@ from colonnade.benchmark import Result, race
 from colonnade.datasets.labels import Labels
 from colonnade.encryption import make_keys
 from colonnade.federation import Federation, Settings
-from colonnade.federation.holdings import Holding, Holdings
+from colonnade.rows.holdings import Holding, Holdings
 
 ROWS, BATCH, CLASSES = 1024, 32, 2
 ELSEWHERE = {  # per batch and party: coefficients, and the weights that they are multiplied into

@@ -28,11 +28,11 @@ from colonnade.core.party import seed_for
 from colonnade.datasets.labels import Labels
 from colonnade.errors import DataError
 from colonnade.federation import Federation, Settings
-from colonnade.federation.holdings import Holding, Holdings
 from colonnade.optim.descent import descend
 from colonnade.optim.local import make_optimizer
 from colonnade.optim.losses import CrossEntropy
 from colonnade.optim.proximal import z_update
+from colonnade.rows.holdings import Holding, Holdings
 from colonnade.transport.computing import one_torch_thread
 
 PARTIES, ROUNDS, BATCH = 14, 53, 1024

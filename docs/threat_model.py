@@ -21,8 +21,9 @@ from colonnade.core import Message, Party
 from colonnade.core.message import Request
 from colonnade.core.party import _request_of
 from colonnade.encryption import key_server
-from colonnade.federation import label_sets, multi_clerks, site, site_reader
 from colonnade.selection import aggregation, leader, participant, sorting
+from colonnade.sites import label_sets, multi_clerks, site
+from colonnade.sites import reader as site_reader
 
 DOCUMENT = Path(__file__).with_name("threat-model.md")
 BLOCK = re.compile(r"<!-- (\S+): generated -->\n(.*?)<!-- end -->\n", re.DOTALL)

@@ -14,10 +14,10 @@ from colonnade import benchmark, datasets
 from colonnade.benchmark import Result, race
 from colonnade.datasets.labels import Labels
 from colonnade.errors import ConfigError
-from colonnade.federation.holdings import Holding, Holdings
 from colonnade.models import build
 from colonnade.optim.losses import CrossEntropy
 from colonnade.optim.proximal import z_update
+from colonnade.rows.holdings import Holding, Holdings
 
 FILE = """\
 from colonnade.benchmark import Result

@@ -78,10 +78,10 @@ def errors() -> dict[str, type[Exception]]:
 def settings() -> dict[str, list[Setting]]:
     """Section -> its keys."""
     from colonnade.algorithms import ALGORITHMS
-    from colonnade.federation import rules
-    from colonnade.federation.settings import Settings
     from colonnade.models import HEADS, MAPS, MODELS
     from colonnade.privacy import Budget
+    from colonnade.settings import rules
+    from colonnade.settings.federation_file import Settings
 
     lines = tomllib.loads(LINES.read_text(encoding="utf-8"))
     made: dict[str, list[Setting]] = {}
@@ -152,7 +152,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 def _plain(value: Any) -> str:
-    from colonnade.federation.settings import _value
+    from colonnade.settings.federation_file import _value
 
     return "" if value is None or value == () else _value(value)
 

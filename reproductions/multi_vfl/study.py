@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 from colonnade.datasets.catalogue import CATALOGUE
 from colonnade.errors import Diverged
 from colonnade.federation import MultiFederation, Settings
-from colonnade.federation.shares import from_dataset
 from colonnade.reproduction import Plan, Study
 from colonnade.reproduction.pictures import COLOURS, MARKS
+from colonnade.rows.shares import from_dataset
 
 DATA = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
 SCENARIOS = {"1niid": 1, "2niid": 2, "3niid": 3, "4niid": 4}

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from colonnade.errors import Diverged
 from colonnade.federation import Federation, Settings
-from colonnade.federation.holdings import Holdings, from_dataset
 from colonnade.reproduction import Plan, Study
 from colonnade.reproduction.pictures import COLOURS, MARKS, save
+from colonnade.rows.holdings import Holdings, from_dataset
 
 LOCAL_STEPS = (1, 5, 10)
 RANGE = {"cifar10": (-1.0, 1.0), "mnist": (0.0, 4.0), "modelnet10": (0.0, 8.0)}  # of embeddings

@@ -34,9 +34,9 @@ from colonnade.attacks.received import Received
 from colonnade.core.release import Packed
 from colonnade.errors import Diverged
 from colonnade.federation import Federation, Settings
-from colonnade.federation.holdings import Holdings, from_dataset
 from colonnade.reproduction import Plan, Study
 from colonnade.reproduction.pictures import save
+from colonnade.rows.holdings import Holdings, from_dataset
 
 RANGE = {"cifar10": (-1.0, 1.0), "mnist": (0.0, 4.0)}
 ONE_SEED = "cifar10"

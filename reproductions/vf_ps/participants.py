@@ -25,9 +25,9 @@ from colonnade import datasets
 from colonnade.datasets.labels import Labels
 from colonnade.encryption import make_keys
 from colonnade.federation import Federation
-from colonnade.federation.holdings import Holding, Holdings
 from colonnade.reproduction import Plan, Study
 from colonnade.reproduction.pictures import save
+from colonnade.rows.holdings import Holding, Holdings
 from colonnade.selection import select_here
 
 Group = tuple[str, ...]

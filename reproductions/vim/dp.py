@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 from colonnade.algorithms import DEFAULT, find
 from colonnade.core.release import DpEvent
 from colonnade.federation import Federation, Settings
-from colonnade.federation.holdings import Holdings, from_dataset
 from colonnade.privacy.accounting import hidden_rdp, key_of, known_batch
 from colonnade.reproduction import Plan, Study
 from colonnade.reproduction.pictures import COLOURS, save
+from colonnade.rows.holdings import Holdings, from_dataset
 
 DELTA = 1e-5
 HIDDEN, KNOWN, REPLACED = "epsilon, batches secret", "epsilon, label owner", "epsilon, label owner, replace-one"

@@ -16,9 +16,9 @@ from colonnade.alignment.ids import normalised
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings
 from colonnade.federation.loading import load
-from colonnade.federation.run_directory import AFTER
 from colonnade.planning.plan import plan
 from colonnade.report import facts
+from colonnade.runs.run_directory import AFTER
 
 PRIVATE = quick(data={"align": "private"})
 NORMALISED = {"ids": "normalised"}

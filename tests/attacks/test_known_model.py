@@ -21,11 +21,11 @@ from colonnade.attacks.received import received
 from colonnade.attacks.scores import r_squared
 from colonnade.core import Batches, Transcript
 from colonnade.core.party import seed_for
-from colonnade.federation import site
-from colonnade.federation.member import own_holdings
-from colonnade.federation.party_file import OWN, read_own
+from colonnade.settings.party_file import OWN, read_own
+from colonnade.sites import site
+from colonnade.sites.member import own_holdings
 from colonnade.transport import Recording
-from colonnade.transport.flare import Flare
+from colonnade.transport.remote import Flare
 
 COLUMNS, ROWS = 12, 120
 

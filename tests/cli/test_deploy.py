@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from colonnade.cli import deploy
 from colonnade.errors import ColonnadeError, ConfigError
-from colonnade.federation.party_file import OWN
+from colonnade.settings.party_file import OWN
 
 app = typer.Typer()
 app.command()(deploy.provision)

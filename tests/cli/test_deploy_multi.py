@@ -12,8 +12,8 @@ from tests.federation.small_multi_sites import EVERY, folders, private
 from colonnade.cli import deploy
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
-from colonnade.federation.owners import SERVER
-from colonnade.federation.party_file import OWN
+from colonnade.settings.owners import SERVER
+from colonnade.settings.party_file import OWN
 
 pytest.importorskip("coincurve", reason='private alignment needs pip install "colonnade[crypto]"')
 

@@ -18,7 +18,7 @@ from colonnade.datasets import load
 from colonnade.datasets.multi_view import PIXELS, SHAPES, SIDE, VIEWS, read_views
 from colonnade.errors import DataError
 from colonnade.federation import Federation
-from colonnade.federation.settings import Settings
+from colonnade.settings.federation_file import Settings
 
 CONFIG = Path(__file__).parents[2] / "reproductions" / "vim" / "configs" / "modelnet40.toml"
 DETAILED = ("bed", "train", 3)

@@ -16,7 +16,7 @@ from colonnade.datasets import Rows, load, nus_wide
 from colonnade.datasets.nus_wide import CONCEPTS, FEATURES, NUS_WIDE_FILES, read_nus_wide
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation
-from colonnade.federation.settings import Settings
+from colonnade.settings.federation_file import Settings
 
 CONFIG = Path(__file__).parents[2] / "reproductions" / "vim" / "configs" / "nus-wide.toml"
 SIZES = {"Train": 40, "Test": 16}

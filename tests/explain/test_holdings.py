@@ -8,7 +8,7 @@ from tests.explain.trained import trained
 
 from colonnade.errors import ConfigError
 from colonnade.explain import at_rows, noised, only, without
-from colonnade.federation.holdings import Holdings
+from colonnade.rows.holdings import Holdings
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from colonnade.export import export
 from colonnade.export.pieces import Trained
 from colonnade.federation import MultiFederation, load
 from colonnade.federation.multi import federation_for
-from colonnade.federation.owners import SERVER
+from colonnade.settings.owners import SERVER
 
 ALGORITHMS: list[tuple[dict[str, Any], Any]] = [
     ({"name": "splitnn", "head_hidden": 5}, "classes"),

@@ -25,8 +25,8 @@ from tests.federation.small_sites import lines_of, sites
 from tests.forking import fork
 
 from colonnade.federation import Federation
-from colonnade.federation.run_directory import RunDirectory
-from colonnade.federation.saves import numbers
+from colonnade.runs.run_directory import RunDirectory
+from colonnade.sites.saves import numbers
 
 NAMES = ("clinic", "lab", "bank")
 

@@ -19,7 +19,7 @@ from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_T
 
 from colonnade.core import Envelope, wire
 from colonnade.core.roles import Ping
-from colonnade.transport.flare import HEAD, NONE, WHOLE
+from colonnade.transport.remote import HEAD, NONE, WHOLE
 
 log = logging.getLogger("colonnade.hostile")
 

@@ -17,7 +17,7 @@ from colonnade.core import DpEvent, checkpoint
 from colonnade.core.chance import Source
 from colonnade.errors import BudgetExhausted
 from colonnade.federation import Federation, Settings
-from colonnade.federation.settings import to_toml
+from colonnade.settings.federation_file import to_toml
 
 Task = Literal["binary", "classes", "regression"]
 Frames = dict[str, pd.DataFrame]

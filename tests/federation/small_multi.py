@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from colonnade.federation import MultiFederation
-from colonnade.federation.settings import to_toml
+from colonnade.settings.federation_file import to_toml
 
 Frames = dict[str, pd.DataFrame]
 QUICK: dict[str, Any] = {

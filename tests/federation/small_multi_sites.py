@@ -12,10 +12,10 @@ from tests.federation.small_multi import COLUMNS, LABELS, QUICK, Frames, quick, 
 
 from colonnade.core import checkpoint
 from colonnade.federation import MultiFederation, Settings
-from colonnade.federation.multi_site import MultiSite
-from colonnade.federation.owners import SERVER
-from colonnade.federation.party_file import OWN, read_own, sites_of, write_agreed, write_own
-from colonnade.transport.flare import Line
+from colonnade.settings.owners import SERVER
+from colonnade.settings.party_file import OWN, read_own, sites_of, write_agreed, write_own
+from colonnade.sites.multi_site import MultiSite
+from colonnade.transport.remote import Line
 
 PRIVATE = {"id": "patient", "align": "private"}
 ALONE = {"device": "cpu", "cohort": "off"}

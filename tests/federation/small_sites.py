@@ -9,9 +9,9 @@ from typing import Any
 from tests.federation.small import QUICK, Frames, with_models, write
 
 from colonnade.federation import Settings
-from colonnade.federation.party_file import OWN, read_own, write_agreed, write_own
-from colonnade.federation.site import Site
-from colonnade.transport.flare import Line
+from colonnade.settings.party_file import OWN, read_own, write_agreed, write_own
+from colonnade.sites.site import Site
+from colonnade.transport.remote import Line
 
 
 def folders(

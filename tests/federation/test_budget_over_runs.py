@@ -27,17 +27,17 @@ from colonnade.algorithms.embedding import Embed
 from colonnade.core import Outbox, Released
 from colonnade.errors import BudgetExhausted
 from colonnade.federation import Federation, MultiFederation, load
-from colonnade.federation import member as member_module
-from colonnade.federation import multi_member as multi_member_module
-from colonnade.federation.member import Asked, Member, own_holdings, to_predict
-from colonnade.federation.multi_member import MultiMember
-from colonnade.federation.multi_predict import to_predict as multi_to_predict
-from colonnade.federation.party_file import OWN, read_own
-from colonnade.federation.purse import spent_before
-from colonnade.federation.run_directory import RunDirectory
-from colonnade.federation.shares import Shares
 from colonnade.privacy import Account
 from colonnade.privacy.counts import keys_of
+from colonnade.rows.shares import Shares
+from colonnade.runs.budget_over_runs import spent_before
+from colonnade.runs.run_directory import RunDirectory
+from colonnade.settings.party_file import OWN, read_own
+from colonnade.sites import member as member_module
+from colonnade.sites import multi_member as multi_member_module
+from colonnade.sites.member import Asked, Member, own_holdings, to_predict
+from colonnade.sites.multi_member import MultiMember
+from colonnade.sites.multi_predict import to_predict as multi_to_predict
 
 pytest.importorskip("dp_accounting")
 CPU = torch.device("cpu")

@@ -25,7 +25,7 @@ from tests.federation.small import (
 
 from colonnade.errors import ConfigError, DataError, PartyError
 from colonnade.federation import Federation
-from colonnade.federation.holdings import Holdings
+from colonnade.rows.holdings import Holdings
 
 BOTH = [quick(), splitnn()]
 IDS = ["vimadmm", "splitnn"]

@@ -13,8 +13,9 @@ import torch
 from tests.federation.small import Spent, entries, equal, federation, frames, learned_of, quick, records, splitnn
 
 from colonnade.core import Mechanism, Plain, Step
-from colonnade.federation import Federation, load, rules
+from colonnade.federation import Federation, load
 from colonnade.federation import fit as fit_module
+from colonnade.settings import rules
 
 
 def test_the_history_has_one_record_per_epoch_and_the_watch_sees_all() -> None:

@@ -15,11 +15,11 @@ from tests.federation.small_multi import write
 from tests.federation.small_multi_sites import EVERY, folders, lines_of, private, sites
 
 from colonnade.federation import MultiFederation, Settings
-from colonnade.federation import flare as engine
-from colonnade.federation.owners import SERVER
-from colonnade.federation.party_file import asked_with, asker_of
-from colonnade.federation.provision import project_of
+from colonnade.flare import job as engine
+from colonnade.flare.provision import project_of
 from colonnade.serving.site_service import serve_at
+from colonnade.settings.owners import SERVER
+from colonnade.settings.party_file import asked_with, asker_of
 
 WITHOUT = 'NVIDIA FLARE is not installed: pip install "colonnade[flare]"'
 
@@ -54,7 +54,7 @@ def test_a_job_to_predict_names_a_label_owner_and_a_model_and_needs_no_other(tmp
 def test_a_job_that_asks_the_wrong_site_to_predict_fails_there(tmp_path: Path) -> None:
     pytest.importorskip("nvflare", reason=WITHOUT)
     pytest.importorskip("coincurve", reason='private alignment needs pip install "colonnade[crypto]"')
-    from colonnade.federation.flare_members import FAILURE, Member
+    from colonnade.flare.members import FAILURE, Member
 
     folders(tmp_path, private())
     every = sites(tmp_path)

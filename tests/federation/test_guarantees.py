@@ -12,8 +12,8 @@ from tests.federation.test_seats import DRAWN, GAUSSIAN
 
 from colonnade.federation import load
 from colonnade.federation.guarantees import guarantees, of_run, plan
-from colonnade.federation.run_directory import RunDirectory
 from colonnade.privacy.report import KNOWN
+from colonnade.runs.run_directory import RunDirectory
 
 LAB = {"lab": {"outbox": {"embedding": GAUSSIAN}, "budget": {"epsilon": 20.0}}}
 BINOMIAL = {"lab": {"outbox": {"embedding": {"mechanism": {"name": "binomial", "levels": 3, "trials": 4096}}}}}

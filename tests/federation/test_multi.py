@@ -18,10 +18,10 @@ from colonnade.evaluate.metrics import measure
 from colonnade.federation import Federation, MultiFederation, Settings, load
 from colonnade.federation.guarantees import guarantees, of_run, plan
 from colonnade.federation.multi import federation_for, mean_scores
-from colonnade.federation.owners import SERVER
-from colonnade.federation.run_directory import RunDirectory
 from colonnade.optim.losses import Squared
 from colonnade.privacy.accounting import gaussian_epsilon
+from colonnade.runs.run_directory import RunDirectory
+from colonnade.settings.owners import SERVER
 from colonnade.transport.faulty import Fault, Faulty
 
 

@@ -12,7 +12,7 @@ from tests.federation.small_multi import federation, quick
 from colonnade.core import Transport
 from colonnade.errors import ConfigError, PartyError
 from colonnade.federation import MultiFederation
-from colonnade.federation.owners import SERVER
+from colonnade.settings.owners import SERVER
 from colonnade.transport import Fault, Faulty, Retrying
 
 

@@ -11,8 +11,8 @@ from tests.federation.small_multi_sites import EVERY, folders, private
 
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
-from colonnade.federation.owners import SERVER
-from colonnade.federation.party_file import (
+from colonnade.settings.owners import SERVER
+from colonnade.settings.party_file import (
     AGREED,
     OWN,
     driver_of,

@@ -10,7 +10,7 @@ from tests.federation.small_sites import folders
 
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
-from colonnade.federation.party_file import OWN, read_own, write_agreed, write_own
+from colonnade.settings.party_file import OWN, read_own, write_agreed, write_own
 
 GOOD = "sha256:" + "0f" * 32
 

@@ -14,9 +14,9 @@ from tests.planning.three import GAUSSIAN, frames, settings, tables
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.federation.multi import federation_for
-from colonnade.federation.owners import SERVER
 from colonnade.planning.network import Network
 from colonnade.planning.plan import columns, parameters, plan
+from colonnade.settings.owners import SERVER
 
 DRAWN = {"labels": {"mechanism": {"name": "randomized_response", "epsilon": 3.0}}}
 AUTO = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": "auto"}, "codec": "half"}}

@@ -14,8 +14,8 @@ from tests.report.made import NOISY
 
 from colonnade.errors import ConfigError
 from colonnade.federation import Federation, MultiFederation, Settings
-from colonnade.federation.holdings import from_dataset
 from colonnade.report.baselines import joined, measure
+from colonnade.rows.holdings import from_dataset
 
 
 def test_alone_is_the_federation_of_that_party_alone(noisy: Path) -> None:

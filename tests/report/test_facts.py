@@ -11,8 +11,8 @@ import pytest
 from colonnade.errors import CheckpointError
 from colonnade.federation import load
 from colonnade.federation.guarantees import of_run
-from colonnade.federation.run_directory import RunDirectory, to_json
 from colonnade.report.facts import read
+from colonnade.runs.run_directory import RunDirectory, to_json
 
 
 def test_facts_of_a_finished_run_are_those_of_its_files(noisy: Path) -> None:

@@ -14,8 +14,8 @@ from benchmarks import multi_vfl as plainly
 from reproductions.multi_vfl import dp, study
 
 from colonnade import datasets, reproduction
-from colonnade.federation.shares import Shares, from_dataset
 from colonnade.privacy.gaussian import Gaussian
+from colonnade.rows.shares import Shares, from_dataset
 from colonnade.transport.drivers import Stacking
 
 TABLE_3 = {

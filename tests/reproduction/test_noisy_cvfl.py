@@ -21,7 +21,7 @@ from colonnade import reproduction
 from colonnade.algorithms.embedding import Embed
 from colonnade.attacks.inversion import PICTURE, Defence, invert, total_variation
 from colonnade.federation import Federation, Settings
-from colonnade.federation.holdings import Holdings, from_dataset
+from colonnade.rows.holdings import Holdings, from_dataset
 
 ROWS, WIDTH, PARTIES, CLASSES = 128, 64, 4, 10
 pytestmark = pytest.mark.filterwarnings("ignore:compressed_vfl")

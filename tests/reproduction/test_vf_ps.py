@@ -15,9 +15,9 @@ import torch
 from colonnade import reproduction
 from colonnade.datasets.labels import Labels
 from colonnade.federation import Federation, Settings
-from colonnade.federation.holdings import Holding, Holdings
 from colonnade.reproduction import Study
 from colonnade.reproduction.cells import cells, script_of
+from colonnade.rows.holdings import Holding, Holdings
 from colonnade.selection import select_here
 
 TABLE_1 = {  # instances, features, classes, partitions

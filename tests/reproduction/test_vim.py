@@ -14,7 +14,7 @@ import torch
 
 from colonnade import reproduction
 from colonnade.federation import Federation, Settings
-from colonnade.federation.holdings import Holdings, from_dataset
+from colonnade.rows.holdings import Holdings, from_dataset
 
 BOUNDS = {
     "VIMADMM": 0.898,

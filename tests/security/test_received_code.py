@@ -17,10 +17,10 @@ from torch import Tensor
 
 from colonnade import Federation, load
 from colonnade.errors import CheckpointError, ColonnadeError, ConfigError, PartyError
-from colonnade.federation.flare import FAILURE, failure_in
-from colonnade.federation.party_file import OWN, read_own, write_agreed, write_own
-from colonnade.federation.run_directory import SETTINGS, SUMMARY
-from colonnade.federation.settings import Settings, to_toml
+from colonnade.flare.job import FAILURE, failure_in
+from colonnade.runs.run_directory import SETTINGS, SUMMARY
+from colonnade.settings.federation_file import Settings, to_toml
+from colonnade.settings.party_file import OWN, read_own, write_agreed, write_own
 
 __all__ = ["call"]
 

@@ -24,11 +24,11 @@ from tests.transport.certified import channel
 from colonnade.core import Envelope, wire
 from colonnade.core.roles import Ping
 from colonnade.errors import ColonnadeError, PartyError
-from colonnade.federation.run_directory import SUMMARY
-from colonnade.federation.site import Site
+from colonnade.runs.run_directory import SUMMARY
+from colonnade.sites.site import Site
 from colonnade.transport.channel import ANSWER, CALL, FINISH, HELLO, REFUSED
-from colonnade.transport.flare import HEAD, NONE, WHOLE, Flare
-from colonnade.transport.flare_desk import Desk
+from colonnade.transport.endpoint import Desk
+from colonnade.transport.remote import HEAD, NONE, WHOLE, Flare
 
 Attack = Callable[["Relay", str, bytes, Callable[[bytes], bytes]], bytes]
 LONG_ENOUGH = 16

@@ -11,9 +11,9 @@ from tests.federation.small import quick, with_models, write
 from tests.federation.small_sites import lines_of, sites
 
 from colonnade.federation import Federation, Settings
-from colonnade.federation import flare as engine
-from colonnade.federation.party_file import OWN, write_serve
+from colonnade.flare import job as engine
 from colonnade.serving.source import Source
+from colonnade.settings.party_file import OWN, write_serve
 
 
 @pytest.mark.long

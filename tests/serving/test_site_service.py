@@ -17,9 +17,9 @@ from tests.federation.small_sites import line, lines_of, sites
 from tests.federation.test_site_predict import SKIP, trained
 
 from colonnade.errors import BoundaryError, ConfigError
-from colonnade.federation.party_file import OWN, write_serve
 from colonnade.serving.site_service import serve_at
 from colonnade.serving.source import Source
+from colonnade.settings.party_file import OWN, write_serve
 
 TOKEN = "a-token-of-some-length"
 

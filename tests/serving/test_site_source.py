@@ -15,11 +15,11 @@ from tests.federation.test_site_predict import SKIP, new_people, trained
 
 from colonnade.errors import NoAnswer
 from colonnade.federation import MultiFederation
-from colonnade.federation.owners import SERVER
-from colonnade.federation.settings import EngineSettings
 from colonnade.serving.desk import Desk, Unknown
 from colonnade.serving.site_source import SiteSource, hurried
 from colonnade.serving.source import Source
+from colonnade.settings.federation_file import EngineSettings
+from colonnade.settings.owners import SERVER
 
 
 def of(base: Path, **lines: Any) -> SiteSource:

@@ -11,7 +11,7 @@ from tests.federation.small import quick, settings_of, write
 
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
-from colonnade.federation.party_file import AGREED, OWN, fingerprint, read_own, write_agreed, write_own
+from colonnade.settings.party_file import AGREED, OWN, fingerprint, read_own, write_agreed, write_own
 from colonnade.tracking import TrackingSettings
 from colonnade.tracking.settings import is_address
 

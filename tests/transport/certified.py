@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from colonnade.transport.channel import Channel
-from colonnade.transport.flare import Line
-from colonnade.transport.flare_desk import Desk
+from colonnade.transport.endpoint import Desk
 from colonnade.transport.identity import CERTIFICATE, KEY, ROOT, Identity
+from colonnade.transport.remote import Line
 
 NAMES = ("asker", "ada", "bob", "clinic", "lab")
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from colonnade.core import Envelope, Message, Party, Request, Transport
-from colonnade.transport.flare import PIECE, Flare, Line
-from colonnade.transport.flare_desk import Desk
+from colonnade.transport.endpoint import Desk
+from colonnade.transport.remote import PIECE, Flare, Line
 
 R = TypeVar("R", bound=Message)
 ASKERS = ("asker", "label owner", "ada", "bob", "cyd", "dan")

@@ -29,8 +29,8 @@ from colonnade.transport.channel import (
     WINDOW,
     Keys,
 )
-from colonnade.transport.flare import Flare
-from colonnade.transport.flare_desk import Desk
+from colonnade.transport.endpoint import Desk
+from colonnade.transport.remote import Flare
 
 
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=5))

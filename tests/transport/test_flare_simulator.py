@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     from tests.transport.toy_sites import DRIVER, RESULTS, SITES
 
-    from colonnade.federation.flare import ALLOWED, simulator, starts, write_job
+    from colonnade.flare.job import ALLOWED, simulator, starts, write_job
 
     work = tmp_path_factory.mktemp("simulator")
     member = "tests.transport.toy_sites.ToyMember"

@@ -163,7 +163,7 @@ def test_provisioned_kits_tell_sites_from_the_relay_and_the_lead(tmp_path: Path)
     from tests.federation.small import write
 
     from colonnade.federation import Settings
-    from colonnade.federation.provision import provision
+    from colonnade.flare.provision import provision
     from colonnade.transport.identity import read_certificate
 
     made = tmp_path / "kits"

@@ -24,9 +24,9 @@ from torch import Tensor
 from colonnade.core import Batches, Done, Envelope, Ledger, Message, Party, Peers, Released, Request, Seat, serves
 from colonnade.core.failure import Failure
 from colonnade.core.wire import decode, encode
-from colonnade.federation.flare_members import ASK, DONE, FAILED, RUNNING
-from colonnade.transport.flare import ANSWER, HEAD, NONE, WHOLE, Flare, Line
-from colonnade.transport.flare_desk import Desk
+from colonnade.flare.members import ASK, DONE, FAILED, RUNNING
+from colonnade.transport.endpoint import Desk
+from colonnade.transport.remote import ANSWER, HEAD, NONE, WHOLE, Flare, Line
 
 RESULTS, DRIVER = "TOY_RESULTS", "driver"
 SITES = (DRIVER, *NAMES[:3])

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from colonnade.core import Batches, Transcript
 from colonnade.errors import BudgetExhausted, CheckpointError
 from colonnade.federation import Federation, load
-from colonnade.federation.run_directory import MARK, SETTINGS, RunDirectory
+from colonnade.runs.run_directory import MARK, SETTINGS, RunDirectory
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from colonnade.attacks.coverage import NotAttacked
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.inversion_audit import EVERYBODY, Rebuilt
 from colonnade.errors import InputError
-from colonnade.federation.run_directory import to_json, write_text
+from colonnade.runs.run_directory import to_json, write_text
 
 SHOWN = 8
 MADE = ("audit.json", "labels.png", "labels.svg", "inversion-*.png", "inversion-*.svg")

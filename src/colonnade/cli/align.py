@@ -17,7 +17,7 @@ from colonnade.alignment.in_process import check_free
 from colonnade.alignment.tables import read_ids
 from colonnade.cli.console import console, error_console, shown, size
 from colonnade.errors import ConfigError
-from colonnade.federation.settings import Settings
+from colonnade.settings.federation_file import Settings
 
 
 def align(

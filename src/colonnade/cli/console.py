@@ -19,8 +19,8 @@ from colonnade.errors import CheckpointError
 from colonnade.evaluate.metrics import HEADLINE, beside_majority
 from colonnade.federation import Federation, MultiFederation
 from colonnade.federation.fit import Watch
-from colonnade.federation.run_directory import MARK
 from colonnade.report.words import metric
+from colonnade.runs.run_directory import MARK
 
 console = Console()
 error_console = Console(stderr=True)

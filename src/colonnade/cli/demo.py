@@ -24,9 +24,9 @@ from colonnade.errors import ConfigError, InputError
 from colonnade.explain import report as explaining
 from colonnade.federation import Federation, Settings
 from colonnade.federation.learned import learned
-from colonnade.federation.leave_out import leave_out
-from colonnade.federation.run_directory import write_text
 from colonnade.report.write import write
+from colonnade.runs.run_directory import write_text
+from colonnade.settings.leave_out import leave_out
 
 if TYPE_CHECKING:
     import pandas as pd

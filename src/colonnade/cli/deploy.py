@@ -20,11 +20,15 @@ from colonnade.cli.predict import check_several
 from colonnade.core import Mechanism, Plain, Seat
 from colonnade.errors import ColonnadeError, ConfigError, DataError, InputError
 from colonnade.federation import Settings
-from colonnade.federation.flare import simulate, simulate_prediction
-from colonnade.federation.flare_sites import deploy, on_this_machine, predict_on_this_machine
-from colonnade.federation.member import rehearse
-from colonnade.federation.multi_site import rehearse as rehearse_one_of_several
-from colonnade.federation.party_file import (
+from colonnade.federation.seats import accounts_of
+from colonnade.flare.deployed import deploy, on_this_machine, predict_on_this_machine
+from colonnade.flare.job import simulate, simulate_prediction
+from colonnade.flare.provision import provision as make_kits
+from colonnade.privacy import Budget
+from colonnade.rows.tables import read_labels, read_tables
+from colonnade.runs.budget_over_runs import spent_before
+from colonnade.runs.run_directory import SETTINGS, RunDirectory
+from colonnade.settings.party_file import (
     AGREED,
     OWN,
     STARTUP,
@@ -35,13 +39,9 @@ from colonnade.federation.party_file import (
     read_own,
     sites_of,
 )
-from colonnade.federation.provision import provision as make_kits
-from colonnade.federation.purse import spent_before
-from colonnade.federation.rules import LABEL_MECHANISMS, LABELS, MECHANISMS
-from colonnade.federation.run_directory import SETTINGS, RunDirectory
-from colonnade.federation.seats import accounts_of
-from colonnade.federation.tables import read_labels, read_tables
-from colonnade.privacy import Budget
+from colonnade.settings.rules import LABEL_MECHANISMS, LABELS, MECHANISMS
+from colonnade.sites.member import rehearse
+from colonnade.sites.multi_site import rehearse as rehearse_one_of_several
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -343,8 +343,8 @@ def _with_names(settings: Settings) -> Settings:
     """A named data set is cut into parties that the file need not name; sites must have names."""
     if settings.data.dataset is None:
         return settings
-    from colonnade.federation import holdings, shares
-    from colonnade.federation.settings import PartySettings
+    from colonnade.rows import holdings, shares
+    from colonnade.settings.federation_file import PartySettings
 
     several = bool(settings.label_owners)
     names = list(shares.from_dataset(settings).data_owners if several else holdings.from_dataset(settings).parties)

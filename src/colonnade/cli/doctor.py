@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from colonnade.cli.console import Json, console, error_console
-from colonnade.federation.run_directory import to_json
 from colonnade.planning.doctor import Check, examine, healthy
+from colonnade.runs.run_directory import to_json
 
 MARKS = {"ok": "[green]✓[/green]", "failed": "[bold red]✗[/bold red]", "absent": "[dim]–[/dim]"}
 

@@ -18,7 +18,7 @@ from colonnade.core import Step
 from colonnade.errors import ConfigError
 from colonnade.explain import canvas, importance, report
 from colonnade.federation import Federation, load
-from colonnade.federation.run_directory import SUMMARY
+from colonnade.runs.run_directory import SUMMARY
 
 HEADINGS = {
     "head_norm": "head norm",

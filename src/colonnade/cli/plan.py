@@ -13,11 +13,11 @@ from rich.table import Table
 from colonnade.cli.console import AllowModel, Json, console, size, typed
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
-from colonnade.federation.party_file import OWN
-from colonnade.federation.run_directory import to_json
 from colonnade.planning.network import Network
 from colonnade.planning.plan import PartyPlan, Plan
 from colonnade.planning.plan import plan as make_plan
+from colonnade.runs.run_directory import to_json
+from colonnade.settings.party_file import OWN
 
 
 def plan(

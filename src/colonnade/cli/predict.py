@@ -16,8 +16,8 @@ from colonnade.alignment.ids import comparable
 from colonnade.cli.console import AllowModel, Json, Quiet, a_run, console, error_console, shown
 from colonnade.errors import ColonnadeError, ConfigError, DataError, InputError
 from colonnade.federation import MultiFederation, Predictions, Settings, load
-from colonnade.federation.party_file import asker_id
-from colonnade.federation.run_directory import RunDirectory
+from colonnade.runs.run_directory import RunDirectory
+from colonnade.settings.party_file import asker_id
 
 if TYPE_CHECKING:
     import pandas as pd

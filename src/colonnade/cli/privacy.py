@@ -14,7 +14,7 @@ from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.federation.guarantees import of_run, plan
 from colonnade.federation.multi import federation_for
-from colonnade.federation.run_directory import RunDirectory, to_json
+from colonnade.runs.run_directory import RunDirectory, to_json
 
 
 def privacy(

@@ -12,12 +12,12 @@ from rich.table import Table
 
 from colonnade.cli.console import AllowModel, console, error_console, shown, size
 from colonnade.errors import CheckpointError, ConfigError
-from colonnade.federation.run_directory import MARK, METRICS, SETTINGS, SUMMARY
 from colonnade.report import baselines as baselines_of
 from colonnade.report import compare as comparing
 from colonnade.report.facts import BASELINES
 from colonnade.report.words import epsilon, score, seconds
 from colonnade.report.write import write
+from colonnade.runs.run_directory import MARK, METRICS, SETTINGS, SUMMARY
 
 TRACES = ("parties", MARK, METRICS, SUMMARY)
 """What a run leaves beside its settings."""

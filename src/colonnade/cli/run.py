@@ -32,9 +32,9 @@ from colonnade.core import Step
 from colonnade.errors import BudgetExhausted, ConfigError
 from colonnade.federation import MultiFederation, Settings
 from colonnade.federation.multi import federation_for
-from colonnade.federation.run_directory import MARK, SETTINGS, RunDirectory, to_json
 from colonnade.report.live import Live
 from colonnade.report.words import always_one
+from colonnade.runs.run_directory import MARK, SETTINGS, RunDirectory, to_json
 
 
 def run(

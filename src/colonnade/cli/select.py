@@ -18,13 +18,13 @@ from colonnade.cli.console import console, error_console, shown, size, typed
 from colonnade.errors import ConfigError, InputError
 from colonnade.explain import canvas
 from colonnade.explain.partners import SCORE, draw
-from colonnade.federation.holdings import Holdings, from_dataset, from_tables
-from colonnade.federation.leave_out import leave_out
-from colonnade.federation.run_directory import write_text
-from colonnade.federation.settings import Settings
-from colonnade.federation.tables import read_tables
+from colonnade.rows.holdings import Holdings, from_dataset, from_tables
+from colonnade.rows.tables import read_tables
+from colonnade.runs.run_directory import write_text
 from colonnade.selection import METHODS, Selection, SelectionSettings, select_here
 from colonnade.selection.inputs import as_labels
+from colonnade.settings.federation_file import Settings
+from colonnade.settings.leave_out import leave_out
 
 BAR = 24
 BINS = 4

@@ -12,7 +12,7 @@ import typer
 from colonnade.cli.console import AllowModel, a_run, console
 from colonnade.cli.predict import Engine, Model, Owner, StartupKit, Table, check_several, overrides
 from colonnade.errors import ConfigError
-from colonnade.federation.run_directory import RunDirectory
+from colonnade.runs.run_directory import RunDirectory
 
 VARIABLE = "COLONNADE_TOKEN"
 

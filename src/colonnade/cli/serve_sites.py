@@ -15,11 +15,11 @@ from colonnade.cli.deploy import DONE, ENGINES, agreed_in, rehearsed, waiting, w
 from colonnade.cli.predict import check_several
 from colonnade.cli.serve import VARIABLE, say_how
 from colonnade.errors import ColonnadeError, ConfigError
-from colonnade.federation.flare import ANSWERS, simulate_service
-from colonnade.federation.flare_sites import deploy, serve_on_this_machine
-from colonnade.federation.party_file import OWN, asker_of, write_serve
-from colonnade.federation.run_directory import RunDirectory
-from colonnade.federation.serve_settings import ServeSettings
+from colonnade.flare.deployed import deploy, serve_on_this_machine
+from colonnade.flare.job import ANSWERS, simulate_service
+from colonnade.runs.run_directory import RunDirectory
+from colonnade.settings.party_file import OWN, asker_of, write_serve
+from colonnade.settings.serving import ServeSettings
 
 
 def serve_on_flare(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from colonnade.core import Step
     from colonnade.explain.embeddings import Embeddings
     from colonnade.federation.fit import Record
-    from colonnade.federation.holdings import Holdings
+    from colonnade.rows.holdings import Holdings
 
 Watch = Callable[[str, "Step | Record"], None]
 """Called with a title, and every step and epoch of a training that goes on under it."""

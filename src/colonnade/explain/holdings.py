@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
-from colonnade.federation.holdings import Holdings
+from colonnade.rows.holdings import Holdings
 
 
 def noised(holdings: Holdings, party: str, rows: Tensor | None, sigma: float, generator: Generator) -> Holdings:

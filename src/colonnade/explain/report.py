@@ -20,7 +20,7 @@ from colonnade.explain.canvas import can_draw
 from colonnade.explain.embeddings import gather, metric_of, separable, tsne
 from colonnade.explain.pictures import draw
 from colonnade.explain.regions import regions
-from colonnade.federation.run_directory import to_json, write_text
+from colonnade.runs.run_directory import to_json, write_text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,9 +19,9 @@ from colonnade.core import checkpoint
 from colonnade.datasets.labels import Labels
 from colonnade.datasets.preprocess import Preprocessor
 from colonnade.errors import CheckpointError, ConfigError
-from colonnade.federation.holdings import loss_for
 from colonnade.federation.multi import federation_for
-from colonnade.federation.run_directory import WIDTHS, RunDirectory
+from colonnade.rows.holdings import loss_for
+from colonnade.runs.run_directory import WIDTHS, RunDirectory
 
 COLUMNS, LABELS = "columns", "labels"
 

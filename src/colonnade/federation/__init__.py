@@ -4,6 +4,6 @@ from colonnade.federation.federation import Federation, Predictions
 from colonnade.federation.fit import Outcome
 from colonnade.federation.loading import load
 from colonnade.federation.multi import MultiFederation
-from colonnade.federation.settings import Settings
+from colonnade.settings.federation_file import Settings
 
 __all__ = ["Federation", "MultiFederation", "Outcome", "Predictions", "Settings", "load"]

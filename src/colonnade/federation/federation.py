@@ -25,16 +25,16 @@ from colonnade.core.checks import did_you_mean
 from colonnade.core.party import State
 from colonnade.errors import ConfigError, DataError, Diverged
 from colonnade.evaluate.metrics import measure
-from colonnade.federation.holdings import Holdings, asked_for, from_dataset, from_tables
+from colonnade.federation.call_policy import Patience
 from colonnade.federation.local_model import local_model
-from colonnade.federation.patience import Patience
-from colonnade.federation.purse import JOURNAL, SYNC_EVERY
 from colonnade.federation.seats import accounts_of, draw_labels, make_seat
-from colonnade.federation.settings import PartySettings, Settings
-from colonnade.federation.shares import Shares
-from colonnade.federation.tables import read_tables, tables_of
 from colonnade.privacy import Account
 from colonnade.privacy.calibrate import planned
+from colonnade.rows.holdings import Holdings, asked_for, from_dataset, from_tables
+from colonnade.rows.shares import Shares
+from colonnade.rows.tables import read_tables, tables_of
+from colonnade.runs.budget_over_runs import JOURNAL, SYNC_EVERY
+from colonnade.settings.federation_file import PartySettings, Settings
 from colonnade.transport import Cohort, Cohorts, InProcess, Recording, groups, worth_stacking
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ class Federation:
 
     def save(self, folder: str | Path) -> None:
         """Every party's state under its own folder; `load` continues or predicts from there."""
-        from colonnade.federation.run_directory import RunDirectory
+        from colonnade.runs.run_directory import RunDirectory
 
         RunDirectory.create(Path(folder), self).checkpoint(self)
 

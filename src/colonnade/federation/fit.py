@@ -14,11 +14,11 @@ from colonnade.core import Step
 from colonnade.errors import BudgetExhausted
 from colonnade.evaluate.metrics import HEADLINE, majority
 from colonnade.federation.guarantees import guarantees
-from colonnade.federation.holdings import Holdings
 from colonnade.federation.local_model import models_told
 from colonnade.federation.rounds import RoundDone
-from colonnade.federation.run_directory import RunDirectory
-from colonnade.federation.shares import Shares
+from colonnade.rows.holdings import Holdings
+from colonnade.rows.shares import Shares
+from colonnade.runs.run_directory import RunDirectory
 from colonnade.tracking import About, Trackers, parameters_of, trackers_of
 
 if TYPE_CHECKING:

@@ -14,17 +14,17 @@ from colonnade.algorithms import find
 from colonnade.algorithms.algorithm import AnyAlgorithm, Crossing
 from colonnade.core import NON_PRIVATE, Agreed, Batches, DpEvent, Plain, checkpoint
 from colonnade.errors import CheckpointError
-from colonnade.federation.purse import JOURNAL
-from colonnade.federation.rules import LABELS
 from colonnade.privacy import Account
 from colonnade.privacy.accounting import costs_nothing
 from colonnade.privacy.report import Guarantee, Release, describe, for_columns, for_labels, nothing
+from colonnade.runs.budget_over_runs import JOURNAL
+from colonnade.settings.rules import LABELS
 
 if TYPE_CHECKING:
     from colonnade.federation.federation import Federation
     from colonnade.federation.multi import MultiFederation
-    from colonnade.federation.run_directory import RunDirectory
-    from colonnade.federation.settings import Settings
+    from colonnade.runs.run_directory import RunDirectory
+    from colonnade.settings.federation_file import Settings
 
 LEAKS = "what it sends as the label owner follows its own columns as they are"
 FOLLOWS = "what it sends follows the labels"

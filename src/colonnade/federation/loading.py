@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 
 from colonnade.alignment.ids import comparable
 from colonnade.errors import ConfigError, DataError
-from colonnade.federation import shares
 from colonnade.federation.federation import Federation
-from colonnade.federation.holdings import from_dataset, from_tables, to_predict
-from colonnade.federation.run_directory import RunDirectory
-from colonnade.federation.tables import read_tables, tables_of
+from colonnade.rows import shares
+from colonnade.rows.holdings import from_dataset, from_tables, to_predict
+from colonnade.rows.tables import read_tables, tables_of
+from colonnade.runs.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from colonnade.datasets.table import Table
     from colonnade.federation.multi import MultiFederation
-    from colonnade.federation.settings import Settings
+    from colonnade.settings.federation_file import Settings
 
 Ids = Sequence[str] | Literal["all"]
 

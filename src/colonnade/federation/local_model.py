@@ -14,8 +14,8 @@ from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Seat
 from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError
-from colonnade.federation.owners import SERVER
-from colonnade.federation.settings import PartySettings, Settings
+from colonnade.settings.federation_file import PartySettings, Settings
+from colonnade.settings.owners import SERVER
 
 ROWS = 4
 

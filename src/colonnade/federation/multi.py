@@ -25,6 +25,7 @@ from colonnade.core import Agreed, Batch, Batches, DpEvent, Ledger, Peers, Seat,
 from colonnade.core.checks import did_you_mean
 from colonnade.core.party import State
 from colonnade.errors import ConfigError, DataError, Diverged
+from colonnade.federation.call_policy import Patience
 from colonnade.federation.federation import (
     Federation,
     Predictions,
@@ -33,18 +34,17 @@ from colonnade.federation.federation import (
     device_of,
     measured,
 )
-from colonnade.federation.holdings import Holding, asked_for
 from colonnade.federation.multi_roles import batches_for, data_owner, epochs_of, label_owner, nested_of
-from colonnade.federation.owners import SERVER
-from colonnade.federation.patience import Patience
-from colonnade.federation.purse import JOURNAL, SYNC_EVERY
 from colonnade.federation.rounds import RoundDone, Rounds
 from colonnade.federation.seats import accounts_of, make_seats
-from colonnade.federation.settings import Settings
-from colonnade.federation.shares import Shares, from_dataset, from_tables
-from colonnade.federation.tables import labels_of, read_labels, read_tables, tables_of
 from colonnade.privacy import Account
 from colonnade.privacy.calibrate import planned
+from colonnade.rows.holdings import Holding, asked_for
+from colonnade.rows.shares import Shares, from_dataset, from_tables
+from colonnade.rows.tables import labels_of, read_labels, read_tables, tables_of
+from colonnade.runs.budget_over_runs import JOURNAL, SYNC_EVERY
+from colonnade.settings.federation_file import Settings
+from colonnade.settings.owners import SERVER
 from colonnade.transport import Drivers, InProcess
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class MultiFederation:
 
     def save(self, folder: str | Path) -> None:
         """Every party's state under its own folder; `load` continues or predicts from there."""
-        from colonnade.federation.run_directory import RunDirectory
+        from colonnade.runs.run_directory import RunDirectory
 
         RunDirectory.create(Path(folder), self).checkpoint(self)
 

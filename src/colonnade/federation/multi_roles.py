@@ -15,8 +15,8 @@ from colonnade.core import Batches, DpEvent, Seat
 from colonnade.core.party import seed_for
 from colonnade.federation.local_model import local_model
 from colonnade.federation.seats import draw_labels
-from colonnade.federation.settings import Settings
 from colonnade.optim.losses import Loss
+from colonnade.settings.federation_file import Settings
 
 
 def nested_of(settings: Settings) -> Nested[Any, Any, Any]:

@@ -14,13 +14,13 @@ from colonnade.algorithms import find
 from colonnade.core import Agreed, Batches, DpEvent, Plain, Rule, Seat
 from colonnade.core.chance import Secret
 from colonnade.errors import ConfigError
-from colonnade.federation.holdings import Holdings
-from colonnade.federation.owners import LabelOwnerSettings, place_of
-from colonnade.federation.rules import LABELS, rules_from
-from colonnade.federation.settings import PartySettings, Settings
-from colonnade.federation.shares import Shares
 from colonnade.privacy import Account, Budget
 from colonnade.privacy.accounting import dp_accounting
+from colonnade.rows.holdings import Holdings
+from colonnade.rows.shares import Shares
+from colonnade.settings.federation_file import PartySettings, Settings
+from colonnade.settings.owners import LabelOwnerSettings, place_of
+from colonnade.settings.rules import LABELS, rules_from
 
 
 def make_seat(

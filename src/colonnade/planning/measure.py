@@ -20,9 +20,9 @@ from colonnade.core import Batches
 from colonnade.core.batches import CHUNK, Rows
 from colonnade.core.peers import NUMBERS
 from colonnade.federation import Federation, MultiFederation, Settings
-from colonnade.federation.holdings import Holdings
-from colonnade.federation.shares import Shares
 from colonnade.planning.traffic import TRAINING, Traffic, encrypted, taken, total
+from colonnade.rows.holdings import Holdings
+from colonnade.rows.shares import Shares
 
 ROUNDS = 3
 """Of several label owners: in the first some things happen once, and a median needs two others."""

@@ -16,12 +16,12 @@ import numpy as np
 from colonnade.algorithms import ALGORITHMS, DEFAULT, nested_names
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings
-from colonnade.federation.holdings import from_tables
-from colonnade.federation.tables import read_tables
 from colonnade.planning import guesses
 from colonnade.planning.tables import Seen, look
 from colonnade.planning.template import VALIDATION, Answers, PartyAnswer, write
 from colonnade.privacy.accounting import costs_nothing
+from colonnade.rows.holdings import from_tables
+from colonnade.rows.tables import read_tables
 
 T = TypeVar("T")
 TASKS = {"classification": "one of several classes", "regression": "a number"}

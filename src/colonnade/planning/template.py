@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.algorithms import find
-from colonnade.federation.settings import to_toml
+from colonnade.settings.federation_file import to_toml
 
 PLACE = 34
 """Where comments begin."""

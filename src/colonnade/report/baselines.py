@@ -21,10 +21,10 @@ from colonnade.errors import ColonnadeError, ConfigError
 from colonnade.evaluate.metrics import HEADLINE
 from colonnade.explain.holdings import only, owners
 from colonnade.federation import Federation, MultiFederation, Settings
-from colonnade.federation.holdings import Holding, Holdings, from_dataset, from_tables, in_common
-from colonnade.federation.run_directory import RunDirectory, to_json, write_text
-from colonnade.federation.tables import read_tables
 from colonnade.report.facts import BASELINES
+from colonnade.rows.holdings import Holding, Holdings, from_dataset, from_tables, in_common
+from colonnade.rows.tables import read_tables
+from colonnade.runs.run_directory import RunDirectory, to_json, write_text
 
 Scores = dict[str, float]
 Say = Callable[[str, int, int], None]

@@ -16,10 +16,10 @@ from colonnade import alignment
 from colonnade.algorithms import DEFAULT, find
 from colonnade.errors import CheckpointError, ColonnadeError
 from colonnade.evaluate.metrics import HEADLINE
-from colonnade.federation import site_reader
 from colonnade.federation.guarantees import of_run
-from colonnade.federation.run_directory import AFTER, MARK, METRICS, SETTINGS, SUMMARY, RunDirectory, to_json
 from colonnade.report.ledgers import Flow, flows, totals
+from colonnade.runs.run_directory import AFTER, MARK, METRICS, SETTINGS, SUMMARY, RunDirectory, to_json
+from colonnade.sites import reader as site_reader
 
 BASELINES = "baselines.json"
 KINDS = {".svg": "image/svg+xml", ".png": "image/png"}

@@ -27,10 +27,10 @@ from typing import Any
 
 from colonnade.core import Step
 from colonnade.errors import ColonnadeError, ConfigError
-from colonnade.federation.run_directory import MARK, METRICS, SETTINGS, SUMMARY
 from colonnade.report import page
 from colonnade.report.facts import Facts, read
 from colonnade.report.html import Html, h
+from colonnade.runs.run_directory import MARK, METRICS, SETTINGS, SUMMARY
 
 HERE = "127.0.0.1"
 SHARE = 30

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from colonnade.errors import InputError
-from colonnade.federation.run_directory import write_text
 from colonnade.report.chart import Figure
 from colonnade.report.facts import Facts, read
 from colonnade.report.figures import figures
 from colonnade.report.page import render, resource
+from colonnade.runs.run_directory import write_text
 
 PAGE, FIGURES = "report.html", "figures"
 

@@ -15,8 +15,8 @@ from colonnade.core import Step
 from colonnade.errors import Diverged
 from colonnade.evaluate.metrics import HEADLINE
 from colonnade.federation import Federation, Settings
-from colonnade.federation.holdings import Holdings
 from colonnade.reproduction.expected import Figure, Plan
+from colonnade.rows.holdings import Holdings
 
 Watch = Callable[[str, Step], None]
 """Called with a line that says which run it is, and its steps: for progress bars."""

@@ -12,17 +12,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from colonnade.errors import ConfigError
-from colonnade.federation.flare import ANSWERS
-from colonnade.federation.multi_site import MultiSite
-from colonnade.federation.party_file import OWN
-from colonnade.federation.run_directory import write_text
-from colonnade.federation.site import Site
+from colonnade.flare.job import ANSWERS
+from colonnade.runs.run_directory import write_text
 from colonnade.serving import service
 from colonnade.serving.desk import Desk
 from colonnade.serving.door import check_reach, listen, token_in, url_of
 from colonnade.serving.limits import Limits
 from colonnade.serving.site_source import SiteSource
-from colonnade.transport.flare import Line
+from colonnade.settings.party_file import OWN
+from colonnade.sites.multi_site import MultiSite
+from colonnade.sites.site import Site
+from colonnade.transport.remote import Line
 
 log = logging.getLogger("colonnade.serving")
 GRACE = 6

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 
 from colonnade.errors import NoAnswer
-from colonnade.federation.multi_predict import Asking
-from colonnade.federation.multi_site import MultiSite
-from colonnade.federation.settings import EngineSettings
-from colonnade.federation.site import Site
-from colonnade.federation.site_reader import Look, written
-from colonnade.federation.site_session import Rows, Session
 from colonnade.serving.source import EVERY, Row, rows_of
-from colonnade.transport.flare import Line
+from colonnade.settings.federation_file import EngineSettings
+from colonnade.sites.multi_predict import Asking
+from colonnade.sites.multi_site import MultiSite
+from colonnade.sites.reader import Look, written
+from colonnade.sites.session import Rows, Session
+from colonnade.sites.site import Site
+from colonnade.transport.remote import Line
 
 LONGEST = 10.0
 """Seconds in which a party must answer a caller's request, whatever was agreed for training; then once more."""

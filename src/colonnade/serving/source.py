@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from colonnade.federation import Federation, MultiFederation, Predictions, Settings, load
-from colonnade.federation.holdings import Index
-from colonnade.federation.run_directory import MARK, RunDirectory
+from colonnade.rows.holdings import Index
+from colonnade.runs.run_directory import MARK, RunDirectory
 
 log = logging.getLogger("colonnade.serving")
 EVERY = 1.0

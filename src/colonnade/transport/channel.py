@@ -36,9 +36,9 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from colonnade.errors import BoundaryError, WireError
-from colonnade.transport.flare import Line
-from colonnade.transport.flare_desk import Desk
+from colonnade.transport.endpoint import Desk
 from colonnade.transport.identity import Identity
+from colonnade.transport.remote import Line
 
 LABEL = b"Colonnade channel 1"
 BY_CALLER, BY_ANSWERER = LABEL + b", caller", LABEL + b", answerer"

@@ -1,0 +1,1 @@
+"""Everything that runs on NVIDIA FLARE: jobs, engines, provisioning."""

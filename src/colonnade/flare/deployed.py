@@ -1,0 +1,272 @@
+"""Runs over sites of their own, each a FLARE process with its startup kit: on many machines, or all on this one.
+
+`provision` makes the kits. The lead submits a job to the relay and asks how it is; results stay with the sites.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from colonnade.errors import ColonnadeError, ConfigError, PartyError
+from colonnade.flare.job import (
+    FAILURE,
+    LAST,
+    Watch,
+    asked_and_told,
+    conclude,
+    failure_in,
+    follow,
+    listening,
+    require,
+    stop,
+    told,
+    write_job,
+)
+from colonnade.flare.provision import provision
+from colonnade.runs.run_directory import METRICS
+from colonnade.settings.federation_file import Settings
+from colonnade.settings.party_file import asked_with, asker_of, at_sites, driver_of, sites_of, write_agreed
+
+PATIENCE = 180.0
+"""Seconds in which sites must have connected to the relay."""
+GRACE = 15.0
+"""Seconds for which a prediction waits for those who may be missing."""
+QUIET, AGAIN = 10.0, 30.0
+"""Seconds of waiting until it is said for whom, and then between two times that it is."""
+OVER = ("FINISHED", "FAILED", "ABORTED", "ABANDONED")
+
+Say = Callable[[str], None]
+
+
+def on_this_machine(
+    settings: Settings,
+    work: Path,
+    out: Path,
+    *,
+    resume: bool = False,
+    watch: Watch | None = None,
+) -> dict[str, Any]:
+    """A rehearsal of a deployment: kits, certificates, encrypted calls, a process per organisation and one for the
+    relay, all on this machine. Gives the driver's summary."""
+    require()
+    settings = at_sites(settings)
+    driver, kits, run = driver_of(settings), work / "kits", out.name
+    if not (resume and kits.exists()):
+        port, admin_port = _free_ports()
+        provision(settings, kits, server="localhost", port=port, admin_port=admin_port)
+        _store_in(kits / "relay")
+    names = sites_of(settings)
+    for name in names:  # a resumed run may have more epochs
+        write_agreed(kits / "parties" / name / "local", settings)
+    folders = {name: kits / "parties" / name / "runs" / run for name in names}
+    with running(kits, names, work):
+        _run(settings, kits / "lead", run, resume, folders[driver] / METRICS, watch)
+    return conclude(settings, folders, out, work / f"{driver}.log")
+
+
+def predict_on_this_machine(
+    settings: Settings, work: Path, run: str, rows: Path, *, owner: str | None = None, model: str = ""
+) -> Path:
+    """Predict with a run that `on_this_machine` trained, as `owner` of several label owners; gives its file of
+    predictions."""
+    require()
+    driver, kits = asker_of(settings, owner), work / "kits"
+    folder = kits / "parties" / driver / "runs" / run
+    with asked_and_told(folder, rows) as out, running(kits, asked_with(settings, driver), work):
+        _run(settings, kits / "lead", run, False, None, None, predict=rows.name, owner=owner, model=model)
+    return told(folder, out, work / f"{driver}.log")
+
+
+def serve_on_this_machine(
+    settings: Settings, work: Path, run: str, watch: Watch, *, owner: str | None = None, model: str = ""
+) -> None:
+    """Serve a run that `on_this_machine` trained, until KeyboardInterrupt; `watch` is told where it listens."""
+    require()
+    driver, kits = asker_of(settings, owner), work / "kits"
+    folder = kits / "parties" / driver / "runs" / run
+    with listening(folder) as answers, running(kits, asked_with(settings, driver), work):
+        ended = _run(settings, kits / "lead", run, False, answers, watch, serve=True, owner=owner, model=model)
+    raise failure_in(folder.parent / FAILURE) or ColonnadeError(f"It ended as {ended}. See {work}/{driver}.log.")
+
+
+@contextmanager
+def running(kits: Path, names: Collection[str], logs: Path) -> Iterator[None]:
+    """The relay and all sites, as processes of this machine; none outlives the block."""
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        processes.append(start(kits / "relay", logs / "relay.log"))
+        processes += [start(kits / "parties" / name, logs / f"{name}.log") for name in names]
+        yield
+    finally:
+        for process in processes:
+            stop(process)
+
+
+def deploy(settings: Settings, kit: Path, run: str, *, resume: bool = False, **what: Any) -> str:
+    """Start a run on sites that are up elsewhere, or with `what` a prediction or a service of it, and wait for its end;
+    gives FLARE's word for how it ended."""
+    return _run(settings, kit, run, resume, None, None, **what)
+
+
+def _run(
+    settings: Settings,
+    kit: Path,
+    run: str,
+    resume: bool,
+    metrics: Path | None,
+    watch: Watch | None,
+    *,
+    predict: str = "",
+    serve: bool = False,
+    owner: str | None = None,
+    model: str = "",
+    say: Say | None = None,
+) -> str:
+    """`owner` of several label owners predicts or serves, with this model of its two; `say` is told for whom it
+    waits."""
+    session = Session(kit, patience=PATIENCE, say=say)
+    job = Path(kit) / "transfer" / f"{run}-{os.getpid()}"
+    try:
+        driver, names = driver_of(settings), sites_of(settings)
+        if predict or serve:
+            driver = asker_of(settings, owner)
+            names = asked_with(settings, driver)
+        if (predict or serve) and settings.engine.on_missing in ("stale", "skip"):  # who is not there, is not asked
+            session.wait_for([driver], PATIENCE)
+            names = tuple(session.soon(names, GRACE))
+        session.wait_for(names, PATIENCE)
+        write_job(
+            job, driver=driver, sites=len(names), run=run, resume=resume, predict=predict, serve=serve, model=model
+        )
+        number = session.submit(job)
+        states = [""]
+
+        def running() -> bool:
+            states.append(session.state(number))
+            return not states[-1].startswith(OVER)
+
+        try:
+            follow(running, metrics or Path(os.devnull), watch, pause=1.0)
+        except KeyboardInterrupt:
+            session.abort(number)
+            session.wait(number, LAST)
+            raise
+        return states[-1]
+    finally:
+        session.close()
+        shutil.rmtree(job, ignore_errors=True)
+
+
+def start(kit: Path, log: Path) -> subprocess.Popen[bytes]:
+    """A relay or a site of this machine, as its kit starts it, in a session of its own."""
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            ["bash", str(kit / "startup" / "sub_start.sh"), "--once"],
+            stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
+        )  # fmt: skip
+
+
+class Waiting:
+    """Says now and then for whom somebody waits: minutes without a word look like a program that hangs."""
+
+    def __init__(self, say: Say | None, patience: float) -> None:
+        self.say, self.began, self.patience, self.due = say, time.monotonic(), patience, QUIET
+
+    def __call__(self, whom: str) -> None:
+        passed = time.monotonic() - self.began
+        if self.say is not None and passed >= self.due:
+            self.say(f"Waiting for {whom}; {max(self.patience - passed, 0):.0f} s more at most.")
+            self.due = passed + AGAIN
+
+
+class Session:
+    """The lead's connection to the relay: submits a run and asks how it is."""
+
+    def __init__(self, kit: Path, *, patience: float = 60.0, say: Say | None = None) -> None:
+        require()
+        self.say = say
+        from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+        about = kit / "startup" / "fed_admin.json"
+        if not about.exists():
+            raise ConfigError(f"{kit} is no startup kit of a lead: {about} is missing. It is in DIR/lead.")
+        name = json.loads(about.read_text(encoding="utf-8"))["admin"]["username"]
+        until, told = time.monotonic() + patience, Waiting(say, patience)
+        while True:
+            try:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    self.session = new_secure_session(name, str(kit), timeout=10.0)
+                return
+            except Exception as error:  # FLARE has many
+                if time.monotonic() > until:
+                    raise PartyError("relay", "a session", None, f"{type(error).__name__}: {error}") from None
+                told("the relay, which does not answer yet")
+                time.sleep(1.0)
+
+    def sites(self) -> set[str]:
+        """Those that are connected."""
+        return {client.name for client in self.session.get_connected_client_list()}
+
+    def wait_for(self, names: Collection[str], patience: float) -> None:
+        """Until all are connected; a run without one of them cannot begin."""
+        until, told = time.monotonic() + patience, Waiting(self.say, patience)
+        while missing := set(names) - self.sites():
+            if time.monotonic() > until:
+                first = min(missing)
+                raise PartyError(first, "a run", None, f"it is not connected to the relay after {patience:.0f} s")
+            told(f"{' and '.join(map(repr, sorted(missing)))}, not connected to the relay yet")
+            time.sleep(1.0)
+
+    def soon(self, names: Collection[str], grace: float) -> set[str]:
+        """Those that are connected, once all are or a while has passed."""
+        until = time.monotonic() + grace
+        while set(names) - self.sites() and time.monotonic() < until:
+            time.sleep(1.0)
+        return set(names) & self.sites()
+
+    def submit(self, job: Path) -> str:
+        return str(self.session.submit_job(str(job.resolve())))
+
+    def state(self, job: str) -> str:
+        return str(self.session.get_job_status(job))
+
+    def wait(self, job: str, patience: float) -> None:
+        """Until a job is over, or no longer."""
+        until = time.monotonic() + patience
+        while not self.state(job).startswith(OVER) and time.monotonic() < until:
+            time.sleep(0.5)
+
+    def abort(self, job: str) -> None:
+        self.session.abort_job(job)
+
+    def close(self) -> None:
+        self.session.close()
+
+
+def _free_ports() -> tuple[int, int]:
+    """Two that nobody listens on."""
+    with socket.socket() as one, socket.socket() as two:
+        for held in (one, two):
+            held.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], two.getsockname()[1]
+
+
+def _store_in(kit: Path) -> None:
+    """The relay keeps its jobs in its own folder instead of a common one, so that two can run on a machine."""
+    path = kit / "local" / "resources.json"
+    resources = json.loads(path.read_text(encoding="utf-8"))
+    text = json.dumps(resources, indent=2).replace("/tmp/nvflare", str((kit / "kept").resolve()))
+    path.write_text(text, encoding="utf-8")

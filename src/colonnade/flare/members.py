@@ -1,0 +1,191 @@
+"""What NVIDIA FLARE starts: a relay at its server, which only starts the driver, and a member at every site.
+
+With `serving.flare_member`, a member that can listen, these are the only classes of Colonnade that a FLARE job names.
+They take nothing about data from the job: a member reads its organisation's own files, from the folder `local` of its
+startup kit (in a simulation: `COLONNADE_SITES`).
+
+Calls between sites are sealed end to end by the sites' certificates (`transport.channel`), in a simulation too: what is
+not sealed by a party of the agreed file is refused before it is read, whatever FLARE says about where it came from.
+FLARE encrypts its connections, and is trusted with nothing but to carry. The relay asks the driver to begin and how it
+is; that is not sealed and says nothing of anybody's, and what it may wish for is bounded by the driver's own files.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nvflare.collab import collab
+
+from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, ConfigError, PartyError, WireError
+from colonnade.runs.run_directory import to_json, write_text
+from colonnade.settings.party_file import OWN, STARTUP, read_own, runs_of
+from colonnade.sites.multi_site import MultiSite, site_for
+from colonnade.sites.site import Site
+from colonnade.transport.channel import Channel
+from colonnade.transport.identity import Identity
+from colonnade.transport.remote import Line
+
+log = logging.getLogger("colonnade.party")
+SITES = "COLONNADE_SITES"
+SERVER = "server"
+START, ASK = b"start", b"how is it"
+RUNNING, DONE, FAILED = b"running", b"done", b"failed"
+FAILURE = "failed.json"
+Serve = Callable[[Site | MultiSite, dict[str, Line], str, str], None]
+PATIENCE = 300.0
+"""Seconds in which a driver must say how it is; it says so while it computes."""
+
+
+class Relay:
+    """At the server: asks the driver to begin, and then how it is, until it is done. It holds no data and no key."""
+
+    def __init__(
+        self, driver: str, run: str, resume: bool = False, predict: str = "", serve: bool = False, model: str = ""
+    ) -> None:
+        self.driver, self.wish = driver, {"run": run, "resume": resume, "predict": predict, "serve": serve}
+        self.wish |= {"model": model} if model else {}
+
+    def main(self) -> str:
+        (driver,) = collab.get_clients([self.driver])
+        state = driver(timeout=PATIENCE).call(START + json.dumps(self.wish).encode())
+        wait = 0.1
+        while state == RUNNING:
+            time.sleep(wait)
+            wait = min(2.0, wait * 1.3)
+            state = driver(timeout=PATIENCE).call(ASK)
+        if state != DONE:
+            raise RuntimeError(f"the run failed at '{self.driver}': {bytes(state).decode(errors='replace')[:200]}")
+        return "done"
+
+
+class Member:
+    """At a site: one organisation. One published call, bytes in, bytes out."""
+
+    def __init__(self) -> None:
+        self.site: Site | MultiSite | None = None
+        self.channel: Channel | None = None
+        self.state = b""
+        self.serve: Serve | None = None  # set where the job's class can (`serving.flare_member`), never by a job
+        self.thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Build this organisation from its own files, with its own certificate."""
+        name, folder = str(collab.site_name), os.environ.get(SITES)
+        where = Path(folder) / name if folder else Path(collab.workspace.get_site_config_dir())
+        kit = where / STARTUP if folder else Path(collab.workspace.get_startup_kit_dir())
+        runs = runs_of(where / OWN)
+        (runs / FAILURE).unlink(missing_ok=True)
+        try:
+            self._build(name, where, kit)
+        except Exception as error:
+            _told_at_home(runs, name, error)
+            raise
+
+    def _build(self, name: str, where: Path, kit: Path) -> None:
+        own = read_own(where / OWN)
+        if own.name != name:
+            raise BoundaryError(f"{where / OWN} is of '{own.name}', and this site is '{name}'.")
+        identity = Identity.load(kit, name, own.peers)
+        self.channel = Channel(identity, own.names, run=str(collab.fl_ctx.get_job_id()))
+        self.site = site_for(own)
+
+    def call(self, data: bytes) -> bytes:
+        """A sealed call of another site, for the desk; or the relay's wish that the driver begins."""
+        if not isinstance(data, (bytes, bytearray, memoryview)):  # of a number, bytes() would make as many zeros
+            raise BoundaryError(f"A call brings bytes; found {type(data).__name__}.")
+        caller, data = str(collab.caller), bytes(data)
+        if self.site is None or self.channel is None:
+            raise RuntimeError(f"this organisation could not be built; its own runs/{FAILURE} says why")
+        if isinstance(self.site, MultiSite) and not self.site.lines:  # a label owner calls others while it answers
+            self.site.lines = self._lines(self.channel)
+        if caller != SERVER:
+            return self.channel.answer(data, self.site.desk, caller)
+        if data == ASK:
+            return self.state
+        if data.startswith(START) and not self.state:
+            wish = json.loads(data[len(START) :])
+            self.state, arguments = RUNNING, (self.site, self._lines(self.channel), wish)
+            self.thread = threading.Thread(target=self._drive, args=arguments, daemon=True, name="driver")
+            self.thread.start()
+            return self.state
+        return FAILED
+
+    def leave(self, patience: float) -> None:
+        """The job ends: what this organisation drives is waited for, and what it answered is written down."""
+        if self.thread is not None:
+            self.thread.join(patience)
+        if self.site is not None and self.site.reader is not None:
+            self.site.reader.leave()
+
+    def _lines(self, channel: Channel) -> dict[str, Line]:
+        """To all parties of the agreed file that the relay says are here; whom it makes up, nobody calls."""
+        return {p.name: channel.line(p.name, _carried_by(p)) for p in collab.other_clients if p.name in channel.peers}
+
+    def _drive(self, site: Site | MultiSite, lines: dict[str, Line], wish: dict[str, Any]) -> None:
+        run = str(wish["run"])
+        site.own.runs.mkdir(parents=True, exist_ok=True)
+        (site.own.runs / FAILURE).unlink(missing_ok=True)
+        try:
+            if wish.get("serve"):
+                self._serve(site, lines, run, str(wish.get("model", "")))
+            elif wish["predict"]:
+                _predict(site, lines, run, str(wish["predict"]), str(wish.get("model", "")))
+            else:
+                outcome = site.drive(lines, run, resume=bool(wish["resume"]))
+                if outcome.exhausted:
+                    raise BudgetExhausted(outcome.stopped)
+            self.state = DONE
+        except BaseException as error:  # the server is told the kind alone, this organisation everything
+            _told_at_home(site.own.runs, site.own.name, error)
+            self.state = FAILED + f" ({type(error).__name__})".encode()
+
+    def _serve(self, site: Site | MultiSite, lines: dict[str, Line], run: str, model: str) -> None:
+        if self.serve is None:
+            raise ConfigError(f"A job that serves names another class; this one cannot serve {run!r}.")
+        self.serve(site, lines, run, model)
+
+
+def _told_at_home(runs: Path, name: str, error: BaseException) -> None:
+    """Why a run ended, or could not begin, in this organisation's own folder."""
+    text = str(error) if isinstance(error, ColonnadeError) else f"{type(error).__name__}: {error}"
+    log.error("%s: the run ended: %s", name, text, exc_info=not isinstance(error, ColonnadeError))
+    about: dict[str, str | None] = {"error": type(error).__name__, "message": text}
+    if isinstance(error, PartyError):
+        about |= {"party": error.party, "request": error.request, "batch": error.batch, "cause": error.cause}
+    runs.mkdir(parents=True, exist_ok=True)
+    write_text(runs / FAILURE, to_json(about) + "\n")
+
+
+def _predict(site: Site | MultiSite, lines: dict[str, Line], run: str, rows: str, model: str) -> None:
+    """`model` is for several label owners, where there are two."""
+    if isinstance(site, MultiSite):
+        site.predict(lines, run, rows, model or "aggregated")
+    else:
+        site.predict(lines, run, rows)
+
+
+def _carried_by(proxy: Any) -> Line:
+    """FLARE's call of another site: bytes that it carries and everybody on the way may see and change."""
+
+    def carry(data: bytes, deadline: float) -> bytes:
+        reply = proxy(timeout=deadline).call(data)
+        if not isinstance(reply, (bytes, bytearray, memoryview)):
+            raise WireError(f"An answer brings bytes; found {type(reply).__name__}.")
+        return bytes(reply)
+
+    return carry
+
+
+for _class, _name, _mark in (
+    (Relay, "main", collab.main),
+    (Member, "start", collab.init),
+    (Member, "call", collab.publish),
+):
+    setattr(_class, _name, _mark(getattr(_class, _name)))

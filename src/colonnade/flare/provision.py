@@ -1,0 +1,126 @@
+"""Startup kits for a federation of organisations: certificates, addresses, and what each site lets a job do.
+
+    DIR/project.yml          FLARE's project file
+    DIR/state/               FLARE's root certificate with its key: whoever has it can make sites; keep it, show nobody
+    DIR/relay/               for the machine that relays; it holds no data and no key of the others
+    DIR/parties/NAME/        for one organisation: startup/ (its certificate), local/ (its rules)
+    DIR/lead/                for whoever starts runs, at the label owner (at the aggregation server, where several are)
+
+A site takes jobs of the lead alone, that bring no code and name no other classes than Colonnade's two; nobody can read
+its files from afar, and its logs stay with it. These rules lie in the organisation's own folder `local`; it may tighten
+them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from colonnade.errors import ConfigError
+from colonnade.flare.job import ALLOWED, require
+from colonnade.settings.federation_file import Settings
+from colonnade.settings.party_file import driver_of, sites_of, write_agreed, write_own
+
+SITE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+HOST = re.compile(r"([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
+BUILDERS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("workspace.WorkspaceBuilder", {"template_file": ["master_template.yml"]}),
+    ("static_file.StaticFileBuilder", {"config_folder": "config"}),
+    ("cert.CertBuilder", {}),
+    ("signature.SignatureBuilder", {}),
+)
+LEAD = {"submit_job": "any", "manage_job": "n:submitter", "view": "any"}
+NOT = ("clone_job", "download_job", "operate", "shell_commands", "byoc", "server-predeployed-flwr")
+
+
+def project_of(settings: Settings, *, server: str, port: int, admin_port: int) -> dict[str, Any]:
+    """FLARE's project: one relay, a site per party, and a lead at the label owner."""
+    driver = driver_of(settings)
+    if not HOST.fullmatch(server):
+        raise ConfigError(f"--server must be a host name that all sites can reach; found {server!r}.")
+    names = sites_of(settings)
+    for name in names:
+        if not SITE_NAME.fullmatch(name) or name in (server, "server"):
+            raise ConfigError(
+                f"A site's name has ASCII letters, digits, '-' and '_', and is not the relay's; found {name!r}."
+            )
+    organisation = {name: name.replace("-", "_") for name in names}
+    lead = f"lead@{driver.replace('_', '-').lower()}.local"
+    participants: list[dict[str, Any]] = [
+        {"name": server, "type": "server", "org": "relay", "fed_learn_port": port, "admin_port": admin_port},
+        *({"name": name, "type": "client", "org": organisation[name]} for name in names),
+        {"name": lead, "type": "admin", "org": organisation[driver], "role": "lead"},
+    ]
+    builders = [{"path": f"nvflare.lighter.impl.{path}", "args": args} for path, args in BUILDERS]
+    head = {"api_version": 3, "name": "colonnade", "description": "A federation of Colonnade"}
+    return head | {"participants": participants, "builders": builders}
+
+
+def provision(settings: Settings, out: Path, *, server: str, port: int = 8002, admin_port: int = 8003) -> None:
+    """Make all kits, in a folder that appears whole or not at all."""
+    require()
+    from nvflare.lighter.provision import prepare_builders, prepare_packager, prepare_project
+    from nvflare.lighter.provisioner import Provisioner
+
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"{out} is not empty, and kits are made once. Choose another folder.")
+    project = project_of(settings, server=server, port=port, admin_port=admin_port)
+    fresh = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    try:
+        (fresh / "project.yml").write_text(json.dumps(project, indent=2) + "\n", encoding="utf-8")  # JSON is YAML
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            maker = Provisioner(str(fresh / "made"), prepare_builders(project), prepare_packager(project))
+            context = maker.provision(prepare_project(copy.deepcopy(project)))  # which takes its argument apart
+        if context.get("build_error"):
+            raise ConfigError(f"FLARE could not make the startup kits: {context.get('errors')}")
+        _arrange(fresh, settings, project)
+        shutil.rmtree(out, ignore_errors=True)
+        fresh.rename(out)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _arrange(fresh: Path, settings: Settings, project: Mapping[str, Any]) -> None:
+    made = fresh / "made" / str(project["name"])
+    (fresh / "parties").mkdir()
+    for one in project["participants"]:
+        kit = made / "prod_00" / one["name"]
+        kind = {"server": "relay", "admin": "lead"}.get(one["type"], f"parties/{one['name']}")
+        kit.rename(fresh / kind)
+        if kind == "lead":
+            write_agreed(fresh / kind, settings)
+        else:
+            _restrict(fresh / kind / "local")
+        if one["type"] == "client":
+            local = fresh / kind / "local"
+            write_agreed(local, settings)
+            write_own(local, settings, one["name"], runs=Path("../runs"))
+            (fresh / kind).chmod(0o700)
+    (made / "state").rename(fresh / "state")
+    (fresh / "state").chmod(0o700)
+    shutil.rmtree(fresh / "made")
+
+
+def _restrict(local: Path) -> None:
+    """The site's own rules, which stand above FLARE's defaults."""
+    resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
+    resources |= {"class_list_enforcement_mode": "enforce", "class_allow_list": ALLOWED, "allow_log_streaming": False}
+    kept = [one for one in resources["components"] if one["id"] not in ("site_log_streamer", "log_receiver")]
+    resources["components"] = kept  # FLARE's defaults send a site's error log to the relay
+    permissions = {"lead": LEAD | dict.fromkeys(NOT, "none")}
+    for name, content in (
+        ("resources.json", resources),
+        ("authorization.json", {"format_version": "1.0", "permissions": permissions}),
+    ):
+        (local / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

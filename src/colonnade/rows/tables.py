@@ -1,0 +1,89 @@
+"""The parties' tables as a federation's settings say: each from its own file or frame, under its own name of the id
+column, with ids as all compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from colonnade.alignment.tables import with_comparable_ids
+from colonnade.errors import ConfigError
+from colonnade.settings.federation_file import PartySettings, Settings
+from colonnade.settings.owners import LabelOwnerSettings, place_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from colonnade.datasets.table import Table
+
+Owner = PartySettings | LabelOwnerSettings
+
+
+def read_tables(settings: Settings) -> dict[str, Table]:
+    """Of all that hold columns, and of one label owner."""
+    if not settings.parties:
+        if settings.label_owners:
+            raise ConfigError("There are no columns. Add a [[data_owners]] with table = ..., or [data] dataset = ...")
+        raise ConfigError("There are no parties. Add a [parties.NAME] with table = ..., or [data] dataset = ...")
+    return {name: read_own(settings, name) for name in settings.parties}
+
+
+def read_labels(settings: Settings) -> dict[str, Table]:
+    """Of several label owners."""
+    return {name: read_own_labels(settings, name) for name in settings.label_owners}
+
+
+def read_own(settings: Settings, name: str) -> Table:
+    """Of one that holds columns, and perhaps the labels."""
+    party = settings.parties[name]
+    if party.table is None:
+        raise ConfigError(
+            f'{place_of(settings.section, name)} must name its table, as in table = "{name}.csv". '
+            "A run that was made from data frames is loaded with them: colonnade.load(DIR, frames=...)."
+        )
+    return _read(settings, name, party, party.table, party.label, party.columns)
+
+
+def read_own_labels(settings: Settings, name: str) -> Table:
+    """Of one of several label owners: ids and labels, whatever else its file holds."""
+    owner = settings.label_owners[name]
+    for key, value, example in (("table", owner.table, f"{name}.csv"), ("label", owner.label, "diagnosis")):
+        if value is None:
+            raise ConfigError(f'[[label_owners]] {name!r} must name its {key}, as in {key} = "{example}".')
+    return _read(settings, name, owner, str(owner.table), owner.label, ())
+
+
+def tables_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
+    """`read_tables`, from data frames."""
+    tables = {}
+    for name, frame in frames.items():
+        party = settings.parties.get(name)
+        if party is None:
+            there = ", ".join(map(repr, settings.parties))
+            raise ConfigError(f"There is a frame for {name!r}, which is no party here; there are {there}.")
+        tables[name] = _of(settings, name, party, frame, party.label, party.columns)
+    return tables
+
+
+def labels_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
+    """`read_labels`, from data frames."""
+    owners = settings.label_owners
+    return {name: _of(settings, name, owners[name], frame, owners[name].label, ()) for name, frame in frames.items()}
+
+
+def _read(
+    settings: Settings, name: str, owner: Owner, path: str, label: str | None, columns: Sequence[str] | None
+) -> Table:
+    from colonnade.datasets.table import read_table
+
+    table = read_table(path, owner=name, id=settings.id_of(owner), label=label, columns=columns)
+    return with_comparable_ids(table, settings.alignment)
+
+
+def _of(
+    settings: Settings, name: str, owner: Owner, frame: pd.DataFrame, label: str | None, columns: Sequence[str] | None
+) -> Table:
+    from colonnade.datasets.table import table_from_frame
+
+    table = table_from_frame(frame, owner=name, id=settings.id_of(owner), label=label, columns=columns)
+    return with_comparable_ids(table, settings.alignment)

@@ -1,0 +1,358 @@
+"""A run on disk: what was asked, what was measured, and each party's own folder. Nothing is written outside it.
+
+    federation.toml              the settings, every default written out
+    metrics.jsonl                one line per epoch
+    summary.json                 final metrics, rounds, seconds, bytes per party and direction
+    checkpoint.json              which checkpoint is the last that all parties here saved
+    .lock                        held by the process that trains here; empty
+    widths.json                  between sites, at a label owner: what each party sends for a row, in their order
+    parties/<name>/              columns.json  ledger.jsonl  ledger-after.jsonl  spent.journal  checkpoint-<number>/
+
+A site has its spent.journal beside its runs, for all of them (`purse`).
+
+What crossed in training is in ledger.jsonl; what crosses later, to predict or to explain, in ledger-after.jsonl.
+
+On one machine this is one folder; each `parties/<name>` belongs to that organisation alone. Between sites each has such
+a folder with its own part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
+
+from colonnade.core import checkpoint
+from colonnade.core.lock import hold
+from colonnade.errors import CheckpointError, ConfigError, InputError
+from colonnade.settings.federation_file import Settings, is_name
+
+if TYPE_CHECKING:
+    from colonnade.federation.federation import Federation
+    from colonnade.federation.multi import MultiFederation
+
+    Trained: TypeAlias = "Federation | MultiFederation"
+
+MARK, METRICS, SUMMARY, SETTINGS = "checkpoint.json", "metrics.jsonl", "summary.json", "federation.toml"
+AFTER, WIDTHS = "ledger-after.jsonl", "widths.json"
+LOCK = ".lock"
+
+
+class RunDirectory:
+    """One run's folder.
+
+    Where parties are elsewhere, `common` is the number of the last checkpoint that all of them are known to have: it is
+    kept beside the newest, for a run that breaks off while they save (`saves`).
+    """
+
+    common: int | None = None
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._held: IO[str] | None = None
+
+    @classmethod
+    def create(cls, path: Path, federation: Trained) -> RunDirectory:
+        """A new run; an existing one is never overwritten."""
+        run = cls(path)
+        run.begin(federation)
+        return run
+
+    def begin(self, federation: Trained) -> None:
+        """`create`, in this folder."""
+        path = self.path
+        if path.exists() and not path.is_dir():
+            raise ConfigError(f"{path} is a file, and a run needs a folder. Choose another --out.")
+        if (path / SETTINGS).exists():
+            raise ConfigError(f"{path} already holds a run. Choose another --out, or continue it with --resume.")
+        try:
+            for name in federation.seats:
+                self.party(name).mkdir(parents=True, exist_ok=True)
+                write_text(self.party(name) / "columns.json", json.dumps(federation.holdings.state_of(name)))
+            self.keep(federation.settings)
+            federation.keep_accounts(self.party)
+        except OSError as error:
+            raise InputError(f"The run directory {path} cannot be written: {error.strerror}.") from None
+
+    def claim(self) -> None:
+        """Be the one process that trains in this folder, until `leave`; whoever reads it need not wait."""
+        if self._held is None:
+            with suppress(OSError):  # the place has no locks, or cannot be written, which is told when that is tried
+                self._held = hold(
+                    self.path / LOCK,
+                    f"{self.path} is trained further by another process now, and two would overwrite each other's "
+                    "checkpoints. Wait for its end, or stop it.",
+                )
+
+    def leave(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def keep(self, settings: Settings) -> None:
+        write_text(self.path / SETTINGS, settings.to_toml())
+
+    def party(self, name: str) -> Path:
+        """A party's folder. Its name may come from a file of the run, which may be somebody else's: it is no path."""
+        if not is_name(name):
+            raise CheckpointError(f"{self.path} names a party {name[:80]!r}, which is no name of a party.")
+        return self.path / "parties" / name
+
+    def checkpoint(self, federation: Trained, *, finished: bool = False, number: int | None = None) -> None:
+        """Let every party save itself; only when all have, the mark moves and older checkpoints go."""
+        for account in federation.accounts.values():
+            account.claim()
+        before = self.marks()
+        number = number or (before[0]["number"] + 1 if before else 1)
+        rows = _fingerprint(federation)
+        mark = {"number": number, "step": federation.batches.done, "rows": rows, "finished": finished}
+        kept = [one for one in before if one["number"] == self.common != number]
+        mark |= {"before": kept[0]} if kept else {}
+        for name, seat in federation.seats.items():
+            with self._saving(f"'{name}' cannot save its state in {self.party(name)}"):
+                checkpoint.write(self._checkpoint(name, mark), federation.state_of(name))
+                seat.ledger.flush(self.party(name) / "ledger.jsonl")
+        with self._saving(f"The run directory {self.path} cannot be written"):
+            write_text(self.path / MARK, json.dumps(mark))
+        for account in federation.accounts.values():
+            account.settled()
+            if finished:
+                account.leave()
+        for name in federation.seats:
+            left_over = self.party(name).glob(".checkpoint-*.tmp")  # by a run that was killed while it saved
+            for old in [*self.party(name).glob("checkpoint-*"), *left_over]:
+                if old not in [self._checkpoint(name, one) for one in (mark, *kept)]:
+                    shutil.rmtree(old, ignore_errors=True)
+
+    def finish(self) -> None:
+        """The last checkpoint was the last of all: where somebody else drives, a summary says so and no checkpoint."""
+        marks = self.marks()
+        if marks:
+            mark = marks[0] | {"finished": True} | ({"before": marks[1]} if marks[1:] else {})
+            with self._saving(f"The run directory {self.path} cannot be written"):
+                write_text(self.path / MARK, json.dumps(mark))
+
+    def part(self) -> str | None:
+        """The organisation whose part of a run between sites this folder is; None where all parties' parts are here."""
+        here = [folder.name for folder in (self.path / "parties").glob("*") if folder.is_dir()]
+        if len(here) != 1:
+            return None
+        settings, told = self.settings(), (self.summary() or {}).get("party")
+        tables = settings.data.dataset is None or bool(settings.label_owners)  # a run of tables has two parties or more
+        return here[0] if tables or told == here[0] or {*self.widths()} - {*here} else None
+
+    def check_whole(self) -> None:
+        """That the parts of all parties are here, as an attack or an explanation needs them."""
+        if (party := self.part()) is not None:
+            raise CheckpointError(
+                f"{self.path} is the part of '{party}' in a run between sites, and this needs the parts of all parties "
+                "in one folder. Rehearse the run where all tables are: colonnade run FEDERATION.toml --out DIR, in one "
+                "process or with --engine flare-sim. On this folder `report`, `privacy` and `export` work; between "
+                "sites `predict` and `serve` do, with --engine flare."
+            )
+
+    def widths(self) -> dict[str, tuple[int, ...]]:
+        """Between sites, at a label owner: the shape of what each party sends for a row, in their order."""
+        try:
+            found = json.loads((self.path / WIDTHS).read_text(encoding="utf-8"))
+            return {str(k): tuple(v) if isinstance(v, list) else (int(v),) for k, v in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, AttributeError):
+            raise CheckpointError(f"{self.path / WIDTHS} is damaged.") from None
+
+    @contextmanager
+    def _saving(self, otherwise: str) -> Iterator[None]:
+        """What cannot be written is told with what is still there."""
+        try:
+            yield
+        except OSError as error:
+            raise InputError(f"{otherwise}: {error.strerror or error}. {self._still_there()}") from error
+
+    def _still_there(self) -> str:
+        if not (self.path / MARK).exists():
+            return "No checkpoint was saved yet. Put it right, and start again."
+        step = self.mark()["step"]
+        return f"The checkpoint of step {step} is intact. Put it right, and continue with --resume."
+
+    def begun(self) -> bool:
+        """Whether there is a checkpoint; a run that was killed before its first one has trained nothing yet."""
+        return (self.path / MARK).exists()
+
+    def restore(self, federation: Trained) -> None:
+        """Continue from the last checkpoint that all parties saved: what ledgers hold beyond it is cut off."""
+        for name, state in self.read(federation).items():
+            federation.seats[name].ledger.rewind(self.party(name) / "ledger.jsonl", state)
+
+    def read(self, federation: Trained) -> dict[str, Any]:
+        """The last checkpoint that all parties saved, and where it says that their ledgers stood. Nothing is changed
+        here: somebody may be training in this very folder."""
+        mark = self.mark()
+        if _fingerprint(federation) != mark["rows"]:
+            raise CheckpointError(
+                f"The rows of this federation are not those that {self.path} was trained on: a table, the split, the "
+                "seed or the batch size changed. Undo the change, or start a new run."
+            )
+        for name in federation.seats:
+            if self.fitted(name) != _about(json.dumps(federation.holdings.state_of(name))):
+                raise CheckpointError(
+                    f"The table of '{name}' is not the one that {self.path} was trained on: its columns, or values in "
+                    "its training rows, changed. Undo the change, or start a new run."
+                )
+        self.load(federation, mark)
+        federation.batches.done = mark["step"]
+        stood = {name: checkpoint.read(self._checkpoint(name, mark))["seat"]["ledger"] for name in federation.seats}
+        for name, state in stood.items():
+            federation.seats[name].ledger.recall(state)
+        return stood
+
+    def mark(self) -> dict[str, Any]:
+        """Of the newest checkpoint."""
+        for mark in self.marks():
+            return mark
+        raise CheckpointError(f"{self.path} holds no finished checkpoint. Start the run without --resume.")
+
+    def marks(self) -> list[dict[str, Any]]:
+        """Of all checkpoints that are kept, the newest first."""
+        try:
+            newest = json.loads((self.path / MARK).read_text(encoding="utf-8"))
+            return [
+                {"number": int(mark["number"]), "step": int(mark["step"]), "rows": str(mark["rows"])}
+                | {"finished": mark.get("finished") is True}
+                for mark in (newest, *([newest["before"]] if "before" in newest else []))
+            ]
+        except FileNotFoundError:
+            return []
+        except (ValueError, KeyError, TypeError):
+            raise CheckpointError(f"{self.path / MARK} is damaged.") from None
+
+    def back_to(self, number: int) -> None:
+        """Continue from this checkpoint of those that are kept, though there is a newer one; 0: from nothing."""
+        kept = [mark for mark in self.marks() if mark["number"] == number]
+        if kept:
+            write_text(self.path / MARK, json.dumps(kept[0]))
+        else:
+            for file in (MARK, SETTINGS):
+                (self.path / file).unlink(missing_ok=True)
+
+    def fitted(self, name: str, read: Callable[[str], Any] | None = None) -> Any:
+        """How a party's columns and labels became numbers, to about six digits unless `read` says otherwise."""
+        path = self.party(name) / "columns.json"
+        try:
+            return (read or _about)(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path} is missing or damaged ({type(error).__name__}).") from None
+
+    def settings(self, allow_models: Sequence[str] = ()) -> Settings:
+        """As the run keeps them. It may be somebody else's: which code they may name is for the reader to say."""
+        if not (self.path / SETTINGS).exists():
+            raise CheckpointError(f"{self.path} is not a run directory: {SETTINGS} is missing.")
+        return Settings.from_toml(self.path / SETTINGS, allow_models=allow_models)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The epochs measured so far, up to the last checkpoint."""
+        path = self.path / METRICS
+        if not path.exists():
+            return []
+        step = self.mark()["step"]
+        kept = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:  # a crash cut this line short, so no checkpoint came after it
+                break
+            if record["step"] <= step:
+                kept.append(record)
+        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+        return kept
+
+    def add_metrics(self, record: Mapping[str, Any]) -> None:
+        saving = self._saving(f"The run directory {self.path} cannot be written")
+        with saving, (self.path / METRICS).open("a", encoding="utf-8") as file:
+            file.write(to_json(record) + "\n")
+
+    def summary(self) -> dict[str, Any] | None:
+        """What a finished run measured; None while there is none."""
+        try:
+            found: dict[str, Any] = json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        with self._saving(f"The run directory {self.path} cannot be written"):
+            write_text(self.path / SUMMARY, to_json(summary, indent=2) + "\n")
+
+    def load(self, federation: Trained, mark: Mapping[str, Any]) -> None:
+        for name in federation.seats:
+            state = checkpoint.read(self._checkpoint(name, mark), federation.device)
+            try:
+                federation.load_state_of(name, state)
+            except (RuntimeError, KeyError) as error:  # torch's, of shapes that differ
+                raise self.unfit(name, error) from None
+        federation.keep_accounts(self.party)
+        federation.restack()
+
+    def unfit(self, name: str, error: Exception) -> CheckpointError:
+        """What a party saved is of another model."""
+        return CheckpointError(
+            f"What '{name}' saved in {self.party(name)} does not fit its model ({type(error).__name__}): {SETTINGS} or "
+            "columns.json there, the model's own code, or Colonnade has changed. Undo the change, or start a new run."
+        )
+
+    def follow(self, federation: Trained) -> None:
+        """From here on every party writes down at once what crosses, in a file that no resumed training cuts back."""
+        for name, seat in federation.seats.items():
+            if not os.access(self.party(name), os.W_OK):
+                raise InputError(
+                    f"'{name}' cannot write down what leaves it, as {self.party(name)} cannot be written. Make it so."
+                )
+            seat.ledger.follow(self.party(name) / AFTER)
+        for account in federation.accounts.values():
+            account.sync_each()  # what is predicted leaves this process
+
+    def _checkpoint(self, name: str, mark: Mapping[str, Any]) -> Path:
+        return self.party(name) / f"checkpoint-{mark['number']:06d}"
+
+
+def _fingerprint(federation: Trained) -> str:
+    """Of the agreed batches and the ids behind their row numbers."""
+    digest, ids = hashlib.sha256(federation.batches.fingerprint().encode()), federation.holdings.ids
+    for start in range(0, len(ids), 65_536):
+        digest.update("".join(f"\n{one}" for one in ids[start : start + 65_536].tolist()).encode())
+    return digest.hexdigest()[:16]
+
+
+def _about(text: str) -> Any:
+    """JSON with its numbers to six digits, since another machine may add up in another order."""
+    return json.loads(text, parse_float=lambda number: f"{float(number):.6g}")
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """JSON that every reader takes: a score that is not a number, as AUC without both classes, becomes null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: plain(inner) for key, inner in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(inner) for inner in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(plain(value), indent=indent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """The whole file or none of it."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise

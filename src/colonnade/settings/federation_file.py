@@ -1,0 +1,398 @@
+"""A federation as its TOML file says it, checked before anything is read or sent.
+
+    [algorithm]                 which one, and its own settings           name = "vimadmm", rho = 2.0
+    [data]                      rows and ids                              id = "patient", validation = 0.1, test = 0.2
+    [model]                     the local models, unless a party's says otherwise
+    [train]                     epochs, batch size, stopping, checkpoints
+    [federation]                seed, device, engine
+    [audit]                     what an audit may find at most            label_inference = 0.6
+    [alignment]                 whose ids are common, found in private    ids = "normalised", reveal = "count"
+    [selection]                 for `colonnade select`                    queries = 256, k = 3
+    [tracking]                  who else is told the numbers              tensorboard = true
+    [parties.clinic]            one table per organisation                table = "clinic.csv", label = "diagnosis"
+    [parties.clinic.outbox]     its owner's rules by release name         embedding = { mechanism = "plain" }
+    [parties.clinic.budget]     what its owner's rows may pay in all      epsilon = 8.0, delta = 1e-5
+
+Where several organisations hold labels, `owners` says what stands in the place of [parties].
+
+Paths are relative to the file. Python's `Federation.from_frames(settings=...)` takes the same tables as a dict.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from colonnade.algorithms import DEFAULT, check_missing, find
+from colonnade.alignment import AlignmentSettings
+from colonnade.core.checks import did_you_mean, fraction, from_mapping, one_of, positive, share, whole
+from colonnade.errors import ConfigError
+from colonnade.models import import_path
+from colonnade.privacy import Budget
+from colonnade.selection.settings import SelectionSettings
+from colonnade.settings.owners import (
+    LISTS,
+    MODELS_FROM,
+    SECRET_OR_SEEDED,
+    LabelOwnerSettings,
+    by_name,
+    check_dealt,
+    check_lists,
+    label_owner,
+    place_of,
+)
+from colonnade.tracking import TrackingSettings
+
+MAY_CHANGE = {("train", key) for key in ("epochs", "early_stop", "patience_drop", "checkpoint_every")} | {
+    ("federation", key)
+    for key in ("device", "engine", "through_bytes", "threads", "cohort", "deadline", "retries", "on_missing")
+}
+SECTIONS = (
+    *("algorithm", "data", "model", "label_model", "train", "federation", "audit", "alignment", "selection"),
+    *("tracking", "parties", *LISTS),
+)
+MODELS = ("model", "label_model")
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Where rows come from and how they are divided."""
+
+    id: str = "id"  # the id column; an organisation that calls it otherwise names its own
+    align: str = one_of("exact", "private", default="exact")  # all hold the same ids; or find the common ones first
+    validation: float = share(default=0.1)  # of the rows: a fraction, or from 1 upwards their number
+    test: float = share(default=0.2)
+    task: str = one_of("auto", "classification", "regression", default="auto")
+    dataset: str | None = None  # a named data set, cut into parties, instead of tables
+    split: str = one_of("columns", "strips", "patches", "views", default="columns")
+    parts: int | tuple[int, ...] = 2  # how many parties; for patches [rows, columns], for columns also their widths
+    patch: int | None = None  # pixels a side of a patch, when patches overlap; else they divide the picture
+    labels_at: str = "label_owner"  # with a named data set: the party that holds the labels
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How long, and what is kept on the way."""
+
+    epochs: int = whole(default=10)
+    batch_size: int = whole(default=1024)
+    reshuffle: bool = True  # new batches every epoch
+    early_stop: bool = True  # stop when the validation score fell by more than `patience_drop`, or nothing changes
+    patience_drop: float = fraction(default=0.02)
+    checkpoint_every: int = whole(default=1, least=0)  # epochs between checkpoints; 0: only at the end
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What carries and computes."""
+
+    seed: int = whole(default=0, least=0, most=2**63 - 1)
+    device: str = "auto"  # "auto" takes a GPU when there is one
+    engine: str = one_of("in-process", default="in-process")
+    through_bytes: bool = False  # send real frames between the parties of one process
+    threads: str = one_of("auto", "always", "never", default="auto")
+    cohort: str = one_of("auto", "on", "off", default="auto")
+    deadline: float = positive(default=600.0)  # seconds for a call to a party elsewhere, before it is made again
+    retries: int = whole(default=3, least=0)
+    on_missing: str = one_of("fail", "wait", "stale", "skip", default="fail")  # when a party still does not answer
+    noise: str = one_of("secret", "seeded", default="secret")  # "seeded": repeatable, and no protection: experiments
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """Scores that `colonnade audit` must not find exceeded; None: any will do. They may change after the run."""
+
+    label_inference: float | None = None  # share of labels told right (of numbers: the squared correlation)
+    inversion_ssim: float | None = None  # likeness of rebuilt pictures
+    inversion_r2: float | None = None  # of the column that is rebuilt best
+    recognition: float | None = None  # share of rebuilt rows whose class another classifier still sees
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value <= 1):
+                raise ConfigError(f"[audit] {name} must be a number, at most 1; found {value!r}.")
+
+
+@dataclass(frozen=True)
+class PartySettings:
+    """One organisation's own part; with several machines, its own file."""
+
+    table: str | None = None
+    id: str | None = None  # its id column, where it is not called [data] id here
+    label: str | None = None
+    columns: tuple[str, ...] | None = None
+    scale: str = one_of("standard", "minmax", "none", default="standard")
+    model: Any = None
+    outbox: Mapping[str, Any] = field(default_factory=dict)
+    budget: Mapping[str, Any] = field(default_factory=dict)
+    models: str | None = None  # "secret" or "seeded": where its initial weights come from
+
+    def limit(self, name: str, section: str = "parties") -> Budget | None:
+        """The budget, checked."""
+        return from_mapping(Budget, self.budget, where=place_of(section, name, "budget")) if self.budget else None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All of it. Where there are label owners of their own, `parties` are the data owners."""
+
+    algorithm: str
+    config: Any
+    data: DataSettings
+    model: Mapping[str, Any]
+    train: TrainSettings
+    engine: EngineSettings
+    parties: Mapping[str, PartySettings]
+    audit: AuditSettings = AuditSettings()
+    alignment: AlignmentSettings = field(default_factory=AlignmentSettings)
+    selection: SelectionSettings = field(default_factory=SelectionSettings)
+    tracking: TrackingSettings = field(default_factory=TrackingSettings)
+    label_owners: Mapping[str, LabelOwnerSettings] = field(default_factory=dict)
+    label_model: Mapping[str, Any] = field(default_factory=dict)
+    allow_models: tuple[str, ...] = field(default=(), compare=False)  # by who runs this: no file of others says so
+
+    @property
+    def section(self) -> str:
+        """Under which heading `parties` stand."""
+        return "data_owners" if self.label_owners else "parties"
+
+    def id_of(self, owner: PartySettings | LabelOwnerSettings | None) -> str:
+        """What the id column is called there."""
+        return self.data.id if owner is None or owner.id is None else owner.id
+
+    def code(self) -> tuple[str, ...]:
+        """The import paths that these settings name as models."""
+        specs = [self.model, self.label_model, *(party.model for party in self.parties.values())]
+        return tuple(dict.fromkeys(path for path in map(import_path, specs) if path is not None))
+
+    def models_of(self, name: str) -> str:
+        """Where an organisation's initial weights come from: "secret" is from the operating system; "seeded" from the
+        agreed seed, so that everybody who knows it knows them, as is right for a rehearsal in one process."""
+        owners: list[PartySettings | LabelOwnerSettings | None] = [self.parties.get(name), self.label_owners.get(name)]
+        return "secret" if any(own is not None and own.models == "secret" for own in owners) else "seeded"
+
+    @classmethod
+    def from_mapping(
+        cls,
+        tables: Mapping[str, Any],
+        *,
+        where: str = "The mapping of settings",
+        allow_models: Sequence[str] = (),
+    ) -> Settings:
+        """From nested tables, as `tomllib` gives them. `allow_models` lists the import paths that may be imported."""
+        for section in tables:
+            if section not in SECTIONS:
+                hint = did_you_mean(section, list(SECTIONS))
+                raise ConfigError(f"{where} has no table [{section}]{hint}. It knows: {', '.join(SECTIONS)}.")
+            if section in LISTS or (section in MODELS and isinstance(tables[section], str)):
+                continue
+            if not isinstance(tables[section], Mapping):
+                also = ', or a name: "mlp", or of your own module "my_package.nets:Tower"' if section in MODELS else ""
+                raise ConfigError(f"{where}: [{section}] must be a table of settings{also}; found {tables[section]!r}.")
+        chosen = dict(tables.get("algorithm", {}))
+        name = chosen.pop("name", DEFAULT)
+        algorithm = find(str(name))
+        several = algorithm.nested is not None
+        check_lists(str(name), several, tables)
+        section = "data_owners" if several else "parties"
+        held = by_name(section, tables.get(section, [])) if several else tables.get(section, {})
+        parties = {party: _party(party, given, section) for party, given in held.items()}
+        labelled = by_name("label_owners", tables.get("label_owners", []))
+        for party in labelled:
+            _check_name(party)
+        model, label_model = ({"name": m} if isinstance(m := tables.get(key, {}), str) else dict(m) for key in MODELS)
+        settings = cls(
+            algorithm=name,
+            config=from_mapping(algorithm.config, chosen, where=f"[algorithm] ({name})"),
+            data=from_mapping(DataSettings, tables.get("data", {}), where="[data]"),
+            model=model,
+            train=from_mapping(TrainSettings, tables.get("train", {}), where="[train]"),
+            engine=from_mapping(EngineSettings, tables.get("federation", {}), where="[federation]"),
+            parties=parties,
+            audit=from_mapping(AuditSettings, tables.get("audit", {}), where="[audit]"),
+            alignment=from_mapping(AlignmentSettings, tables.get("alignment", {}), where="[alignment]"),
+            selection=from_mapping(SelectionSettings, tables.get("selection", {}), where="[selection]"),
+            tracking=from_mapping(TrackingSettings, tables.get("tracking", {}), where="[tracking]"),
+            label_owners={party: label_owner(party, given) for party, given in labelled.items()},
+            label_model=label_model,
+            allow_models=_listed(allow_models),
+        )
+        check_dealt(settings.label_owners, settings.data.dataset)
+        check_missing(settings.algorithm, settings.config, settings.engine.on_missing)
+        return settings
+
+    @classmethod
+    def from_toml(cls, path: Path, *, allow_models: Sequence[str] = ()) -> Settings:
+        """From a file; relative table paths are resolved against its folder. `allow_models` is not in the file, which
+        may be somebody else's: it is the word of who runs it."""
+        try:
+            tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"The federation file {path} cannot be read: {error.strerror}.") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"The federation file {path} is not TOML: {error}.") from None
+        settings = cls.from_mapping(tables, where=str(path), allow_models=allow_models)
+
+        def resolved(owners: Mapping[str, Any]) -> dict[str, Any]:
+            found = {name: (path.parent / one.table).resolve() for name, one in owners.items() if one.table}
+            return {
+                n: dataclasses.replace(one, table=str(found[n]) if n in found else None) for n, one in owners.items()
+            }
+
+        return dataclasses.replace(
+            settings,
+            parties=resolved(settings.parties),
+            label_owners=resolved(settings.label_owners),
+            tracking=settings.tracking.below(path.parent),
+        )
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The same tables again, with every default written out."""
+        parties: Any = {name: _table(party) for name, party in self.parties.items()}
+        if self.label_owners:
+            parties = [{"name": name} | party for name, party in parties.items()]
+        labelled = [{"name": name} | _table(owner) for name, owner in self.label_owners.items()]
+        return {
+            "algorithm": {"name": self.algorithm} | _table(self.config),
+            "data": _table(self.data),
+            "model": dict(self.model),
+            "train": _table(self.train),
+            "federation": _table(self.engine),
+            **({"audit": thresholds} if (thresholds := _table(self.audit)) else {}),
+            **({"alignment": _table(self.alignment)} if self.alignment != AlignmentSettings() else {}),
+            **({"selection": _table(self.selection)} if self.selection != SelectionSettings() else {}),
+            **({"tracking": _table(self.tracking)} if self.tracking != TrackingSettings() else {}),
+            **({"label_model": dict(self.label_model), "label_owners": labelled} if labelled else {}),
+            self.section: parties,
+        }
+
+    def to_toml(self) -> str:
+        """The resolved file that a run keeps."""
+        return to_toml(self.to_mapping())
+
+    def check_continues(self, saved: Settings) -> None:
+        """Raise unless a run that was started with `saved` can go on with these: what may change is how long to train
+        and what computes, not what is trained."""
+        before, now = saved.to_mapping(), self.to_mapping()
+        if saved.alignment.ids != self.alignment.ids:  # rows would be others, with fresh budgets
+            raise ConfigError(
+                f"A run is continued as it was started, and [alignment] ids is {self.alignment.ids!r} now and was "
+                f"{saved.alignment.ids!r}. Undo the change, or start a new run."
+            )
+        for section in before:
+            if section in ("audit", "alignment", "selection", "tracking"):  # not what is trained
+                continue
+            table, other = (
+                {one["name"]: one for one in found} if isinstance(found, list) else found
+                for found in (before[section], now.get(section, {}))
+            )
+            for key in [*table, *(key for key in other if key not in table)]:
+                old, new = table.get(key), other.get(key)
+                if old != new and (section, key) not in MAY_CHANGE:
+                    raise ConfigError(
+                        f"A run is continued as it was started, and [{section}] {key} is {new!r} now and was {old!r}. "
+                        "Undo the change, or start a new run."
+                    )
+
+
+def to_toml(tables: Mapping[str, Any], prefix: str = "") -> str:
+    """TOML text for nested tables of plain values."""
+    plain = {key: value for key, value in tables.items() if not _is_section(value) and not _is_list(value)}
+    lines = [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
+    text = "\n".join(lines) + ("\n" if lines else "")
+    for key, value in tables.items():
+        if _is_section(value):
+            name = f"{prefix}{_key(key)}"
+            header = f"\n[{name}]\n" if not value or any(not _is_section(inner) for inner in value.values()) else ""
+            text += header + to_toml(value, name + ".")
+        elif _is_list(value):
+            name = f"{prefix}{_key(key)}"
+            text += "".join(f"\n[[{name}]]\n" + to_toml(one, name + ".") for one in value)
+    return text
+
+
+def _table(settings: Any) -> dict[str, Any]:
+    """A dataclass as TOML values; what is None or empty is left out."""
+    values = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
+    plain = {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+    return {key: value for key, value in plain.items() if value is not None and value != {}}
+
+
+def _is_section(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, Mapping) for one in value)
+
+
+def _key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else _value(key)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        plain = "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped)
+        return f'"{plain}"'
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, Mapping):  # inside an array
+        return "{" + ", ".join(f"{_key(key)} = {_value(inner)}" for key, inner in value.items()) + "}"
+    return repr(value)
+
+
+def _listed(allow_models: Any) -> tuple[str, ...]:
+    if isinstance(allow_models, str) or not all(isinstance(one, str) for one in allow_models):
+        raise ConfigError(
+            f'allow_models must be a list of import paths, as in ["my_package.nets:Tower"]; found {allow_models!r}.'
+        )
+    return tuple(allow_models)
+
+
+def is_name(name: str) -> bool:
+    """Whether an organisation can be called so: the name becomes that of a folder."""
+    return 0 < len(name) <= 64 and all(c.isalnum() or c in "_-" for c in name)
+
+
+def _check_name(name: str) -> None:
+    if not is_name(name):
+        raise ConfigError(
+            f"A party's name has 1 to 64 letters, digits, '-' or '_', since it names a folder; found {name!r}."
+        )
+
+
+def _party(name: str, given: Any, section: str) -> PartySettings:
+    _check_name(name)
+    where = place_of(section, name)
+    if not isinstance(given, Mapping):
+        raise ConfigError(f'{where} must be a table of settings, as in table = "x.csv"; found {given!r}.')
+    if section in LISTS and "label" in given:
+        raise ConfigError(
+            f"{where} holds columns, and its label {given['label']!r} belongs to a label owner. Add a [[label_owners]] "
+            "with the same name and table, and leave the label column out of columns here."
+        )
+    party = from_mapping(PartySettings, given, where=where)
+    columns = party.columns is None or (
+        isinstance(party.columns, tuple) and all(isinstance(c, str) for c in party.columns)
+    )
+    for key, rule, fits in (
+        ("table", "text", isinstance(party.table, str | None)),
+        ("id", "text", isinstance(party.id, str | None)),
+        ("label", "text", isinstance(party.label, str | None)),
+        ("columns", "a list of column names", columns),
+        ("model", "a name or a table", isinstance(party.model, str | Mapping | None)),
+        ("outbox", "a table of rules", isinstance(party.outbox, Mapping)),
+        ("budget", "a table, as in epsilon = 8.0", isinstance(party.budget, Mapping)),
+        ("models", SECRET_OR_SEEDED, party.models in MODELS_FROM),
+    ):
+        if not fits:
+            raise ConfigError(f"{where}: {key} must be {rule}; found {given[key]!r}.")
+    party.limit(name, section)
+    return party

@@ -1,0 +1,388 @@
+"""Two files where a federation spans machines: what all agreed on, and what each organisation keeps to itself.
+
+    federation.toml      algorithm, data, model, train, seed, and the parties' names; the same file everywhere
+    party.toml           one organisation's own: it never leaves its machine
+
+        name = "lab"
+        federation = "federation.toml"      # this organisation's copy of the agreed file
+        table = "lab.csv"                   # paths are relative to this file
+        columns = ["iron", "zinc"]          # scale, model, as under [parties.lab] of a file for one machine
+        models = "secret"                   # as by default: nobody else knows its initial weights
+        runs = "runs"                       # where its folder of each run goes
+
+        allow_models = ["my_nets:Tower"]    # code that the agreed file may name as a model; none unless listed
+
+        [outbox]
+        embedding = { mechanism = { name = "gaussian", clip = 1.0, sigma = "auto" } }
+
+        [budget]
+        epsilon = 8.0
+
+        [serve]                             # of who drives: it may answer HTTP requests (`colonnade serve`)
+        port = 8080
+        token_file = "token.txt"
+
+        [peers]                             # whose certificate has which fingerprint (`colonnade party check` tells)
+        clinic = "sha256:9f86d0..."
+
+An organisation works by its own copies alone. A driver sends a fingerprint of what it thinks was agreed, no setting.
+
+Where several hold labels, the agreed file has [[label_owners]] and [[data_owners]], and what adds the label owners'
+weights up is a site of its own, `aggregation_server`, whose party.toml has nothing but its name. Were it to sit with a
+label owner, that one would see the others' weights; at the relay, the relay would no longer be neutral.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from colonnade import models
+from colonnade.algorithms import find
+from colonnade.core.checks import did_you_mean, from_mapping
+from colonnade.errors import ConfigError
+from colonnade.settings.federation_file import PartySettings, Settings, to_toml
+from colonnade.settings.owners import LISTS, SERVER, LabelOwnerSettings, by_name, place_of
+from colonnade.settings.serving import ServeSettings, checked_pins
+
+AGREED = "federation.toml"
+OWN = "party.toml"
+STARTUP = "startup"
+LOCAL = ("device", "threads", "cohort", "through_bytes", "engine")
+"""Of [federation]: how a machine computes is its owner's business."""
+
+LABELS_TO_FILL_IN = """
+# Fill in, then check: colonnade party check {file}
+# table = "/data/{name}.csv"      # .csv, .csv.gz or .parquet; relative to this file
+# id = "customer_no"              # if the id column is not called as the agreed file says
+# label = "diagnosis"             # unless the agreed file names it
+"""
+TO_FILL_IN = """
+# Fill in, then check: colonnade party check {file}
+# table = "/data/{name}.csv"      # .csv, .csv.gz or .parquet; relative to this file
+# id = "customer_no"              # if the id column is not called as the agreed file says
+# columns = ["a", "b"]            # all but the id and the label by default
+#
+# [outbox]                        # without rules, everything leaves as it is
+# {release} = {{ mechanism = {{ name = "gaussian", clip = 1.0, sigma = "auto" }} }}
+#
+# [budget]
+# epsilon = 8.0
+"""
+
+
+@dataclass(frozen=True)
+class Own:
+    """What one organisation starts from."""
+
+    name: str
+    settings: Settings  # the agreed ones, with this organisation's own part under its name
+    names: tuple[str, ...]  # all parties, in the agreed order
+    driver: str
+    runs: Path
+    serve: ServeSettings | None = None  # None: no job makes it listen
+    peers: Mapping[str, str] = field(default_factory=dict)  # fingerprints of their certificates; none: as issued
+
+    @property
+    def drives(self) -> bool:
+        return self.name == self.driver
+
+    @property
+    def section(self) -> str:
+        """Where it stands in the agreed file; "" for the one without data."""
+        if self.name in self.settings.label_owners:
+            return "label_owners"
+        return self.settings.section if self.name in self.settings.parties else ""
+
+    @property
+    def agreed(self) -> str:
+        return fingerprint(self.settings)
+
+    @property
+    def local(self) -> Settings:
+        """The same, without the names of the others: what this organisation alone builds. Several label owners stay
+        named, since data owners keep the rows of each apart."""
+        if self.settings.label_owners:
+            return self.settings
+        mine = {name: party for name, party in self.settings.parties.items() if name == self.name}
+        return dataclasses.replace(self.settings, parties=mine)
+
+
+def read_own(path: Path) -> Own:
+    """A party.toml and the agreed file it names, checked against each other."""
+    tables = dict(_toml(path))
+    name, runs = tables.pop("name", None), tables.pop("runs", "runs")
+    federation, tracking = tables.pop("federation", AGREED), tables.pop("tracking", {})
+    allow = _allowed(tables, path)
+    serve, pinned = _serve(tables.pop("serve", None), path), tables.pop("peers", None)
+    if not isinstance(name, str):
+        raise ConfigError(f'{path} must have the name of its organisation, as in name = "lab"; found {name!r}.')
+    for key, value in (("runs", runs), ("federation", federation)):
+        if not isinstance(value, str):
+            raise ConfigError(f"{path}: {key} must be text, a path; found {value!r}.")
+    agreed = dict(_toml(path.parent / federation))
+    _refuse_private(agreed, path.parent / federation)
+    held = _sections(agreed)
+    section = _section_of(name, held, path, federation)
+    mine = held[section].get(name, {}) if section else {}
+    label = mine.get("label")
+    if label is not None and label != tables.get("label", label):
+        raise ConfigError(f"{path} has label = {tables['label']!r}, and {federation} says {label!r}. Agree on one.")
+    if section == "parties" and label is None and "label" in tables:
+        raise ConfigError(f"{path} has label = {tables['label']!r}, and {federation} says None. Agree on one.")
+    kind = LabelOwnerSettings if section == "label_owners" else PartySettings
+    known = [field.name for field in dataclasses.fields(kind)] if section else []
+    for key in tables:
+        if key not in known:
+            knows = ["name", "federation", "runs", "allow_models", *known, "serve", "peers", "tracking"]
+            raise ConfigError(f"{path} has no setting {key!r}{did_you_mean(key, knows)}. It knows: {', '.join(knows)}.")
+    if section:
+        every = {**held[section], name: {"models": "secret", **mine, **tables}}
+        agreed[section] = every if section == "parties" else [{"name": n} | one for n, one in every.items()]
+    with in_own_words(name, section):
+        settings = Settings.from_mapping({**agreed, "tracking": tracking}, where=str(path), allow_models=allow)
+    settings = _resolved(settings, name, path)
+    settings = dataclasses.replace(settings, tracking=settings.tracking.below(path.parent))
+    if tracking and name != driver_of(settings):
+        raise ConfigError(f"{path} has [tracking], and '{driver_of(settings)}' drives: only there are numbers to tell.")
+    askers = list(settings.label_owners) or [driver_of(settings)]
+    if serve is not None and name not in askers:
+        at = " and ".join(f"'{one}'" for one in askers) + (" predict" if settings.label_owners else " drives")
+        raise ConfigError(f"{path} has [serve], and {at}: only there predictions are known.")
+    if settings.engine.noise == "seeded":
+        raise ConfigError(
+            f'{federation} has [federation] noise = "seeded", which everybody who knows the seed can subtract. Between '
+            "organisations noise is secret: remove the setting."
+        )
+    names = sites_of(settings)
+    pinned = {} if pinned is None else checked_pins(pinned, [one for one in names if one != name], path)
+    return Own(name, settings, names, driver_of(settings), (path.parent / runs).resolve(), serve, pinned)
+
+
+@contextmanager
+def in_own_words(name: str, section: str) -> Iterator[None]:
+    """An error about one organisation's settings names its own file's tables: [budget], not [parties.lab.budget]."""
+    try:
+        yield
+    except ConfigError as error:
+        told = str(error)
+        for part in ("outbox", "budget", "model") if section else ():
+            told = told.replace(place_of(section, name, part), f"[{part}]")
+        raise ConfigError(told.replace(place_of(section, name), OWN) if section else told) from None
+
+
+def runs_of(path: Path) -> Path:
+    """Where an organisation keeps its runs, by its own file as far as that can be read: failures are told there."""
+    usual = "../runs" if path.parent.name == "local" else "runs"
+    try:
+        found = _toml(path).get("runs", "runs")
+    except ConfigError:
+        found = usual
+    return (path.parent / (found if isinstance(found, str) else usual)).resolve()
+
+
+def at_sites(settings: Settings) -> Settings:
+    """With every organisation's models secret, unless its owner says otherwise: so it is between sites, and in one
+    process not."""
+
+    def secret(owners: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: dataclasses.replace(one, models=one.models or "secret") for name, one in owners.items()}
+
+    return dataclasses.replace(settings, parties=secret(settings.parties), label_owners=secret(settings.label_owners))
+
+
+def sites_of(settings: Settings) -> tuple[str, ...]:
+    """All that take part, in the agreed order: each a site."""
+    if not settings.label_owners:
+        return tuple(settings.parties)
+    for name in settings.label_owners:
+        if name in settings.parties:
+            raise ConfigError(
+                f"{name!r} is in [[label_owners]] and in [[data_owners]], and a site plays one role. Give it two "
+                f"names, as in {name!r} and '{name}_columns', and each a site."
+            )
+    if settings.data.dataset is None and settings.data.align != "private":
+        raise ConfigError(
+            'Between machines label owners and data owners find the rows they share by [data] align = "private"; found '
+            f"{settings.data.align!r}. Set it in the agreed file, or train in one process."
+        )
+    return (*settings.label_owners, *settings.parties, SERVER)
+
+
+def driver_of(settings: Settings) -> str:
+    """The party with the labels; where several have labels, the one that adds their weights up."""
+    if settings.label_owners:
+        return SERVER
+    if settings.data.dataset is not None:
+        return settings.data.labels_at
+    owners = [name for name, party in settings.parties.items() if party.label is not None]
+    if len(owners) != 1:
+        found = ", ".join(map(repr, owners)) or "none"
+        raise ConfigError(f"Exactly one party must name its label column (label = ...); found {found}.")
+    return owners[0]
+
+
+def asker_of(settings: Settings, name: str | None = None) -> str:
+    """Who predicts: the party with the labels; of several label owners the one named, else the first."""
+    if not settings.label_owners:
+        return driver_of(settings)
+    if name is not None and name not in settings.label_owners:
+        hint = did_you_mean(name, list(settings.label_owners))
+        raise ConfigError(f"{name!r} is no label owner here{hint}; there are {', '.join(settings.label_owners)}.")
+    return name or next(iter(settings.label_owners))
+
+
+def asker_id(settings: Settings, name: str | None = None) -> str:
+    """What the id column is called at who predicts."""
+    owners: Mapping[str, Any] = settings.label_owners or settings.parties
+    return settings.id_of(owners.get(asker_of(settings, name)))
+
+
+def asked_with(settings: Settings, asker: str) -> tuple[str, ...]:
+    """The sites that a prediction needs: of several label owners only the one that asks."""
+    return (asker, *settings.parties) if settings.label_owners else sites_of(settings)
+
+
+def agreed_tables(settings: Settings) -> dict[str, Any]:
+    """What all must know, of settings that may hold more: nobody's paths, columns, models, rules or budgets."""
+    tables = settings.to_mapping()
+    public = settings.data.dataset is not None  # columns of a public data set say who gets which
+
+    def told(section: str, party: Mapping[str, Any]) -> dict[str, Any]:
+        keep = ("name", *_told_of(section, public))
+        return {key: value for key, value in party.items() if key in keep and (key != "scale" or value != "standard")}
+
+    found = {
+        section: [told(section, one) for one in tables[section]]
+        if section in LISTS
+        else {name: told(section, one) for name, one in tables[section].items()}
+        for section in ("parties", *LISTS)
+        if section in tables
+    }
+    engine = {key: value for key, value in tables["federation"].items() if key not in LOCAL}
+    kept = {key: value for key, value in tables.items() if key not in ("audit", "tracking")}
+    return kept | {"federation": engine} | found
+
+
+def fingerprint(settings: Settings) -> str:
+    """Equal at two organisations exactly when their copies agree."""
+    text = json.dumps(agreed_tables(settings), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def write_agreed(folder: Path, settings: Settings) -> None:
+    (folder / AGREED).write_text(to_toml(agreed_tables(settings)), encoding="utf-8")
+
+
+def write_own(folder: Path, settings: Settings, name: str, *, runs: Path | None = None) -> None:
+    """One organisation's part of a file for one machine, as its party.toml beside the agreed file."""
+    sections = _sections(settings.to_mapping())
+    section = next((one for one, parties in sections.items() if name in parties), "")
+    party = sections[section][name] if section else {}
+    head: dict[str, Any] = {"name": name, "federation": AGREED, "runs": "runs" if runs is None else str(runs)}
+    tables = settings.to_mapping()
+    told = {"tracking": tables["tracking"]} if "tracking" in tables and name == driver_of(settings) else {}
+    head |= {"allow_models": list(settings.allow_models)} if settings.allow_models else {}
+    text = to_toml({**head, **party, **told})
+    if settings.data.dataset is None and "table" not in party and name != SERVER:
+        form = LABELS_TO_FILL_IN if section == "label_owners" else TO_FILL_IN
+        text += form.format(file=OWN, name=name, release=next(iter(find(settings.algorithm).releases)))
+    (folder / OWN).write_text(text, encoding="utf-8")
+
+
+def write_serve(path: Path, serve: Mapping[str, Any]) -> None:
+    """[serve] of a party.toml of this machine, in the place of what it had."""
+    path.write_text(to_toml({**_toml(path), "serve": dict(serve)}), encoding="utf-8")
+    read_own(path)
+
+
+def _allowed(tables: dict[str, Any], path: Path) -> tuple[str, ...]:
+    """The import paths that an organisation's own file allows: those it lists, and that of its own model."""
+    listed = tables.pop("allow_models", [])
+    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+        raise ConfigError(
+            f'{path}: allow_models must be a list of import paths, as in ["my_nets:Tower"]; found {listed!r}.'
+        )
+    own = models.import_path(tables.get("model"))
+    return (*listed, own) if own is not None else tuple(listed)
+
+
+def _serve(table: Any, path: Path) -> ServeSettings | None:
+    if table is None:
+        return None
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{path}: [serve] must be a table of settings; found {table!r}.")
+    return from_mapping(ServeSettings, table, where=f"{path} [serve]").below(path.parent)
+
+
+def _sections(tables: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Under which heading who stands, with its settings."""
+    if any(section in tables for section in LISTS):
+        return {section: by_name(section, tables.get(section, [])) for section in LISTS}
+    return {"parties": dict(tables.get("parties", {}))}
+
+
+def _section_of(name: str, held: Mapping[str, Mapping[str, Any]], path: Path, federation: str) -> str:
+    """Where an organisation stands in the agreed file; "" for the one without data."""
+    found = [section for section, parties in held.items() if name in parties]
+    if not found and not (name == SERVER and "parties" not in held):
+        names = [one for parties in held.values() for one in parties]
+        hint, there = did_you_mean(name, names), ", ".join(map(repr, names))
+        raise ConfigError(f"{path} is of {name!r}, which is no party of {federation}{hint}; there are {there}.")
+    return found[0] if found else ""
+
+
+def _resolved(settings: Settings, name: str, path: Path) -> Settings:
+    """With the table of an organisation where its own file says, relative to it."""
+    for section, owners in (("label_owners", settings.label_owners), ("parties", settings.parties)):
+        if name not in owners:
+            continue
+        own: Any = owners[name]
+        if own.table is None and settings.data.dataset is None:
+            raise ConfigError(f"{path} must name the table of '{name}', as in table = \"{name}.csv\".")
+        if section == "label_owners" and own.label is None and settings.data.dataset is None:
+            raise ConfigError(f"{path} must name the label column of '{name}', as in label = \"diagnosis\".")
+        table = str((path.parent / own.table).resolve()) if own.table else None
+        changed: Any = {section: {**owners, name: dataclasses.replace(own, table=table)}}
+        return dataclasses.replace(settings, **changed)
+    return settings
+
+
+def _told_of(section: str, public: bool) -> tuple[str, ...]:
+    """What all know of an organisation, besides its name."""
+    if section == "label_owners":
+        return ("label", "rows", "classes") if public else ("label",)
+    columns = ("columns", "scale") if public else ()
+    return columns if section == "data_owners" else ("label", *columns)
+
+
+def _refuse_private(tables: Mapping[str, Any], path: Path) -> None:
+    public = tables.get("data", {}).get("dataset") is not None
+    for section in ("tracking", "serve"):
+        if section in tables:
+            raise ConfigError(f"{path} is agreed among all, and has [{section}]. Put it into the {OWN} of who drives.")
+    for section, parties in _sections(tables).items():
+        for name, party in parties.items():
+            for key in party if isinstance(party, Mapping) else ():
+                if key not in _told_of(section, public):
+                    raise ConfigError(
+                        f"{path} is agreed among all, and has {key!r} of '{name}'. What a party does with its data is "
+                        f"in its own {OWN} alone: remove it there; `colonnade provision` writes an agreed file without "
+                        "it."
+                    )
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}.") from None

@@ -1,0 +1,198 @@
+"""An owner's outbox rules, from its own settings.
+
+[parties.clinic.outbox]
+embedding = { mechanism = { name = "gaussian", clip = 1.0, sigma = "auto" }, codec = "identity" }
+"test.embedding" = { mechanism = "plain" }                # another rule for one purpose
+labels = { mechanism = { name = "randomized_response", epsilon = 2.0 } }                # where labels are held
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+
+from colonnade.compression import Half, Integers, Quantize, TopK, VectorQuantize
+from colonnade.core.checks import did_you_mean
+from colonnade.core.release import Codec, Identity, Mechanism, Plain, Rule
+from colonnade.errors import ConfigError
+from colonnade.privacy import Binomial, Budget, Gaussian, NoiseOnly, RandomizedResponse
+from colonnade.privacy.accounting import is_private
+from colonnade.privacy.calibrate import planned, smallest_sigma
+from colonnade.settings.owners import place_of
+
+MECHANISMS: dict[str, Callable[..., Mechanism]] = {
+    "plain": Plain,
+    "gaussian": Gaussian,
+    "binomial": Binomial,
+    "noise_only": NoiseOnly,
+}
+CODECS: dict[str, Callable[..., Codec]] = {
+    "identity": Identity,
+    "half": Half,
+    "integers": Integers,
+    "quantize": Quantize,
+    "top_k": TopK,
+    "vector_quantize": VectorQuantize,
+}
+
+LABELS = "labels"
+LABEL_MECHANISMS: dict[str, Callable[..., Mechanism]] = {"randomized_response": RandomizedResponse}
+"""For labels, which are drawn once before training; all that the label owner then sends follows from what was drawn."""
+
+PURPOSES = ("train", "validation", "test", "predict")
+
+
+def rules_from(
+    settings: Mapping[str, Any],
+    *,
+    owner: str,
+    releases: Collection[str],
+    from_columns: Collection[str],
+    classes: int | None = None,
+    budget: Budget | None = None,
+    epochs: int = 1,
+    known_to: int = 1,
+    section: str = "parties",
+) -> dict[str, Rule]:
+    """Release name -> rule; a rule for something that the algorithm never releases would protect nothing.
+
+    `from_columns` are those that a budget is for: the owner makes them of every row that it is asked about.
+    `classes` is given where the owner holds the labels (0: they are numbers, not classes). `budget` and `epochs`
+    decide about sigma = "auto", with the number of label owners that a row is `known_to` at most. `section` is where
+    the owner stands in the file.
+    """
+    where = place_of(section, owner, "outbox")
+    for name in settings:
+        purpose, _, release = name.rpartition(".")
+        if name == LABELS and classes is not None:
+            continue
+        if release not in releases or (purpose and purpose not in PURPOSES):
+            own = [LABELS] if classes is not None else []
+            hint = did_you_mean(name, [*own, *releases, *(f"{p}.{r}" for p in PURPOSES for r in releases)])
+            raise ConfigError(
+                f"{where} has a rule for {name!r}, which is never released{hint}. This algorithm "
+                f"releases {', '.join(releases)}; a purpose may come before, as in test.{next(iter(releases))}."
+            )
+    sigma = _automatic(settings, owner, section, budget, {k: n * known_to for k, n in planned(epochs).items()})
+    made = {name: _rule(given, f"{where} {name}", sigma) for name, given in settings.items() if name != LABELS}
+    if LABELS in settings:
+        made[LABELS] = _label_rule(settings[LABELS], f"{where} {LABELS}", classes or 0)
+    if budget is not None:
+        _coverable(made, place_of(section, owner, "budget"), from_columns)
+    return made
+
+
+def chosen(rules: Mapping[str, Any], name: str, purpose: str) -> Any:
+    """The rule for one purpose, as an outbox chooses it; None where there is none."""
+    return rules.get(f"{purpose}.{name}") or rules.get(name)
+
+
+def _coverable(rules: Mapping[str, Rule], where: str, from_columns: Collection[str]) -> None:
+    """A budget that no release could ever fit into is a mistake."""
+    if not from_columns:
+        raise ConfigError(
+            f"{where} can never be kept: nothing that this algorithm releases of columns has a line for each row, so "
+            "no noise protects a row. Remove the budget, or choose another algorithm."
+        )
+    for name in from_columns:
+        for purpose in PURPOSES:
+            rule = chosen(rules, name, purpose) or Rule()
+            _, event = rule.mechanism.apply(torch.zeros(0, 1), torch.Generator())
+            if not is_private(event):
+                raise ConfigError(
+                    f"{where} can never be kept: {purpose}.{name} is released with "
+                    f"{rule.mechanism!r}, which promises nothing (epsilon is infinite). Give every purpose a "
+                    f"mechanism with noise, as in outbox = {{ {name} = "
+                    f'{{ mechanism = {{ name = "gaussian", clip = 1.0, sigma = "auto" }} }} }}, or remove the budget.'
+                )
+
+
+def _automatic(
+    settings: Mapping[str, Any], owner: str, section: str, budget: Budget | None, appearances: Mapping[str, int]
+) -> float | None:
+    """What sigma = "auto" is for this owner; None where no rule says so."""
+    autos = {name for name, given in settings.items() if _spec(given).get("sigma") == "auto"}
+    if not autos:
+        return None
+    where = place_of(section, owner, "outbox")
+    if budget is None:
+        raise ConfigError(
+            f'{where} {min(autos)} has sigma = "auto", which is the smallest noise for a budget, and '
+            f"there is none. Add {place_of(section, owner, 'budget')} epsilon = 8.0, or give sigma a number."
+        )
+    rows = []
+    for purpose, times in appearances.items():
+        used = {n: chosen(settings, n, purpose) for n in {name.rpartition(".")[2] for name in settings} - {LABELS}}
+        specs = [_spec(given) for given in used.values() if given]
+        mine = sum(spec.get("sigma") == "auto" for spec in specs)
+        rest = [spec for spec in specs if spec.get("sigma") != "auto"]
+        if mine and any(spec.get("name") == "binomial" for spec in rest):
+            raise ConfigError(
+                f'{where} has sigma = "auto" beside binomial noise for the same rows; how they add up '
+                "is known only for numbers. Give sigma a number."
+            )
+        sigmas = [spec["sigma"] for spec in rest if isinstance(spec.get("sigma"), (int, float)) and spec["sigma"] > 0]
+        rows.append((mine * times, sum(times / sigma**2 for sigma in sigmas)))
+    return smallest_sigma(budget, rows, where=place_of(section, owner, "budget"))
+
+
+def _spec(given: Any) -> Mapping[str, Any]:
+    spec = given.get("mechanism", {}) if isinstance(given, Mapping) else {}
+    return spec if isinstance(spec, Mapping) else {"name": spec}
+
+
+def _rule(given: Any, where: str, sigma: float | None) -> Rule:
+    if not isinstance(given, Mapping) or not set(given) <= {"mechanism", "codec"}:
+        raise ConfigError(f'{where} must look like {{ mechanism = "plain", codec = "identity" }}; found {given!r}.')
+    spec = given.get("mechanism", "plain")
+    if _spec(given).get("sigma") == "auto":
+        spec = {**spec, "sigma": sigma}
+    mechanism = _made(MECHANISMS, spec, f"{where}: mechanism")
+    codec = _made(CODECS, given["codec"], f"{where}: codec") if "codec" in given else natural_codec(mechanism)
+    return Rule(mechanism, codec)
+
+
+def natural_codec(mechanism: Mechanism) -> Codec:
+    """What an owner who names no codec gets: a mechanism whose values lie on a grid is sent as the grid's numbers."""
+    return Integers(*mechanism.grid) if isinstance(mechanism, Binomial) else Identity()
+
+
+def _label_rule(given: Any, where: str, classes: int) -> Rule:
+    if not isinstance(given, Mapping) or set(given) != {"mechanism"}:
+        raise ConfigError(
+            f'{where} must look like {{ mechanism = {{ name = "randomized_response", epsilon = 2.0 }} }}; '
+            f"found {given!r}."
+        )
+    if classes < 2:
+        raise ConfigError(f"{where}: randomized response needs classes, and this label is a number. Remove the rule.")
+    spec = given["mechanism"]
+    if isinstance(spec, Mapping):
+        if "classes" in spec:
+            raise ConfigError(
+                f"{where}: how many classes there are is taken from the labels ({classes}), since a wrong number would "
+                f"leave some of them unprotected; found classes = {spec['classes']!r}. Remove it."
+            )
+        spec = {**spec, "classes": classes}
+    return Rule(_made(LABEL_MECHANISMS, spec, f"{where}: mechanism"))
+
+
+def _made(known: Mapping[str, Callable[..., Any]], spec: Any, where: str) -> Any:
+    settings = dict(spec) if isinstance(spec, Mapping) else {"name": spec}
+    name = settings.pop("name", None)
+    if not isinstance(name, str) or name not in known:
+        hint = did_you_mean(str(name), list(known))
+        raise ConfigError(f"{where} {name!r} is not known{hint}; there are {', '.join(known)}.")
+    takes = [key for key in inspect.signature(known[name]).parameters if key != "name"]
+    for key in settings:
+        if key not in takes:
+            has = ", ".join(takes) or "none"
+            raise ConfigError(f"{where} {name!r} has no setting {key!r}{did_you_mean(key, takes)}; it has {has}.")
+    try:
+        return known[name](**settings)
+    except TypeError as error:
+        raise ConfigError(f"{where} {name!r} cannot be made: {error}.") from None
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None

@@ -1,0 +1,1 @@
+"""One organisation on its own machine."""

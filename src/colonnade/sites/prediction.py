@@ -1,0 +1,118 @@
+"""Prediction of a file of ids where a federation spans machines, at the organisation that drives.
+
+The ids to predict are in a file of its own folder of the run, `rows/`, and what comes of them is written there,
+`predictions/`. How the others are asked is in `site_session`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from colonnade.algorithms import find
+from colonnade.alignment.ids import comparable
+from colonnade.errors import ConfigError, DataError
+from colonnade.federation.federation import Predictions
+from colonnade.settings.party_file import asker_id
+from colonnade.sites.session import Part, Rows, Session
+from colonnade.transport.remote import Line
+
+if TYPE_CHECKING:
+    from colonnade.sites.multi_site import MultiSite
+    from colonnade.sites.site import Site
+
+ROWS, PREDICTIONS = "rows", "predictions"
+FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.(csv|parquet)")
+
+
+def predict(
+    site: Site | MultiSite,
+    lines: Mapping[str, Line],
+    run: str,
+    rows: str,
+    part: Callable[[Session], Part] | None = None,
+) -> Path:
+    """Predict the ids in this organisation's file runs/RUN/rows/FILE; gives the file with the predictions."""
+    own = site.own
+    assert site.clerk is not None
+    asked_in, out = checked_file(site.clerk.folder(run), rows)
+    column = asker_id(own.settings, own.name)
+    spelled = _ids_of(column, asked_in)
+    keys = comparable(spelled, own.settings.alignment)
+    session = Session(site, lines, run, part=part)
+    asked = session.own_part(np.array(list(dict.fromkeys(keys)), dtype=np.str_))
+    _check_held(asked, [], session)
+    try:
+        session.look(asked)
+        _check_held(asked, session.names, session)
+        found = session.ask(asked)
+    finally:
+        session.close()
+    return _write(out, column, found, spelled, keys)
+
+
+def checked_file(run: Path, rows: str) -> tuple[Path, Path]:
+    """Where the ids are and where predictions go. The name comes from elsewhere, so it is a name and no path."""
+    if not FILE.fullmatch(rows) or ".." in rows:
+        raise ConfigError(f"What to predict is the name of a .csv or .parquet file, and no path; found {rows[:120]!r}.")
+    if not (run / ROWS / rows).is_file():
+        raise DataError(f"There is no file {run / ROWS / rows} with the ids to predict. Put it there.")
+    return run / ROWS / rows, run / PREDICTIONS / rows
+
+
+def _check_held(rows: Rows, names: Sequence[str], session: Session) -> None:
+    ids = rows.ids
+    if not session.lenient:
+        settings = session.local
+        may = "skip" in find(settings.algorithm).missing(settings.config)
+        cure = '; or set on_missing = "skip" under [federation] in the agreed file.' if may else "."
+        for name, away in rows.holdings.away.items():
+            lost = ids[away.numpy()]
+            raise DataError(
+                f"'{name}' holds no row for {len(lost)} of {len(ids)} ids, such as {str(lost[0])!r}. Predict ids that "
+                f"every table holds{cure}"
+            )
+    elif names and (nobody := rows.lacking(names, lenient=True).numpy()).any():
+        raise DataError(f"{nobody.sum()} of {len(ids)} ids are in no party's table, such as {ids[nobody][0]!r}.")
+
+
+def _write(
+    out: Path,
+    column: str,
+    found: Sequence[tuple[torch.Tensor, Predictions]],
+    spelled: Sequence[str],
+    keys: Sequence[str],
+) -> Path:
+    """One line per id as it was spelled; `keys` are what they are compared by."""
+    import pandas as pd
+
+    frame = pd.concat([one.to_frame("id") for _, one in found]).set_index("id").loc[list(keys)].reset_index()
+    frame = frame.assign(id=list(spelled)).rename(columns={"id": column})
+    out.parent.mkdir(exist_ok=True)
+    fresh = out.with_name(f".{out.name}.tmp")
+    frame.to_parquet(fresh, index=False) if out.suffix == ".parquet" else frame.to_csv(fresh, index=False)
+    fresh.replace(out)
+    return out
+
+
+def _ids_of(column: str, path: Path) -> list[str]:
+    """The ids in a file, each once, whatever else it holds."""
+    import pandas as pd
+
+    from colonnade.datasets.columns import check_present
+
+    try:
+        text: Any = {"dtype": str, "keep_default_na": False, "encoding": "utf-8-sig"}
+        frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, **text)
+    except (OSError, ValueError) as error:  # the reader's own text may quote cells
+        raise DataError(f"{path} cannot be read as CSV or Parquet ({type(error).__name__}).") from None
+    check_present([column], [str(name) for name in frame.columns], owner="what to predict", part="id")
+    ids = list(dict.fromkeys(str(one) for one in frame[column]))
+    if not ids:
+        raise DataError(f"{path} has no rows to predict.")
+    return ids

@@ -1,0 +1,198 @@
+"""A federation as a FLARE job: data without code; and the whole way in FLARE's simulator where it is installed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.federation.small import checkpoint_of, quick, with_models, write
+from tests.federation.small_sites import lines_of
+
+from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, NoAnswer, PartyError
+from colonnade.federation import Federation, Settings, load
+from colonnade.federation.guarantees import of_run
+from colonnade.flare import job as engine
+from colonnade.runs.run_directory import RunDirectory
+from colonnade.settings.party_file import OWN, read_own
+from colonnade.sites.site import Site
+
+WITHOUT = 'NVIDIA FLARE is not installed: pip install "colonnade[flare]"'
+
+
+def test_a_job_brings_no_code_and_no_settings(tmp_path: Path) -> None:
+    """So a site may forbid code altogether, and nothing about data can be said to it."""
+    job = engine.write_job(tmp_path / "job", driver="clinic", sites=2, run="run")
+    files = sorted(path.relative_to(job).as_posix() for path in job.rglob("*") if path.is_file())
+    assert files == ["app/config/config_fed_client.json", "app/config/config_fed_server.json", "meta.json"]
+    client = json.loads((job / "app/config/config_fed_client.json").read_text())
+    assert client["components"] == [{"id": "member", "path": engine.MEMBER, "args": {}}]
+    paths = [one["path"] for one in client["components"]] + [one["executor"]["path"] for one in client["executors"]]
+    server = json.loads((job / "app/config/config_fed_server.json").read_text())
+    paths += [one["path"] for one in server["components"] + server["workflows"]]
+    assert sorted([*paths, engine.SERVING]) == sorted(engine.ALLOWED)
+    assert server["components"][0]["args"] == {"driver": "clinic", "run": "run", "resume": False}
+
+
+def test_a_job_that_serves_says_so_and_names_the_class_that_can(tmp_path: Path) -> None:
+    """Where to listen, and for whom, is no part of it."""
+    job = engine.write_job(tmp_path / "job", driver="clinic", sites=2, run="run", serve=True)
+    client = json.loads((job / "app/config/config_fed_client.json").read_text())
+    assert client["components"] == [{"id": "member", "path": engine.SERVING, "args": {}}]
+    server = json.loads((job / "app/config/config_fed_server.json").read_text())
+    assert server["components"][0]["args"] == {"driver": "clinic", "run": "run", "resume": False, "serve": True}
+
+
+def test_sites_have_their_own_files_and_nobody_elses(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare", reason=WITHOUT)
+    settings = Settings.from_toml(write(tmp_path / "all"))
+    engine.write_sites(tmp_path / "sites", settings)
+    files = {name: [p for p in (tmp_path / "sites" / name).rglob("*") if p.is_file()] for name in ("clinic", "lab")}
+    assert "clinic.csv" not in "".join(path.read_text() for path in files["lab"])
+    keys = [path.read_text() for found in files.values() for path in found if "PRIVATE KEY" in path.read_text()]
+    assert len(set(keys)) == 2, "one each, and none of the root's"
+
+
+def test_sites_of_one_machine_get_certificates_of_one_root(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare", reason=WITHOUT)
+    from colonnade.transport.identity import Identity
+
+    engine.issue({name: tmp_path / name for name in ("clinic", "lab")})
+    clinic, lab = (Identity.load(tmp_path / name, name) for name in ("clinic", "lab"))
+    clinic.check("lab", lab.certificate)
+    lab.check("clinic", clinic.certificate)
+    assert (tmp_path / "lab" / "client.key").stat().st_mode & 0o077 == 0
+
+
+def test_one_folder_made_of_all_organisations_has_their_accounts(tmp_path: Path) -> None:
+    """A site has its journal beside its runs; in one folder each party has its own in its part."""
+    pytest.importorskip("dp_accounting")
+    rules = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 50.0}}}
+    settings = Settings.from_toml(write(tmp_path / "all", settings=quick(parties={"lab": {"outbox": rules}})))
+    engine.write_sites(tmp_path / "sites", settings)
+    every = {name: Site(read_own(tmp_path / "sites" / name / OWN)) for name in ("clinic", "lab")}
+    every["clinic"].drive(lines_of("clinic", every), "run")
+    engine.gather(settings, {name: site.own.runs / "run" for name, site in every.items()}, "clinic", tmp_path / "out")
+    (lab,) = [one for one in of_run(RunDirectory(tmp_path / "out")) if one.party == "lab"]
+    (there,) = of_run(RunDirectory(every["lab"].own.runs / "run"))
+    assert lab.to_json() == there.to_json()
+    again = load(tmp_path / "out")
+    before = again.accounts["lab"].worst
+    assert before > 0.0
+    again.predict(["P001"])
+    (there,) = of_run(RunDirectory(every["lab"].own.runs / "run"))
+    assert lab.to_json() == there.to_json(), "it is a copy"
+
+
+@pytest.mark.parametrize(
+    ("about", "error"),
+    [
+        ({"error": "ConfigError", "message": "no"}, ConfigError("no")),
+        ({"error": "BudgetExhausted", "message": "spent"}, BudgetExhausted("spent")),
+        ({"error": "ZeroDivisionError", "message": "by zero"}, ColonnadeError("by zero")),
+        (
+            {"error": "PartyError", "message": "x", "party": "lab", "request": "a.B", "batch": None, "cause": "c"},
+            PartyError("lab", "a.B", None, "c"),
+        ),
+        (
+            {"error": "NoAnswer", "message": "x", "party": "lab", "request": "a.B", "batch": None, "cause": "c"},
+            NoAnswer("lab", "a.B", None, "c"),
+        ),
+    ],
+    ids=lambda value: value["error"] if isinstance(value, dict) else "",
+)
+def test_the_drivers_error_is_raised_as_it_was_there(tmp_path: Path, about: dict[str, Any], error: Exception) -> None:
+    path = tmp_path / "failed.json"
+    assert engine.failure_in(path) is None
+    path.write_text(json.dumps(about))
+    found = engine.failure_in(path)
+    assert (type(found), str(found)) == (type(error), str(error))
+
+
+def test_what_was_started_does_not_outlive_its_end() -> None:
+    text = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
+    process = subprocess.Popen([sys.executable, "-c", text + "print(1, flush=True); time.sleep(60)"],
+                               stdout=subprocess.PIPE, start_new_session=True)  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.readline()
+    engine.stop(process)
+    assert process.returncode is not None
+    assert process.stdout.read() == b"", "its child has closed the pipe, too"
+
+
+def test_what_did_not_start_is_started_again_and_what_failed_later_is_not(tmp_path: Path) -> None:
+    log, said = (
+        tmp_path / "flare.log",
+        [f"RuntimeError: {engine.NOT_STARTED[0]} in SimulatorClientRunner", "failed", ""],
+    )
+    tried = []
+    for number in engine.starts(log):
+        tried.append(number)
+        log.write_text(said[number])
+    assert tried == [0, 1]
+    assert [log.write_text(said[0]) and number for number in engine.starts(log, most=2)] == [0, 1]
+
+
+def test_each_record_is_passed_on_once(tmp_path: Path) -> None:
+    seen: list[dict[str, Any]] = []
+    path = tmp_path / "metrics.jsonl"
+    lines = iter(['{"epoch": 1}\n', '{"epo', 'ch": 2}\n{', '"epo'])  # a long record is written in pieces
+
+    def running() -> bool:
+        line = next(lines, None)
+        if line:
+            with path.open("a") as file:
+                file.write(line)
+        return line is not None
+
+    engine.follow(running, path, seen.append, pause=0.0)
+    assert [record["epoch"] for record in seen] == [1, 2]
+
+
+def test_without_flare_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nvflare.collab", None)
+    with pytest.raises(ConfigError, match=r'pip install "colonnade\[flare\]"'):
+        engine.require()
+
+
+@pytest.mark.long
+def test_a_federation_in_the_simulator_is_the_federation_in_one_process(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare", reason=WITHOUT)
+    file = write(tmp_path / "all", settings=quick(federation={"device": "cpu", "cohort": "off"}))
+    settings, seen = with_models(Settings.from_toml(file), "seeded"), list[dict[str, Any]]()
+    here = Federation.from_toml(file).fit(tmp_path / "here").summary
+    summary = engine.simulate(settings, tmp_path / "work", tmp_path / "run", watch=seen.append)
+    for key in ("metrics", "bytes", "parties", "rows", "rounds", "privacy"):
+        assert summary[key] == here[key], key
+    assert not summary["exhausted"]
+    assert [record["epoch"] for record in seen] == [1, 2]
+    one, other = checkpoint_of(tmp_path / "here"), checkpoint_of(tmp_path / "run")
+    assert one.keys() == other.keys()
+    assert all(bool((one[key] == other[key]).all()) for key in one)
+    (tmp_path / "ids.csv").write_text("patient\nP003\nP001\n")
+    out = engine.simulate_prediction(settings, tmp_path / "work", "run", tmp_path / "ids.csv")
+    mine = load(tmp_path / "run", ids=["P003", "P001"]).predict(["P003", "P001"])
+    assert out.read_text() == mine.to_frame().rename(columns={"id": "patient"}).to_csv(index=False)
+
+
+@pytest.mark.long
+def test_a_run_in_the_simulator_whose_sites_saved_at_different_steps_is_resumed(tmp_path: Path) -> None:
+    """As after a kill while they saved: the driver has a checkpoint that the laboratory has not."""
+    pytest.importorskip("nvflare", reason=WITHOUT)
+    settings = Settings.from_toml(
+        write(tmp_path / "all", settings=quick(federation={"device": "cpu", "cohort": "off"}))
+    )
+    sites = tmp_path / "work" / "sites"
+    engine.write_sites(sites, settings)
+    every = {name: Site(read_own(sites / name / OWN)) for name in settings.parties}
+    every["clinic"].drive(lines_of("clinic", every), "run")
+    here = {name: checkpoint_of(sites / name / "runs" / "run") for name in every}
+    lab = RunDirectory(sites / "lab" / "runs" / "run")
+    lab.back_to(lab.marks()[1]["number"])
+    engine.simulate(settings, tmp_path / "work", tmp_path / "run", resume=True)
+    for name, one in here.items():
+        other = checkpoint_of(sites / name / "runs" / "run")
+        assert all(bool((one[key] == other[key]).all()) for key in one)

@@ -1,0 +1,276 @@
+"""What each party holds: rows in one agreed order, columns prepared from training rows alone, labels at one party."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tests.federation.small import Frames, Task, frames, quick, settings_of, write
+
+from colonnade import datasets
+from colonnade.errors import ConfigError, DataError
+from colonnade.federation import Federation
+from colonnade.optim.losses import CrossEntropy, Logistic, Squared
+from colonnade.rows.holdings import Holdings, Index, from_dataset, from_tables
+from colonnade.rows.tables import tables_of
+
+PARTIES = {"clinic": {"label": "diagnosis"}, "lab": {}}
+
+
+def held(given: Frames, **tables: object) -> Holdings:
+    settings = settings_of(**{"parties": PARTIES, "data": {"id": "patient"}, **tables})
+    return from_tables(settings, tables_of(settings, given))
+
+
+def features(holdings: Holdings, party: str) -> torch.Tensor:
+    found = holdings.parties[party].features
+    assert found is not None
+    return found
+
+
+def test_rows_are_aligned_whatever_order_the_tables_have() -> None:
+    sorted_, shuffled = held(frames()), held({n: f.sample(frac=1, random_state=5) for n, f in frames().items()})
+    assert sorted_.ids.tolist() == shuffled.ids.tolist() == [f"P{number:03d}" for number in range(80)]
+    for party in PARTIES:
+        assert torch.equal(features(sorted_, party), features(shuffled, party))
+    first, second = sorted_.parties["clinic"].labels, shuffled.parties["clinic"].labels
+    assert first is not None
+    assert second is not None
+    assert torch.equal(first, second)
+    # and a row's cells are that person's: a standardised column is the raw one, shifted and scaled
+    raw = torch.tensor(frames()["lab"].sort_values("patient")["iron"].to_numpy())
+    assert torch.corrcoef(torch.stack([raw, features(sorted_, "lab")[:, 0].double()]))[0, 1] > 1 - 1e-9
+
+
+def test_nothing_is_learned_from_rows_outside_training() -> None:
+    before = held(frames())
+    changed = frames()
+    outside = {before.ids[row] for split in ("validation", "test") for row in before.splits[split].tolist()}
+    for frame in changed.values():
+        for column in frame.select_dtypes("number"):
+            frame.loc[frame["patient"].isin(outside), column] = 1e6
+    after = held(changed)
+    train = before.splits["train"]
+    assert len(outside) == 24
+    assert torch.equal(train, after.splits["train"])
+    for party in PARTIES:
+        assert torch.equal(features(before, party)[train], features(after, party)[train])
+        assert not torch.equal(features(before, party), features(after, party))
+
+
+def test_changing_a_training_row_does_change_what_is_learned() -> None:
+    before, changed = held(frames()), frames()
+    inside = before.ids[int(before.splits["train"][0])]
+    changed["lab"].loc[changed["lab"]["patient"] == inside, "iron"] = 1e6
+    train = before.splits["train"]
+    assert not torch.equal(features(before, "lab")[train][1:, 0], features(held(changed), "lab")[train][1:, 0])
+
+
+@pytest.mark.parametrize(
+    ("task", "loss"), [("binary", Logistic()), ("classes", CrossEntropy(3)), ("regression", Squared())]
+)
+def test_the_kind_of_label_decides_the_loss(task: Task, loss: object) -> None:
+    assert held(frames(task=task)).loss == loss
+
+
+def test_splits_are_fractions_or_numbers_of_rows_and_nothing_is_left_over() -> None:
+    sizes = {name: len(rows) for name, rows in held(frames()).splits.items()}
+    assert sizes == {"train": 56, "validation": 8, "test": 16}
+    data = {"id": "patient", "validation": 5, "test": 0}
+    holdings = held(frames(), data=data)
+    assert {name: len(rows) for name, rows in holdings.splits.items()} == {"train": 75, "validation": 5}
+    assert sorted(torch.cat(list(holdings.splits.values())).tolist()) == list(range(80))
+
+
+def test_a_label_owner_may_hold_no_columns_and_roles_say_who_holds_what() -> None:
+    given = frames()
+    given["clinic"] = given["clinic"][["patient", "diagnosis"]]
+    holdings = held(given)
+    assert {name: party.roles() for name, party in holdings.parties.items()} == {
+        "clinic": ["labels"],
+        "lab": ["features"],
+    }
+    assert list(holdings.state_of("clinic")) == ["labels"]
+    assert list(holdings.state_of("lab")) == ["columns"]
+
+
+def test_a_party_scales_as_its_settings_say() -> None:
+    holdings = held(frames(), parties={**PARTIES, "lab": {"scale": "minmax"}})
+    train = features(holdings, "lab")[holdings.splits["train"]]
+    torch.testing.assert_close(train.aminmax(dim=0), (torch.zeros(2), torch.ones(2)))
+
+
+Change = Callable[[Frames], None]
+
+
+def twice(given: Frames) -> None:
+    given["lab"] = pd.concat([given["lab"], given["lab"].iloc[:2]])
+
+
+def drop(given: Frames) -> None:
+    given["lab"] = given["lab"][given["lab"]["patient"] != "P007"]
+
+
+def column(party: str, name: str, value: Any) -> Change:
+    def change(given: Frames) -> None:
+        given[party][name] = value
+
+    return change
+
+
+WRONG: list[tuple[Change, dict[str, object], str]] = [
+    (twice, {}, r"'lab' has 2 ids that occur more than once, such as 'P\d+', and an id must name one row"),
+    (drop, {}, r"All parties must hold the same ids\. 'lab' lacks 1 of the ids asked for\. Remove"),
+    (column("lab", "iron", 3.5), {}, r"'lab' has columns .* on its 56 training rows: one value only: 'iron'"),
+    (column("lab", "zinc", np.nan), {}, r"'lab' has columns that cannot be used .*: no value at all: 'zinc'"),
+    (column("clinic", "diagnosis", "ill"), {}, r"'clinic' has a label 'diagnosis' with one value only on its 56"),
+    (column("clinic", "diagnosis", None), {}, r"'clinic' has \d+ rows without a label in 'diagnosis'"),
+    (column("lab", "diagnosis", "ill"), {}, r"Exactly one party must name its label .*; found 'clinic', 'lab'\."),
+    (lambda given: None, {"columns": ["iorn"]}, r"'lab' has no column 'iorn', .* feature\. Did you mean 'iron'"),
+    (lambda given: None, {"columns": ["patient"]}, r"'lab' lists its id column 'patient' as a feature"),
+    (lambda given: None, {"table": "none.csv"}, r"'lab' names the table .*none\.csv, and there is no such file"),
+    (lambda given: None, {"table": "lab.xls"}, r"a table's name must end in one of \.csv, \.csv\.gz, \.parquet"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "lab", "message"), WRONG)
+def test_a_table_that_cannot_be_used_is_named_with_its_owner(
+    change: Change, lab: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    given = frames()
+    change(given)
+    path = write(tmp_path, given, quick(parties={"lab": lab}))
+    with pytest.raises((DataError, ConfigError), match=message):
+        Federation.from_toml(path)
+
+
+def test_somebody_must_hold_the_labels_and_somebody_columns(tmp_path: Path) -> None:
+    given = frames()
+    given["clinic"] = given["clinic"].drop(columns="diagnosis")
+    with pytest.raises(
+        DataError, match=r"Exactly one party must name its label column \(label = \.\.\.\); found none\."
+    ):
+        Federation.from_toml(write(tmp_path / "a", given))
+    only = {"clinic": frames()["clinic"][["patient", "diagnosis"]]}
+    with pytest.raises(DataError, match=r"No party holds any feature columns"):
+        Federation.from_toml(write(tmp_path / "b", only))
+
+
+def test_a_federation_file_without_parties_or_tables_says_what_to_add(tmp_path: Path) -> None:
+    path = tmp_path / "federation.toml"
+    path.write_text("[train]\nepochs = 1\n")
+    with pytest.raises(ConfigError, match=r"There are no parties\. Add a \[parties\.NAME\] with table = "):
+        Federation.from_toml(path)
+    path.write_text('[parties.lab]\nlabel = "y"\n')
+    with pytest.raises(ConfigError, match=r'\[parties\.lab\] must name its table, as in table = "lab\.csv"'):
+        Federation.from_toml(path)
+
+
+def named(**data: object) -> Holdings:
+    return from_dataset(settings_of(data=data))
+
+
+@pytest.mark.parametrize(
+    ("data", "shapes"),
+    [
+        ({"split": "columns", "parts": 3}, [(22,), (21,), (21,)]),
+        ({"split": "columns", "parts": [40, 4, 20]}, [(40,), (4,), (20,)]),
+        ({"split": "strips", "parts": 4}, [(2, 8)] * 4),
+        ({"split": "patches", "parts": 2}, [(4, 4)] * 4),
+        ({"split": "patches", "parts": [2, 1]}, [(4, 8)] * 2),
+        ({"split": "patches", "parts": [3, 1]}, [(3, 8)] * 3),
+    ],
+)
+def test_digits_are_cut_as_asked(data: dict[str, object], shapes: list[tuple[int, ...]]) -> None:
+    holdings = named(dataset="digits", **data)
+    *clients, owner = holdings.parties
+    assert clients == [f"client_{number:02d}" for number in range(1, len(shapes) + 1)]
+    assert [tuple(features(holdings, name).shape) for name in clients] == [(1797, *shape) for shape in shapes]
+    assert owner == holdings.label_owner == "label_owner"
+    assert holdings.parties[owner].features is None
+    assert holdings.loss == CrossEntropy(10)
+
+
+def test_cut_columns_put_together_are_the_picture_scaled_on_training_rows() -> None:
+    holdings = named(dataset="digits", split="columns", parts=5)
+    whole = torch.cat([features(holdings, name) for name in holdings.parties if name != "label_owner"], dim=1)
+    picture = torch.from_numpy(datasets.load("digits").train.array()).float().flatten(1)
+    seen = picture[holdings.splits["train"]]
+    torch.testing.assert_close(whole, (picture - seen.mean()) / seen.std())
+
+
+def test_labels_may_be_at_a_client() -> None:
+    holdings = named(dataset="digits", parts=2, labels_at="client_02")
+    assert list(holdings.parties) == ["client_01", "client_02"]
+    assert holdings.parties["client_02"].roles() == ["features", "labels"]
+
+
+def test_a_table_by_name_is_cut_evenly_or_by_column_names() -> None:
+    even = named(dataset="breast_cancer", parts=4)
+    widths = [features(even, name).shape[1] for name in even.parties if name != "label_owner"]
+    assert widths == [8, 8, 7, 7]
+    uneven = named(dataset="breast_cancer", parts=[20, 1, 9])
+    assert [features(uneven, name).shape[1] for name in uneven.parties if name != "label_owner"] == [20, 1, 9]
+    columns = {"north": ["mean area", "mean texture"], "south": ["worst area"]}
+    parties = {name: {"columns": given, "scale": "minmax"} for name, given in columns.items()}
+    chosen = from_dataset(settings_of(data={"dataset": "breast_cancer", "labels_at": "north"}, parties=parties))
+    assert {name: held.roles() for name, held in chosen.parties.items()} == {
+        "north": ["features", "labels"], "south": ["features"]
+    }  # fmt: skip
+    preprocessor = chosen.parties["north"].preprocessor
+    assert preprocessor is not None
+    assert preprocessor.names == columns["north"]
+    train = features(chosen, "south")[chosen.splits["train"]]
+    assert (float(train.min()), float(train.max())) == pytest.approx((0, 1))
+    assert chosen.loss == Logistic()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"dataset": "digts"}, r"There is no data set 'digts'\. Did you mean 'digits'\?"),
+        (
+            {"dataset": "digits", "split": "strips", "parts": [2, 2]},
+            r"parts must be a whole number for strips; found \[2, 2\]",
+        ),
+        (
+            {"dataset": "digits", "split": "patches", "parts": [2, 2, 2]},
+            r"parts must be \[rows, columns\] for patches; found",
+        ),
+        ({"dataset": "digits", "parts": 65}, r"64 columns or pixels cannot be split into 65 parts: ask for 1 to 64"),
+        ({"dataset": "digits", "parts": [60, 3]}, r"add up to all 64 columns; found \[60, 3\], which are 63\."),
+        (
+            {"dataset": "breast_cancer", "parts": [15, 16]},
+            r"add up to all 30 columns; found \[15, 16\], which are 31\.",
+        ),
+        ({"dataset": "digits", "split": "views"}, r"This split needs voxels \[N, D, H, W\]"),
+        ({"dataset": "digits", "validation": 0.6, "test": 0.6}, r"leave none for training"),
+    ],
+)
+def test_a_cut_that_cannot_be_made_is_refused(data: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        named(**data)
+
+
+def test_party_settings_for_nobody_are_refused() -> None:
+    tables = quick(data={"dataset": "digits"}, parties={"client_1": {"outbox": {"embedding": {}}}})
+    with pytest.raises(
+        ConfigError, match=r"\[parties\.client_1\] is no party of this federation \(did you mean 'client_01'"
+    ):
+        Federation.from_settings(settings_of(**tables))
+
+
+def test_an_index_finds_each_id_as_a_dict_would() -> None:
+    random = np.random.default_rng(0)
+    ids = random.permutation(np.array([f"P{number}" for number in range(500)]))
+    position = {one: at for at, one in enumerate(ids.tolist())}
+    wanted = np.array([f"P{number}" for number in random.integers(0, 1000, 300)] + ["", "P", "zzz", "P00"])
+    rows, there = Index(ids).find(wanted)
+    assert there.tolist() == [one in position for one in wanted.tolist()]
+    assert rows[there].tolist() == [position[one] for one in wanted[there].tolist()]
+    assert Index(ids[:0]).find(wanted)[1].sum() == 0

@@ -1,0 +1,154 @@
+"""A budget is for all runs of an organisation together, and for one at a time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from colonnade.core import Batches, Outbox, Rule, checkpoint
+from colonnade.errors import CheckpointError, ConfigError
+from colonnade.privacy import Account
+from colonnade.privacy.gaussian import Gaussian
+from colonnade.privacy.journal import Journal
+from colonnade.runs.budget_over_runs import ACCOUNT, JOURNAL, Purse, spent_before
+
+pytest.importorskip("dp_accounting")
+
+
+def account() -> Account:
+    rows = torch.arange(4)
+    return Account("lab", Batches({"train": rows}, batch_size=4, epochs=2, seed=0), ["a", "b", "c", "d"], None)
+
+
+def spend(meter: Account) -> None:
+    outbox = Outbox("lab", torch.Generator(), {"embedding": Rule(Gaussian(clip=1.0, sigma=5.0))})
+    outbox.meter = meter
+    with outbox.answering("clinic"):
+        outbox.release(torch.ones(4, 2), "embedding", "train/0/0")
+
+
+def kept(runs: Path, run: str) -> tuple[Purse, Account]:
+    mine = account()
+    purse = Purse("lab", runs, run, {"lab": mine})
+    purse.keep(runs.joinpath)
+    return purse, mine
+
+
+def test_a_new_run_goes_on_where_the_last_one_ended_left_or_not(tmp_path: Path) -> None:
+    spent = []
+    for run in ("one", "two", "three"):
+        purse, mine = kept(tmp_path, run)
+        spent.append(mine.worst)
+        spend(mine)
+        if run == "one":
+            purse.settle()
+            purse.leave()
+        else:
+            del purse, mine  # it breaks off
+    assert spent[0] == 0.0
+    assert 0.0 < spent[1] < spent[2]
+    later = account()
+    assert spent_before("lab", tmp_path, later, "exact") == later.worst > spent[2]
+    assert spent_before("lab", tmp_path / "elsewhere", account(), "exact") is None
+
+
+def test_two_runs_do_not_spend_at_once(tmp_path: Path) -> None:
+    first = Purse("lab", tmp_path, "one", {"lab": account()})
+    with pytest.raises(ConfigError, match="'lab' takes part in another run, and counts its budget for one at a time"):
+        Purse("lab", tmp_path, "two", {"lab": account()})
+    first.leave()
+    Purse("lab", tmp_path, "two", {"lab": account()}).leave()
+
+
+def test_who_has_left_a_run_releases_nothing_in_it_any_more(tmp_path: Path) -> None:
+    """A driver that closes a run, starts another one and goes on asking in the first."""
+    purses, accounts = list[Purse](), list[Account]()
+    for run in ("one", "two", "three"):
+        purse, mine = kept(tmp_path, run)
+        assert mine.worst == (accounts[-1].worst if accounts else 0.0)
+        spend(mine)
+        for gone in accounts:
+            with pytest.raises(CheckpointError, match="'lab' has left this run"):
+                spend(gone)
+        purses.append(purse)
+        accounts.append(mine)
+        for one in purses:
+            one.leave()  # twice is once
+    with pytest.raises(CheckpointError, match="'lab' has left this run"):
+        purses[0].settle()
+
+
+def test_who_cannot_begin_keeps_nobody_else_from_it(tmp_path: Path) -> None:
+    first = Purse("lab", tmp_path, "one", {"lab": account()})
+    with pytest.raises(ValueError, match="no such checkpoint"), first.held():
+        raise ValueError("no such checkpoint")
+    Purse("lab", tmp_path, "two", {"lab": account()}).leave()
+
+
+def test_who_counts_nothing_may_take_part_in_two(tmp_path: Path) -> None:
+    for run in ("one", "two"):
+        Purse("lab", tmp_path / "runs", run, {})
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_crash_while_the_journal_is_written_anew_forgets_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the old one and the new one: at no moment is there none."""
+    purse, one = kept(tmp_path, "one")
+    spend(one)
+
+    def crash(source: Path, target: Path) -> Path:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as crashing:
+        crashing.setattr(Path, "replace", crash)
+        with pytest.raises(KeyboardInterrupt):
+            one._rewrite(Journal(tmp_path / JOURNAL))
+    purse.leave()
+    assert kept(tmp_path, "two")[1].worst == one.worst > 0.0
+
+
+def test_a_folder_of_before_is_counted_with_the_journals_of_all_its_runs(tmp_path: Path) -> None:
+    """It has the account as of the last run that was saved, which is run one here; what two and three spent since they
+    were resumed is in their own journals alone."""
+    known = account()
+    for _ in range(2):
+        spend(known)
+    state = {key: value for key, value in known.state().items() if key != "kept"}
+    checkpoint.write(tmp_path / ACCOUNT, {"run": "one", "ids": "exact", "meter": state})
+    record = next(known._table.records())
+    about = {"name": record.name, "event": record.event.kind, "parameters": dict(record.event.parameters)}
+    line = json.dumps(about | {"training": True, "rows": len(record.keys)}).encode() + b"\n"
+    ones = np.ones(len(record.keys), dtype="<i8").tobytes()
+    for run, times in (("one", 1), ("two", 3), ("three", 1), ("four", 0)):
+        folder = tmp_path / run / "parties" / "lab"
+        folder.mkdir(parents=True)
+        (folder / JOURNAL).write_bytes((line + record.keys.astype("<i8").tobytes() + ones) * times)
+    (tmp_path / "two" / "parties" / "bank").mkdir()
+    (tmp_path / "two" / "parties" / "bank" / JOURNAL).write_bytes(b"somebody else's")
+    before = account()
+    spent_before("lab", tmp_path, before, "exact")
+    assert not (tmp_path / JOURNAL).exists(), "who only looks writes nothing"
+    for again in range(2):  # and it is counted once
+        purse, mine = kept(tmp_path, "five")
+        ((_, counts),) = mine.counts.items()
+        assert counts.tolist() == [2 + 1 + 3 + 1 + again] * 4
+        assert again or mine.worst == before.worst
+        spend(mine)
+        purse.leave()
+    (tmp_path / JOURNAL).unlink()
+    with pytest.raises(ConfigError, match="'lab' counts what its rows paid by exact ids"):
+        spent_before("lab", tmp_path, account(), "normalised")
+
+
+@pytest.mark.parametrize("run", ["spent.journal", "Spent.Journal", "account", "refused.jsonl", "failed.json"])
+def test_a_run_is_not_called_what_lies_beside_the_runs(tmp_path: Path, run: str) -> None:
+    for accounts in ({}, {"lab": account()}):
+        with pytest.raises(ConfigError, match=f"A run cannot be called '{run}', which 'lab' keeps beside its runs"):
+            Purse("lab", tmp_path, run, accounts)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,101 @@
+"""What label owners tell each other is what one of them would have learned from all their training labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tests.federation.small_multi_sites import folders, private, sites
+
+from colonnade.core import Batches, Seat
+from colonnade.datasets.labels import Labels
+from colonnade.errors import BoundaryError, ConfigError, DataError
+from colonnade.sites.label_sets import Describe, Described, Describer, agreed_labels, described
+
+
+def both(*columns: Sequence[object], task: str = "auto") -> tuple[Labels, Labels]:
+    """As label owners agree on it, and as one that had all of their labels would learn it."""
+    each = [pd.Series(column) for column in columns]
+    told = {f"k{number}": described(one, f"k{number}", task) for number, one in enumerate(each)}
+    whole = Labels.fit(pd.concat(each, ignore_index=True), owner=", ".join(told), task=task)  # type: ignore[arg-type]
+    return agreed_labels(told, task), whole
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        (["ill", "well"], ["well", "dead"]),
+        ([3, 1, 2], [7, 1]),
+        ([1, 1, 1], [2, 2]),
+        ([1.0, 2.0], [2, 3]),
+        ([True, False], [True]),
+        (["a", "b"], [1, 2]),
+    ],
+    ids=["text", "numbers", "one class each", "floats and whole numbers", "yes or no", "text and numbers"],
+)
+def test_classes_are_the_union(columns: tuple[list[object], ...]) -> None:
+    agreed, whole = both(*columns)
+    assert agreed == whole
+    assert list(map(type, agreed.classes)) == list(map(type, whole.classes))
+
+
+@pytest.mark.parametrize("task", ["auto", "regression"])
+def test_numbers_have_one_mean_and_scale(task: str) -> None:
+    agreed, whole = both([n * 0.37 for n in range(40)], [100 - n * 1.7 for n in range(25)], task=task)
+    assert agreed.task == whole.task == "regression"
+    assert (agreed.mean, agreed.scale) == pytest.approx((whole.mean, whole.scale), rel=1e-12)
+
+
+def test_where_they_cannot_tell_which_it_is_they_ask_for_a_word() -> None:
+    many, few = [n * 0.5 for n in range(40)], [0.5, 1.5]
+    for columns in ((many, few), ([n + 0.5 for n in range(15)], [n + 0.25 for n in range(15)])):
+        with pytest.raises(ConfigError, match=r'set \[data\] task = "classification" or "regression"'):
+            both(*columns)
+
+
+def test_one_class_together_is_nothing_to_learn() -> None:
+    told = {name: described(pd.Series(["ill", "ill"]), name, "auto") for name in ("north", "south")}
+    with pytest.raises(DataError, match="labels of one class together"):
+        agreed_labels(told, "auto")
+
+
+def test_only_label_owners_are_told() -> None:
+    from colonnade.core.wire import Envelope
+
+    seat = Seat.at("north", Batches({}, batch_size=1, epochs=1, seed=0))
+    describer = Describer(seat, pd.Series(["ill", "well"]), "auto", ["south"])
+    assert describer.handle(Envelope("south", 1, Describe())).classes == '["ill", "well"]'
+    with pytest.raises(BoundaryError, match="this is for south to ask"):
+        describer.handle(Envelope("lab", 1, Describe()))
+
+
+def test_before_rows_are_agreed_on_nothing_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("coincurve")
+    folders(tmp_path, private())
+    with pytest.raises(DataError, match="has not compared its ids"):
+        sites(tmp_path)["north"].own_labels()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        *(Described(False, classes, 3, 0.0, 1.0) for classes in ('[["x"]]', "{}", "no", "[null]", "[NaN]", "[" * 9999)),
+        *(Described(True, "[]", rows, 0.0, 1.0) for rows in (0, -2)),
+        Described(True, "[]", 3, math.nan, 1.0),
+        Described(True, "[]", 3, 0.0, math.inf),
+    ],
+    ids=lambda told: f"{told.classes[:8]} {told.rows} {told.mean} {told.scale}",
+)
+def test_what_is_no_label_is_refused_with_its_owners_name_and_not_quoted(told: Described) -> None:
+    mine = described(pd.Series([0.5, 1.25, 3.0]), "north", "regression" if told.measured else "classification")
+    with pytest.raises(DataError, match=rf"^'south' told of labels that are none, for {told.rows} rows\. It must look"):
+        agreed_labels({"north": mine, "south": told}, "auto")
+
+
+@pytest.mark.parametrize("labels", [["a", None, "a"], [None, "a", "a"], [1.0, math.nan]])
+def test_a_row_without_a_label_is_no_class(labels: list[object]) -> None:
+    with pytest.raises(DataError, match="'north' has 1 rows without a label"):
+        described(pd.Series(labels), "north", "auto")

@@ -1,0 +1,179 @@
+"""What a party lets a driver ask for when it predicts. Whole predictions are in test_site_predict.py."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from tests.federation.small import frames, quick
+from tests.federation.small_sites import folders, lines_of, sites
+from tests.federation.test_site import ALONE, ask
+
+from colonnade.algorithms.embedding import Embed
+from colonnade.core import Outbox, Released
+from colonnade.errors import BoundaryError, BudgetExhausted, PartyError
+from colonnade.settings.party_file import OWN, read_own
+from colonnade.sites.member import own_holdings
+from colonnade.sites.reader import DIGEST, Enough, Look, Reader, Take, digests_of, own_rows
+from colonnade.sites.site import Site
+
+
+def sent(values: Any, dtype: torch.dtype) -> Released:
+    return Outbox("clinic", torch.Generator()).release(torch.tensor(values, dtype=dtype), "asked")
+
+
+def trained(base: Path) -> Site:
+    """The laboratory after a run, with four checkpoints made."""
+    folders(base, settings=quick(**ALONE))
+    every = sites(base)
+    every["clinic"].drive(lines_of("clinic", every), "run")
+    return sites(base)["lab"]
+
+
+def busy(lab: Site) -> bool:
+    return lab.member is not None
+
+
+def digests(lab: Site, ids: list[str]) -> Released:
+    import numpy as np
+
+    return sent([list(one) for one in digests_of(lab.own, np.array(ids))], torch.uint8)
+
+
+def test_it_says_which_rows_it_holds_and_answers_for_those_alone(tmp_path: Path) -> None:
+    lab = trained(tmp_path)
+    held = ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P003", "P999", "P001"]))).held
+    assert held.tensor.tolist() == [0, 2]
+    assert lab.member is not None
+    assert lab.member.holdings.ids.tolist() == ["P003", "P001"]
+    ask(lab, "clinic", Take(sent([1], torch.int64)))
+    assert lab.member.batches.rows("predict[0:1]").tolist() == [1]
+    for rows in ([2], [-1], []):
+        with pytest.raises(PartyError, match="it has rows 0 to 1"):
+            ask(lab, "clinic", Take(sent(rows, torch.int64)))
+    ask(lab, "clinic", Enough())
+    assert not busy(lab)
+    with pytest.raises(PartyError, match="it holds no row that was asked for"):
+        ask(lab, "clinic", Take(sent([0], torch.int64)))
+
+
+NOISE = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 4.0}}}
+
+
+def budget_added(base: Path) -> Site:
+    """The laboratory trained without noise and without a budget, and has both now: no checkpoint has an account."""
+    trained(base)
+    path = base / "lab" / OWN
+    rule = 'embedding = { mechanism = { name = "gaussian", clip = 1.0, sigma = 4.0 } }'
+    path.write_text(f"{path.read_text()}\n[outbox]\n{rule}\n[budget]\nepsilon = 2.0\n")
+    return sites(base)["lab"]
+
+
+def test_a_row_is_asked_for_once_in_a_request(tmp_path: Path) -> None:
+    """Two hundred copies of one row, each with noise of its own, have a mean with hardly any."""
+    pytest.importorskip("dp_accounting")
+    lab = budget_added(tmp_path)
+    why = "'clinic' asked for 200 rows of which only 1 differ, and each is asked for once"
+    again = "'clinic' asked for 4 rows of which only 3 differ"
+    for ids, told in ((["P001"] * 200, why), (["P001", "P002", "P999", "P001"], again)):
+        with pytest.raises(PartyError, match=told):
+            ask(lab, "clinic", Look("run", 4, 1, digests(lab, ids)))
+        assert not busy(lab)
+    ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P001", "P002"])))
+    with pytest.raises(PartyError, match="'clinic' asked for 3 rows of which only 2 differ"):
+        ask(lab, "clinic", Take(sent([1, 0, 1], torch.int64)))
+
+
+def test_a_row_pays_once_for_each_copy_however_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where repeats came through all the same, the account knows that they are one row; so under every name, and over
+    all requests."""
+    pytest.importorskip("dp_accounting")
+    lab = budget_added(tmp_path)
+    monkeypatch.setattr(Reader, "_each_once", lambda *_: None)
+    ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P001"] * 50)))
+    with pytest.raises(BudgetExhausted, match="epsilon would be"):
+        ask(lab, "clinic", Embed("predict[0:50]"))
+    left = 0
+    for start in range(50):
+        try:
+            ask(lab, "clinic", Embed(f"predict[{start}:{start + 1}]"))
+            left += 1
+        except BudgetExhausted:
+            ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P001"] * 50)))  # and begins anew
+    assert left == 1
+    ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P002", "P001"])))
+    ask(lab, "clinic", Take(sent([1], torch.int64)))
+    with pytest.raises(BudgetExhausted):
+        ask(lab, "clinic", Embed("predict[0:1]"))
+    ask(lab, "clinic", Take(sent([0], torch.int64)))
+    ask(lab, "clinic", Embed("predict[0:1]"))
+
+
+def test_ids_that_differ_in_their_spelling_alone_are_one_row(tmp_path: Path) -> None:
+    """Where ids are normalised, they are when a table is read: a row has one digest, and one place in the account."""
+    pytest.importorskip("dp_accounting")
+    parties = {"lab": {"outbox": NOISE, "budget": {"epsilon": 20.0}}}
+    folders(tmp_path, settings=quick(alignment={"ids": "normalised"}, parties=parties, **ALONE))
+    every = sites(tmp_path)
+    every["clinic"].drive(lines_of("clinic", every), "run")
+    lab = sites(tmp_path)["lab"]
+    spellings = ["P001", "p001", " P001 ", "\uff300\uff101"]
+    held = ask(lab, "clinic", Look("run", 4, 1, digests(lab, spellings))).held
+    assert held.tensor.tolist() == [1], "as it is compared"
+    assert lab.member is not None
+    before = lab.member.accounts["lab"].state()["counts"].sum()
+    ask(lab, "clinic", Embed("predict[0:1]"))
+    account = lab.member.accounts["lab"]
+    assert account.state()["counts"].sum() == before + 1
+    assert len(account._table.keys) == 80, "no row is there under another name"
+
+
+def test_rows_do_not_change_while_an_answer_about_them_is_made(tmp_path: Path) -> None:
+    """Else a row that is released is not the one that pays."""
+    lab = trained(tmp_path)
+    ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P003", "P001"])))
+    ask(lab, "clinic", Take(sent([1], torch.int64)))
+    assert lab.member is not None
+    later = threading.Thread(target=ask, args=(lab, "clinic", Take(sent([0], torch.int64))))
+    with lab.member.owner.undisturbed():  # as it is while it embeds
+        later.start()
+        later.join(0.2)
+        assert lab.member.batches.rows("predict[0:1]").tolist() == [1]
+    later.join(20)
+    assert lab.member.batches.rows("predict[0:1]").tolist() == [0]
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    lab = trained(tmp_path)
+    with pytest.raises(PartyError, match="it has no checkpoint 2 of it"):
+        ask(lab, "clinic", Look("run", 2, 1, digests(lab, ["P001"])))
+    with pytest.raises(PartyError, match="a run's name has letters"):
+        ask(lab, "clinic", Look("../run", 4, 1, digests(lab, ["P001"])))
+    with pytest.raises(PartyError, match=f"digests are {DIGEST} bytes each"):
+        ask(lab, "clinic", Look("run", 4, 1, sent([[1, 2, 3]], torch.uint8)))
+    with pytest.raises(PartyError, match="a model cannot have 2097152 outputs"):
+        ask(lab, "clinic", Look("run", 4, 1 << 21, digests(lab, ["P001"])))
+    with pytest.raises(PartyError, match="no alignment found any"):
+        ask(lab, "clinic", Look("run", 4, 1, None))
+    with pytest.raises(BoundaryError, match=r"no party of its federation"):
+        ask(lab, "bank", Look("run", 4, 1, None))
+    assert lab.member is None
+
+
+def test_columns_are_prepared_as_in_training_whatever_the_table_holds_now(tmp_path: Path) -> None:
+    folders(tmp_path)
+    own = read_own(tmp_path / "lab" / OWN)
+    before = own_holdings(own, None)
+    fitted = before.state_of("lab")
+    table = tmp_path / "all" / "lab.csv"
+    more = frames(rows=90, seed=5)["lab"]
+    pd.concat([pd.read_csv(table), more[more["patient"] >= "P080"] * 1]).assign(extra=1.0).to_csv(table, index=False)
+    known, columns = own_rows(own, fitted)
+    assert len(known) == 90
+    features = before.parties["lab"].features
+    assert features is not None
+    assert torch.equal(columns(before.ids), features)
