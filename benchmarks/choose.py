@@ -28,8 +28,7 @@ from colonnade.benchmark import Result
 from colonnade.core import Ledger
 from colonnade.errors import Diverged
 from colonnade.federation import Federation
-from colonnade.federation.guarantees import plan
-from colonnade.federation.multi import MultiFederation
+from colonnade.planning.budgets import plan
 from colonnade.transport.computing import one_torch_thread
 
 LABS = ("lab_north", "lab_south")
@@ -102,10 +101,8 @@ def _references(seeds: int) -> Iterator[Result]:
         found = []
         for seed in range(seeds):
             held = federation(CHOICES["splitnn"], {}, seed, 1).holdings
-            parts = [held.parties[name].features for name in (held.parties if who.startswith("all") else ("clinic",))]
-            x = torch.cat([part for part in parts if part is not None], dim=1).numpy()
-            labels = held.parties["clinic"].labels
-            assert labels is not None
+            parts = [held.columns[name].features for name in (held.columns if who.startswith("all") else ("clinic",))]
+            x, labels = torch.cat(parts, dim=1).numpy(), held.labelled.labels
             y, train, test = labels.numpy(), held.splits["train"].numpy(), held.splits["test"].numpy()
             model = LogisticRegression(max_iter=1000).fit(x[train], y[train])
             auc = roc_auc_score(y[test], model.predict_proba(x[test])[:, 1])
@@ -142,7 +139,7 @@ def federation(
         labels = frames["clinic"][["patient", "target"]]
         owners = {"hospital_east": labels.iloc[::2], "hospital_west": labels.iloc[1::2]}
         columns = {**frames, "clinic": frames["clinic"].drop(columns="target")}
-        return MultiFederation.from_frames(owners, columns, id="patient", label="target", settings=said)
+        return Federation.from_frames(columns, label_owners=owners, id="patient", label="target", settings=said)
     said["parties"] = {"clinic": {"outbox": choice.codecs}, **{name: {"outbox": rules} for name in LABS}}
     return Federation.from_frames(frames, id="patient", label="target", settings=said, record=record)
 
@@ -205,8 +202,7 @@ def _bytes(book: Ledger, direction: str, times: int) -> float:
 
 
 def _rows(made: Any) -> int:
-    shares = getattr(made.holdings, "label_owners", None)
-    return sum(len(one.splits["test"]) for one in shares.values()) if shares else len(made.holdings.splits["test"])
+    return sum(len(one.splits["test"]) for one in made.holdings.label_owners.values())
 
 
 def _leaks(name: str, choice: Choice, rate: Mapping[str, Any], epochs: int) -> Result:

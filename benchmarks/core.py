@@ -14,12 +14,12 @@ from colonnade.core import (
     Envelope,
     Ledger,
     Message,
+    Organisation,
     Outbox,
     Party,
     Peers,
     Released,
     Request,
-    Seat,
     serves,
 )
 from colonnade.core.wire import decode, encode
@@ -60,7 +60,7 @@ def run(quick: bool) -> list[Result]:
 def _calls(rounds: int) -> list[Result]:
     batches = Batches({"train": torch.arange(64)}, batch_size=64, epochs=1, seed=0)
     names = [f"party_{number}" for number in range(14)]
-    parties = {name: Answerer(Seat.at(name, batches)) for name in names}
+    parties = {name: Answerer(Organisation.at(name, batches)) for name in names}
     ledger = Ledger("driver")
     peers = Peers("driver", names, InProcess(parties), ledger)
     alone = parties[names[0]]

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from colonnade.benchmark import Result, race
-from colonnade.core import Batches, Done, Ledger, Message, Outbox, Party, Peers, Released, Request, Seat, serves
+from colonnade.core import Batches, Done, Ledger, Message, Organisation, Outbox, Party, Peers, Released, Request, serves
 from colonnade.transport import InProcess
-from colonnade.transport.endpoint import Desk
-from colonnade.transport.remote import Flare, Line
+from colonnade.transport.endpoint import Endpoint
+from colonnade.transport.remote import Remote, Route
 
 FOUND, QUICK, DRIVER = "COLONNADE_BENCH_FLARE", "COLONNADE_BENCH_QUICK", "driver"
 KITS = "COLONNADE_BENCH_KITS"
@@ -131,7 +131,7 @@ def peak() -> int:
 
 
 def answerer(name: str) -> Answerer:
-    return Answerer(Seat.at(name, Batches({}, batch_size=1, epochs=1, seed=0)))
+    return Answerer(Organisation.at(name, Batches({}, batch_size=1, epochs=1, seed=0)))
 
 
 def rounds(peers: Peers) -> Callable[[], object]:
@@ -162,7 +162,7 @@ class Measuring:
         name = str(collab.site_name)
         self.channel = Channel(Identity.load(Path(os.environ[KITS]) / name, name), (DRIVER, *PARTIES), "bench")
         self.party = answerer(name)
-        self.desk = Desk(name, self.party.handle, admitted=[DRIVER])
+        self.endpoint = Endpoint(name, self.party.handle, admitted=[DRIVER])
         self.proxies = {p.name: p for p in collab.other_clients}
 
     def call(self, data: bytes) -> bytes:
@@ -173,8 +173,8 @@ class Measuring:
                 return bytes(int.from_bytes(data[1:9], "little"))
             self.party.ledger.entries.clear()
             if data[:1] == b"\1":
-                return self.desk(str(collab.caller), bytes(data[1:]))
-            return self.channel.answer(bytes(data), self.desk)
+                return self.endpoint(str(collab.caller), bytes(data[1:]))
+            return self.channel.answer(bytes(data), self.endpoint)
         if not self.state:
             self.state = b"running"
             threading.Thread(target=self._measure, daemon=True).start()
@@ -194,17 +194,17 @@ class Measuring:
         found["took"] = time.perf_counter() - started
         Path(os.environ[FOUND]).write_text(json.dumps(found))
 
-    def _carriers(self) -> dict[str, Line]:
-        def line(proxy: Any) -> Line:
+    def _carriers(self) -> dict[str, Route]:
+        def line(proxy: Any) -> Route:
             return lambda data, deadline: bytes(proxy(timeout=deadline).call(data))
 
         return {name: line(self.proxies[name]) for name in PARTIES}
 
-    def _lines(self) -> dict[str, Line]:
+    def _lines(self) -> dict[str, Route]:
         return {name: self.channel.line(name, carry) for name, carry in self._carriers().items()}
 
-    def _in_the_clear(self) -> dict[str, Line]:
-        def line(carry: Line) -> Line:
+    def _in_the_clear(self) -> dict[str, Route]:
+        def line(carry: Route) -> Route:
             return lambda data, deadline: carry(b"\1" + data, deadline)
 
         return {name: line(carry) for name, carry in self._carriers().items()}
@@ -218,15 +218,15 @@ class Measuring:
                 data = b"\0" + up.to_bytes(8, "little") + bytes(down)
                 list(pool.map(lambda line, data=data: line(data, 60.0), lines.values()))
 
-        away = Peers(DRIVER, PARTIES, Flare(self._lines()), Ledger(DRIVER))
-        clear = Peers(DRIVER, PARTIES, Flare(self._in_the_clear()), Ledger(DRIVER))
+        away = Peers(DRIVER, PARTIES, Remote(self._lines()), Ledger(DRIVER))
+        clear = Peers(DRIVER, PARTIES, Remote(self._in_the_clear()), Ledger(DRIVER))
         parties = {name: answerer(name) for name in PARTIES}
         here = Peers(DRIVER, PARTIES, InProcess(parties), Ledger(DRIVER))
         ways = {"colonnade": rounds(away), "in the clear": rounds(clear), "bare": bare, "in process": rounds(here)}
         return race(ways, turns=turns)
 
     def _large(self, rows: int) -> dict[str, float]:
-        peers = Peers(DRIVER, PARTIES, Flare(self._lines()), Ledger(DRIVER))
+        peers = Peers(DRIVER, PARTIES, Remote(self._lines()), Ledger(DRIVER))
         own, theirs = peak(), peers["ada"].ask(Tell()).bytes
         start = time.perf_counter()
         answer = peers["ada"].ask(Embed(rows))

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from colonnade import models
 from colonnade.algorithms import multi_vfl
 from colonnade.benchmark import Result, race
-from colonnade.core import Agreed, Batches, Peers, Seat
+from colonnade.core import Agreed, Batches, Organisation, Peers, roles
 from colonnade.optim.losses import CrossEntropy
 from colonnade.optim.server import ServerOptimizer
 from colonnade.transport import Drivers, InProcess
@@ -156,22 +156,22 @@ def parties(
     agreed = Agreed({k: (data.batches[k], order) for k, order in orders.items()})
     data_owners = {
         f"data_owner_{d + 1}": multi_vfl.DataOwner(
-            Seat.at(f"data_owner_{d + 1}", agreed, device=device), strip, copy.deepcopy(net), config, agreed
+            Organisation.at(f"data_owner_{d + 1}", agreed, device=device), strip, copy.deepcopy(net), config, agreed
         )
         for d, (strip, net) in enumerate(zip(data.x, owners, strict=True))
     }
     label_owners = {}
     for (k, batches), labels in zip(data.batches.items(), data.y, strict=True):
-        seat = Seat.at(k, batches, device=device)
+        organisation = Organisation.at(k, batches, device=device)
         owner = multi_vfl.LabelOwner(
-            seat, labels, CrossEntropy(CLASSES), config, batches, lambda _: copy.deepcopy(head)
+            organisation, labels, CrossEntropy(CLASSES), config, batches, lambda _: copy.deepcopy(head)
         )
-        owner.peers = Peers(k, list(data_owners), InProcess(data_owners, parallel="never"), seat.ledger)
-        owner.meet(owner.peers.ask(multi_vfl.Introduce()))
+        owner.peers = Peers(k, list(data_owners), InProcess(data_owners, parallel="never"), organisation.ledger)
+        owner.meet(owner.peers.ask(roles.Introduce()))
         label_owners[k] = owner
-    seat = Seat.at("aggregation_server", agreed, device=device)
-    server = multi_vfl.AggregationServer(seat, config, FOREVER)
-    peers = Peers(server.name, list(label_owners), Drivers(label_owners, stack=stack), seat.ledger)
+    organisation = Organisation.at("aggregation_server", agreed, device=device)
+    server = multi_vfl.AggregationServer(organisation, config, FOREVER)
+    peers = Peers(server.name, list(label_owners), Drivers(label_owners, stack=stack), organisation.ledger)
     return multi_vfl.train(server, peers, FOREVER), server, data_owners
 
 

@@ -26,7 +26,8 @@ from colonnade.benchmark import Result
 from colonnade.core import Transport, mapped
 from colonnade.datasets.labels import Labels
 from colonnade.federation.federation import Federation
-from colonnade.rows.holdings import Holding, Holdings, from_tables
+from colonnade.rows.holdings import Columns, Holdings
+from colonnade.rows.making import from_tables
 from colonnade.settings.federation_file import Settings
 
 COLUMNS, BATCH, PARTIES = 50, 1024, 4
@@ -174,11 +175,11 @@ def _holdings(rows: int, parties: int) -> Holdings:
         for start in range(0, rows, BATCH):
             columns[start : start + BATCH] = draw.standard_normal((BATCH, COLUMNS), dtype=np.float32)
         mapped.let_go(columns)
-        held[name] = Holding(torch.from_numpy(columns))
-    held["server"] = Holding(labels=torch.from_numpy(draw.integers(0, 2, rows)))
+        held[name] = Columns(torch.from_numpy(columns))
+    labels = torch.from_numpy(draw.integers(0, 2, rows))
     ids = np.arange(rows).astype(np.str_)
     encoder = Labels("server", "classification", (0, 1))
-    return Holdings(held, ids, {"train": torch.arange(rows)}, "server", encoder)
+    return Holdings.of_one(held, labels, ids, {"train": torch.arange(rows)}, "server", encoder)
 
 
 def write(folder: Path, rows: int) -> None:

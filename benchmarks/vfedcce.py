@@ -20,7 +20,7 @@ from colonnade.benchmark import Result, race
 from colonnade.datasets.labels import Labels
 from colonnade.encryption import make_keys
 from colonnade.federation import Federation, Settings
-from colonnade.rows.holdings import Holding, Holdings
+from colonnade.rows.holdings import Columns, Holdings
 
 ROWS, BATCH, CLASSES = 1024, 32, 2
 ELSEWHERE = {  # per batch and party: coefficients, and the weights that they are multiplied into
@@ -81,10 +81,11 @@ def _federation(mode: str, **algorithm: Any) -> Federation:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, ROWS, 10, generator=generator)
     y = (x.sum((0, 2)) > 0).long()
-    parties = {"client_1": Holding(x[0]), "client_2": Holding(x[1], labels=y)}
+    parties = {"client_1": Columns(x[0]), "client_2": Columns(x[1])}
     encoder = Labels("client_2", "classification", (0, 1))
     ids = np.arange(ROWS).astype(np.str_)
-    return Federation(settings, Holdings(parties, ids, {"train": torch.arange(ROWS)}, "client_2", encoder))
+    splits = {"train": torch.arange(ROWS)}
+    return Federation(settings, Holdings.of_one(parties, y, ids, splits, "client_2", encoder))
 
 
 def _step(federation: Federation, name: str, cpu: dict[str, float]) -> Callable[[], None]:

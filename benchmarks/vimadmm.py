@@ -32,7 +32,7 @@ from colonnade.optim.descent import descend
 from colonnade.optim.local import make_optimizer
 from colonnade.optim.losses import CrossEntropy
 from colonnade.optim.proximal import z_update
-from colonnade.rows.holdings import Holding, Holdings
+from colonnade.rows.holdings import Columns, Holdings
 from colonnade.transport.computing import one_torch_thread
 
 PARTIES, ROUNDS, BATCH = 14, 53, 1024
@@ -72,15 +72,16 @@ def _holdings() -> tuple[Holdings, str]:
         x, y = torch.randn(60_000, 28, 28, generator=generator), torch.randint(10, (60_000,), generator=generator)
         source = "random pictures of MNIST's shape"
     strips = datasets.image_strips(x[:54_000], PARTIES)
-    parties = {name: Holding(strip) for name, strip in strips.items()} | {"server": Holding(labels=y[:54_000])}
+    parties = {name: Columns(strip) for name, strip in strips.items()}
     ids = np.arange(54_000).astype(np.str_)
     encoder = Labels("server", "classification", tuple(range(10)))
-    return Holdings(parties, ids, {"train": torch.arange(54_000)}, "server", encoder), source
+    splits = {"train": torch.arange(54_000)}
+    return Holdings.of_one(parties, y[:54_000], ids, splits, "server", encoder), source
 
 
 def _federation(holdings: Holdings, **engine: Any) -> Federation:
-    copies = {name: dataclasses.replace(held) for name, held in holdings.parties.items()}
-    return Federation(_settings(**engine), dataclasses.replace(holdings, parties=copies))
+    copies = {name: dataclasses.replace(held) for name, held in holdings.columns.items()}
+    return Federation(_settings(**engine), dataclasses.replace(holdings, columns=copies))
 
 
 def _against_authors(holdings: Holdings, source: str, turns: int) -> Result:
@@ -101,10 +102,9 @@ def _against_authors(holdings: Holdings, source: str, turns: int) -> Result:
 
 def _against_floor(holdings: Holdings, source: str, turns: int) -> Result:
     """The local steps of one round, party after party, towards the labels."""
-    parts = [held.features[:BATCH] for held in holdings.parties.values() if held.features is not None]
+    parts = [held.features[:BATCH] for held in holdings.columns.values()]
     x = [part.flatten(1) for part in parts]
-    labels = holdings.parties["server"].labels
-    assert labels is not None
+    labels = holdings.labelled.labels
     target = nn.functional.one_hot(labels[:BATCH], 10).float() / PARTIES
     generator = torch.Generator().manual_seed(0)
     heads = (torch.rand(PARTIES, 60, 10, generator=generator) * 2 - 1) / 60**0.5
@@ -175,10 +175,10 @@ def _cohorts(quick: bool) -> Result:
     """Small batches, many parties: where a cohort pays on a CPU."""
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(2048, 28, 28, generator=generator), torch.randint(10, (2048,), generator=generator)
-    parties = {name: Holding(part) for name, part in datasets.image_strips(x, PARTIES).items()}
+    parties = {name: Columns(part) for name, part in datasets.image_strips(x, PARTIES).items()}
     encoder = Labels("server", "classification", tuple(range(10)))
     ids = np.arange(2048).astype(np.str_)
-    holdings = Holdings(parties | {"server": Holding(labels=y)}, ids, {"train": torch.arange(2048)}, "server", encoder)
+    holdings = Holdings.of_one(parties, y, ids, {"train": torch.arange(2048)}, "server", encoder)
     small = dataclasses.replace(_settings().train, batch_size=32)
     modes = {"cohort": {"cohort": "on"}, "threads": {"cohort": "off"}, "alone": {"cohort": "off", "threads": "never"}}
     runners = {
@@ -218,9 +218,8 @@ def _growth(machine: str) -> Result:
     seconds: dict[str, float] = {}
     for count in (2, 4, 8, 16, 32, 64):
         names = datasets.party_names(count)
-        parties = {name: Holding(torch.randn(54_000, 2, 28, generator=generator)) for name in names}
-        parties["server"] = Holding(labels=labels)
-        held = Holdings(parties, ids, {"train": torch.arange(53_248)}, "server", encoder)
+        parties = {name: Columns(torch.randn(54_000, 2, 28, generator=generator)) for name in names}
+        held = Holdings.of_one(parties, labels, ids, {"train": torch.arange(53_248)}, "server", encoder)
         epoch = _steps(_federation(held, device="cuda").train(), ROUNDS - 1)
         seconds[str(count)] = race({"epoch": epoch}, turns=2)["epoch"]
     told = ", ".join(f"{count}: {value:.2f}" for count, value in seconds.items())
@@ -240,9 +239,8 @@ def _steps(training: Iterator[Any], count: int) -> Callable[[], None]:
 def _plain_loop(holdings: Holdings, device: torch.device) -> Iterator[float]:
     """Algorithm 1 as one would write it in a notebook."""
     rho, rate, decay, steps = 2.0, 0.05, 0.001, 20
-    x = [held.features.to(device) for held in holdings.parties.values() if held.features is not None]
-    labels = holdings.parties["server"].labels
-    assert labels is not None
+    x = [held.features.to(device) for held in holdings.columns.values()]
+    labels = holdings.labelled.labels
     y, loss_of = labels.to(device), CrossEntropy(10)
     nets = [
         models.build({"name": "mlp"}, (2, 28), seed=seed_for(0, str(k)), owner=str(k)).to(device) for k in range(len(x))
@@ -276,9 +274,8 @@ def _authors_loop(holdings: Holdings) -> Iterator[float]:
     """Algorithm 1 by the authors' published rules, each client and each row on its own: a module, autograd and an SGD
     per client for theta_k and for W_k; SciPy per row for z; lambda and s_k to every client."""
     rho, beta = MNIST.rho, MNIST.weight_decay
-    x = [held.features for held in holdings.parties.values() if held.features is not None]
-    y = holdings.parties["server"].labels
-    assert y is not None
+    x = [held.features for held in holdings.columns.values()]
+    y = holdings.labelled.labels
     nets = [models.build({"name": "mlp"}, (2, 28), seed=seed_for(0, str(k)), owner=str(k)) for k in range(len(x))]
     heads = [nn.Linear(60, 10, bias=False) for _ in nets]
     local = [torch.optim.SGD(n.parameters(), MNIST.learning_rate, MNIST.momentum, weight_decay=beta) for n in nets]

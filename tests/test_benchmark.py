@@ -17,7 +17,7 @@ from colonnade.errors import ConfigError
 from colonnade.models import build
 from colonnade.optim.losses import CrossEntropy
 from colonnade.optim.proximal import z_update
-from colonnade.rows.holdings import Holding, Holdings
+from colonnade.rows.holdings import Columns, Holdings
 
 FILE = """\
 from colonnade.benchmark import Result
@@ -106,10 +106,10 @@ def test_the_authors_rules_and_ours_learn_alike(vimadmm: Any) -> None:
     """Random pictures, 64 of them in one batch: the same losses, from other starts."""
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(64, 28, 28, generator=generator), torch.randint(10, (64,), generator=generator)
-    parties = {name: Holding(part) for name, part in datasets.image_strips(x, 14).items()}
+    parties = {name: Columns(part) for name, part in datasets.image_strips(x, 14).items()}
     encoder = Labels("server", "classification", tuple(range(10)))
     ids = np.arange(64).astype(np.str_)
-    holdings = Holdings(parties | {"server": Holding(labels=y)}, ids, {"train": torch.arange(64)}, "server", encoder)
+    holdings = Holdings.of_one(parties, y, ids, {"train": torch.arange(64)}, "server", encoder)
     ours = (step.loss for step in vimadmm._federation(holdings, device="cpu").train())
     authors, plain = vimadmm._authors_loop(holdings), vimadmm._plain_loop(holdings, torch.device("cpu"))
     losses = [[next(run) for _ in range(4)] for run in (ours, authors, plain)]

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from examples.two_hospitals_two_centres import make_tables
 
-from colonnade.federation import MultiFederation
+from colonnade.federation import Federation, load
 from examples import align_select_train, regression_with_own_models
 
 
@@ -29,10 +29,10 @@ def test_frames_are_aligned_partners_chosen_and_a_model_trained() -> None:
 
 def test_two_hospitals_and_two_centres_learn_together(tmp_path: Path) -> None:
     pytest.importorskip("coincurve")
-    federation = MultiFederation.from_toml(make_tables.main(tmp_path))
+    federation = Federation.from_toml(make_tables.main(tmp_path))
     outcome = federation.fit(tmp_path / "run")
     assert outcome.summary["metrics"]["test"]["accuracy"] > 0.9
     assert set(outcome.summary["label_owners"]) == {"north", "south"}
     new = pd.read_csv(tmp_path / "referred.csv")["person"].tolist()
     assert not set(new) & set(federation.holdings.ids)
-    assert len(MultiFederation.load(tmp_path / "run", ids=new).predict(new).labels) == 10
+    assert len(load(tmp_path / "run", ids=new).predict(new).labels) == 10

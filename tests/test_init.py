@@ -12,7 +12,7 @@ import pytest
 import colonnade
 
 NAMES = [
-    "ALGORITHMS", "ColonnadeError", "Federation", "MultiFederation", "Outcome", "Predictions", "Settings",
+    "ALGORITHMS", "ColonnadeError", "Federation", "Outcome", "Predictions", "Settings",
     "__version__", "load",
 ]  # fmt: skip
 ABSENT = ("pandas", "sklearn", "scipy", "rich", "typer", "safetensors", "pyarrow")

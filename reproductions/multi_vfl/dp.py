@@ -29,7 +29,8 @@ from typing import Any, NamedTuple
 import torch
 
 from colonnade import reproduction
-from colonnade.core.release import DpEvent, Mechanism, Rule
+from colonnade.core.receipt import DpEvent
+from colonnade.core.release import Mechanism, Rule
 from colonnade.errors import ConfigError
 from colonnade.privacy import Gaussian, NoiseOnly
 from colonnade.privacy.accounting import key_of, known_batch
@@ -90,7 +91,7 @@ def federation(plan: Plan, cell: str, seed: int) -> Any:
         plan, figures.Cell("mnist", SCENARIO, "FedAvg"), seed, changes, QUICK_ROWS if plan.short else None
     )
     for owner in made.owners:
-        outbox = made.seats[owner].outbox
+        outbox = made.organisations[owner].outbox
         outbox.rules |= {"embedding": Rule(mechanism(cell)), "test.embedding": Rule(Gaussian(sent.clip, 0.0))}
         outbox.noise = torch.Generator(made.device).manual_seed(outbox.generator.initial_seed() >> 1)
     return made

@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 from colonnade.datasets.catalogue import CATALOGUE
 from colonnade.errors import Diverged
-from colonnade.federation import MultiFederation, Settings
+from colonnade.federation import Federation, Settings
 from colonnade.reproduction import Plan, Study
 from colonnade.reproduction.pictures import COLOURS, MARKS
-from colonnade.rows.shares import from_dataset
+from colonnade.rows.public import from_dataset
 
 DATA = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
 SCENARIOS = {"1niid": 1, "2niid": 2, "3niid": 3, "4niid": 4}
@@ -99,14 +99,14 @@ def settings(plan: Plan, cell: Cell, changes: Changes | None = None, rows: int |
 
 def federation(
     plan: Plan, cell: Cell, seed: int, changes: Changes | None = None, rows: int | None = None
-) -> MultiFederation:
+) -> Federation:
     """All parties of a cell. The seed decides which rows label owners are dealt, so optimizers meet the same rows."""
     chosen = settings(plan, cell, changes, rows)
     chosen = dataclasses.replace(chosen, engine=dataclasses.replace(chosen.engine, seed=seed))
     held = from_dataset(chosen)
     for share in held.label_owners.values() if plan.short else ():
         share.splits["test"] = share.splits["test"][:QUICK_TEST]
-    return MultiFederation(chosen, held)
+    return Federation(chosen, held)
 
 
 def run(study: Study, cell: str) -> None:
@@ -114,7 +114,7 @@ def run(study: Study, cell: str) -> None:
         follow(study, cell, federation(study.plan, Cell(*cell.split(", ")), seed))
 
 
-def follow(study: Study, title: str, trained: MultiFederation) -> None:
+def follow(study: Study, title: str, trained: Federation) -> None:
     """Train to the end; the test rows are scored after every fifth round."""
     rounds, seconds = study.plan.epochs, 0.0
     curve: list[tuple[int, float]] = []
@@ -145,7 +145,7 @@ def follow(study: Study, title: str, trained: MultiFederation) -> None:
             study.record(f"{title}, round {later}", math.nan)
 
 
-def forget(trained: MultiFederation) -> None:
+def forget(trained: Federation) -> None:
     """Entries of ledgers, 6,320 a round at each data owner, which nobody reads here; their totals stay."""
     for ledger in trained.ledgers.values():
         ledger.entries.clear()

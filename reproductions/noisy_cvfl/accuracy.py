@@ -20,7 +20,8 @@ from colonnade.errors import Diverged
 from colonnade.federation import Federation, Settings
 from colonnade.reproduction import Plan, Study
 from colonnade.reproduction.pictures import COLOURS, MARKS, save
-from colonnade.rows.holdings import Holdings, from_dataset
+from colonnade.rows.holdings import Holdings
+from colonnade.rows.public import from_dataset
 
 LOCAL_STEPS = (1, 5, 10)
 RANGE = {"cifar10": (-1.0, 1.0), "mnist": (0.0, 4.0), "modelnet10": (0.0, 8.0)}  # of embeddings
@@ -50,7 +51,7 @@ def settings(path: Path, plan: Plan, holdings: Holdings, rule: Mapping[str, Any]
     tables["algorithm"]["local_steps"] = q
     if plan.short:
         tables["train"] |= {"epochs": max(plan.epochs), "batch_size": QUICK_BATCH}
-    parties = [name for name, held in holdings.parties.items() if held.features is not None]
+    parties = [name for name, held in holdings.columns.items()]
     if rule:
         tables["parties"] = {name: {"outbox": {"embedding": rule}} for name in parties}
         tables["parties"][holdings.label_owner] = {"outbox": {"model": SERVER_MODEL}}

@@ -36,7 +36,8 @@ from colonnade.errors import Diverged
 from colonnade.federation import Federation, Settings
 from colonnade.reproduction import Plan, Study
 from colonnade.reproduction.pictures import save
-from colonnade.rows.holdings import Holdings, from_dataset
+from colonnade.rows.holdings import Holdings
+from colonnade.rows.public import from_dataset
 
 RANGE = {"cifar10": (-1.0, 1.0), "mnist": (0.0, 4.0)}
 ONE_SEED = "cifar10"
@@ -138,7 +139,7 @@ def _trained(
     (what, value), tables = changed, Settings.from_toml(path).to_mapping()
     if study.plan.short:
         tables["train"] |= {"epochs": max(study.plan.epochs), "batch_size": 128}
-    owners = [name for name, held in holdings.parties.items() if held.features is not None]
+    owners = [name for name, held in holdings.columns.items()]
     if study.plan.short and "channels" in tables["model"]:
         tables["model"]["channels"] = [8, 16]
     if what == "model":
@@ -156,7 +157,7 @@ def _trained(
 def _attacked(federation: Federation, title: str, size: Size) -> Iterator[Rebuilt]:
     """What each attacker rebuilds of the whole pictures, from what the label owner receives for test rows."""
     batch = f"test[0:{size.attacked}]"
-    rows = federation.batches.rows(batch)
+    rows = federation.agreed.one.rows(batch)
     replies = federation.peers.ask(Embed(batch))
     guesses: dict[str, list[Tensor]] = {}
     for party, owner in federation.owners.items():
@@ -193,8 +194,7 @@ def joined(settings: Settings, parts: list[Tensor]) -> Tensor:
 
 
 def whole(holdings: Holdings, path: Path, rows: Tensor) -> Tensor:
-    features = (held.features for held in holdings.parties.values())
-    return joined(Settings.from_toml(path), [x[rows] for x in features if x is not None])
+    return joined(Settings.from_toml(path), [held.features[rows] for held in holdings.columns.values()])
 
 
 class Judge:
@@ -202,8 +202,7 @@ class Judge:
 
     def __init__(self, holdings: Holdings, path: Path, size: Size) -> None:
         rows = holdings.splits["train"]
-        labels = holdings.parties[holdings.label_owner].labels
-        assert labels is not None
+        labels = holdings.labelled.labels
         x, y, self.truth = whole(holdings, path, rows), labels[rows], labels[holdings.splits["test"]]
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         channels = (32, 64, 128) if size.rows is None else (16, 32)

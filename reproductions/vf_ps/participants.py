@@ -27,7 +27,7 @@ from colonnade.encryption import make_keys
 from colonnade.federation import Federation
 from colonnade.reproduction import Plan, Study
 from colonnade.reproduction.pictures import save
-from colonnade.rows.holdings import Holding, Holdings
+from colonnade.rows.holdings import Columns, Holdings
 from colonnade.selection import select_here
 
 Group = tuple[str, ...]
@@ -166,12 +166,13 @@ def logistic(study: Study, here: Cut, group: Group) -> tuple[float, int]:
     """Trained by the federation, in plain text; stopped after 50 epochs, or 5 without a lower validation loss. The test
     accuracy, and how many epochs it took."""
     settings = study.settings({"train": {"batch_size": here.batch}})
-    parties = {name: Holding(torch.from_numpy(here.columns[name]).float()) for name in group}
+    parties = {name: Columns(torch.from_numpy(here.columns[name]).float()) for name in group}
     rows = len(here.labels)
-    parties["leader"] = Holding(torch.ones(rows, 1), labels=torch.from_numpy(here.labels))
+    parties["leader"] = Columns(torch.ones(rows, 1))
+    labels, ids = torch.from_numpy(here.labels), np.arange(rows).astype(np.str_)
     splits = {name: torch.from_numpy(getattr(here, name)) for name in ("train", "validation", "test")}
     encoder = Labels("leader", "classification", tuple(range(int(here.labels.max()) + 1)))
-    holdings = Holdings(parties, np.arange(rows).astype(np.str_), splits, "leader", encoder)
+    holdings = Holdings.of_one(parties, labels, ids, splits, "leader", encoder)
     federation: Federation = study.federation(settings, here.seed, holdings)
     losses: list[float] = []
     for step in federation.train():

@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from colonnade.algorithms import DEFAULT, find
-from colonnade.core.release import DpEvent
+from colonnade.core.receipt import DpEvent
 from colonnade.federation import Federation, Settings
 from colonnade.privacy.accounting import hidden_rdp, key_of, known_batch
 from colonnade.reproduction import Plan, Study
 from colonnade.reproduction.pictures import COLOURS, save
-from colonnade.rows.holdings import Holdings, from_dataset
+from colonnade.rows.holdings import Holdings
+from colonnade.rows.public import from_dataset
 
 DELTA = 1e-5
 HIDDEN, KNOWN, REPLACED = "epsilon, batches secret", "epsilon, label owner", "epsilon, label owner, replace-one"
@@ -57,7 +58,7 @@ def settings(study: Study, holdings: Holdings, method: Chosen, one: Run) -> Sett
     upload = find(method.algorithm.get("name", DEFAULT)).from_columns[0]
     if one.mechanism is not None:
         noise = {"mechanism": {"name": one.mechanism, "clip": method.clip, "sigma": one.sigma}}
-        owners = [name for name, held in holdings.parties.items() if held.features is not None]
+        owners = [name for name, held in holdings.columns.items()]
         rules = {upload: noise, f"test.{upload}": {"mechanism": "plain"}}
         changes["parties"] = {name: {"outbox": rules} for name in owners}
     if study.plan.short:
@@ -120,9 +121,9 @@ def run(study: Study, cell: str) -> None:
 
 def protected(federation: Federation) -> float:
     """The score when test rows go out with the rule for training rows."""
-    for seat in federation.seats.values():
-        for name in [name for name in seat.outbox.rules if name.startswith("test.")]:
-            del seat.outbox.rules[name]
+    for organisation in federation.organisations.values():
+        for name in [name for name in organisation.outbox.rules if name.startswith("test.")]:
+            del organisation.outbox.rules[name]
     return federation.evaluate("test")["accuracy"]
 
 

@@ -16,17 +16,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from colonnade.version import __version__
+
 if TYPE_CHECKING:
     from colonnade.algorithms import ALGORITHMS
     from colonnade.errors import ColonnadeError
-    from colonnade.federation import Federation, MultiFederation, Outcome, Predictions, Settings, load
+    from colonnade.federation import Federation, Outcome, Predictions, Settings, load
 
-__version__ = "0.1.0"
 __all__ = [
     "ALGORITHMS",
     "ColonnadeError",
     "Federation",
-    "MultiFederation",
     "Outcome",
     "Predictions",
     "Settings",
@@ -38,7 +38,6 @@ _HOME = {
     "ALGORITHMS": "colonnade.algorithms",
     "ColonnadeError": "colonnade.errors",
     "Federation": "colonnade.federation",
-    "MultiFederation": "colonnade.federation",
     "Outcome": "colonnade.federation",
     "Predictions": "colonnade.federation",
     "Settings": "colonnade.federation",

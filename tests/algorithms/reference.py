@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from colonnade.algorithms import complete
 from colonnade.algorithms.algorithm import AnyAlgorithm
-from colonnade.core import Batches, Peers, Seat, roles
+from colonnade.core import Batches, Organisation, Peers, roles
 from colonnade.models import build
 from colonnade.optim.losses import CrossEntropy
 from colonnade.transport import InProcess, Recording
@@ -132,8 +132,10 @@ def traffic_at_mnist_sizes(algorithm: AnyAlgorithm, config: Any) -> tuple[list[i
     parties: dict[str, Any] = {}
     for seed, name in enumerate(("ada", "bob")):
         model = complete(algorithm, build("mlp", (56,), seed=seed, owner=name), features[:1], 10, seed=seed)
-        parties[name] = algorithm.feature_owner(Seat.at(name, batches), features, model, config)
-    driver = algorithm.label_owner(Seat.at("server", batches), torch.arange(2048) % 10, CrossEntropy(10), config)
+        parties[name] = algorithm.feature_owner(Organisation.at(name, batches), features, model, config)
+    driver = algorithm.label_owner(
+        Organisation.at("server", batches), torch.arange(2048) % 10, CrossEntropy(10), config
+    )
     recording = Recording(InProcess(parties))
     driver.peers = Peers("server", parties, recording, driver.ledger)
     driver.meet(driver.peers.ask(roles.Introduce()))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms import multi_vfl
-from colonnade.core import Agreed, Batches, Peers, Rule, Seat, Transport
+from colonnade.core import Agreed, Batches, Organisation, Peers, Rule, Transport, roles
 from colonnade.core.party import seed_for
 from colonnade.models import initialised
 from colonnade.optim.losses import CrossEntropy
@@ -82,7 +82,7 @@ def made(
     batch_size: int = 8,
     device: str = "cpu",
     towers: Sequence[bool] = (False, True),
-    wrap_model: Callable[[nn.Module, Seat], nn.Module] = lambda model, _: model,
+    wrap_model: Callable[[nn.Module, Organisation], nn.Module] = lambda model, _: model,
 ) -> Several:
     """Label owners with rows of their own (some known to two), data owners whose tables are in another order."""
     config = config or multi_vfl.Config(optimizer="sgd", learning_rate=0.1, momentum=0.5)
@@ -104,30 +104,30 @@ def made(
             orders[d][k] = batches[k], shuffled[d].argsort()[chosen[k]]
     given = rules or {}
 
-    def seat(name: str, agreed: Any) -> Seat:
-        return Seat.at(name, agreed, seed=1, rules=given.get(name), device=device)
+    def organisation(name: str, agreed: Any) -> Organisation:
+        return Organisation.at(name, agreed, seed=1, rules=given.get(name), device=device)
 
     data_owners: dict[str, multi_vfl.DataOwner] = {}
     start = 0
     for number, (d, width) in enumerate(columns.items()):
         agreed = Agreed(orders[d])
-        place = seat(d, agreed)
+        place = organisation(d, agreed)
         model = wrap_model(tower(width, towers[number % len(towers)], seed_for(0, d)).to(dtype), place)
         x = table[shuffled[d]][:, start : start + width].to(dtype)
         data_owners[d] = multi_vfl.DataOwner(place, x, model, config, agreed)
         start += width
     label_owners: dict[str, multi_vfl.LabelOwner] = {}
     for k in rows:
-        place = seat(k, batches[k])
+        place = organisation(k, batches[k])
         owner = multi_vfl.LabelOwner(
             place, truth[chosen[k]], CrossEntropy(CLASSES), config, batches[k], lambda shape: top(shape).to(dtype)
         )
         transport = lower(k, InProcess(data_owners, parallel="never", through_bytes=through_bytes))
         owner.peers = Peers(k, data_owners, transport, place.ledger)
-        owner.meet(owner.peers.ask(multi_vfl.Introduce()))
+        owner.meet(owner.peers.ask(roles.Introduce()))
         label_owners[k] = owner
     any_batches = next(iter(batches.values()))
-    server = multi_vfl.AggregationServer(seat("server", any_batches), config, rounds)
+    server = multi_vfl.AggregationServer(organisation("server", any_batches), config, rounds)
     carrier: Transport = (
         InProcess(label_owners, parallel="never", through_bytes=True)
         if through_bytes
@@ -168,7 +168,7 @@ class Reference:
             for epoch in range(number * self.config.local_epochs, (number + 1) * self.config.local_epochs):
                 for i in range(batches.per_epoch):
                     at = batches.rows(f"{k}:train/{epoch}/{i}")
-                    h = [f[d](self.x[d][self.toy.data_owners[d].agreed.orders[k][at]]) for d in self.x]
+                    h = [f[d](self.x[d][self.toy.data_owners[d].agreed.order(k)[at]]) for d in self.x]
                     loss = nn.functional.cross_entropy(g(torch.cat(h, -1)), self.y[k][at])
                     optimizer.zero_grad()
                     torch.autograd.backward(loss)

@@ -9,7 +9,7 @@ import pytest
 from colonnade.algorithms import ALGORITHMS, fdml, knn, multi_vfl, splitnn, vfedcce
 from colonnade.algorithms.algorithm import Kind, Release
 from colonnade.core import NON_PRIVATE
-from colonnade.core.release import PUBLIC
+from colonnade.core.receipt import PUBLIC
 from colonnade.errors import ConfigError
 
 

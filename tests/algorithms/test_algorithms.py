@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from colonnade.algorithms import ALGORITHMS, complete, embedding, fdml, find, splitnn, vimadmm, vimadmm_joint
 from colonnade.algorithms.algorithm import AnyAlgorithm, as_it_is
 from colonnade.core import Message, Party, Request, roles
+from colonnade.core.message import Ping
 from colonnade.errors import ConfigError
 from colonnade.models import build
 from colonnade.transport import InProcess, Recording
@@ -87,7 +88,7 @@ def test_its_requests_are_served_and_its_messages_may_cross(algorithm: AnyAlgori
     messages = messages_of(algorithm)
     requests = {kind for kind in messages if issubclass(kind, Request) and kind.__module__ != embedding.__name__}
     served = set(algorithm.feature_owner.served()) | set(algorithm.label_owner.served())
-    assert served - {roles.Introduce, roles.Ping}
+    assert served - {roles.Introduce, Ping}
     assert requests <= served
     for message in messages | served:
         message.hints()  # raises unless each field's type may cross

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from colonnade.algorithms import compressed_vfl, embedding, splitnn
 from colonnade.compression import Half, Integers, Quantize, TopK, VectorQuantize
-from colonnade.core import Batches, Codec, Peers, Rule, Seat, roles
+from colonnade.core import Batches, Codec, Organisation, Peers, Rule, roles
 from colonnade.errors import BoundaryError, PartyError
 from colonnade.models import build
 from colonnade.optim.losses import CrossEntropy
@@ -200,12 +200,12 @@ def test_bytes_per_round_follow_theorem_4_2() -> None:
     config = compressed_vfl.Config(local_steps=1)
     parties = {
         name: compressed_vfl.FeatureOwner(
-            Seat.at(name, batches, rules=rules), features, build("linear", (8,), seed=0, owner=name), config
+            Organisation.at(name, batches, rules=rules), features, build("linear", (8,), seed=0, owner=name), config
         )
         for name in (f"party_{number}" for number in range(M))
     }
     driver = compressed_vfl.LabelOwner(
-        Seat.at("server", batches, rules=rules), torch.arange(B) % 10, CrossEntropy(10), config
+        Organisation.at("server", batches, rules=rules), torch.arange(B) % 10, CrossEntropy(10), config
     )
     driver.peers = Peers("server", parties, InProcess(parties, through_bytes=True), driver.ledger)
     driver.meet(driver.peers.ask(roles.Introduce()))
@@ -255,7 +255,7 @@ def test_randomized_response_is_drawn_once_and_is_all_that_parties_see() -> None
     outbox = {"labels": {"mechanism": {"name": "randomized_response", "epsilon": 0.5}}}
     tables = small.quick(parties={"clinic": {"outbox": outbox}}, train={"epochs": 3})
     made = small.federation(settings={**tables, "algorithm": {"name": "compressed_vfl", "local_steps": 2}})
-    truth, train = made.holdings.parties["clinic"].labels, made.batches.splits["train"]
+    truth, train = made.holdings.label_owners["clinic"].labels, made.batches.splits["train"]
     assert truth is not None
     made.fit()
     told = made.owners["lab"].state()["labels"][train]

@@ -11,7 +11,7 @@ from tests.conformance.toy import federation
 from torch import nn
 
 from colonnade.algorithms import ALGORITHMS, embedding, splitnn
-from colonnade.core import Seat
+from colonnade.core import Organisation
 from colonnade.errors import BoundaryError, PartyError
 
 
@@ -19,7 +19,9 @@ def test_who_only_embeds_takes_no_gradient() -> None:
     assert embedding.Descend not in embedding.FeatureOwner.served()
     toy = federation(splitnn.ALGORITHM)
     party = toy.parties["ada"]
-    only = embedding.FeatureOwner(Seat.at("ada", toy.batches), party.features, nn.Linear(4, 2), splitnn.Config())
+    only = embedding.FeatureOwner(
+        Organisation.at("ada", toy.batches), party.features, nn.Linear(4, 2), splitnn.Config()
+    )
     only.answer(embedding.Embed("train/0/0"))
     gradient = toy.driver.outbox.release(torch.zeros(32, 2), "gradient", "train/0/0")
     with pytest.raises(BoundaryError, match=r"does not serve embedding\.Descend"):

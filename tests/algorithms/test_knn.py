@@ -93,7 +93,7 @@ def test_pictures_are_compared_pixel_by_pixel() -> None:
     party = found.parties["ada"]
     pictures = party.features.reshape(-1, 2, 2)
     other = knn.FeatureOwner(
-        party.seat, pictures, complete(knn.ALGORITHM, party.model, pictures[:1], 3, seed=0), party.config
+        party.organisation, pictures, complete(knn.ALGORITHM, party.model, pictures[:1], 3, seed=0), party.config
     )
     assert torch.equal(other.distances("test[0:60]"), party.distances("test[0:60]"))
 
@@ -282,8 +282,8 @@ def test_a_run_is_kept_and_predicts_rows_that_are_new(tmp_path: Path) -> None:
     here = torch.cat([owner.features for owner in loaded.owners.values()], dim=1)
     expected = [("no", "yes")[at] for at in reference.predict(here)]
     assert loaded.predict(new).labels.tolist() == expected
-    assert set(federation.state_of("bank")) == {"seat", "features"}
-    assert federation.state_of("bank")["features"].keys() == {"memory"}
+    assert set(federation.organisations["bank"].state()) == {"seat", "features"}
+    assert federation.organisations["bank"].state()["features"].keys() == {"memory"}
 
 
 def test_columns_that_were_not_scaled_are_refused_with_the_cure() -> None:

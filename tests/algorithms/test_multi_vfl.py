@@ -160,7 +160,7 @@ def test_predictions_by_the_aggregated_model_and_by_one_s_own() -> None:
     for model, used in (("aggregated", ROWS), ("own", ["bea"])):
         fresh = Reference(made())
         fresh.round(0, used)
-        x = [fresh.f[d](o.features[o.agreed.orders["bea"][at]]) for d, o in toy.data_owners.items()]
+        x = [fresh.f[d](o.features[o.agreed.order("bea")[at]]) for d, o in toy.data_owners.items()]
         torch.testing.assert_close(toy.predict("bea", model=model), fresh.g(torch.cat(x, -1)).detach())
 
 

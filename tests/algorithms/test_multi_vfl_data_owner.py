@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from colonnade.algorithms import multi_vfl
 from colonnade.algorithms.multi_vfl_data_owner import Copy, flat, load, refuse_unaveraged, take
-from colonnade.core import Peers
+from colonnade.core import Peers, roles
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.models import build, seeded
 from colonnade.optim.local import make_optimizer
@@ -91,7 +91,7 @@ def test_copies_are_kept_apart() -> None:
 
 def test_it_introduces_itself_to_each_by_what_they_share() -> None:
     toy = made()
-    cards = {k: ask(toy, k, multi_vfl.Introduce()) for k in ("abel", "bea")}
+    cards = {k: ask(toy, k, roles.Introduce()) for k in ("abel", "bea")}
     assert cards["abel"].shape == (4,)
     assert (cards["abel"].rows, cards["bea"].rows) == (60, 76)
     assert cards["abel"].agreed != cards["bea"].agreed
@@ -102,9 +102,9 @@ def test_statistics_that_cannot_be_averaged_are_refused() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     heart, abel = toy.data_owners["heart"], toy.label_owners["abel"]
     with pytest.raises(ConfigError, match=r"'heart' .*Use GroupNorm or LayerNorm instead of BatchNorm"):
-        multi_vfl.DataOwner(heart.seat, heart.features.float(), model, heart.config, heart.agreed)
+        multi_vfl.DataOwner(heart.organisation, heart.features.float(), model, heart.config, heart.agreed)
     abel.build = lambda _: model
-    cards = abel.peers.ask(multi_vfl.Introduce())
+    cards = abel.peers.ask(roles.Introduce())
     with pytest.raises(ConfigError, match=r"'abel' .*Use GroupNorm or LayerNorm instead of BatchNorm"):
         abel.meet(cards)
 

@@ -12,7 +12,8 @@ from tests.conformance.toy import assert_bit_equal
 from torch import nn
 
 from colonnade.algorithms import multi_vfl
-from colonnade.core import Rule, Transport, checkpoint
+from colonnade.algorithms.multi_vfl import joined
+from colonnade.core import Rule, Transport, checkpoint, roles
 from colonnade.errors import BudgetExhausted, ConfigError, PartyError
 from colonnade.models import seeded
 from colonnade.privacy import Account, Budget
@@ -124,10 +125,10 @@ def test_saved_and_loaded_after_a_round_it_continues_bit_equal(
     whole.run()
     first.run(1)
     for name, party in first.everyone().items():
-        checkpoint.write(tmp_path / name, {"role": party.state(), "seat": party.seat.state()})
+        checkpoint.write(tmp_path / name, {"role": party.state(), "seat": party.organisation.state()})
     for name, party in second.everyone().items():
         saved = checkpoint.read(tmp_path / name)
-        party.seat.load_state(saved["seat"])
+        party.organisation.load_state(saved["seat"])
         party.load_state(saved["role"])
     second.run()
     assert [said.number for said in second.said] == [1, 2]
@@ -144,8 +145,8 @@ def test_through_bytes_is_bit_equal() -> None:
 
 
 def test_dropout_draws_from_the_party_s_own_generator() -> None:
-    def wrap(model: nn.Module, seat: Any) -> nn.Module:
-        return seeded(nn.Sequential(model, nn.Dropout(0.3)), seat.generator, owner=seat.name)
+    def wrap(model: nn.Module, organisation: Any) -> nn.Module:
+        return seeded(nn.Sequential(model, nn.Dropout(0.3)), organisation.generator, owner=organisation.name)
 
     one, same, without = made(wrap_model=wrap, stack="on"), made(wrap_model=wrap), made()
     assert one.run() == same.run()
@@ -161,11 +162,11 @@ def test_a_budget_counts_a_row_over_all_label_owners_and_ends_the_round() -> Non
     account = heart.outbox.meter = Account("heart", heart.agreed, ids)
     toy.run(1)
     (counts,) = account.by_row().values()
-    shared = set(heart.agreed.orders["abel"][:40].tolist()) & set(heart.agreed.orders["bea"][:56].tolist())
-    thrice = shared & set(heart.agreed.orders["carl"][:24].tolist())
+    shared = set(heart.agreed.order("abel")[:40].tolist()) & set(heart.agreed.order("bea")[:56].tolist())
+    thrice = shared & set(heart.agreed.order("carl")[:24].tolist())
     assert shared
     for row in range(200):
-        known = sum(row in heart.agreed.orders[k][: ROWS[k]].tolist() for k in ROWS)
+        known = sum(row in heart.agreed.order(k)[: ROWS[k]].tolist() for k in ROWS)
         assert counts[row] == known
     assert all(counts[row] == 3 for row in thrice)
     heart.outbox.meter = Account("heart", heart.agreed, ids, Budget(epsilon=3.0))
@@ -179,7 +180,7 @@ def test_other_rows_than_agreed_are_refused() -> None:
     toy = made()
     abel = toy.label_owners["abel"]
     abel.batches.seed = 4
-    cards = abel.peers.ask(multi_vfl.Introduce())  # in one process the data owners look at the same batches
+    cards = abel.peers.ask(roles.Introduce())  # in one process the data owners look at the same batches
     abel.batches.seed = 5
     with pytest.raises(ConfigError, match="'heart' and 'abel' do not agree on the rows"):
         abel.meet(cards)
@@ -187,15 +188,15 @@ def test_other_rows_than_agreed_are_refused() -> None:
 
 def test_what_cannot_be_joined_is_refused() -> None:
     flat, tall = multi_vfl.Config(), multi_vfl.Config(concatenate="height")
-    assert multi_vfl.joined({"a": (3,), "b": (5,)}, flat) == (8,)
-    assert multi_vfl.joined({"a": (32, 7, 28), "b": (32, 5, 28)}, tall) == (32, 12, 28)
+    assert joined({"a": (3,), "b": (5,)}, flat) == (8,)
+    assert joined({"a": (32, 7, 28), "b": (32, 5, 28)}, tall) == (32, 12, 28)
     for shapes, config in (
         ({"a": (32, 7, 28), "b": (16, 7, 28)}, tall),
         ({"a": (3,), "b": (5,)}, tall),
         ({"a": (3,), "b": (2, 5)}, flat),
     ):
         with pytest.raises(ConfigError, match="cannot be joined"):
-            multi_vfl.joined(shapes, config)
+            joined(shapes, config)
 
 
 def test_a_label_owner_without_training_rows_is_told_and_not_asked() -> None:
@@ -215,6 +216,6 @@ def test_label_owners_must_have_one_architecture() -> None:
     toy = made()
     bea = toy.label_owners["bea"]
     bea.build = lambda shape: nn.Linear(shape[-1], 3, dtype=torch.float64)
-    bea.meet(bea.peers.ask(multi_vfl.Introduce()))
+    bea.meet(bea.peers.ask(roles.Introduce()))
     with pytest.raises(ConfigError, match="'bea' has a model of 30 parameters, and there are 107 at the others"):
         toy.run()

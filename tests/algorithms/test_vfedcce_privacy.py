@@ -176,7 +176,7 @@ def test_what_is_said_to_cross_is_what_ledgers_hold(mode: str, scheme: str) -> N
     toy.run(1)
     told = vfedcce.crossing(toy.driver.config)
     for number, own in enumerate((toy.parties["ada"], toy.driver)):
-        sent = {(entry.name, entry.event) for entry in own.seat.ledger.entries if entry.direction == "out"}
+        sent = {(entry.name, entry.event) for entry in own.organisation.ledger.entries if entry.direction == "out"}
         assert sent == {(name, event.kind) for name, event in told[number].items()}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from colonnade.alignment import Alignment, AlignmentSettings, IdOwner, Ids, align
-from colonnade.core import Batches, Peers, Seat, Transport
+from colonnade.core import Batches, Organisation, Peers, Transport
 from colonnade.transport import Fault, Faulty, InProcess, Recording
 
 NAMES = ("clinic", "lab", "bank", "school", "shop")
@@ -38,9 +38,9 @@ class Meeting:
 
 
 def owner(name: str, ids: Iterable[Any], settings: AlignmentSettings | None = None) -> IdOwner:
-    seat = Seat.at(name, Batches({}, batch_size=1, epochs=1, seed=0))
+    organisation = Organisation.at(name, Batches({}, batch_size=1, epochs=1, seed=0))
     settings = settings or AlignmentSettings()
-    return IdOwner(seat, Ids.of(name, [ids], settings), settings, threads=1)
+    return IdOwner(organisation, Ids.of(name, [ids], settings), settings, threads=1)
 
 
 def meeting(

@@ -18,7 +18,7 @@ from colonnade.federation import Federation, Settings
 from colonnade.federation.loading import load
 from colonnade.planning.plan import plan
 from colonnade.report import facts
-from colonnade.runs.run_directory import AFTER
+from colonnade.runs.layout import AFTER
 
 PRIVATE = quick(data={"align": "private"})
 NORMALISED = {"ids": "normalised"}

@@ -57,5 +57,5 @@ def test_what_was_summed_is_found_again_where_there_are_more_weights_than_summan
 
 def test_without_a_gradient_there_is_nothing_to_solve() -> None:
     one = trained("vfedcce", config={"mode": "plaintext"}, train={"epochs": 1})
-    own = Holdings("lab", one.batches, one.settings.config, 3, one.algorithm.releases)
+    own = Holdings("lab", one.agreed.one, one.settings.config, 3, one.algorithm.releases)
     assert len(from_batch_gradient(Transcript("lab"), own).rows) == 0

@@ -8,13 +8,20 @@ from typing import Any
 
 import pytest
 import typer
+from tests.federation import small_multi, small_multi_sites
 from tests.federation.small import quick, write
-from tests.federation.small_sites import folders, lines_of, sites
+from tests.federation.small_multi import GAUSSIAN
+from tests.federation.small_multi_sites import EVERY, private
+from tests.federation.small_sites import folders, sites
+from tests.sites.kinds import several
 from typer.testing import CliRunner
 
 from colonnade.cli import deploy
 from colonnade.errors import ColonnadeError, ConfigError
+from colonnade.federation import Settings
+from colonnade.settings.owners import SERVER
 from colonnade.settings.party_file import OWN
+from colonnade.sites.driving import drive
 
 app = typer.Typer()
 app.command()(deploy.provision)
@@ -46,8 +53,7 @@ def test_a_party_checks_its_own_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "gaussian, clip 1," in told
     assert "Budget: epsilon 100 at delta 1e-05 for every row, replace-one, over all runs." in told
     assert "Nothing of it is spent" in told
-    every = sites(tmp_path)
-    every["clinic"].drive(lines_of("clinic", every), "run")
+    drive(sites(tmp_path)["clinic"], "run")
     summary = json.loads((tmp_path / "lab" / "runs" / "run" / "summary.json").read_text())
     deploy.party(deploy.Action.check, tmp_path / "lab" / OWN)
     told = " ".join(capsys.readouterr().out.split())
@@ -66,6 +72,28 @@ def test_a_party_checks_its_own_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     own.write_text(text[: text.index("[budget]")].replace("sigma = 2.0", 'sigma = "auto"'))
     with pytest.raises(ConfigError, match=r"Add \[budget\] epsilon = 8\.0"):
         deploy.party(deploy.Action.check, own)
+
+
+@several
+def test_everybody_checks_its_own_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("dp_accounting")
+    lab = {"name": "lab", "outbox": GAUSSIAN, "budget": {"epsilon": 1000.0, "delta": 1e-5}}
+    small_multi_sites.folders(tmp_path, private(data_owners=[lab]))
+    told = {}
+    for name in EVERY:
+        deploy.party(deploy.Action.check, tmp_path / name / OWN)
+        told[name] = " ".join(capsys.readouterr().out.split())
+    assert "lab: 150 rows, 2 numbers a row after preparation." in told["lab"]
+    assert "Only 'north' and 'south' may ask it." in told["lab"]
+    assert "gaussian, clip 1," in told["lab"]
+    assert "Budget: epsilon 1000 at" in told["lab"]
+    assert told["lab"].count("weights") == told["lab"].count("initial weights"), (
+        "the label owners' releases are not this party's"
+    )
+    assert "north: 90 rows, its labels." in told["north"]
+    assert f"Only '{SERVER}' may ask it." in told["north"]
+    assert "gradient" in told["north"]
+    assert f"{SERVER} holds no data: it drives" in told[SERVER]
 
 
 def test_a_wrong_file_is_an_error_before_anything_is_sent(tmp_path: Path) -> None:
@@ -97,6 +125,13 @@ def test_kits_are_made_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[st
     own.write_text((tmp_path / "kits" / "parties" / "clinic" / "local" / OWN).read_text())
     with pytest.raises(ConfigError, match="is of 'clinic', and the certificate in this startup kit is of 'lab'"):
         deploy.party(deploy.Action.check, own)
+    deploy.provision(small_multi.write(tmp_path / "several", private()), tmp_path / "more", server="localhost")
+    told = " ".join(capsys.readouterr().out.split())
+    for name in EVERY:
+        assert f"parties/{name}/" in told
+        assert (tmp_path / "more" / "parties" / name / "local" / OWN).exists()
+    assert "adds up weights" in told
+    assert "whoever starts runs, at" in told
 
 
 def test_an_engine_is_one_of_four_and_flare_needs_a_kit(tmp_path: Path) -> None:
@@ -114,7 +149,7 @@ def test_an_engine_is_one_of_four_and_flare_needs_a_kit(tmp_path: Path) -> None:
 def test_an_engine_gets_the_settings_and_shows_each_epoch(
     tmp_path: Path, engine: str, function: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the engines themselves do is in tests/federation/test_flare*.py."""
+    """What the engines themselves do is in tests/flare."""
     seen: dict[str, Any] = {}
 
     def engine_of(settings: Any, work: Path, out: Path, **more: Any) -> dict[str, Any]:
@@ -211,6 +246,42 @@ def test_a_data_sets_parties_get_their_names(tmp_path: Path, monkeypatch: pytest
     file.write_text('[data]\ndataset = "breast_cancer"\nparts = [10, 20]\n')
     deploy.run_on_flare(file, "flare-sim", tmp_path / "run", quiet=True)
     assert len(seen["parties"]) == 3
+
+
+def test_a_data_set_names_the_data_owners() -> None:
+    tables = {"algorithm": {"name": "multi_vfl"}, "data": {"dataset": "breast_cancer", "parts": [10, 20]}}
+    settings = Settings.from_mapping({**tables, "label_owners": [{"name": "north"}, {"name": "south"}]})
+    assert list(deploy._with_names(settings).parties) == ["client_01", "client_02"]
+
+
+def test_a_label_owner_is_asked_to_predict_with_one_of_two_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, work, rows = tmp_path / "run", tmp_path / "run.flare" / "sites", tmp_path / "rows.csv"
+    work.mkdir(parents=True)
+    agreed, seen = small_multi.write(tmp_path / "lead", private()).read_text(), dict[str, Any]()
+    run.mkdir()
+    (run / "federation.toml").write_text(agreed)
+    rows.write_text("patient\nP001\n")
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"owner": "sout"}, "'sout' is no label owner here.*'south'.*there are north, south"),
+        ({"model": "best"}, "--model is aggregated or own"),
+    ]
+    for given, said in wrong:
+        with pytest.raises(ConfigError, match=said):
+            deploy.predict_on_flare(run, rows, "flare-sim", **given)
+        with pytest.raises(ConfigError, match=said):
+            deploy.predict_on_flare(run, rows, "flare", startup_kit=tmp_path / "lead", **given)
+
+    def elsewhere(*_: Any, **more: Any) -> str:
+        seen.update(more)
+        return deploy.DONE
+
+    monkeypatch.setattr(deploy, "deploy", elsewhere)
+    deploy.predict_on_flare(run, rows, "flare", startup_kit=tmp_path / "lead", owner="south", model="own")
+    assert seen.pop("say") is deploy.waiting
+    assert seen == {"predict": "rows.csv", "owner": "south", "model": "own"}
+    assert "at 'south', in its own runs/run/predictions/rows.csv" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("lost", ["file", "name", "later"])

@@ -10,14 +10,14 @@ from tests.cli.called import Caller
 from tests.federation.small import checkpoint_of, equal, records
 from tests.federation.small_multi import GAUSSIAN, frames, quick, write
 
-from colonnade.federation import MultiFederation
+from colonnade.federation import Federation, load
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with tables and a finished run; tests leave it as it is."""
     folder = tmp_path_factory.mktemp("finished")
-    MultiFederation.from_toml(write(folder)).fit(folder / "run")
+    Federation.from_toml(write(folder)).fit(folder / "run")
     return folder
 
 
@@ -61,7 +61,7 @@ def test_predict_as_any_label_owner_with_either_model(call: Caller, finished: Pa
     assert told["north", "aggregated"] == told["south", "aggregated"]  # new to north, and the model is everybody's
     assert told["north", "own"] != told["south", "own"] != told["south", "aggregated"]
     assert json.loads(call(*rows).out) == told["north", "aggregated"]
-    loaded = MultiFederation.load(finished / "run")
+    loaded = load(finished / "run")
     ids = [one["patient"] for one in told["south", "own"]]
     expected = loaded.predict(ids, owner="south", model="own").scores[:, 0]
     assert [one["score_ill"] for one in told["south", "own"]] == pytest.approx(expected, abs=1e-6)

@@ -14,11 +14,11 @@ from colonnade.core import (
     Done,
     Ledger,
     Message,
+    Organisation,
     Outbox,
     Peers,
     Released,
     Request,
-    Seat,
     Transport,
     roles,
     serves,
@@ -76,8 +76,8 @@ class Unserved(Request[Done]):
 class Echo(roles.FeatureOwner):
     """Holds numbers and a linear model; a different delay for each party."""
 
-    def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: object = None) -> None:
-        super().__init__(seat, features, model, config)
+    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: object = None) -> None:
+        super().__init__(organisation, features, model, config)
         self.optimizer = torch.optim.SGD(model.parameters(), 0.1)
         self.held = torch.zeros_like(features)
         self.delay = 0.0
@@ -127,7 +127,7 @@ def echoes(names: tuple[str, ...] = NAMES, columns: int = 4) -> dict[str, Echo]:
     batches = Batches({"train": torch.arange(6)}, batch_size=6, epochs=1, seed=0)
     return {
         name: Echo(
-            Seat.at(name, batches),
+            Organisation.at(name, batches),
             torch.full((6, columns), k + 1.0),
             build({"name": "linear", "width": 2}, (columns,), seed=k, owner=name),
         )

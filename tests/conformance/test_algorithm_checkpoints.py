@@ -35,14 +35,14 @@ from colonnade.core.checkpoint import read, write
 def save(toy: Toy, folder: Path) -> None:
     toy.states()  # hands a cohort's state back
     for name, party in (toy.parties | {"the driver": toy.driver}).items():
-        write(folder / name, {"role": party.state(), "seat": party.seat.state(), "done": toy.batches.done})
+        write(folder / name, {"role": party.state(), "seat": party.organisation.state(), "done": toy.batches.done})
 
 
 def load(toy: Toy, folder: Path) -> None:
     for name, party in (toy.parties | {"the driver": toy.driver}).items():
         saved = read(folder / name)
         party.load_state(saved["role"])
-        party.seat.load_state(saved["seat"])
+        party.organisation.load_state(saved["seat"])
         toy.batches.done = saved["done"]
     for cohort in toy.cohorts():
         cohort.restack()
@@ -61,8 +61,8 @@ def test_saved_and_loaded_it_continues_bit_equal(
     load(second, tmp_path)
     assert second.run(STEPS - after) == expected[after:]
     assert_bit_equal(whole.states(), second.states())
-    assert {n: p.seat.state()["released"] for n, p in whole.parties.items()} == {
-        n: p.seat.state()["released"] for n, p in second.parties.items()
+    assert {n: p.organisation.state()["seat"]["released"] for n, p in whole.parties.items()} == {
+        n: p.organisation.state()["seat"]["released"] for n, p in second.parties.items()
     }
 
 

@@ -52,7 +52,9 @@ def test_a_clip_on_the_way_out_is_a_last_layer(algorithm: AnyAlgorithm, transpor
 def test_and_at_a_data_owner_of_several_label_owners(stack: str) -> None:
     several: dict[str, Any] = {"rows": {"abel": 40, "bea": 40}, "stack": stack}
     ruled = made(rules={"heart": {"embedding": Rule(Gaussian(CLIP, sigma=0.0))}}, **several)
-    modelled = made(wrap_model=lambda model, seat: Clipped(model) if seat.name == "heart" else model, **several)
+    modelled = made(
+        wrap_model=lambda model, organisation: Clipped(model) if organisation.name == "heart" else model, **several
+    )
     losses = torch.tensor(ruled.run())
     torch.testing.assert_close(losses, torch.tensor(modelled.run()), rtol=1e-9, atol=0.0)
     assert not torch.allclose(losses, torch.tensor(made(**several).run()), rtol=1e-3), "nothing was clipped"

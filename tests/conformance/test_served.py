@@ -8,8 +8,9 @@ from tests.conformance.toy import ALSO, TRANSPORTS, federation, variant
 
 from colonnade.algorithms import ALGORITHMS
 from colonnade.core import roles
+from colonnade.core.message import Ping
 
-HOUSEKEEPING = {roles.Introduce.kind, roles.Ping.kind}
+HOUSEKEEPING = {roles.Introduce.kind, Ping.kind}
 
 
 @pytest.mark.parametrize("name", [name for name, algorithm in ALGORITHMS.items() if algorithm.nested is None])

@@ -34,6 +34,7 @@ from colonnade.export import export
 from colonnade.federation import Federation, Settings, load
 from colonnade.planning.plan import plan
 from colonnade.planning.questions import algorithms_for
+from colonnade.sites.driving import drive
 
 ROOT = Path(__file__).parents[2]
 TOYS: dict[str, AnyAlgorithm] = {"toy_neural": toy_neural.ALGORITHM, "toy_rounds": toy_rounds.ALGORITHM}
@@ -115,8 +116,7 @@ def test_it_runs_resumes_and_predicts_bit_equal(name: str, call: Caller, tmp_pat
 def test_organisations_train_it_between_their_sites(name: str, tmp_path: Path) -> None:
     here = tables(name, federation={"cohort": "off", "device": "cpu"})
     file, _ = small_sites.folders(tmp_path, settings=here)
-    sites = small_sites.sites(tmp_path)
-    sites["clinic"].drive(small_sites.lines_of("clinic", sites), "run")
+    drive(small_sites.sites(tmp_path)["clinic"], "run")
     alone = Federation.from_toml(file)
     alone.fit(tmp_path / "alone")
     runs = tmp_path / "alone", tmp_path / "clinic" / "runs" / "run"

@@ -150,9 +150,9 @@ def test_a_request_that_nobody_serves_is_refused(transport: str) -> None:
 def test_introductions_are_the_partys_own(transport: str) -> None:
     parties: dict[str, Echo] = echoes()
     peers, _ = asker(TRANSPORTS[transport](parties))
-    agreed = parties["ada"].seat.batches.fingerprint()
+    agreed = parties["ada"].organisation.batches.fingerprint()
     for card in peers.ask(roles.Introduce()).values():
-        assert (card.width, card.rows, card.agreed) == (2, 6, agreed)
+        assert (card.shape[-1], card.rows, card.agreed) == (2, 6, agreed)
 
 
 @every_transport

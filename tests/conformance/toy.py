@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from colonnade.algorithms import complete
 from colonnade.algorithms.algorithm import AnyAlgorithm
-from colonnade.core import Batches, Party, Peers, Rule, Seat, State, Transport, roles
+from colonnade.core import Batches, Organisation, Party, Peers, Rule, State, Transport, roles
 from colonnade.core.party import seed_for
 from colonnade.models import build
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
@@ -178,7 +178,9 @@ def federation(
     epochs = epochs or 2 * TRAIN // BATCH // (TRAIN // size)  # as many steps for all
     batches = Batches(splits, batch_size=size, epochs=epochs, seed=seed)
     names = NAMES[: len(columns)]
-    seats = {name: Seat.at(name, batches, seed=seed, rules=rules) for name in dict.fromkeys([*names, driver])}
+    organisations = {
+        name: Organisation.at(name, batches, seed=seed, rules=rules) for name in dict.fromkeys([*names, driver])
+    }
     with default_dtype(dtype):
         parties: dict[str, Any] = {}
         for name, part in zip(names, torch.split(x.to(dtype), list(columns), dim=1), strict=True):
@@ -188,9 +190,9 @@ def federation(
             model = complete(algorithm, model, part[:1], outputs, seed=seed_for(seed, name, "head"))
             if wrap_model and name in wrap_model:
                 model = wrap_model[name](model)
-            parties[name] = algorithm.feature_owner(seats[name], part.contiguous(), model, config)
+            parties[name] = algorithm.feature_owner(organisations[name], part.contiguous(), model, config)
         y = labels.to(dtype) if task == "regression" else labels
-        leader = algorithm.label_owner(seats[driver], y, LOSSES[task], config)
+        leader = algorithm.label_owner(organisations[driver], y, LOSSES[task], config)
         carrier = transport(parties)
         peers = leader.peers = Peers(driver, parties, carrier, leader.ledger)
         leader.meet(peers.ask(roles.Introduce()))

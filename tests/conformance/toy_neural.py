@@ -36,9 +36,9 @@ class FeatureOwner(embedding.DescendingFeatureOwner):
 class LabelOwner(embedding.LabelOwner):
     """Holds labels and a linear g."""
 
-    def meet(self, cards: Mapping[str, roles.Card]) -> None:
+    def meet(self, cards: Mapping[str, roles.Introduction]) -> None:
         super().meet(cards)
-        seed = self.seat.start(seed_for(self.generator.initial_seed(), "head"))
+        seed = self.organisation.start(seed_for(self.generator.initial_seed(), "head"))
         self.model = embedding.head(sum(self.widths.values()), self.loss.outputs, 0, seed).to(self.device)
         self.optimizer = make_optimizer(self.model.parameters(), self.config)
 

@@ -18,7 +18,20 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms.algorithm import Algorithm, Kind, Release
-from colonnade.core import Batches, Done, Message, Peers, Released, Request, Rows, Seat, State, Step, roles, serves
+from colonnade.core import (
+    Batches,
+    Done,
+    Message,
+    Organisation,
+    Peers,
+    Released,
+    Request,
+    Rows,
+    State,
+    Step,
+    roles,
+    serves,
+)
 from colonnade.core.checks import positive, whole
 from colonnade.optim.losses import Loss
 
@@ -49,8 +62,8 @@ class FeatureOwner(roles.FeatureOwner):
     config: Config
     stackable = False
 
-    def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config) -> None:
-        super().__init__(seat, features, model, config)
+    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Config) -> None:
+        super().__init__(organisation, features, model, config)
         self.table: list[dict[str, Tensor]] = []
 
     @serves

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from colonnade.core import Batches, Done, Envelope, Party, Request, Seat, serves, wire
+from colonnade.core import Batches, Done, Envelope, Organisation, Party, Request, serves, wire
 from colonnade.core.failure import Failure, failure_of, raised, redacted
 from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, DataError, PartyError, WireError
 
@@ -31,7 +31,7 @@ class Breaking(Party):
 
 def crossed(how: str) -> tuple[Failure, ColonnadeError]:
     """What a failure looks like once it went through a frame, and what the asker raises."""
-    party = Breaking(Seat.at("bank", Batches({"train": torch.arange(4)}, batch_size=2, epochs=1, seed=0)))
+    party = Breaking(Organisation.at("bank", Batches({"train": torch.arange(4)}, batch_size=2, epochs=1, seed=0)))
     envelope: Envelope[Any] = Envelope("shop", 1, Break("train/0/1", how))
     with pytest.raises(ColonnadeError) as caught:
         party.handle(envelope)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from colonnade.core import Batches, DpEvent, Encrypted, Ledger, Message, Released, Rule, Seat, wire
+from colonnade.core import Batches, DpEvent, Encrypted, Ledger, Message, Organisation, Released, Rule, wire
 from colonnade.core.chance import Source, uniform
 from colonnade.core.release import Meter
 from colonnade.errors import BudgetExhausted
@@ -46,16 +46,16 @@ class Counts:
         self.most -= state["charged"]
 
 
-def seat(meter: Meter | None = None) -> Seat:
+def organisation(meter: Meter | None = None) -> Organisation:
     agreed = Batches({"train": torch.arange(8)}, batch_size=4, epochs=1, seed=0)
-    made = Seat.at("ada", agreed, rules={"x": Rule(Draws())})
+    made = Organisation.at("ada", agreed, rules={"x": Rule(Draws())})
     made.outbox.meter = meter
     return made
 
 
 def test_it_is_charged_what_leaves_once_with_its_rows_and_event() -> None:
     meter = Counts(9)
-    box = seat(meter).outbox
+    box = organisation(meter).outbox
     box.release(torch.zeros(4, 2), "x", "train/0/0")
     box.release(torch.zeros(3, 5), "head")
     assert meter.charged == [("x", "train/0/0", 4, "drawn"), ("head", None, 3, "non-private")]
@@ -93,12 +93,12 @@ class Secret(Toy):
 )
 def test_what_only_its_owner_can_read_costs_nothing(key: Toy, name: str, charged: list[str]) -> None:
     meter = Counts(1)
-    seat(meter).outbox.encrypt(torch.zeros(4, 2), name, "train/0/0", key=key)
+    organisation(meter).outbox.encrypt(torch.zeros(4, 2), name, "train/0/0", key=key)
     assert [kind for *_, kind in meter.charged] == charged
 
 
 def test_what_it_refuses_is_not_released() -> None:
-    box = seat(Counts(1)).outbox
+    box = organisation(Counts(1)).outbox
     box.release(torch.zeros(4, 2), "x")
     with pytest.raises(BudgetExhausted):
         box.release(torch.zeros(4, 2), "x")
@@ -107,7 +107,7 @@ def test_what_it_refuses_is_not_released() -> None:
 
 def test_noise_may_come_from_a_generator_of_its_own() -> None:
     """Then what else is drawn does not depend on it."""
-    one, other = seat(), seat()
+    one, other = organisation(), organisation()
     one.outbox.noise = Generator().manual_seed(9)
     before = one.generator.get_state()
     mine = one.outbox.release(torch.zeros(4, 2), "x").tensor
@@ -116,7 +116,7 @@ def test_noise_may_come_from_a_generator_of_its_own() -> None:
 
 
 def test_the_spend_is_in_the_owners_ledger_and_does_not_travel() -> None:
-    made = seat(Counts(9))
+    made = organisation(Counts(9))
     answer = Answer(made.outbox.release(torch.zeros(4, 2), "x"))
     mine, theirs = Ledger("ada"), Ledger("bob")
     mine.write("out", "bob", answer)
@@ -128,18 +128,18 @@ def test_the_spend_is_in_the_owners_ledger_and_does_not_travel() -> None:
 
 
 def test_a_checkpoint_holds_it_and_not_the_secret_noise() -> None:
-    first = seat(Counts(3))
+    first = organisation(Counts(3))
     first.outbox.noise = Generator().manual_seed(9)
     first.outbox.release(torch.zeros(4, 2), "x")
     saved = first.state()
-    assert saved["meter"] == {"charged": 1}
+    assert saved["seat"]["meter"] == {"charged": 1}
     meter = Counts(3)
-    again = seat(meter)
+    again = organisation(meter)
     again.outbox.noise = Generator().manual_seed(10)
     noise = again.outbox.noise.get_state()
     again.load_state(saved)
     assert meter.most == 2
     assert torch.equal(again.outbox.noise.get_state(), noise)
-    assert "meter" not in seat().state()
-    seat().load_state(saved)  # whoever keeps no account can read it, too
-    seat(Counts(3)).load_state(seat().state())
+    assert "meter" not in organisation().state()["seat"]
+    organisation().load_state(saved)  # whoever keeps no account can read it, too
+    organisation(Counts(3)).load_state(organisation().state())

@@ -46,7 +46,9 @@ def test_with_nobody_missing_nothing_changes(algorithm: AnyAlgorithm) -> None:
     plain = federation(algorithm)
     minded = disturbed(algorithm, "stale", [])
     assert plain.run(7) == minded.run(7)
-    assert_bit_equal(plain.states(), minded.states())
+    remembered = minded.states()
+    del remembered["the driver"]["missing"]
+    assert_bit_equal(plain.states(), remembered)
     assert minded.peers.missing is not None
     assert minded.peers.missing.take() == {}
 

@@ -13,7 +13,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from colonnade.core import Batches, Done, DpEvent, Envelope, Message, Party, Released, Request, Rule, Seat, serves
+from colonnade.core import (
+    Batches,
+    Done,
+    DpEvent,
+    Envelope,
+    Message,
+    Organisation,
+    Party,
+    Released,
+    Request,
+    Rule,
+    serves,
+)
 from colonnade.core.chance import Source
 from colonnade.core.party import seed_for
 from colonnade.core.peers import NUMBERS
@@ -108,7 +120,7 @@ def batches() -> Batches:
 
 
 def party(name: str = "bank") -> Counter:
-    return Counter(Seat.at(name, batches()))
+    return Counter(Organisation.at(name, batches()))
 
 
 class Negate:
@@ -133,7 +145,7 @@ def test_it_refuses_what_it_does_not_serve_and_says_what_it_serves() -> None:
 
 
 def test_a_subclass_serves_more_and_its_base_no_more_than_before() -> None:
-    assert Child(Seat.at("bank", batches())).handle(Envelope("shop", 1, Unserved("a"))) == Done()
+    assert Child(Organisation.at("bank", batches())).handle(Envelope("shop", 1, Unserved("a"))) == Done()
     assert Unserved in Child.served()
     assert Unserved not in Counter.served()
     assert Counter.served().items() <= Child.served().items()
@@ -183,7 +195,7 @@ def test_the_same_number_from_another_sender_is_another_call() -> None:
 
 def test_a_repeated_call_is_not_in_the_ledger_twice_nor_released_twice() -> None:
     counter = party()
-    values = Seat.at("shop", batches()).outbox.release(torch.ones(3), "values")
+    values = Organisation.at("shop", batches()).outbox.release(torch.ones(3), "values")
     replies = [counter.handle(Envelope("shop", 1, Double(values))) for _ in range(3)]
     assert replies[0] is replies[1] is replies[2]
     assert counter.ledger.total("in") == counter.ledger.total("out") == 12
@@ -210,7 +222,7 @@ def test_two_deliveries_at_the_same_time_are_still_one_call() -> None:
 
 def test_the_ledger_has_what_came_and_what_went() -> None:
     counter = party()
-    values = Seat.at("shop", batches()).outbox.release(torch.ones(2, 3), "values")
+    values = Organisation.at("shop", batches()).outbox.release(torch.ones(2, 3), "values")
     counter.handle(Envelope("shop", 1, Double(values)))
     came, went = counter.ledger.entries
     assert (came.direction, came.peer, came.name, came.owner, came.bytes) == ("in", "shop", "values", "shop", 24)
@@ -228,15 +240,15 @@ def test_a_call_inside_the_organisation_crosses_nothing() -> None:
 
 @pytest.mark.parametrize(("sender", "sign"), [("shop", -1), ("bank", 1)])
 def test_the_owner_s_rule_holds_for_whoever_is_not_the_owner(sender: str, sign: int) -> None:
-    counter = Counter(Seat.at("bank", batches(), rules={"double": Rule(Negate())}))
-    values = Seat.at("shop", batches()).outbox.release(torch.ones(2), "values")
+    counter = Counter(Organisation.at("bank", batches(), rules={"double": Rule(Negate())}))
+    values = Organisation.at("shop", batches()).outbox.release(torch.ones(2), "values")
     reply = counter.handle(Envelope(sender, 1, Double(values)))
     assert reply.values.tensor.tolist() == [sign * 2] * 2
 
 
 def test_a_seat_s_random_numbers_depend_on_seed_and_name() -> None:
     def draw(name: str, seed: int) -> float:
-        return torch.rand(1, generator=Seat.at(name, batches(), seed=seed).generator).item()
+        return torch.rand(1, generator=Organisation.at(name, batches(), seed=seed).generator).item()
 
     assert draw("bank", 0) == draw("bank", 0)
     assert len({draw(name, seed) for name in ("bank", "shop") for seed in (0, 1)}) == 4
@@ -250,11 +262,11 @@ def test_every_use_of_a_seed_has_its_own_stream() -> None:
 
 
 def test_a_seat_continues_where_it_stood() -> None:
-    seat = Seat.at("bank", batches())
-    seat.outbox.release(torch.rand(2, generator=seat.generator), "a")
-    state = seat.state()
-    expected = torch.rand(3, generator=seat.generator)
-    other = Seat.at("bank", batches(), seed=99)
+    organisation = Organisation.at("bank", batches())
+    organisation.outbox.release(torch.rand(2, generator=organisation.generator), "a")
+    state = organisation.state()
+    expected = torch.rand(3, generator=organisation.generator)
+    other = Organisation.at("bank", batches(), seed=99)
     other.load_state(state)
     assert torch.equal(torch.rand(3, generator=other.generator), expected)
     assert other.outbox.release(torch.zeros(1), "a").receipt.number == 2
@@ -318,6 +330,6 @@ def test_a_request_may_be_reserved_for_some() -> None:
 
 
 def test_it_knows_who_asks_while_it_answers() -> None:
-    bank = Host(Seat.at("bank", batches()))
+    bank = Host(Organisation.at("bank", batches()))
     assert [bank.handle(Envelope(name, 1, Whose())).value for name in ("shop", "zoo")] == ["shop", "zoo"]
     assert bank.asker is None

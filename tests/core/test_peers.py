@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 import torch
 
-from colonnade.core import Batches, Envelope, Ledger, Message, Party, Peers, Released, Request, Seat, serves
+from colonnade.core import Batches, Envelope, Ledger, Message, Organisation, Party, Peers, Released, Request, serves
 from colonnade.core.peers import R
 from colonnade.errors import PartyError
 from colonnade.transport.in_process import InProcess
@@ -63,13 +63,13 @@ class Table:
 
     def __init__(self, through_bytes: bool = False) -> None:
         batches = Batches({"train": torch.arange(4)}, batch_size=2, epochs=1, seed=0)
-        self.speakers = {name: Speaker(Seat.at(name, batches)) for name in NAMES}
-        self.seat = Seat.at("driver", batches)
+        self.speakers = {name: Speaker(Organisation.at(name, batches)) for name in NAMES}
+        self.organisation = Organisation.at("driver", batches)
         self.transport = Noting(InProcess(self.speakers, through_bytes=through_bytes, parallel="never"))
-        self.peers = Peers("driver", NAMES, self.transport, self.seat.ledger)
+        self.peers = Peers("driver", NAMES, self.transport, self.organisation.ledger)
 
     def say(self, size: int = 3, **how: float) -> Say:
-        return Say(self.seat.outbox.release(torch.ones(size), "words"), **how)  # type: ignore[arg-type]
+        return Say(self.organisation.outbox.release(torch.ones(size), "words"), **how)  # type: ignore[arg-type]
 
 
 @pytest.fixture(params=[False, True], ids=["by reference", "through bytes"])
@@ -79,7 +79,7 @@ def table(request: pytest.FixtureRequest) -> Table:
 
 def agree(table: Table) -> None:
     """What the driver wrote down about a peer is what the peer wrote down about the driver."""
-    mine: Ledger = table.seat.ledger
+    mine: Ledger = table.organisation.ledger
     for name, speaker in table.speakers.items():
         assert mine.total("out", name) == speaker.ledger.total("in", "driver")
         assert mine.total("in", name) == speaker.ledger.total("out", "driver")
@@ -118,8 +118,8 @@ def test_one_peer_can_be_asked_alone(table: Table) -> None:
 
 def test_the_bytes_in_the_ledgers_are_the_tensors_bytes(table: Table) -> None:
     table.peers.ask(table.say(5))
-    assert table.seat.ledger.total("out") == 3 * 5 * 4
-    assert table.seat.ledger.total("in") == 3 * 10 * 4
+    assert table.organisation.ledger.total("out") == 3 * 5 * 4
+    assert table.organisation.ledger.total("in") == 3 * 10 * 4
 
 
 def test_no_peer_gets_the_same_call_number_twice() -> None:
@@ -186,9 +186,9 @@ def test_a_stream_without_turns_ends_and_delivers_every_answer(table: Table) -> 
     answers = Counter(name for name, reply in table.peers.stream(make) if reply.who == name)
     assert answers == Counter(wanted)
     assert {name: speaker.heard for name, speaker in table.speakers.items()} == wanted
-    assert table.seat.ledger.total("in") == 11 * 24
+    assert table.organisation.ledger.total("in") == 11 * 24
     for name, speaker in table.speakers.items():
-        assert speaker.ledger.total("in") == table.seat.ledger.total("out", name)
+        assert speaker.ledger.total("in") == table.organisation.ledger.total("out", name)
 
 
 def test_a_slow_party_does_not_hold_the_others_up() -> None:
@@ -245,8 +245,8 @@ def test_a_stream_of_nothing_ends() -> None:
 
 def test_a_second_driver_of_the_same_name_is_not_given_an_old_reply() -> None:
     table = Table()
-    values = table.seat.outbox.release(torch.ones(1), "values")
-    again = Peers("driver", NAMES, table.transport, table.seat.ledger)
+    values = table.organisation.outbox.release(torch.ones(1), "values")
+    again = Peers("driver", NAMES, table.transport, table.organisation.ledger)
     for peers in (table.peers, again):
         peers.ask_one("bank", Say(values))
     assert table.speakers["bank"].heard == 2
@@ -254,11 +254,14 @@ def test_a_second_driver_of_the_same_name_is_not_given_an_old_reply() -> None:
 
 def test_between_two_roles_of_one_organisation_an_entry_is_written_once() -> None:
     batches = Batches({"train": torch.arange(4)}, batch_size=2, epochs=1, seed=0)
-    seat = Seat.at("bank", batches)
-    peers = Peers("bank", ["bank"], InProcess({"bank": Speaker(seat)}), seat.ledger)
-    peers.ask(Say(seat.outbox.release(torch.ones(2), "values")))
-    assert [(entry.direction, entry.name) for entry in seat.ledger.entries] == [("own", "values"), ("own", "echo")]
-    assert seat.ledger.total("own") == 3 * 2 * 4
+    organisation = Organisation.at("bank", batches)
+    peers = Peers("bank", ["bank"], InProcess({"bank": Speaker(organisation)}), organisation.ledger)
+    peers.ask(Say(organisation.outbox.release(torch.ones(2), "values")))
+    assert [(entry.direction, entry.name) for entry in organisation.ledger.entries] == [
+        ("own", "values"),
+        ("own", "echo"),
+    ]
+    assert organisation.ledger.total("own") == 3 * 2 * 4
 
 
 @pytest.mark.parametrize("own_way", [False, True], ids=["in threads", "the transport's own way"])
@@ -285,7 +288,7 @@ def test_an_attempt_gives_failures_beside_answers(own_way: bool) -> None:
     assert list(failures) == ["bank"]
     assert "it broke" in str(failures["bank"])
     assert asked == (NAMES if own_way else [])
-    directions = Counter((entry.direction, entry.peer) for entry in table.seat.ledger.entries)
+    directions = Counter((entry.direction, entry.peer) for entry in table.organisation.ledger.entries)
     assert directions == {("out", name): 1 for name in NAMES} | {("in", "zoo"): 1, ("in", "shop"): 1}
     assert table.peers.attempt({}) == ({}, {})
 

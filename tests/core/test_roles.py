@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from colonnade.core import Batches, Envelope, Party, Seat, checkpoint, roles
-from colonnade.core.roles import Card, Introduce
+from colonnade.core import Batches, Envelope, Organisation, Party, checkpoint, roles
+from colonnade.core.roles import Introduce, Introduction
 from colonnade.errors import ConfigError
 from colonnade.optim.losses import CrossEntropy
 
@@ -20,23 +20,23 @@ def batches(seed: int = 0, rows: int = 10) -> Batches:
 
 
 def feature_owner(model: nn.Module, features: Tensor, name: str = "bank", seed: int = 0) -> roles.FeatureOwner:
-    owner = roles.FeatureOwner(Seat.at(name, batches(seed)), features, model, None)
+    owner = roles.FeatureOwner(Organisation.at(name, batches(seed)), features, model, None)
     owner.optimizer = torch.optim.SGD(owner.model.parameters(), 0.1, momentum=0.9)
     return owner
 
 
 def label_owner(rows: int = 10, seed: int = 0) -> roles.LabelOwner:
-    return roles.LabelOwner(Seat.at("shop", batches(seed)), torch.arange(rows), CrossEntropy(10), None)
+    return roles.LabelOwner(Organisation.at("shop", batches(seed)), torch.arange(rows), CrossEntropy(10), None)
 
 
-def introduced(owner: roles.FeatureOwner) -> Card:
+def introduced(owner: roles.FeatureOwner) -> Introduction:
     return owner.handle(Envelope("shop", 1, Introduce()))
 
 
 @pytest.mark.parametrize("width", [1, 3, 60])
 def test_a_card_says_width_rows_and_what_was_agreed(width: int) -> None:
     card = introduced(feature_owner(nn.Linear(5, width), torch.randn(10, 5)))
-    assert card == Card(width, 10, batches().fingerprint())
+    assert card == Introduction((width,), 10, batches().fingerprint())
 
 
 def test_introducing_oneself_trains_nothing() -> None:
@@ -70,9 +70,9 @@ def test_parties_with_another_number_of_rows_are_refused() -> None:
 
 
 def test_it_is_the_party_that_differs_which_is_named() -> None:
-    good = Card(3, 10, batches().fingerprint())
+    good = Introduction((3,), 10, batches().fingerprint())
     with pytest.raises(ConfigError, match=r"^'clinic' and 'shop'"):
-        label_owner().meet({"bank": good, "clinic": Card(3, 10, "0" * 16)})
+        label_owner().meet({"bank": good, "clinic": Introduction((3,), 10, "0" * 16)})
 
 
 @pytest.mark.parametrize(
@@ -120,4 +120,4 @@ def test_a_feature_owner_continues_bit_equal_from_a_checkpoint(tmp_path: Path) -
 
 @pytest.mark.parametrize("role", [roles.AggregationServer, roles.KeyServer])
 def test_a_server_serves_nothing_of_its_own(role: type[Party]) -> None:
-    assert role(Seat.at("server", batches())).served() == {}
+    assert role(Organisation.at("server", batches())).served() == {}

@@ -179,7 +179,7 @@ def test_the_paper_s_file_gives_each_party_every_third_view_and_trains(
     assert data.test is not None
     pixels = torch.from_numpy(np.concatenate([data.train.array(), data.test.array()])).float()
     train = federation.holdings.splits["train"]
-    held = [party.features for party in federation.holdings.parties.values() if party.features is not None]
+    held = [party.features for party in federation.holdings.columns.values()]
     assert len(held) == 4
     for view, features in zip((0, 3, 6, 9), held, strict=True):
         seen = pixels[train, view]

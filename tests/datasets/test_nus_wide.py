@@ -210,7 +210,7 @@ def test_the_paper_s_file_cuts_300_334_500_500_columns_as_published_and_trains(
 ) -> None:
     monkeypatch.setenv("COLONNADE_DATA", str(written.folder.parent))
     federation = Federation.from_settings(settings())
-    held = [party.features for party in federation.holdings.parties.values() if party.features is not None]
+    held = [party.features for party in federation.holdings.columns.values()]
     assert [tuple(x.shape[1:]) for x in held] == [(300,), (334,), (500,), (500,)]
     whole = np.concatenate([written.expected(part)[0] for part in SIZES])
     np.testing.assert_array_equal(torch.cat(held, dim=1).numpy(), whole)

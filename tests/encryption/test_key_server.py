@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from colonnade.core import Batches, Ledger, Peers, Seat
+from colonnade.core import Batches, Ledger, Organisation, Peers
 from colonnade.encryption import read_public_key
 from colonnade.encryption.key_server import AskPublicKey, KeyServer, Open
 from colonnade.errors import PartyError
@@ -15,15 +15,15 @@ BATCHES = Batches({"train": torch.arange(4)}, batch_size=4, epochs=1, seed=0)
 
 
 def test_a_total_is_opened_and_a_single_party_is_not() -> None:
-    server = KeyServer(Seat.at("keys", BATCHES), limit=10.0)
+    server = KeyServer(Organisation.at("keys", BATCHES), limit=10.0)
     peers = Peers("adder", ["keys"], InProcess({"keys": server}, through_bytes=True), Ledger("adder"))
     public = read_public_key(peers["keys"].ask(AskPublicKey()).public, scheme="bfv", use="sums")
     values = {name: torch.full((3,), float(k)) for k, name in enumerate(("ada", "bob", "cyd"))}
     sent = {
-        name: Seat.at(name, BATCHES).outbox.encrypt(x, "distances", "train/0/0", key=public)
+        name: Organisation.at(name, BATCHES).outbox.encrypt(x, "distances", "train/0/0", key=public)
         for name, x in values.items()
     }
-    adder = Seat.at("adder", BATCHES)
+    adder = Organisation.at("adder", BATCHES)
     total = adder.outbox.pass_on(public.add(*(one.encrypted for one in sent.values())), "total", "train/0/0")
     opened = peers["keys"].ask(Open(total, "train/0/0")).values
     assert torch.allclose(opened.tensor, torch.full((3,), 3.0, dtype=torch.float64), atol=3 * public.error)

@@ -46,10 +46,9 @@ def test_permuting_embeddings_is_permuting_columns_and_asking_again(algorithm: s
     embeddings = gather(federation)
     order = torch.randperm(len(embeddings.rows), generator=torch.Generator().manual_seed(1))
     held = at_rows(federation.holdings, "test", embeddings.rows)
-    columns = held.parties["strong"].features
-    assert columns is not None
-    mixed = dataclasses.replace(held.parties["strong"], features=columns[order])
-    again = trained_copy(federation, dataclasses.replace(held, parties={**held.parties, "strong": mixed}))
+    columns = held.columns["strong"].features
+    mixed = dataclasses.replace(held.columns["strong"], features=columns[order])
+    again = trained_copy(federation, dataclasses.replace(held, columns={**held.columns, "strong": mixed}))
     expected = again.outputs("test")
     permuted = embeddings.outputs({"strong": embeddings.parts["strong"][order]})
     assert not torch.allclose(permuted, embeddings.outputs(), atol=1e-3)

@@ -17,9 +17,7 @@ def holdings() -> Holdings:
 
 
 def columns(holdings: Holdings, party: str) -> torch.Tensor:
-    features = holdings.parties[party].features
-    assert features is not None
-    return features
+    return holdings.columns[party].features
 
 
 def noise(holdings: Holdings, sigma: float = 2.0, seed: int = 0, rows: torch.Tensor | None = None) -> Holdings:
@@ -27,7 +25,7 @@ def noise(holdings: Holdings, sigma: float = 2.0, seed: int = 0, rows: torch.Ten
 
 
 def test_noise_changes_the_named_party_and_rows_alone(holdings: Holdings) -> None:
-    before = {name: columns(holdings, name).clone() for name in holdings.parties}
+    before = {name: columns(holdings, name).clone() for name in holdings.columns}
     rows = holdings.splits["test"]
     changed = noise(holdings, rows=rows)
     others = torch.ones(len(holdings.ids), dtype=torch.bool)
@@ -36,7 +34,7 @@ def test_noise_changes_the_named_party_and_rows_alone(holdings: Holdings) -> Non
     assert bool((columns(changed, "weak")[rows] != before["weak"][rows]).all())
     for name in ("strong", "noise"):
         assert columns(changed, name) is columns(holdings, name)
-    assert changed.parties["weak"].labels is holdings.parties["weak"].labels
+    assert changed.labelled is holdings.labelled
     assert all(torch.equal(columns(holdings, name), before[name]) for name in before)
 
 
@@ -56,27 +54,23 @@ def test_noise_has_a_size(holdings: Holdings, sigma: float) -> None:
 
 
 def test_only_and_without_keep_order_and_labels(holdings: Holdings) -> None:
-    assert list(only(holdings, ["noise", "strong"]).parties) == ["strong", "weak", "noise"]
-    assert only(holdings, ["noise", "strong"]).parties["weak"].roles() == ["labels"]
-    assert list(without(holdings, "strong").parties) == ["weak", "noise"]
-    assert without(holdings, "noise").parties["weak"].roles() == ["features", "labels"]
+    assert list(only(holdings, ["noise", "strong"]).columns) == ["strong", "noise"]
+    assert only(holdings, ["noise", "strong"]).roles("weak") == ["labels"]
+    assert list(without(holdings, "strong").columns) == ["weak", "noise"]
+    assert without(holdings, "noise").roles("weak") == ["features", "labels"]
     for changed in (only(holdings, ["noise"]), without(holdings, "weak"), without(holdings, "strong")):
-        assert changed.parties["weak"].labels is holdings.parties["weak"].labels
         assert changed.label_owner == "weak"
-        assert changed.splits is holdings.splits
-    assert holdings.parties["weak"].roles() == ["features", "labels"]
+        assert changed.labelled is holdings.labelled
+    assert holdings.roles("weak") == ["features", "labels"]
 
 
 def test_rows_are_cut_out_for_everybody(holdings: Holdings) -> None:
     rows = torch.tensor([5, 3, 11])
     few = at_rows(holdings, "test", rows)
     assert few.ids.tolist() == [holdings.ids[row] for row in (5, 3, 11)]
-    for name in few.parties:
+    for name in few.columns:
         assert torch.equal(columns(few, name), columns(holdings, name)[rows])
-    labels, all_labels = few.parties["weak"].labels, holdings.parties["weak"].labels
-    assert labels is not None
-    assert all_labels is not None
-    assert torch.equal(labels, all_labels[rows])
+    assert torch.equal(few.labelled.labels, holdings.labelled.labels[rows])
     assert {name: split.tolist() for name, split in few.splits.items()} == {"test": [0, 1, 2]}
 
 

@@ -57,7 +57,7 @@ def test_no_column_or_id_is_in_it() -> None:
     report = explain(trained(), repeats=1, tsne_rows=30)
     text = report.to_json()
     assert "P00" not in text
-    features = trained().holdings.parties["strong"].features
+    features = trained().holdings.columns["strong"].features
     assert features is not None
     for value in features[trained().batches.splits["test"]].flatten().tolist():
         assert str(round(value, 5)) not in text

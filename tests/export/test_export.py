@@ -17,9 +17,9 @@ from tests.federation import small, small_multi_sites, small_sites
 from colonnade.errors import ConfigError
 from colonnade.export import export
 from colonnade.export.pieces import Trained
-from colonnade.federation import MultiFederation, load
-from colonnade.federation.multi import federation_for
+from colonnade.federation import Federation, load
 from colonnade.settings.owners import SERVER
+from colonnade.sites.driving import drive
 
 ALGORITHMS: list[tuple[dict[str, Any], Any]] = [
     ({"name": "splitnn", "head_hidden": 5}, "classes"),
@@ -71,7 +71,7 @@ def test_the_pieces_together_predict_as_the_federation(
     folder = run(tmp_path / "at", algorithm, task)
     made = export(folder, tmp_path / "out")
     several = algorithm["name"] == "multi_vfl"
-    trained: Any = MultiFederation.load(folder) if several else load(folder)
+    trained: Any = load(folder)
     ids = trained.holdings.ids
     share = trained.holdings.label_owners["north"] if several else trained.holdings
     wanted = share.ids[share.splits["test"].numpy()].tolist() if several else ids[share.splits["test"].numpy()].tolist()
@@ -97,15 +97,13 @@ def test_sites_export_their_own_pieces_which_together_are_those_of_one_process(
     if name == "multi_vfl":
         pytest.importorskip("coincurve")
         file, settings = small_multi_sites.folders(base, small_multi_sites.private())
-        several = small_multi_sites.sites(base)
-        several[SERVER].drive(small_multi_sites.lines_of(SERVER, several), "run")
+        drive(small_multi_sites.sites(base)[SERVER], "run")
     else:
         base.mkdir()
         given = {**small.quick(federation=alone), "algorithm": {"name": name}}
         file, settings = small_sites.folders(base, frames("classes"), given)
-        every = small_sites.sites(base)
-        every["clinic"].drive(small_sites.lines_of("clinic", every), "run")
-    federation_for(settings).fit(tmp_path / "whole")
+        drive(small_sites.sites(base)["clinic"], "run")
+    Federation.from_settings(settings).fit(tmp_path / "whole")
     whole = Trained(tmp_path / "whole")
     for party in [*settings.label_owners, *settings.parties]:
         pieces = Trained(base / party / "runs" / "run").pieces(party)

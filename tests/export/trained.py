@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 from tests.federation import small, small_multi
 
-from colonnade.federation import Settings
-from colonnade.federation.multi import federation_for
+from colonnade.federation import Federation, Settings
 
 
 def frames(task: small.Task = "binary") -> small.Frames:
@@ -31,5 +30,5 @@ def run(folder: Path, algorithm: dict[str, Any], task: small.Task = "binary", **
     else:
         path = small.write(folder, frames(task), {**small.quick(**changes), "algorithm": algorithm})
     own = Settings.from_toml(path).code()
-    federation_for(Settings.from_toml(path, allow_models=own)).fit(folder / "run")
+    Federation.from_toml(path, allow_models=own).fit(folder / "run")
     return folder / "run"

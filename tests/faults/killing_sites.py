@@ -21,19 +21,15 @@ from pathlib import Path
 
 import torch
 from tests.faults.killing import Operations, killed
-from tests.federation.small_sites import lines_of, sites
+from tests.federation.small_sites import sites
 from tests.forking import fork
 
 from colonnade.federation import Federation
 from colonnade.runs.run_directory import RunDirectory
+from colonnade.sites.driving import drive
 from colonnade.sites.saves import numbers
 
 NAMES = ("clinic", "lab", "bank")
-
-
-def drive(base: Path, *, resume: bool = False) -> None:
-    every = sites(base, NAMES)
-    every["clinic"].drive(lines_of("clinic", every), "run", resume=resume)
 
 
 def start(base: Path, *, last: int | None = None, resume: bool = False) -> int:
@@ -45,7 +41,7 @@ def start(base: Path, *, last: int | None = None, resume: bool = False) -> int:
     faulthandler.dump_traceback_later(100, exit=True)
     try:
         operations = Operations(base, last)
-        drive(base, resume=resume)
+        drive(sites(base, NAMES)["clinic"], "run", resume=resume)
         (base.parent / f"{base.name}.operations").write_text(str(operations.seen))
         code = 0
     except BaseException as error:

@@ -68,11 +68,11 @@ def test_nonsense_is_named_and_harms_nobody(kind: str, settings: Any) -> None:
     near = federation(settings=settings)
     lying: list[Lying] = []
 
-    def reach(here: Transport) -> tuple[Transport, list[str]]:
+    def between(_: str, here: Transport) -> Transport:
         lying.append(Lying(here, lie))
-        return lying[0], list(near.owners)
+        return lying[0]
 
-    far = Federation(near.settings, near.holdings, reach=reach)
+    far = Federation(near.settings, near.holdings, between=between)
     training = far.train()
     next(training)
     next(training)

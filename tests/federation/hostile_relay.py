@@ -18,7 +18,7 @@ from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC
 
 from colonnade.core import Envelope, wire
-from colonnade.core.roles import Ping
+from colonnade.core.message import Ping
 from colonnade.transport.remote import HEAD, NONE, WHOLE
 
 log = logging.getLogger("colonnade.hostile")

@@ -94,7 +94,9 @@ def tensors(state: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
 
 def learned_of(one: Federation) -> dict[str, Tensor]:
     """Every tensor that any party must remember: parameters, heads, duals, optimizers, random numbers."""
-    return {place: t.clone() for party in one.seats for place, t in tensors(one.state_of(party), party)}
+    return {
+        place: t.clone() for party in one.organisations for place, t in tensors(one.organisations[party].state(), party)
+    }
 
 
 def equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from colonnade.federation import MultiFederation
+from colonnade.federation import Federation
 from colonnade.settings.federation_file import to_toml
 
 Frames = dict[str, pd.DataFrame]
@@ -49,10 +49,10 @@ def some(given: Frames, names: Iterable[str]) -> Frames:
     return {name: given[name] for name in names}
 
 
-def federation(settings: Mapping[str, Any] = QUICK, given: Frames | None = None) -> MultiFederation:
+def federation(settings: Mapping[str, Any] = QUICK, given: Frames | None = None) -> Federation:
     held = frames() if given is None else given
     labelled, columns = some(held, LABELS), some(held, COLUMNS)
-    return MultiFederation.from_frames(labelled, columns, id="patient", label="diagnosis", settings=settings)
+    return Federation.from_frames(columns, label_owners=labelled, id="patient", label="diagnosis", settings=settings)
 
 
 def write(folder: Path, settings: Mapping[str, Any] = QUICK, given: Frames | None = None) -> Path:

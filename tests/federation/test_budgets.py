@@ -105,11 +105,11 @@ def test_resuming_spends_no_more(tmp_path: Path) -> None:
 def test_a_finished_run_that_is_resumed_releases_nothing(tmp_path: Path) -> None:
     first = federation(settings=settings(4)).fit(tmp_path / "run")
     one = federation(settings=settings(4))
-    before = one.seats["lab"].outbox.released
+    before = one.organisations["lab"].outbox.released
     again = one.fit(tmp_path / "run", resume=True)
     assert again.summary["metrics"] == first.summary["metrics"]
-    assert one.seats["lab"].outbox.released > before  # loaded from the checkpoint
-    assert one.seats["lab"].ledger.entries == []
+    assert one.organisations["lab"].outbox.released > before  # loaded from the checkpoint
+    assert one.organisations["lab"].ledger.entries == []
 
 
 def test_a_killed_run_has_spent_what_it_released(tmp_path: Path) -> None:

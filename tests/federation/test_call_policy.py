@@ -24,10 +24,10 @@ def away(settings: dict[str, Any], faults: list[Fault]) -> Federation:
     """The small federation, with a network between its parties."""
     near = federation(settings=settings)
 
-    def reach(here: Transport) -> tuple[Transport, list[str]]:
-        return Faulty(here, faults), list(near.owners)
+    def between(_: str, here: Transport) -> Transport:
+        return Faulty(here, faults)
 
-    far = Federation(near.settings, near.holdings, reach=reach)
+    far = Federation(near.settings, near.holdings, between=between)
     assert isinstance(far.peers.transport, Retrying)
     far.peers.transport.pause = 0.0
     return far

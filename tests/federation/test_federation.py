@@ -255,7 +255,7 @@ def test_categories_and_gaps_train(settings: Any) -> None:
     given["lab"]["smoker"] = random.choice([True, False], size=120)
     given["lab"].loc[given["lab"].index[:30], "iron"] = np.nan
     one = trained(given, {**settings, "train": {"epochs": 20, "batch_size": 16}})
-    features = one.holdings.parties["lab"].features
+    features = one.holdings.columns["lab"].features
     assert features is not None
     assert features.shape == (120, 2 + 1 + 3 + 2)  # two numbers, one of them with a mark for gaps, 3 wards, 2 truths
     assert one.evaluate("train")["accuracy"] > 0.85
@@ -286,5 +286,5 @@ def test_a_recorded_federation_keeps_what_reached_each_party() -> None:
 
 def test_the_label_owner_alone_holds_labels() -> None:
     holdings: Holdings = federation().holdings
-    assert holdings.parties["lab"].labels is None
+    assert list(holdings.label_owners) == ["clinic"]
     assert set(holdings.state_of("lab")) == {"columns"}

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 from tests.federation.small import federation, frames, quick, splitnn
-from tests.federation.test_seats import DRAWN, GAUSSIAN
+from tests.federation.test_organisation import DRAWN, GAUSSIAN
 
 from colonnade.federation import load
-from colonnade.federation.guarantees import guarantees, of_run, plan
+from colonnade.federation.guarantees import guarantees, of_run
+from colonnade.planning.budgets import plan
 from colonnade.privacy.report import KNOWN
 from colonnade.runs.run_directory import RunDirectory
 
@@ -24,7 +25,7 @@ BINOMIAL = {"lab": {"outbox": {"embedding": {"mechanism": {"name": "binomial", "
 def test_a_run_costs_what_was_planned_and_its_folder_says_so(make: Any, parties: Any, tmp_path: Path) -> None:
     one = federation(settings=make(parties=parties, train={"early_stop": False}))
     expected = [g.to_json() for g in plan(one)]
-    assert one.seats["lab"].outbox.released == 0  # planning releases nothing
+    assert one.organisations["lab"].outbox.released == 0  # planning releases nothing
     outcome = one.fit(tmp_path / "run")
     assert outcome.summary["privacy"] == [g.to_json() for g in guarantees(one)] == expected
     assert [g.to_json() for g in of_run(RunDirectory(tmp_path / "run"))] == expected
@@ -65,7 +66,7 @@ def test_a_training_row_moves_the_releases_of_other_rows() -> None:
         federation={"cohort": "off"},
     )
     one = federation(given, settings)
-    first = one.holdings.ids[one.batches.rows("train/0/0").numpy()]
+    first = one.holdings.ids[one.agreed.one.rows("train/0/0").numpy()]
     row = changed["lab"]["patient"] == first[0]
     changed["lab"].loc[row, "iron"] += 1.0
     other = federation(changed, settings)
@@ -75,7 +76,7 @@ def test_a_training_row_moves_the_releases_of_other_rows() -> None:
         next(steps)
         next(steps)
         seen.append(each.owners["lab"].model(each.owners["lab"].x("train/0/2")).detach())
-    assert first[0] not in one.holdings.ids[one.batches.rows("train/0/2").numpy()]
+    assert first[0] not in one.holdings.ids[one.agreed.one.rows("train/0/2").numpy()]
     assert not torch.allclose(*seen)
 
 

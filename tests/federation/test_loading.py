@@ -90,7 +90,7 @@ def test_rows_are_prepared_as_in_training_not_by_themselves(tmp_path: Path) -> N
     ids = one.holdings.ids[:3].tolist()
     few = load(tmp_path / "run", ids=ids, frames={n: f[f["patient"].isin(ids)] for n, f in frames().items()})
     for name in ("clinic", "lab"):
-        whole, part = one.holdings.parties[name].features, few.holdings.parties[name].features
+        whole, part = one.holdings.columns[name].features, few.holdings.columns[name].features
         assert whole is not None
         assert part is not None
         assert torch.equal(whole[:3], part)

@@ -30,12 +30,12 @@ def trained(file: Path, out: Path, *, epochs: int = 2, resume: bool = False) -> 
     one = Federation.from_settings(replace(settings, train=replace(settings.train, epochs=epochs)))
     one.fit(out, resume=resume)
     found: dict[str, Any] = {"outputs": one.outputs("test"), "ids": one.holdings.ids.tolist()}
-    for name in one.seats:
+    for name in one.organisations:
         folder = max((out / "parties" / name).glob("checkpoint-*"))
         state = checkpoint.read(folder)
         found[name] = {key: value for key, value in state.items() if key != "seat"}
         found[f"{name}'s ledger"] = (out / "parties" / name / "ledger.jsonl").read_text()
-        found[f"{name}'s columns"] = one.holdings.parties[name].features
+        found[f"{name}'s columns"] = one.holdings.columns[name].features
     return found
 
 
@@ -79,5 +79,5 @@ def test_a_ledger_does_not_wait_for_the_next_checkpoint(tmp_path: Path, monkeypa
     waiting: list[int] = []
     one.fit(tmp_path / "few", watch=lambda _: waiting.append(max(len(book.entries) for book in one.ledgers.values())))
     assert 0 < max(waiting) < 8  # three, and what one message brings
-    for name in one.seats:
+    for name in one.organisations:
         assert (tmp_path / "few" / "parties" / name / "ledger.jsonl").read_text() == plain[f"{name}'s ledger"]

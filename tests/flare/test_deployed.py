@@ -15,7 +15,7 @@ from colonnade.errors import ConfigError, PartyError
 from colonnade.federation import Federation, Settings
 from colonnade.flare.deployed import Session, _free_ports, _run, on_this_machine, running
 from colonnade.flare.job import MEMBER, RELAY, conclude, write_job
-from colonnade.runs.run_directory import METRICS
+from colonnade.runs.layout import METRICS
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "tests.federation.hostile_relay.HostileRelay"

@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.federation import small_multi
 from tests.federation.small import checkpoint_of, quick, with_models, write
-from tests.federation.small_sites import lines_of
+from tests.federation.small_multi_sites import EVERY, private
+from tests.federation.small_sites import ALONE, saved, sites
+from tests.sites.kinds import each_kind, made, same_bits
 
 from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, NoAnswer, PartyError
 from colonnade.federation import Federation, Settings, load
 from colonnade.federation.guarantees import of_run
 from colonnade.flare import job as engine
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings.party_file import OWN, read_own
-from colonnade.sites.site import Site
+from colonnade.settings.owners import SERVER
+from colonnade.settings.party_file import asked_with, asker_of
+from colonnade.sites.driving import drive
 
 WITHOUT = 'NVIDIA FLARE is not installed: pip install "colonnade[flare]"'
 
@@ -46,14 +51,29 @@ def test_a_job_that_serves_says_so_and_names_the_class_that_can(tmp_path: Path) 
     assert server["components"][0]["args"] == {"driver": "clinic", "run": "run", "resume": False, "serve": True}
 
 
-def test_sites_have_their_own_files_and_nobody_elses(tmp_path: Path) -> None:
+def test_a_job_to_predict_names_a_label_owner_and_a_model_and_needs_no_other(tmp_path: Path) -> None:
+    settings = Settings.from_toml(small_multi.write(tmp_path / "all", private()))
+    assert [asker_of(settings), asker_of(settings, "south")] == ["north", "south"]
+    assert asked_with(settings, "south") == ("south", "lab", "scan")
+    job = engine.write_job(tmp_path / "job", driver="south", sites=3, run="run", predict="new.csv", model="own")
+    server = json.loads((job / "app/config/config_fed_server.json").read_text())
+    assert server["components"][0]["args"] == {
+        "driver": "south", "run": "run", "resume": False, "predict": "new.csv", "model": "own",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_sites_have_their_own_files_and_nobody_elses(tmp_path: Path, several: bool) -> None:
     pytest.importorskip("nvflare", reason=WITHOUT)
-    settings = Settings.from_toml(write(tmp_path / "all"))
-    engine.write_sites(tmp_path / "sites", settings)
-    files = {name: [p for p in (tmp_path / "sites" / name).rglob("*") if p.is_file()] for name in ("clinic", "lab")}
-    assert "clinic.csv" not in "".join(path.read_text() for path in files["lab"])
-    keys = [path.read_text() for found in files.values() for path in found if "PRIVATE KEY" in path.read_text()]
-    assert len(set(keys)) == 2, "one each, and none of the root's"
+    file = small_multi.write(tmp_path / "all", private()) if several else write(tmp_path / "all")
+    engine.write_sites(tmp_path / "sites", Settings.from_toml(file))
+    names, keys = EVERY if several else ("clinic", "lab"), set[str]()
+    for name in names:
+        files = [path.read_text() for path in (tmp_path / "sites" / name).rglob("*") if path.is_file()]
+        text = "".join(files)
+        assert [other for other in names if f"{other}.csv" in text] == ([] if name == SERVER else [name])
+        keys |= {file for file in files if "PRIVATE KEY" in file}
+    assert len(keys) == len(names), "one each, and none of the root's"
 
 
 def test_sites_of_one_machine_get_certificates_of_one_root(tmp_path: Path) -> None:
@@ -73,8 +93,8 @@ def test_one_folder_made_of_all_organisations_has_their_accounts(tmp_path: Path)
     rules = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 50.0}}}
     settings = Settings.from_toml(write(tmp_path / "all", settings=quick(parties={"lab": {"outbox": rules}})))
     engine.write_sites(tmp_path / "sites", settings)
-    every = {name: Site(read_own(tmp_path / "sites" / name / OWN)) for name in ("clinic", "lab")}
-    every["clinic"].drive(lines_of("clinic", every), "run")
+    every = sites(tmp_path / "sites")
+    drive(every["clinic"], "run")
     engine.gather(settings, {name: site.own.runs / "run" for name, site in every.items()}, "clinic", tmp_path / "out")
     (lab,) = [one for one in of_run(RunDirectory(tmp_path / "out")) if one.party == "lab"]
     (there,) = of_run(RunDirectory(every["lab"].own.runs / "run"))
@@ -159,40 +179,38 @@ def test_without_flare_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.long
-def test_a_federation_in_the_simulator_is_the_federation_in_one_process(tmp_path: Path) -> None:
+@each_kind
+def test_a_federation_in_the_simulator_is_the_federation_in_one_process(tmp_path: Path, kind: str) -> None:
     pytest.importorskip("nvflare", reason=WITHOUT)
-    file = write(tmp_path / "all", settings=quick(federation={"device": "cpu", "cohort": "off"}))
-    settings, seen = with_models(Settings.from_toml(file), "seeded"), list[dict[str, Any]]()
-    here = Federation.from_toml(file).fit(tmp_path / "here").summary
+    settings, seen, asks = Settings.from_toml(made(tmp_path, kind, train={"epochs": 2})), list[dict[str, Any]](), {}
+    settings = with_models(settings, "seeded")
+    if kind == "several":
+        settings = replace(settings, parties={"lab": settings.parties["lab"]})  # a process less
+        asks = {"owner": "south", "model": "own"}
+    here = Federation.from_settings(settings).fit(tmp_path / "here").summary
     summary = engine.simulate(settings, tmp_path / "work", tmp_path / "run", watch=seen.append)
-    for key in ("metrics", "bytes", "parties", "rows", "rounds", "privacy"):
+    for key in ("metrics", "bytes", "parties", "rows", "rounds", "privacy", *(["label_owners"] if asks else [])):
         assert summary[key] == here[key], key
     assert not summary["exhausted"]
     assert [record["epoch"] for record in seen] == [1, 2]
-    one, other = checkpoint_of(tmp_path / "here"), checkpoint_of(tmp_path / "run")
-    assert one.keys() == other.keys()
-    assert all(bool((one[key] == other[key]).all()) for key in one)
-    (tmp_path / "ids.csv").write_text("patient\nP003\nP001\n")
-    out = engine.simulate_prediction(settings, tmp_path / "work", "run", tmp_path / "ids.csv")
-    mine = load(tmp_path / "run", ids=["P003", "P001"]).predict(["P003", "P001"])
+    same_bits(checkpoint_of(tmp_path / "here"), checkpoint_of(tmp_path / "run"))
+    ids = ["P003", "P001"]
+    (tmp_path / "ids.csv").write_text("\n".join(["patient", *ids, ""]))
+    out = engine.simulate_prediction(settings, tmp_path / "work", "run", tmp_path / "ids.csv", **asks)
+    mine = load(tmp_path / "run", ids=ids, owner=asks.get("owner")).predict(ids, **asks)
     assert out.read_text() == mine.to_frame().rename(columns={"id": "patient"}).to_csv(index=False)
+    assert load(tmp_path / "run").evaluate("test") == here["metrics"]["test"]
 
 
 @pytest.mark.long
 def test_a_run_in_the_simulator_whose_sites_saved_at_different_steps_is_resumed(tmp_path: Path) -> None:
     """As after a kill while they saved: the driver has a checkpoint that the laboratory has not."""
     pytest.importorskip("nvflare", reason=WITHOUT)
-    settings = Settings.from_toml(
-        write(tmp_path / "all", settings=quick(federation={"device": "cpu", "cohort": "off"}))
-    )
-    sites = tmp_path / "work" / "sites"
-    engine.write_sites(sites, settings)
-    every = {name: Site(read_own(sites / name / OWN)) for name in settings.parties}
-    every["clinic"].drive(lines_of("clinic", every), "run")
-    here = {name: checkpoint_of(sites / name / "runs" / "run") for name in every}
-    lab = RunDirectory(sites / "lab" / "runs" / "run")
+    settings, there = Settings.from_toml(write(tmp_path / "all", settings=quick(**ALONE))), tmp_path / "work" / "sites"
+    engine.write_sites(there, settings)
+    drive(sites(there)["clinic"], "run")
+    before = saved(there, "run")
+    lab = RunDirectory(there / "lab" / "runs" / "run")
     lab.back_to(lab.marks()[1]["number"])
     engine.simulate(settings, tmp_path / "work", tmp_path / "run", resume=True)
-    for name, one in here.items():
-        other = checkpoint_of(sites / name / "runs" / "run")
-        assert all(bool((one[key] == other[key]).all()) for key in one)
+    same_bits(before, saved(there, "run"))

@@ -1,4 +1,4 @@
-"""What FLARE starts. Whole runs are in test_flare.py and test_flare_sites.py; here, what a member lets through."""
+"""What FLARE starts. Whole runs are in test_job.py and test_deployed.py; here, what a member lets through."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from typing import Any
 
 import pytest
 from tests.federation.small import quick, write
-from tests.federation.small_sites import folders, lines_of, sites
+from tests.federation.small_sites import folders, sites
+from tests.sites.kinds import made, several
 
 from colonnade.core import Done, Envelope, wire
 from colonnade.errors import BoundaryError, ColonnadeError, WireError
 from colonnade.federation import Settings
 from colonnade.flare.job import conclude, issue, write_sites
+from colonnade.runs.layout import FAILURE
+from colonnade.serving.site_service import serve_at
+from colonnade.settings.owners import SERVER
 from colonnade.settings.party_file import OWN, STARTUP, write_own
-from colonnade.sites.site import Join
+from colonnade.sites.messages import Join
 from colonnade.transport.remote import HEAD, NONE, WHOLE
 
 pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
@@ -59,7 +63,7 @@ def test_what_is_not_sealed_is_refused_whoever_flare_says_it_is_from(
     small(tmp_path)
     member = started("lab", tmp_path, monkeypatch, caller=caller)
     asked: list[Any] = []
-    monkeypatch.setattr(member.site.desk, "handle", asked.append)
+    monkeypatch.setattr(member.site.endpoint, "handle", asked.append)
     frame = wire.encode(Envelope("clinic", 1, Join("agreed")))
     for data in (HEAD.pack(WHOLE, NONE, 0, len(frame)) + frame, b"C" + frame, b"", frame):
         assert flare_members.Member.call(member, data) == (flare_members.FAILED if caller == "server" else REFUSED)
@@ -144,27 +148,43 @@ def test_a_call_that_is_no_bytes_takes_no_memory() -> None:
 
 
 def test_the_driver_tells_the_server_only_how_it_ended_and_its_organisation_why(tmp_path: Path) -> None:
-    from colonnade.flare.members import DONE, FAILURE, Member
+    from colonnade.flare.members import DONE, Member
 
     folders(tmp_path)
-    every = sites(tmp_path)
+    clinic = sites(tmp_path)["clinic"]
     member, wish = Member(), {"run": "run", "resume": False, "predict": ""}
-    member._drive(every["clinic"], lines_of("clinic", every), wish)
+    member._drive(clinic, wish)
     assert member.state == DONE
-    member._drive(every["clinic"], lines_of("clinic", every), wish)  # the laboratory is prepared already
+    member._drive(clinic, wish)  # the laboratory is prepared already
     assert member.state == b"failed (PartyError)"
     about = json.loads((tmp_path / "clinic" / "runs" / FAILURE).read_text())
     assert (about["error"], about["party"], about["cause"]) == ("PartyError", "lab", "it takes part in a run already")
 
 
 def test_a_job_makes_only_the_class_that_can_serve_listen(tmp_path: Path) -> None:
-    from colonnade.flare.members import FAILURE, Member
+    from colonnade.flare.members import Member
 
     folders(tmp_path)
     member = Member()
-    member._drive(sites(tmp_path)["clinic"], {}, {"run": "run", "resume": False, "predict": "", "serve": True})
+    member._drive(sites(tmp_path)["clinic"], {"run": "run", "resume": False, "predict": "", "serve": True})
     assert member.state == b"failed (ConfigError)"
     assert "names another class" in json.loads((tmp_path / "clinic" / "runs" / FAILURE).read_text())["message"]
+
+
+@several
+def test_a_job_that_asks_the_wrong_site_to_predict_fails_there(tmp_path: Path) -> None:
+    from colonnade.flare.members import Member
+
+    made(tmp_path, "several")
+    every = sites(tmp_path)
+    for name in ("lab", SERVER):
+        for wish in ({"predict": "new.csv"}, {"serve": True}):
+            member = Member()
+            member.serve = lambda site, run, _model: serve_at(site, run, lambda: True)
+            member._drive(every[name], {"run": "run", "resume": False, **wish})
+            assert member.state == b"failed (BoundaryError)"
+            about = json.loads((tmp_path / name / "runs" / FAILURE).read_text())
+            assert f"'{name}' does not predict" in about["message"]
 
 
 @pytest.mark.parametrize("wrong", ["name", "text", "table"])
@@ -191,10 +211,10 @@ def test_a_site_that_cannot_start_says_why_in_its_own_runs(
     member = flare_members.Member()
     with pytest.raises(ColonnadeError, match=words):
         flare_members.Member.start(member)
-    assert re.search(words, str(failure_in(runs / flare_members.FAILURE)))
+    assert re.search(words, str(failure_in(runs / FAILURE)))
     with pytest.raises(ColonnadeError, match=words):  # a rehearsal tells it, too
         conclude(settings, {name: tmp_path / name / "runs" / "run" for name in settings.parties}, tmp_path, own)
     (file.parent / "lab.csv").write_text("patient,iron\nP001,1\n")
     write_own(tmp_path / "lab", settings, "lab")
     flare_members.Member.start(member)
-    assert not (runs / flare_members.FAILURE).exists(), "it is about the last run"
+    assert not (runs / FAILURE).exists(), "it is about the last run"

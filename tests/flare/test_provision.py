@@ -7,7 +7,9 @@ import stat
 from pathlib import Path
 
 import pytest
+from tests.federation import small_multi
 from tests.federation.small import quick, write
+from tests.federation.small_multi_sites import EVERY, private
 
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
@@ -32,6 +34,14 @@ def test_a_project_has_a_relay_a_site_per_party_and_one_who_starts_runs(tmp_path
         ("admin", "lead@clinic.local", "clinic"),
     ]
     assert project["participants"][-1]["role"] == "lead"
+
+
+def test_with_several_label_owners_the_lead_is_where_weights_are_added_up(tmp_path: Path) -> None:
+    several = Settings.from_toml(small_multi.write(tmp_path / "all", private()))
+    project = project_of(several, server="relay.example.org", port=1, admin_port=2)
+    kinds = [(one["type"], one["name"]) for one in project["participants"]]
+    sites = [("client", name) for name in EVERY]
+    assert kinds == [("server", "relay.example.org"), *sites, ("admin", "lead@aggregation-server.local")]
 
 
 @pytest.mark.parametrize("server", ["", "two words", "https://relay", "-x", "a..b"])

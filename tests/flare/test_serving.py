@@ -7,8 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.federation.small_sites import folders, lines_of, sites
-from tests.federation.test_site_predict import trained
+from tests.federation.small_sites import folders, sites, trained
+
+from colonnade.runs.layout import FAILURE
 
 pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
 
@@ -31,13 +32,11 @@ def test_flare_sees_one_published_call_and_an_end() -> None:
 
 
 def test_without_serve_in_its_own_file_the_job_fails_and_says_why(tmp_path: Path) -> None:
-    from colonnade.flare.members import FAILURE
     from colonnade.flare.serving import ServingMember
 
     folders(tmp_path)
-    every = sites(tmp_path)
     member = ServingMember().member
-    member._drive(every["clinic"], lines_of("clinic", every), {"run": "run", "serve": True})
+    member._drive(sites(tmp_path)["clinic"], {"run": "run", "serve": True})
     assert member.state == b"failed (ConfigError)"
     assert "has no [serve]" in json.loads((tmp_path / "clinic" / "runs" / FAILURE).read_text())["message"]
 
@@ -49,10 +48,10 @@ def test_when_the_job_ends_the_service_ends_and_is_waited_for(tmp_path: Path) ->
 
     run = trained(tmp_path)
     write_serve(tmp_path / "clinic" / OWN, {"port": 0})
-    every, serving = sites(tmp_path), ServingMember()
+    serving = ServingMember()
     member = serving.member
-    member.site = every["clinic"]
-    arguments = (every["clinic"], lines_of("clinic", every), {"run": "run", "serve": True})
+    member.site = sites(tmp_path)["clinic"]
+    arguments = (member.site, {"run": "run", "serve": True})
     member.thread = threading.Thread(target=member._drive, args=arguments, daemon=True)
     member.thread.start()
     while member.thread.is_alive() and not (run / "serve.json").exists():

@@ -10,8 +10,7 @@ from tests.federation import small_multi
 from tests.planning.three import GAUSSIAN, federation, settings, tables
 
 from colonnade.errors import BudgetExhausted
-from colonnade.federation import Federation, MultiFederation, Settings
-from colonnade.federation.multi import federation_for
+from colonnade.federation import Federation, Settings
 from colonnade.planning.budgets import budget_ends, epsilon_of, told
 
 
@@ -19,7 +18,7 @@ def parties(epsilon: float, rules: dict[str, Any] = GAUSSIAN) -> dict[str, Any]:
     return {"lab": {"outbox": rules, "budget": {"epsilon": epsilon}}}
 
 
-def finished(built: Federation | MultiFederation) -> int:
+def finished(built: Federation) -> int:
     """How many epochs, with their validation, a run gets through before a budget is spent."""
     done = 0
     try:
@@ -35,8 +34,8 @@ def finished(built: Federation | MultiFederation) -> int:
 @pytest.mark.parametrize("epsilon", [2.0, 4.0, 5.5])
 def test_it_ends_in_the_epoch_in_which_the_run_stops(epsilon: float, tmp_path: Path) -> None:
     found = settings(tmp_path, tables(train={"epochs": 5}, parties=parties(epsilon)))
-    (end,) = budget_ends(federation_for(found))
-    assert (end.party, end.purpose, end.epoch) == ("lab", "train", finished(federation_for(found)) + 1)
+    (end,) = budget_ends(Federation.from_settings(found))
+    assert (end.party, end.purpose, end.epoch) == ("lab", "train", finished(Federation.from_settings(found)) + 1)
     assert (end.times, end.rows) == (end.epoch - 1, 63)  # a row once an epoch
 
 
@@ -69,7 +68,7 @@ def test_whom_two_label_owners_know_is_released_twice_a_round(tmp_path: Path) ->
     lab = {"name": "lab", "outbox": small_multi.GAUSSIAN, "budget": {"epsilon": 4.0}}
     given = small_multi.quick(train={"epochs": 6}, data_owners=[lab])
     found = Settings.from_toml(small_multi.write(tmp_path, given))
-    built = federation_for(found)
+    built = Federation.from_settings(found)
     (end,) = budget_ends(built)
     frames = small_multi.frames()
     both = set(frames["north"]["patient"]) & set(frames["south"]["patient"])
@@ -108,7 +107,7 @@ def test_where_nothing_is_trained_epochs_cost_nothing() -> None:
         return federation(algorithm=KNN, train={"epochs": epochs}, parties=parties(epsilon, rules))
 
     assert budget_ends(built(100, 4.0)) == []
-    noise = [repr(built(epochs, "auto").seats["lab"].outbox.rule("distances").mechanism) for epochs in (1, 100)]
+    noise = [repr(built(epochs, "auto").organisations["lab"].outbox.rule("distances").mechanism) for epochs in (1, 100)]
     assert noise[0] == noise[1]
     (end,) = budget_ends(built(100, 1.0))
     assert (end.purpose, end.times) == ("validation", 0)

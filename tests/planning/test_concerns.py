@@ -8,8 +8,7 @@ import pytest
 from tests.federation import small_multi
 from tests.planning.three import GAUSSIAN, federation
 
-from colonnade.federation.guarantees import plan
-from colonnade.planning.budgets import budget_ends
+from colonnade.planning.budgets import budget_ends, plan
 from colonnade.planning.concerns import concerns
 
 PROTECTED = {name: {"outbox": GAUSSIAN} for name in ("lab", "scan")}

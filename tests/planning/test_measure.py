@@ -14,12 +14,12 @@ from colonnade.planning.traffic import taken, total
 def test_fewer_training_rows_and_everything_else_as_it_was() -> None:
     built = federation()
     short = measure.shortened(built.holdings, lambda rows: min(rows, 5))
-    assert torch.equal(short.splits["train"], built.holdings.splits["train"][:5])  # type: ignore[union-attr]
-    assert torch.equal(short.splits["test"], built.holdings.splits["test"])  # type: ignore[union-attr]
+    assert torch.equal(short.splits["train"], built.holdings.splits["train"][:5])
+    assert torch.equal(short.splits["test"], built.holdings.splits["test"])
     assert len(built.holdings.splits["train"]) == 63
     several = small_multi.federation()
     shares = measure.shortened(several.holdings, lambda rows: rows % 16)
-    for name, share in shares.label_owners.items():  # type: ignore[union-attr]
+    for name, share in shares.label_owners.items():
         assert len(share.splits["train"]) == len(several.holdings.label_owners[name].splits["train"]) % 16
 
 
@@ -65,9 +65,9 @@ def test_a_scoring_costs_what_it_costs_in_a_run(split: str) -> None:
 def test_chunks_of_two_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A split of 18 rows, scored 7 at a time."""
     built = federation()
-    whole = built.batches.chunks
-    monkeypatch.setattr(built.batches, "chunks", lambda split: whole(split, 7))
-    assert [rows.size for rows in built.batches.chunks("test")] == [7, 7, 4]
+    whole = built.agreed.one.chunks
+    monkeypatch.setattr(built.agreed.one, "chunks", lambda split: whole(split, 7))
+    assert [rows.size for rows in built.agreed.one.chunks("test")] == [7, 7, 4]
     found = measure.score(built, "test")
     assert found.exchanges == 3
     taken(built.ledgers)

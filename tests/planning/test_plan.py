@@ -12,8 +12,7 @@ from tests.federation import small_multi
 from tests.planning.three import GAUSSIAN, frames, settings, tables
 
 from colonnade.errors import ConfigError
-from colonnade.federation import Settings
-from colonnade.federation.multi import federation_for
+from colonnade.federation import Federation, Settings
 from colonnade.planning.network import Network
 from colonnade.planning.plan import columns, parameters, plan
 from colonnade.settings.owners import SERVER
@@ -57,7 +56,7 @@ SEVERAL: dict[str, dict[str, Any]] = {
 def held_to_its_run(found: Settings) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        planned, done = plan(found, batches=2), federation_for(found).fit().summary
+        planned, done = plan(found, batches=2), Federation.from_settings(found).fit().summary
     assert planned.bytes == done["bytes"]
     assert not planned.estimates
     assert [one.to_json() for one in planned.privacy] == done["privacy"]
@@ -86,7 +85,7 @@ def test_what_is_encrypted_is_estimated_and_says_so(algorithm: dict[str, Any], t
     pytest.importorskip("tenseal")
     small = {"algorithm": algorithm, "model": {"name": "linear", "width": 2}, "train": {"epochs": 1, "batch_size": 8}}
     found = settings(tmp_path, tables(**small), rows=20)
-    planned, done = plan(found), federation_for(found).fit().summary
+    planned, done = plan(found), Federation.from_settings(found).fit().summary
     assert any(word.startswith("bytes") for word in planned.estimates)
     for name, ways in done["bytes"].items():
         assert planned.bytes[name] == pytest.approx(ways, rel=0.03)
@@ -95,7 +94,7 @@ def test_what_is_encrypted_is_estimated_and_says_so(algorithm: dict[str, Any], t
 
 def test_a_data_set_by_name_and_a_seed(tmp_path: Path) -> None:
     given = Settings.from_mapping({"data": {"dataset": "breast_cancer", "parts": 3}, "train": {"epochs": 1}})
-    planned, done = plan(given, seed=5), federation_for(given, seed=5).fit().summary
+    planned, done = plan(given, seed=5), Federation.from_settings(given, seed=5).fit().summary
     assert planned.bytes == done["bytes"]
     assert planned.may_stop_early
 
@@ -105,9 +104,9 @@ def test_parameters_are_those_that_a_checkpoint_keeps(name: str, tmp_path: Path)
     algorithm = {"name": name} | ({"aggregation": "plain"} if name == "knn" else {})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        built = federation_for(settings(tmp_path, tables(algorithm=algorithm)))
-    for party in built.seats:
-        state = built.state_of(party)
+        built = Federation.from_settings(settings(tmp_path, tables(algorithm=algorithm)))
+    for party in built.organisations:
+        state = built.organisations[party].state()
         kept = [state.get("features", {}).get("model", {}), state.get("labels", {}).get("model", {})]
         heads = state.get("labels", {}).get("heads", torch.empty(0)).numel()
         assert parameters(built, party) == sum(w.numel() for model in kept for w in model.values()) + heads
@@ -115,7 +114,7 @@ def test_parameters_are_those_that_a_checkpoint_keeps(name: str, tmp_path: Path)
 
 
 def test_several_label_owners_have_their_own_models_and_the_server_none(tmp_path: Path) -> None:
-    built = federation_for(Settings.from_toml(small_multi.write(tmp_path)))
+    built = Federation.from_settings(Settings.from_toml(small_multi.write(tmp_path)))
     assert parameters(built, "north") == (8 * 5 + 5) + (5 + 1)
     assert parameters(built, "lab") == (2 * 6 + 6) + (6 * 4 + 4)
     assert parameters(built, SERVER) == 0

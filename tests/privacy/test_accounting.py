@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colonnade.core import NON_PRIVATE, DpEvent
-from colonnade.core.release import PUBLIC
+from colonnade.core.receipt import PUBLIC
 from colonnade.privacy.accounting import (
     Relation,
     dp_accounting,

@@ -111,8 +111,8 @@ def test_every_name_and_purpose_counts_for_the_same_row() -> None:
 
 def test_a_row_that_is_asked_for_twice_at_once_pays_twice() -> None:
     mine = account(cost(2) + 0.01)
-    agreed = mine.batches
-    agreed.splits = {**agreed.splits, "predict": torch.tensor([3, 3, 4])}
+    assert isinstance(mine.batches, Batches)
+    mine.batches.ask(torch.tensor([3, 3, 4]))
     assert mine.charge("embedding", "predict[0:3]", 3, NOISE) == pytest.approx(cost(2))
     with pytest.raises(BudgetExhausted):
         mine.charge("embedding", "predict[1:2]", 1, NOISE)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Generator
 
-from colonnade.core.release import PUBLIC, Outbox, Rule
+from colonnade.core.receipt import PUBLIC
+from colonnade.core.release import Outbox, Rule
 from colonnade.privacy import Budget, Gaussian, NoiseOnly
 from colonnade.privacy.accounting import key_of, known_batch
 

@@ -9,7 +9,7 @@ import pytest
 from tests.privacy.test_budget import NOISE, OTHER, account, epoch
 
 from colonnade.core import NON_PRIVATE, DpEvent
-from colonnade.core.release import PUBLIC
+from colonnade.core.receipt import PUBLIC
 from colonnade.privacy.accounting import binomial_cpsgd, gaussian_epsilon, hidden_pld, hidden_rdp, key_of, known_batch
 from colonnade.privacy.report import HIDDEN, KNOWN, THROUGH, Guarantee, describe, for_columns, for_labels, nothing
 

@@ -15,7 +15,8 @@ from colonnade.alignment import Ids, align_here
 from colonnade.attacks.audit import audit_run
 from colonnade.attacks.report import write as write_audit
 from colonnade.explain import report as explaining
-from colonnade.federation import Federation, MultiFederation, Settings, load
+from colonnade.explain.write import write as write_explanation
+from colonnade.federation import Federation, Settings, load
 from colonnade.report.baselines import measure
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&"
@@ -42,7 +43,7 @@ def noisy_run(folder: Path) -> Path:
     file = write(folder.parent / "tables", settings=NOISY)
     Federation.from_settings(Settings.from_toml(file)).fit(folder)
     measure(folder)
-    explaining.write(explaining.explain(load(folder), tsne_rows=3), folder / "explain", pictures=False)
+    write_explanation(explaining.explain(load(folder), tsne_rows=3), folder / "explain", pictures=False)
     write_audit(audit_run(folder, rows=8), folder / "audit")
     (folder / "selection").mkdir()
     (folder / "selection" / "selection.json").write_text(json.dumps(SELECTION))
@@ -55,7 +56,7 @@ def noisy_run(folder: Path) -> Path:
 
 def multi_run(folder: Path) -> Path:
     file = write_several(folder.parent / "tables")
-    MultiFederation.from_toml(file).fit(folder)
+    Federation.from_toml(file).fit(folder)
     return folder
 
 

@@ -13,9 +13,9 @@ from tests.federation.small import frames, quick, write
 from tests.report.made import NOISY
 
 from colonnade.errors import ConfigError
-from colonnade.federation import Federation, MultiFederation, Settings
+from colonnade.federation import Federation, Settings
 from colonnade.report.baselines import joined, measure
-from colonnade.rows.holdings import from_dataset
+from colonnade.rows.public import from_dataset
 
 
 def test_alone_is_the_federation_of_that_party_alone(noisy: Path) -> None:
@@ -66,10 +66,10 @@ def test_each_label_owner_alone(multi: Path, tmp_path: Path) -> None:
     shutil.copytree(multi, run)
     found = measure(run)
     settings = Settings.from_toml(multi / "federation.toml")
-    whole = MultiFederation.from_settings(settings)
+    whole = Federation.from_settings(settings)
     own = replace(settings, label_owners={"north": settings.label_owners["north"]})
     share = replace(whole.holdings, label_owners={"north": whole.holdings.label_owners["north"]}, known_to=1)
-    alone = MultiFederation(own, share)
+    alone = Federation(own, share)
     alone.fit()
     assert found["alone"]["north"] == [alone.evaluate("test")]
     summary = json.loads((run / "summary.json").read_text())
@@ -82,8 +82,8 @@ def test_pictures_are_put_together_again() -> None:
     holdings = from_dataset(cut)
     whole = joined(cut, holdings)
     assert whole is not None
-    picture = whole.parties[holdings.label_owner].features
-    strips = [held.features for held in holdings.parties.values() if held.features is not None]
+    picture = whole.columns[holdings.label_owner].features
+    strips = [held.features for held in holdings.columns.values()]
     assert picture is not None
     assert picture.numel() == sum(one.numel() for one in strips)
     assert torch.equal(picture.flatten(1)[:, : strips[0][0].numel()], strips[0].flatten(1))

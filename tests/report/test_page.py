@@ -17,6 +17,7 @@ from tests.report.made import HOSTILE, NOISY, Page
 from colonnade.report.facts import Facts, read
 from colonnade.report.html import Html
 from colonnade.report.page import document, main_of, render
+from colonnade.sites.driving import drive
 
 
 def test_nothing_is_fetched_from_anywhere(noisy_facts: Facts) -> None:
@@ -101,8 +102,7 @@ def test_a_run_without_a_part_still_has_a_page(noisy: Path, tmp_path: Path, cut:
 def test_the_page_of_one_organisations_part_says_whose_it_is_and_what_it_cost(tmp_path: Path) -> None:
     """The page that a feature owner's privacy officer signs."""
     small_sites.folders(tmp_path, settings={**NOISY, "federation": {"device": "cpu", "cohort": "off"}})
-    every = small_sites.sites(tmp_path)
-    every["clinic"].drive(small_sites.lines_of("clinic", every), "run")
+    drive(small_sites.sites(tmp_path)["clinic"], "run")
     run = tmp_path / "lab" / "runs" / "run"
     facts = read(run)
     page, summary = Page(render(facts)), json.loads((run / "summary.json").read_text())

@@ -15,7 +15,8 @@ from reproductions.multi_vfl import dp, study
 
 from colonnade import datasets, reproduction
 from colonnade.privacy.gaussian import Gaussian
-from colonnade.rows.shares import Shares, from_dataset
+from colonnade.rows.holdings import Holdings
+from colonnade.rows.public import from_dataset
 from colonnade.transport.drivers import Stacking
 
 TABLE_3 = {
@@ -37,7 +38,7 @@ def _data(data_folder: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def dealt(_data: None) -> Shares:
+def dealt(_data: None) -> Holdings:
     return from_dataset(study.settings(FULL, study.Cell("mnist", "4niid", "FedAvg")))
 
 
@@ -73,7 +74,7 @@ def test_label_owners_hold_the_classes_of_table_3(scenario: str) -> None:
         assert [owner.rows for owner in found] == [5000] * 5
 
 
-def test_rows_and_pixels_are_dealt_as_the_paper_says(dealt: Shares) -> None:
+def test_rows_and_pixels_are_dealt_as_the_paper_says(dealt: Holdings) -> None:
     source = datasets.load("mnist")
     assert source.test is not None
     seen: list[int] = []
@@ -87,7 +88,7 @@ def test_rows_and_pixels_are_dealt_as_the_paper_says(dealt: Shares) -> None:
         tested += share.ids[share.splits["test"].numpy()].astype(int).tolist()
     assert len(set(seen)) == 25_000  # nobody shares a row
     assert sorted(tested) == list(range(60_000, 70_000))  # all test rows, each once
-    strips = [held.features for held in dealt.data_owners.values() if held.features is not None]
+    strips = [held.features for held in dealt.columns.values()]
     assert [tuple(strip.shape[1:]) for strip in strips] == [(7, 28)] * 4
     whole = torch.cat(strips, dim=1)
     row = int(dealt.ids.astype(int).tolist().index(seen[0]))
@@ -144,7 +145,7 @@ def test_noise_is_on_training_rows_and_the_control_sends_it_alone() -> None:
     ones = torch.ones(4, 16) / 8  # a norm of a half is not clipped
     for cell in ("16 numbers, sigma 3", "16 numbers, noise alone"):
         trained = dp.federation(short, cell, 0)
-        outbox = trained.seats[next(iter(trained.owners))].outbox
+        outbox = trained.organisations[next(iter(trained.owners))].outbox
         state = outbox.noise.get_state()
         sent = outbox.release(ones, "embedding", "label_owner_1:train/0/0").tensor
         assert torch.equal(outbox.release(ones, "embedding", "label_owner_1:test[0:4]").tensor, ones)

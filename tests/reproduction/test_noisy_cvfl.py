@@ -21,7 +21,8 @@ from colonnade import reproduction
 from colonnade.algorithms.embedding import Embed
 from colonnade.attacks.inversion import PICTURE, Defence, invert, total_variation
 from colonnade.federation import Federation, Settings
-from colonnade.rows.holdings import Holdings, from_dataset
+from colonnade.rows.holdings import Holdings
+from colonnade.rows.public import from_dataset
 
 ROWS, WIDTH, PARTIES, CLASSES = 128, 64, 4, 10
 pytestmark = pytest.mark.filterwarnings("ignore:compressed_vfl")
@@ -72,14 +73,14 @@ def test_a_round_takes_the_bytes_that_the_formulas_say(name: str, digits: Holdin
 @pytest.mark.long
 def test_pictures_are_rebuilt_without_a_defence_and_not_through_noise(digits: Holdings) -> None:
     short = study("cvfl-inversion", 1)
-    size = inversion.Size(None, 8, 100, 0)
+    size = inversion.Size(None, 32, 100, 0)
     path = short.plan.folder / "configs" / "mnist.toml"
     judge = inversion.Judge(digits, path, size)
     for name in ("no defence", "top-k 0.12", "noisy 8 levels"):
         rule = ("embedding", inversion.defences(0.0, 4.0)[name])
         federation = inversion._trained(short, name, path, digits, rule, 0)
         for one in inversion._attacked(federation, name, size):
-            assert one.original.shape == one.guess.shape == (8, 8, 8)
+            assert one.original.shape == one.guess.shape == (32, 8, 8)
             inversion._score(short, one, judge)
     found = {what: one.mean for what, one in short.measured.items()}
     assert found["no defence: SSIM"] > 0.9
@@ -114,7 +115,7 @@ def test_parties_learn_the_labels_though_they_upload_noise_alone(name: str, digi
         method = method._replace(algorithm={**method.algorithm, "learning_rate": rate})
     alone = dp.settings(short, digits, method, dp.Run("noise alone", "noise_only", method.sigma))
     federation = short.train("alone", alone, 0, digits)
-    outbox = federation.seats["client_01"].outbox
+    outbox = federation.organisations["client_01"].outbox
     upload = next(rule for rule in outbox.rules if "." not in rule)
     ones = torch.ones(4, 10)
     assert isinstance(outbox.noise, torch.Generator)  # seeded, so that a reproduction can be repeated

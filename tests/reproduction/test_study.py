@@ -86,7 +86,7 @@ def test_a_study_can_run_over_other_holdings() -> None:
     study = Study(plan("tiny").shortened())
     settings = study.settings()
     held = study.federation(settings, 0).holdings
-    held.splits = {"train": held.splits["train"][:64], "test": held.splits["test"]}
+    held = held.divided(lambda splits: {"train": splits["train"][:64], "test": splits["test"]})
     federation = study.train("fewer rows", settings, 1, held)
     assert federation.batches.per_epoch == 2
     assert federation.settings.engine.seed == 1

@@ -17,7 +17,7 @@ from colonnade.datasets.labels import Labels
 from colonnade.federation import Federation, Settings
 from colonnade.reproduction import Study
 from colonnade.reproduction.cells import cells, script_of
-from colonnade.rows.holdings import Holding, Holdings
+from colonnade.rows.holdings import Columns, Holdings
 from colonnade.selection import select_here
 
 TABLE_1 = {  # instances, features, classes, partitions
@@ -77,12 +77,10 @@ def test_the_paper_leaves_25_percent_out_where_there_are_two_participants() -> N
 
 def test_its_knn_is_what_a_federation_predicts(study: Study, script: Any) -> None:
     here = script.cut("Synthesis", 0)
-    parties = {name: Holding(torch.from_numpy(columns).float()) for name, columns in here.columns.items()}
-    parties["leader"] = Holding(labels=torch.from_numpy(here.labels))
+    parties = {name: Columns(torch.from_numpy(columns).float()) for name, columns in here.columns.items()}
     splits = {"train": torch.from_numpy(here.train), "test": torch.from_numpy(here.test)}
-    holdings = Holdings(
-        parties, np.arange(1000).astype(np.str_), splits, "leader", Labels("leader", "classification", (0, 1))
-    )
+    encoder, ids = Labels("leader", "classification", (0, 1)), np.arange(1000).astype(np.str_)
+    holdings = Holdings.of_one(parties, torch.from_numpy(here.labels), ids, splits, "leader", encoder)
     federation = Federation(Settings.from_mapping({"algorithm": {"name": "knn"}}), holdings)
     assert federation.evaluate("test")["accuracy"] == script.knn(here, here.parties, here.test)
 
@@ -174,10 +172,10 @@ def test_select_then_train_is_one_pipeline() -> None:
     assert sorted(chosen) == ["party_0", "party_1", "party_2"]
     accuracy = {}
     for names in (chosen, tuple(columns)):
-        parties = {name: Holding(torch.from_numpy(columns[name]).float()) for name in names}
-        parties["leader"] = Holding(labels=torch.from_numpy(y))
+        parties = {name: Columns(torch.from_numpy(columns[name]).float()) for name in names}
         encoder = Labels("leader", "classification", (0, 1))
-        holdings = Holdings(parties, np.arange(400).astype(np.str_), {"train": train, "test": test}, "leader", encoder)
+        ids, splits = np.arange(400).astype(np.str_), {"train": train, "test": test}
+        holdings = Holdings.of_one(parties, torch.from_numpy(y), ids, splits, "leader", encoder)
         federation = Federation(Settings.from_mapping({"algorithm": {"name": "knn"}}), holdings)
         accuracy[names] = federation.evaluate("test")["accuracy"]
     assert accuracy[chosen] >= accuracy[tuple(columns)]

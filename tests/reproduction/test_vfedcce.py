@@ -71,7 +71,7 @@ def test_combined_nn_is_plain_backpropagation(study: Study, script: Any) -> None
     model = copy.deepcopy(party.model).train()
     adam = torch.optim.Adam(model.parameters(), 0.001, weight_decay=0.02)
     for step, _ in zip(federation.train(), range(10), strict=False):
-        rows = federation.batches.rows(step.batch.name)
+        rows = federation.agreed.one.rows(step.batch.name)
         logits = torch.nn.functional.pad(model(party.features[rows]), (1, 0))
         loss = torch.nn.functional.cross_entropy(logits, federation.labels[rows])
         assert step.loss == pytest.approx(loss.item(), rel=1e-4)

@@ -14,7 +14,8 @@ import torch
 
 from colonnade import reproduction
 from colonnade.federation import Federation, Settings
-from colonnade.rows.holdings import Holdings, from_dataset
+from colonnade.rows.holdings import Holdings
+from colonnade.rows.public import from_dataset
 
 BOUNDS = {
     "VIMADMM": 0.898,
@@ -42,14 +43,13 @@ def holdings(data_folder: Path) -> Holdings:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLONNADE_DATA", str(data_folder))
         held = from_dataset(short("VIMADMM"))
-    held.splits = {"train": held.splits["train"][::20], "test": held.splits["test"][::3]}
-    return held
+    return held.divided(lambda splits: {"train": splits["train"][::20], "test": splits["test"][::3]})
 
 
 def test_pictures_are_cut_as_in_the_paper(holdings: Holdings) -> None:
-    shapes = [tuple(held.features.shape) for held in holdings.parties.values() if held.features is not None]
+    shapes = [tuple(held.features.shape) for held in holdings.columns.values()]
     assert shapes == [(70_000, 2, 28)] * 14
-    assert holdings.parties["label_owner"].roles() == ["labels"]
+    assert holdings.roles("label_owner") == ["labels"]
     official = holdings.splits["test"]
     assert torch.equal(official, torch.arange(60_000, 70_000)[::3])
 

@@ -16,7 +16,9 @@ from colonnade import datasets
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation
 from colonnade.optim.losses import CrossEntropy, Logistic, Squared
-from colonnade.rows.holdings import Holdings, Index, from_dataset, from_tables
+from colonnade.rows.holdings import Holdings, Index
+from colonnade.rows.making import from_tables
+from colonnade.rows.public import from_dataset
 from colonnade.rows.tables import tables_of
 
 PARTIES = {"clinic": {"label": "diagnosis"}, "lab": {}}
@@ -28,9 +30,7 @@ def held(given: Frames, **tables: object) -> Holdings:
 
 
 def features(holdings: Holdings, party: str) -> torch.Tensor:
-    found = holdings.parties[party].features
-    assert found is not None
-    return found
+    return holdings.columns[party].features
 
 
 def test_rows_are_aligned_whatever_order_the_tables_have() -> None:
@@ -38,10 +38,7 @@ def test_rows_are_aligned_whatever_order_the_tables_have() -> None:
     assert sorted_.ids.tolist() == shuffled.ids.tolist() == [f"P{number:03d}" for number in range(80)]
     for party in PARTIES:
         assert torch.equal(features(sorted_, party), features(shuffled, party))
-    first, second = sorted_.parties["clinic"].labels, shuffled.parties["clinic"].labels
-    assert first is not None
-    assert second is not None
-    assert torch.equal(first, second)
+    assert torch.equal(sorted_.labelled.labels, shuffled.labelled.labels)
     # and a row's cells are that person's: a standardised column is the raw one, shifted and scaled
     raw = torch.tensor(frames()["lab"].sort_values("patient")["iron"].to_numpy())
     assert torch.corrcoef(torch.stack([raw, features(sorted_, "lab")[:, 0].double()]))[0, 1] > 1 - 1e-9
@@ -91,10 +88,7 @@ def test_a_label_owner_may_hold_no_columns_and_roles_say_who_holds_what() -> Non
     given = frames()
     given["clinic"] = given["clinic"][["patient", "diagnosis"]]
     holdings = held(given)
-    assert {name: party.roles() for name, party in holdings.parties.items()} == {
-        "clinic": ["labels"],
-        "lab": ["features"],
-    }
+    assert {name: holdings.roles(name) for name in holdings.names} == {"clinic": ["labels"], "lab": ["features"]}
     assert list(holdings.state_of("clinic")) == ["labels"]
     assert list(holdings.state_of("lab")) == ["columns"]
 
@@ -188,17 +182,17 @@ def named(**data: object) -> Holdings:
 )
 def test_digits_are_cut_as_asked(data: dict[str, object], shapes: list[tuple[int, ...]]) -> None:
     holdings = named(dataset="digits", **data)
-    *clients, owner = holdings.parties
+    owner, *clients = holdings.names
     assert clients == [f"client_{number:02d}" for number in range(1, len(shapes) + 1)]
     assert [tuple(features(holdings, name).shape) for name in clients] == [(1797, *shape) for shape in shapes]
     assert owner == holdings.label_owner == "label_owner"
-    assert holdings.parties[owner].features is None
+    assert owner not in holdings.columns
     assert holdings.loss == CrossEntropy(10)
 
 
 def test_cut_columns_put_together_are_the_picture_scaled_on_training_rows() -> None:
     holdings = named(dataset="digits", split="columns", parts=5)
-    whole = torch.cat([features(holdings, name) for name in holdings.parties if name != "label_owner"], dim=1)
+    whole = torch.cat([features(holdings, name) for name in holdings.columns], dim=1)
     picture = torch.from_numpy(datasets.load("digits").train.array()).float().flatten(1)
     seen = picture[holdings.splits["train"]]
     torch.testing.assert_close(whole, (picture - seen.mean()) / seen.std())
@@ -206,23 +200,24 @@ def test_cut_columns_put_together_are_the_picture_scaled_on_training_rows() -> N
 
 def test_labels_may_be_at_a_client() -> None:
     holdings = named(dataset="digits", parts=2, labels_at="client_02")
-    assert list(holdings.parties) == ["client_01", "client_02"]
-    assert holdings.parties["client_02"].roles() == ["features", "labels"]
+    assert list(holdings.columns) == ["client_01", "client_02"]
+    assert holdings.roles("client_02") == ["features", "labels"]
 
 
 def test_a_table_by_name_is_cut_evenly_or_by_column_names() -> None:
     even = named(dataset="breast_cancer", parts=4)
-    widths = [features(even, name).shape[1] for name in even.parties if name != "label_owner"]
+    widths = [features(even, name).shape[1] for name in even.columns]
     assert widths == [8, 8, 7, 7]
     uneven = named(dataset="breast_cancer", parts=[20, 1, 9])
-    assert [features(uneven, name).shape[1] for name in uneven.parties if name != "label_owner"] == [20, 1, 9]
+    assert [features(uneven, name).shape[1] for name in uneven.columns] == [20, 1, 9]
     columns = {"north": ["mean area", "mean texture"], "south": ["worst area"]}
     parties = {name: {"columns": given, "scale": "minmax"} for name, given in columns.items()}
     chosen = from_dataset(settings_of(data={"dataset": "breast_cancer", "labels_at": "north"}, parties=parties))
-    assert {name: held.roles() for name, held in chosen.parties.items()} == {
-        "north": ["features", "labels"], "south": ["features"]
-    }  # fmt: skip
-    preprocessor = chosen.parties["north"].preprocessor
+    assert {name: chosen.roles(name) for name in chosen.names} == {
+        "north": ["features", "labels"],
+        "south": ["features"],
+    }
+    preprocessor = chosen.columns["north"].preprocessor
     assert preprocessor is not None
     assert preprocessor.names == columns["north"]
     train = features(chosen, "south")[chosen.splits["train"]]
@@ -249,7 +244,7 @@ def test_a_table_by_name_is_cut_evenly_or_by_column_names() -> None:
             r"add up to all 30 columns; found \[15, 16\], which are 31\.",
         ),
         ({"dataset": "digits", "split": "views"}, r"This split needs voxels \[N, D, H, W\]"),
-        ({"dataset": "digits", "validation": 0.6, "test": 0.6}, r"leave none for training"),
+        ({"dataset": "digits", "validation": 0.6, "test": 0.6}, r"leave 'label_owner' none of its \d+ rows"),
     ],
 )
 def test_a_cut_that_cannot_be_made_is_refused(data: dict[str, object], message: str) -> None:

@@ -15,20 +15,21 @@ import pytest
 import torch
 from tests.cli.called import Caller
 from tests.federation import small, small_multi, small_multi_sites, small_sites
-from tests.federation.test_site import ALONE, saved
-from tests.federation.test_site_predict import told
+from tests.federation.small_sites import ALONE, saved, sites, told
 
 from colonnade.alignment.ids import normalised
 from colonnade.errors import ConfigError, DataError
-from colonnade.federation import Federation, MultiFederation, Settings
+from colonnade.federation import Federation, Settings
 from colonnade.rows.tables import labels_of, read_labels, read_tables, tables_of
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.serving.desk import Desk
+from colonnade.serving.batcher import Batcher
 from colonnade.serving.limits import Limits
 from colonnade.serving.service import application
 from colonnade.serving.source import Source
 from colonnade.settings.owners import SERVER
 from colonnade.settings.party_file import AGREED, OWN, asker_id, read_own
+from colonnade.sites.driving import drive
+from colonnade.sites.prediction import predict
 
 ALIKE: dict[str, Any] = {"alignment": {"ids": "normalised"}}
 
@@ -53,8 +54,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     given, tmp_path = small.frames(), tmp_path_factory.mktemp("ids")
     file, _ = small_sites.folders(tmp_path, {**given, "lab": spelled(given["lab"], "customer_no")}, settings())
     Federation.from_toml(file).fit(tmp_path / "here")
-    every = small_sites.sites(tmp_path)
-    every["clinic"].drive(small_sites.lines_of("clinic", every), "run")
+    drive(sites(tmp_path)["clinic"], "run")
     return tmp_path
 
 
@@ -84,15 +84,15 @@ def test_one_label_owner(base: Path, monkeypatch: pytest.MonkeyPatch, capfd: pyt
 
 
 def test_a_service_answers_in_the_words_of_who_asks(base: Path) -> None:
-    desk = Desk(Source(base / "here"), window=0)
+    batcher = Batcher(Source(base / "here"), window=0)
 
     async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(application(desk, Limits()))
+        transport = httpx.ASGITransport(application(batcher, Limits()))
         async with httpx.AsyncClient(transport=transport, base_url="http://desk") as client:
             return await client.post("/predict", json={"ids": ["P011", " p002", "p011"]})
 
     told = asyncio.run(ask()).json()["predictions"]
-    desk.close()
+    batcher.close()
     assert [row["id"] for row in told] == ["P011", " p002", "p011"]
     assert told[0] | {"id": ""} == told[2] | {"id": ""} != told[1] | {"id": ""}
 
@@ -110,18 +110,16 @@ def test_several_label_owners(tmp_path: Path) -> None:
     }
     given |= {"north": spelled(given["north"], "case"), "lab": spelled(given["lab"], "customer_no")}
     file, _ = small_multi_sites.folders(tmp_path, small_multi_sites.private(**train, **ALIKE, **own), given)
-    MultiFederation.from_toml(file).fit(tmp_path / "here")
-    every = small_multi_sites.sites(tmp_path)
-    every[SERVER].drive(small_multi_sites.lines_of(SERVER, every), "run")
+    Federation.from_toml(file).fit(tmp_path / "here")
+    drive(sites(tmp_path)[SERVER], "run")
     expected = small.checkpoint_of(tmp_path / "plain")
-    for found in (small.checkpoint_of(tmp_path / "here"), small_multi_sites.saved(tmp_path, "run")):
+    for found in (small.checkpoint_of(tmp_path / "here"), saved(tmp_path, "run")):
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[key], expected[key]) for key in expected)
     run = tmp_path / "north" / "runs" / "run"
     (run / "rows").mkdir()
     pd.DataFrame({"case": ["P020 ", "p003"]}).to_csv(run / "rows" / "new.csv", index=False)
-    every = small_multi_sites.sites(tmp_path)
-    out = pd.read_csv(every["north"].predict(small_multi_sites.lines_of("north", every), "run", "new.csv"))
+    out = pd.read_csv(predict(sites(tmp_path)["north"], "run", "new.csv"))
     assert out["case"].tolist() == ["P020 ", "p003"]
     assert np.array_equal(out.iloc[:, 2:].to_numpy(), other.predict(["p020", "p003"], owner="north").scores)
 
@@ -157,14 +155,13 @@ def test_a_row_has_no_second_budget_under_another_spelling(tmp_path: Path) -> No
     pytest.importorskip("dp_accounting")
     gaussian = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 4.0}}}
     _, checked = small_sites.folders(tmp_path, settings=small.quick(**ALONE, parties={"lab": {"outbox": gaussian}}))
-    every = small_sites.sites(tmp_path)
-    every["clinic"].drive(small_sites.lines_of("clinic", every), "run")
+    drive(sites(tmp_path)["clinic"], "run")
     for name in checked.parties:
         path = tmp_path / name / AGREED
         path.write_text(path.read_text() + '\n[alignment]\nids = "normalised"\n')
-    every = small_sites.sites(tmp_path)
+    every = sites(tmp_path)
     with pytest.raises(ConfigError, match="counts what rows paid by exact ids"):
-        every["lab"].prepare(tmp_path / "lab" / "runs" / "new", 1, None)
+        every["lab"].take_part(tmp_path / "lab" / "runs" / "new", 1, None)
     with pytest.raises(ConfigError, match=r"\[alignment\] ids is 'normalised' now and was 'exact'"):
         every["clinic"].own.local.check_continues(RunDirectory(tmp_path / "clinic" / "runs" / "run").settings())
 

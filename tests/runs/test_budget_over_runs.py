@@ -14,7 +14,8 @@ from colonnade.errors import CheckpointError, ConfigError
 from colonnade.privacy import Account
 from colonnade.privacy.gaussian import Gaussian
 from colonnade.privacy.journal import Journal
-from colonnade.runs.budget_over_runs import ACCOUNT, JOURNAL, Purse, spent_before
+from colonnade.runs.budget_over_runs import ACCOUNT, BudgetOverRuns, spent_before
+from colonnade.runs.layout import JOURNAL
 
 pytest.importorskip("dp_accounting")
 
@@ -31,9 +32,9 @@ def spend(meter: Account) -> None:
         outbox.release(torch.ones(4, 2), "embedding", "train/0/0")
 
 
-def kept(runs: Path, run: str) -> tuple[Purse, Account]:
+def kept(runs: Path, run: str) -> tuple[BudgetOverRuns, Account]:
     mine = account()
-    purse = Purse("lab", runs, run, {"lab": mine})
+    purse = BudgetOverRuns("lab", runs, run, {"lab": mine})
     purse.keep(runs.joinpath)
     return purse, mine
 
@@ -57,16 +58,16 @@ def test_a_new_run_goes_on_where_the_last_one_ended_left_or_not(tmp_path: Path) 
 
 
 def test_two_runs_do_not_spend_at_once(tmp_path: Path) -> None:
-    first = Purse("lab", tmp_path, "one", {"lab": account()})
+    first = BudgetOverRuns("lab", tmp_path, "one", {"lab": account()})
     with pytest.raises(ConfigError, match="'lab' takes part in another run, and counts its budget for one at a time"):
-        Purse("lab", tmp_path, "two", {"lab": account()})
+        BudgetOverRuns("lab", tmp_path, "two", {"lab": account()})
     first.leave()
-    Purse("lab", tmp_path, "two", {"lab": account()}).leave()
+    BudgetOverRuns("lab", tmp_path, "two", {"lab": account()}).leave()
 
 
 def test_who_has_left_a_run_releases_nothing_in_it_any_more(tmp_path: Path) -> None:
     """A driver that closes a run, starts another one and goes on asking in the first."""
-    purses, accounts = list[Purse](), list[Account]()
+    purses, accounts = list[BudgetOverRuns](), list[Account]()
     for run in ("one", "two", "three"):
         purse, mine = kept(tmp_path, run)
         assert mine.worst == (accounts[-1].worst if accounts else 0.0)
@@ -83,15 +84,15 @@ def test_who_has_left_a_run_releases_nothing_in_it_any_more(tmp_path: Path) -> N
 
 
 def test_who_cannot_begin_keeps_nobody_else_from_it(tmp_path: Path) -> None:
-    first = Purse("lab", tmp_path, "one", {"lab": account()})
+    first = BudgetOverRuns("lab", tmp_path, "one", {"lab": account()})
     with pytest.raises(ValueError, match="no such checkpoint"), first.held():
         raise ValueError("no such checkpoint")
-    Purse("lab", tmp_path, "two", {"lab": account()}).leave()
+    BudgetOverRuns("lab", tmp_path, "two", {"lab": account()}).leave()
 
 
 def test_who_counts_nothing_may_take_part_in_two(tmp_path: Path) -> None:
     for run in ("one", "two"):
-        Purse("lab", tmp_path / "runs", run, {})
+        BudgetOverRuns("lab", tmp_path / "runs", run, {})
     assert not (tmp_path / "runs").exists()
 
 
@@ -150,5 +151,5 @@ def test_a_folder_of_before_is_counted_with_the_journals_of_all_its_runs(tmp_pat
 def test_a_run_is_not_called_what_lies_beside_the_runs(tmp_path: Path, run: str) -> None:
     for accounts in ({}, {"lab": account()}):
         with pytest.raises(ConfigError, match=f"A run cannot be called '{run}', which 'lab' keeps beside its runs"):
-            Purse("lab", tmp_path, run, accounts)
+            BudgetOverRuns("lab", tmp_path, run, accounts)
     assert list(tmp_path.iterdir()) == []

@@ -93,9 +93,9 @@ def seen(
         canaries.key(made.private_bytes_raw())
         return made
 
-    def owner(self: Any, seat: Any, features: Any, *rest: Any) -> None:
-        canaries.features(seat.name, features)
-        start(self, seat, features, *rest)
+    def owner(self: Any, organisation: Any, features: Any, *rest: Any) -> None:
+        canaries.features(organisation.name, features)
+        start(self, organisation, features, *rest)
 
     monkeypatch.setattr(roles.FeatureOwner, "__init__", owner)
     monkeypatch.setattr(wire, "encode", kept)

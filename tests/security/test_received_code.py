@@ -17,8 +17,8 @@ from torch import Tensor
 
 from colonnade import Federation, load
 from colonnade.errors import CheckpointError, ColonnadeError, ConfigError, PartyError
-from colonnade.flare.job import FAILURE, failure_in
-from colonnade.runs.run_directory import SETTINGS, SUMMARY
+from colonnade.flare.job import failure_in
+from colonnade.runs.layout import FAILURE, SETTINGS, SUMMARY
 from colonnade.settings.federation_file import Settings, to_toml
 from colonnade.settings.party_file import OWN, read_own, write_agreed, write_own
 

@@ -22,13 +22,14 @@ pytest.importorskip("cryptography", reason='needs pip install "colonnade[flare]"
 from tests.transport.certified import channel
 
 from colonnade.core import Envelope, wire
-from colonnade.core.roles import Ping
+from colonnade.core.message import Ping
 from colonnade.errors import ColonnadeError, PartyError
-from colonnade.runs.run_directory import SUMMARY
+from colonnade.runs.layout import SUMMARY
+from colonnade.sites.driving import drive
 from colonnade.sites.site import Site
 from colonnade.transport.channel import ANSWER, CALL, FINISH, HELLO, REFUSED
-from colonnade.transport.endpoint import Desk
-from colonnade.transport.remote import HEAD, NONE, WHOLE, Flare
+from colonnade.transport.endpoint import Endpoint
+from colonnade.transport.remote import HEAD, NONE, WHOLE, Remote
 
 Attack = Callable[["Relay", str, bytes, Callable[[bytes], bytes]], bytes]
 LONG_ENOUGH = 16
@@ -44,15 +45,15 @@ class Relay:
         self.seen: list[tuple[bytes, bytes]] = []
         self.plain: list[bytes] = []  # what the laboratory was asked, and answered, behind its door
         self.attack = attack or (lambda _relay, _to, data, carry: carry(data))
-        desk = self.sites["lab"].desk
+        desk = self.sites["lab"].endpoint
 
-        class Watched(Desk):
+        class Watched(Endpoint):
             def __call__(watched, caller: str, data: bytes) -> bytes:  # noqa: N805
                 reply = desk(caller, data)
                 self.plain += [data, reply]
                 return reply
 
-        self.desks: dict[str, Desk] = {"clinic": self.sites["clinic"].desk}
+        self.desks: dict[str, Endpoint] = {"clinic": self.sites["clinic"].endpoint}
         self.desks["lab"] = Watched("lab", desk.handle, admitted=desk.admitted, refused=desk.refused)
 
     def deliver(self, to: str, data: bytes) -> bytes:
@@ -64,9 +65,10 @@ class Relay:
             self.seen.append((data, reply))
             return reply
 
-        lines = {"lab": self.ends["clinic"].line("lab", line)}
-        self.sites["clinic"].drive(lines, run)
-        found: dict[str, Any] = json.loads((self.sites["clinic"].own.runs / run / SUMMARY).read_text())
+        clinic = self.sites["clinic"]
+        clinic.routes = {"lab": self.ends["clinic"].line("lab", line)}
+        drive(clinic, run)
+        found: dict[str, Any] = json.loads((clinic.own.runs / run / SUMMARY).read_text())
         return found
 
     @property
@@ -104,7 +106,7 @@ def test_it_reads_nothing_of_what_it_carries(honest: tuple[Relay, dict[str, Any]
     for text in relay.plain:
         pieces = [text[at : at + LONG_ENOUGH] for at in range(0, len(text) - LONG_ENOUGH + 1, 5)]
         assert not any(piece in carried for piece in pieces)
-    for word in (wire.MAGIC, b"Embed", b"Ping", b"site.", b"vimadmm", b"clinic"):
+    for word in (wire.MAGIC, b"Embed", b"Ping", b"messages.", b"vimadmm", b"clinic"):
         assert word not in carried
     sizes = [len(text) for pair in calls for text in pair]
     assert [size - len(text) for size, text in zip(sizes, relay.plain, strict=True)] == [41] * len(sizes), (
@@ -245,7 +247,7 @@ def test_calls_that_it_drops_are_made_again_or_stop_the_run(
 def test_what_is_for_one_recipient_is_refused_by_another() -> None:
     """Two parties of one asker: calls that the relay delivers to the other one, and answers that it exchanges."""
     parties, swap = echoes(("ada", "bob")), [False]
-    desks = {name: Desk(name, party.handle, admitted=["asker"]) for name, party in parties.items()}
+    desks = {name: Endpoint(name, party.handle, admitted=["asker"]) for name, party in parties.items()}
     ends = {name: channel(name) for name in parties}
     mine = channel("asker")
     other = {"ada": "bob", "bob": "ada"}
@@ -257,7 +259,7 @@ def test_what_is_for_one_recipient_is_refused_by_another() -> None:
 
         return one
 
-    peers, outbox = asker(Flare({name: mine.line(name, carry(name)) for name in parties}), ("ada", "bob"))
+    peers, outbox = asker(Remote({name: mine.line(name, carry(name)) for name in parties}), ("ada", "bob"))
 
     def ask() -> Any:
         return peers.ask(Multiply(outbox.release(torch.tensor(2.0), "by")))
@@ -272,7 +274,7 @@ def test_what_is_for_one_recipient_is_refused_by_another() -> None:
 
 def test_a_large_message_is_sealed_piece_by_piece_and_no_piece_can_be_moved() -> None:
     parties, piece = echoes(("ada",), columns=1000), 256
-    desk, answerer = Desk("ada", parties["ada"].handle, admitted=["asker"], piece=piece), channel("ada")
+    desk, answerer = Endpoint("ada", parties["ada"].handle, admitted=["asker"], piece=piece), channel("ada")
     seen, exchange = list[bytes](), [False]
 
     def carry(data: bytes, _deadline: float) -> bytes:
@@ -282,7 +284,7 @@ def test_a_large_message_is_sealed_piece_by_piece_and_no_piece_can_be_moved() ->
         return answerer.answer(data, desk)
 
     line = channel("asker").line("ada", carry)
-    peers, outbox = asker(Flare({"ada": line}, piece=piece), ("ada",))
+    peers, outbox = asker(Remote({"ada": line}, piece=piece), ("ada",))
     large = Multiply(outbox.release(torch.arange(1000.0), "by"))
     assert peers["ada"].ask(large) is not None
     calls = [data for data in seen if data[:1] == CALL]

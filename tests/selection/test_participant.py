@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from colonnade.core import Batches, Released, Request, Seat
+from colonnade.core import Batches, Organisation, Released, Request
 from colonnade.encryption import make_keys
 from colonnade.encryption.key_server import AskPublicKey
 from colonnade.errors import BoundaryError, PartyError
@@ -17,7 +17,7 @@ from colonnade.selection.participant import Distances, FurtherOwn, Join, Partici
 from colonnade.selection.sorting import Further
 
 NOTHING = Batches({}, batch_size=1, epochs=1, seed=0)
-SEAT = Seat.at("somebody", NOTHING)
+SEAT = Organisation.at("somebody", NOTHING)
 FEATURES = np.random.default_rng(0).normal(size=(12, 2))
 SECRET = make_keys("ckks", limit=2.0**14)
 AGREED: dict[str, Any] = {"scheme": "ckks", "readers": ["keys"], "parties": 4}
@@ -28,7 +28,7 @@ def numbers(*values: int) -> Released:
 
 
 def joined() -> Participant:
-    party = Participant(Seat.at("ada", NOTHING), FEATURES, **AGREED)
+    party = Participant(Organisation.at("ada", NOTHING), FEATURES, **AGREED)
     card = party.answer(Join(5))
     assert card.rows == 12
     party.answer(Prepare({"keys": SEAT.outbox.publish(SECRET.public.to_bytes(), "public_key")}, 64.0))
@@ -60,7 +60,7 @@ def test_alone_it_sorts_its_own() -> None:
 
 
 def test_columns_as_they_are() -> None:
-    party = Participant(Seat.at("ada", NOTHING), FEATURES * [1.0, 100.0], scaling="none", **AGREED)
+    party = Participant(Organisation.at("ada", NOTHING), FEATURES * [1.0, 100.0], scaling="none", **AGREED)
     party.answer(Join(5))
     second = FEATURES[shuffled(12, 5), 1]
     found = party.answer(RankRows(numbers(0), 0, 3)).ids.tensor[0].tolist()
@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_refused(request_: Any, says: str) -> None:
 
 
 def unprepared() -> Participant:
-    party = Participant(Seat.at("ada", NOTHING), FEATURES, **AGREED)
+    party = Participant(Organisation.at("ada", NOTHING), FEATURES, **AGREED)
     party.answer(Join(5))
     return party
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from colonnade.core import Batches, Ciphertext, Released, Seat
+from colonnade.core import Batches, Ciphertext, Organisation, Released
 from colonnade.encryption import read_public_key
 from colonnade.encryption.key_server import AskPublicKey
 from colonnade.errors import PartyError
 from colonnade.selection.sorting import CAPACITY, Further, KeyServer, Orders, Sort, limit, packs
 
 NOTHING = Batches({}, batch_size=1, epochs=1, seed=0)
-SEAT = Seat.at("aggregation", NOTHING)
+SEAT = Organisation.at("aggregation", NOTHING)
 
 
 def numbers(*values: int) -> Released:
@@ -21,7 +21,7 @@ def numbers(*values: int) -> Released:
 
 
 def server() -> KeyServer:
-    return KeyServer(Seat.at("keys", NOTHING), most=4)
+    return KeyServer(Organisation.at("keys", NOTHING), most=4)
 
 
 def total(keys: KeyServer, *parts: list[float]) -> Ciphertext:

@@ -8,12 +8,14 @@ from typing import Any
 import httpx
 import pytest
 from tests.federation.small import quick, with_models, write
-from tests.federation.small_sites import lines_of, sites
+from tests.federation.small_sites import sites
 
 from colonnade.federation import Federation, Settings
 from colonnade.flare import job as engine
+from colonnade.runs.layout import ANSWERS, FAILURE
 from colonnade.serving.source import Source
 from colonnade.settings.party_file import OWN, write_serve
+from colonnade.sites.driving import drive
 
 
 @pytest.mark.long
@@ -24,8 +26,7 @@ def test_a_site_answers_while_its_job_runs(tmp_path: Path) -> None:
     Federation.from_toml(file).fit(tmp_path / "here")
     here, places = Source(tmp_path / "here"), tmp_path / "work" / "sites"
     engine.write_sites(places, settings)
-    every = sites(places)
-    every["clinic"].drive(lines_of("clinic", every), "run")
+    drive(sites(places)["clinic"], "run")
     write_serve(places / "clinic" / OWN, {"port": 0})
 
     def watch(record: dict[str, Any]) -> None:
@@ -41,8 +42,8 @@ def test_a_site_answers_while_its_job_runs(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         engine.simulate_service(settings, tmp_path / "work", "run", watch)
     assert [one["parties"] for one in seen] == [["clinic", "lab"]]
-    assert not (places / "clinic" / "runs" / "run" / engine.ANSWERS).exists()
-    assert not (places / "clinic" / "runs" / engine.FAILURE).exists(), "it ended as it should"
+    assert not (places / "clinic" / "runs" / "run" / ANSWERS).exists()
+    assert not (places / "clinic" / "runs" / FAILURE).exists(), "it ended as it should"
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{seen[0]['url']}/health")
     here.close()
@@ -51,10 +52,10 @@ def test_a_site_answers_while_its_job_runs(tmp_path: Path) -> None:
 def test_a_driver_that_failed_before_is_not_taken_for_one_that_listens(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "run"
     run.mkdir(parents=True)
-    (run / engine.ANSWERS).write_text("{}")
-    (run.parent / engine.FAILURE).write_text("{}")
+    (run / ANSWERS).write_text("{}")
+    (run.parent / FAILURE).write_text("{}")
     with engine.listening(run) as answers:
         assert not answers.exists()
-        assert engine.failure_in(run.parent / engine.FAILURE) is None
+        assert engine.failure_in(run.parent / FAILURE) is None
         answers.write_text("{}")
-    assert not (run / engine.ANSWERS).exists()
+    assert not (run / ANSWERS).exists()

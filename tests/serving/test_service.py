@@ -14,7 +14,7 @@ import pytest
 from tests.federation.small import frames
 
 from colonnade.errors import BudgetExhausted, ColonnadeError, DataError, NoAnswer, PartyError
-from colonnade.serving.desk import Busy, Desk, Unknown
+from colonnade.serving.batcher import Batcher, Busy, Unknown
 from colonnade.serving.limits import Limits
 from colonnade.serving.service import Pulse, application, as_problem
 from colonnade.serving.source import Row, Source
@@ -42,9 +42,9 @@ class Failing(Source):
 class Service:
     """A client of one application."""
 
-    def __init__(self, source: Failing, limits: Limits, **desk: Any) -> None:
-        self.source, self.desk = source, Desk(source, window=0, **desk)
-        self.app = application(self.desk, limits)
+    def __init__(self, source: Failing, limits: Limits, **batcher: Any) -> None:
+        self.source, self.batcher = source, Batcher(source, window=0, **batcher)
+        self.app = application(self.batcher, limits)
 
     def __call__(self, method: str, path: str, **how: Any) -> httpx.Response:
         async def call() -> httpx.Response:
@@ -62,13 +62,13 @@ class Service:
 def serve(finished: Path) -> Iterator[Callable[..., Service]]:
     made: list[Service] = []
 
-    def start(limits: Limits | None = None, **desk: Any) -> Service:
-        made.append(Service(Failing(finished / "run"), limits or Limits(), **desk))
+    def start(limits: Limits | None = None, **batcher: Any) -> Service:
+        made.append(Service(Failing(finished / "run"), limits or Limits(), **batcher))
         return made[-1]
 
     yield start
     for one in made:
-        one.desk.close()
+        one.batcher.close()
 
 
 def test_predictions_are_the_federations_own(serve: Callable[..., Service]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,21 +13,24 @@ from typing import Any
 import httpx
 import pytest
 from tests.federation.small import quick
-from tests.federation.small_sites import line, lines_of, sites
-from tests.federation.test_site_predict import SKIP, trained
+from tests.federation.small_sites import SKIP, sites, trained
 
 from colonnade.errors import BoundaryError, ConfigError
 from colonnade.serving.site_service import serve_at
 from colonnade.serving.source import Source
 from colonnade.settings.party_file import OWN, write_serve
+from colonnade.transport.remote import Route
 
 TOKEN = "a-token-of-some-length"
 
 
 @contextmanager
-def serving(base: Path, lines: Any = None) -> Iterator[tuple[httpx.Client, threading.Event, threading.Thread]]:
-    every, over = sites(base), threading.Event()
-    arguments = (every["clinic"], lines or lines_of("clinic", every), "run", over.is_set)
+def serving(
+    base: Path, around: Callable[[Route], Route] = lambda line: line
+) -> Iterator[tuple[httpx.Client, threading.Thread]]:
+    clinic, over = sites(base)["clinic"], threading.Event()
+    clinic.routes["lab"] = around(clinic.routes["lab"])
+    arguments = (clinic, "run", over.is_set)
     thread = threading.Thread(target=serve_at, args=arguments, daemon=True)
     thread.start()
     told, until = base / "clinic" / "runs" / "run" / "serve.json", time.monotonic() + 20
@@ -36,7 +39,7 @@ def serving(base: Path, lines: Any = None) -> Iterator[tuple[httpx.Client, threa
     about = json.loads(told.read_text())
     try:
         with httpx.Client(base_url=about["url"], headers={"Authorization": f"Bearer {TOKEN}"}, timeout=20) as client:
-            yield client, over, thread
+            yield client, thread
     finally:
         over.set()
         thread.join(20)
@@ -52,7 +55,7 @@ def allowed(base: Path, **more: Any) -> None:
 def test_over_http_rows_are_those_of_one_process(tmp_path: Path) -> None:
     trained(tmp_path)
     allowed(tmp_path, limit=3)
-    with serving(tmp_path) as (client, _, _):
+    with serving(tmp_path) as (client, _):
         for ids in (["P003", "P001"], ["P002"]):
             answer = client.post("/predict", json={"ids": ids}).json()
             here = Source(tmp_path / "here").ask(ids)
@@ -76,14 +79,16 @@ def test_a_silent_party_is_degraded_or_503_as_agreed(tmp_path: Path) -> None:
         base.mkdir()
         trained(base, quick(**settings))
         allowed(base, cache=0)
-        inner = line(sites(base)["lab"], "clinic")
 
-        def sometimes(data: bytes, deadline: float, inner: Any = inner, down: Any = down) -> bytes:
-            if down:
-                raise ConnectionError("gone")
-            return bytes(inner(data, deadline))
+        def sometimes(inner: Route, down: list[bool] = down) -> Route:
+            def line(data: bytes, deadline: float) -> bytes:
+                if down:
+                    raise ConnectionError("gone")
+                return inner(data, deadline)
 
-        with serving(base, {"lab": sometimes}) as (client, _, _):
+            return line
+
+        with serving(base, sometimes) as (client, _):
             assert client.post("/predict", json={"ids": ["P001"]}).json()["degraded"] == 0
             down.append(True)
             answer = client.post("/predict", json={"ids": ["P001"]})
@@ -99,15 +104,17 @@ def test_a_request_under_way_is_answered_when_it_is_over(tmp_path: Path) -> None
     trained(tmp_path)
     allowed(tmp_path)
     held, go = threading.Event(), threading.Event()
-    inner = line(sites(tmp_path)["lab"], "clinic")
 
-    def slow(data: bytes, deadline: float) -> bytes:
-        if b"Embed" in data:
-            held.set()
-            go.wait(10)
-        return inner(data, deadline)
+    def slow(inner: Route) -> Route:
+        def line(data: bytes, deadline: float) -> bytes:
+            if b"Embed" in data:
+                held.set()
+                go.wait(10)
+            return inner(data, deadline)
 
-    with serving(tmp_path, {"lab": slow}) as (client, _, thread):
+        return line
+
+    with serving(tmp_path, slow) as (client, thread):
         found: list[int] = []
         asking = threading.Thread(
             target=lambda: found.append(client.post("/predict", json={"ids": ["P001"]}).status_code)
@@ -128,9 +135,9 @@ def test_no_job_makes_a_site_listen_that_did_not_ask_for_it(tmp_path: Path) -> N
     trained(tmp_path)
     every = sites(tmp_path)
     with pytest.raises(ConfigError, match=r"its own party.toml has no \[serve\]: no job opens a port"):
-        serve_at(every["clinic"], lines_of("clinic", every), "run", lambda: True)
-    with pytest.raises(BoundaryError, match="'lab' does not drive"):
-        serve_at(every["lab"], lines_of("lab", every), "run", lambda: True)
+        serve_at(every["clinic"], "run", lambda: True)
+    with pytest.raises(BoundaryError, match="'lab' does not predict"):
+        serve_at(every["lab"], "run", lambda: True)
     write_serve(tmp_path / "clinic" / OWN, {"host": "0.0.0.0", "port": 0})
     with pytest.raises(ConfigError, match=r'\[serve\] host = "0.0.0.0" can be reached from other machines'):
-        serve_at(sites(tmp_path)["clinic"], {}, "run", lambda: True)
+        serve_at(sites(tmp_path)["clinic"], "run", lambda: True)

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 from tests.federation import small_multi
 from tests.federation import small_multi_sites as several
 from tests.federation.small import quick
-from tests.federation.small_sites import line, lines_of, sites
-from tests.federation.test_site_predict import SKIP, new_people, trained
+from tests.federation.small_sites import SKIP, new_people, sites, trained
 
 from colonnade.errors import NoAnswer
-from colonnade.federation import MultiFederation
-from colonnade.serving.desk import Desk, Unknown
+from colonnade.federation import Federation
+from colonnade.serving.batcher import Batcher, Unknown
 from colonnade.serving.site_source import SiteSource, hurried
 from colonnade.serving.source import Source
 from colonnade.settings.federation_file import EngineSettings
 from colonnade.settings.owners import SERVER
+from colonnade.sites.driving import drive
 
 
-def of(base: Path, **lines: Any) -> SiteSource:
-    every = sites(base)
-    return SiteSource(every["clinic"], lines or lines_of("clinic", every), "run")
+def of(base: Path) -> SiteSource:
+    return SiteSource(sites(base)["clinic"], "run")
 
 
 def test_its_face_is_that_of_one_process(tmp_path: Path) -> None:
@@ -43,11 +41,9 @@ def test_with_several_label_owners_one_of_them_asks(tmp_path: Path) -> None:
     """Also of rows that come into data owners' tables while it is open."""
     pytest.importorskip("coincurve", reason='private alignment needs pip install "colonnade[crypto]"')
     file, _ = several.folders(tmp_path, several.private(train={"epochs": 1, "batch_size": 64}))
-    MultiFederation.from_toml(file).fit(tmp_path / "here")
-    every = several.sites(tmp_path)
-    every[SERVER].drive(several.lines_of(SERVER, every), "run")
-    every = several.sites(tmp_path, ("south", "lab", "scan"))
-    there = SiteSource(every["south"], several.lines_of("south", every), "run", model="own")
+    Federation.from_toml(file).fit(tmp_path / "here")
+    drive(sites(tmp_path)[SERVER], "run")
+    there = SiteSource(sites(tmp_path, ("south", "lab", "scan"))["south"], "run", model="own")
     here = Source(tmp_path / "here", owner="south", model="own")
     assert there.lacking(["P003", "P150"]) == {"P150"}
     assert (there.label_owner, there.parties, there.heartbeat()) == (here.label_owner, here.parties, here.heartbeat())
@@ -63,18 +59,18 @@ def test_with_several_label_owners_one_of_them_asks(tmp_path: Path) -> None:
 def test_requests_that_come_together_are_one_batch_and_one_bad_one_is_its_own_matter(tmp_path: Path) -> None:
     trained(tmp_path)
     here = Source(tmp_path / "here")
-    desk = Desk(of(tmp_path), window=0.2)
-    good, bad, other = desk.ask(["P001", "P002"]), desk.ask(["P999", "P001"]), desk.ask(["P002", "P003"])
+    batcher = Batcher(of(tmp_path), window=0.2)
+    good, bad, other = batcher.ask(["P001", "P002"]), batcher.ask(["P999", "P001"]), batcher.ask(["P002", "P003"])
     assert good.result() == here.ask(["P001", "P002"])
     assert other.result() == here.ask(["P002", "P003"])
     with pytest.raises(Unknown, match="1 of the 2 ids"):
         bad.result()
-    assert desk.metrics.total("batches") == 1
+    assert batcher.metrics.total("batches") == 1
     after = tmp_path / "lab" / "runs" / "run" / "parties" / "lab" / "ledger-after.jsonl"
     crossed = after.read_text()
-    assert desk.ask(["P003"]).result() == here.ask(["P003"])
+    assert batcher.ask(["P003"]).result() == here.ask(["P003"])
     assert after.read_text() == crossed, "a row from memory crosses nothing"
-    desk.close()
+    batcher.close()
     here.close()
 
 
@@ -94,15 +90,16 @@ def test_what_its_own_table_lacks_is_asked_of_nobody(tmp_path: Path) -> None:
 
 def test_a_party_that_falls_silent_degrades_or_is_named(tmp_path: Path) -> None:
     trained(tmp_path, quick(**SKIP))
-    every, down = sites(tmp_path), list[bool]()
-    inner = line(every["lab"], "clinic")
+    clinic, down = sites(tmp_path)["clinic"], list[bool]()
+    inner = clinic.routes["lab"]
 
     def sometimes(data: bytes, deadline: float) -> bytes:
         if down:
             raise ConnectionError("gone")
         return inner(data, deadline)
 
-    source = SiteSource(every["clinic"], {"lab": sometimes}, "run")
+    clinic.routes["lab"] = sometimes
+    source = SiteSource(clinic, "run")
     down.append(True)
     assert [(row.answered, row.missing) for row in source.ask(["P001"])] == [(("clinic",), ("lab",))]
     assert source.heartbeat() == {"clinic": True, "lab": False}

@@ -15,7 +15,7 @@ from tests.federation.small import frames, quick, splitnn, write
 from tests.federation.small_multi import write as write_multi
 
 from colonnade.errors import BudgetExhausted, ConfigError
-from colonnade.federation import Federation, MultiFederation, load
+from colonnade.federation import Federation, load
 from colonnade.serving.source import Row, Source
 
 
@@ -107,12 +107,12 @@ def test_nobody_is_there_whose_part_of_the_run_was_deleted(finished: Path, tmp_p
 
 
 def test_with_several_label_owners_one_of_them_asks(tmp_path: Path) -> None:
-    MultiFederation.from_toml(write_multi(tmp_path)).fit(tmp_path / "run")
+    Federation.from_toml(write_multi(tmp_path)).fit(tmp_path / "run")
     ids = ["P001", "P120"]
     for owner, model in ((None, None), ("south", "own")):
         source = Source(tmp_path / "run", owner=owner, model=model)
         rows = source.ask(ids)
-        one = MultiFederation.load(tmp_path / "run", ids=ids, owner=owner)
+        one = load(tmp_path / "run", ids=ids, owner=owner)
         expected = one.predict(ids, owner=owner, model="own" if model else "aggregated")
         np.testing.assert_allclose(scores(rows), expected.scores, rtol=1e-5)
         assert source.label_owner == (owner or "north")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.federation.small_multi_sites import folders, private, sites
+from tests.federation.small_sites import ask, sites
+from tests.sites.kinds import made, several
 
-from colonnade.core import Batches, Seat
 from colonnade.datasets.labels import Labels
 from colonnade.errors import BoundaryError, ConfigError, DataError
-from colonnade.sites.label_sets import Describe, Described, Describer, agreed_labels, described
+from colonnade.sites.label_sets import Describe, Described, agreed_labels, described
 
 
 def both(*columns: Sequence[object], task: str = "auto") -> tuple[Labels, Labels]:
@@ -62,21 +62,22 @@ def test_one_class_together_is_nothing_to_learn() -> None:
         agreed_labels(told, "auto")
 
 
-def test_only_label_owners_are_told() -> None:
-    from colonnade.core.wire import Envelope
-
-    seat = Seat.at("north", Batches({}, batch_size=1, epochs=1, seed=0))
-    describer = Describer(seat, pd.Series(["ill", "well"]), "auto", ["south"])
-    assert describer.handle(Envelope("south", 1, Describe())).classes == '["ill", "well"]'
+@several
+def test_only_label_owners_are_told_and_not_before_rows_are_agreed_on(tmp_path: Path) -> None:
+    made(tmp_path, "several")
+    every = sites(tmp_path)
+    north = every["north"]
+    north.read()
+    with pytest.raises(DataError, match="they were not compared"):
+        north.own_labels()
+    with pytest.raises(BoundaryError, match="does not serve"):
+        ask(north, "south", Describe())
+    for name in ("lab", "scan"):
+        every[name].read()
+    north.align()
+    assert ask(north, "south", Describe()).classes == '["ill", "well"]'
     with pytest.raises(BoundaryError, match="this is for south to ask"):
-        describer.handle(Envelope("lab", 1, Describe()))
-
-
-def test_before_rows_are_agreed_on_nothing_is_told(tmp_path: Path) -> None:
-    pytest.importorskip("coincurve")
-    folders(tmp_path, private())
-    with pytest.raises(DataError, match="has not compared its ids"):
-        sites(tmp_path)["north"].own_labels()
+        ask(north, "lab", Describe())
 
 
 @pytest.mark.parametrize(

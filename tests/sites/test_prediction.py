@@ -1,4 +1,5 @@
-"""Predictions by organisations that know only their own files are those of one process, and are counted."""
+"""Predictions by organisations that know only their own files are those of one process, and are counted; only who
+holds labels may ask."""
 
 from __future__ import annotations
 
@@ -9,54 +10,84 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.federation.small import Frames, frames, quick
-from tests.federation.small_sites import folders, line, lines_of, sites
-from tests.federation.test_site import ALONE
+import torch
+from tests.federation.small import quick
+from tests.federation.small_multi import COLUMNS, GAUSSIAN, LABELS, frames
+from tests.federation.small_multi_sites import public_folders
+from tests.federation.small_sites import ALONE, SKIP, ask, asked, new_people, sites, told, trained
+from tests.sites.kinds import each_kind, made, several, trains
 
-from colonnade.errors import BoundaryError, BudgetExhausted, ConfigError, DataError
-from colonnade.federation import Federation, load
+from colonnade.core import Outbox
+from colonnade.errors import (
+    BoundaryError,
+    BudgetExhausted,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    NoAnswer,
+    PartyError,
+)
+from colonnade.federation import Federation, Predictions, load
+from colonnade.settings.owners import SERVER
+from colonnade.sites.messages import Prepare, Save
+from colonnade.sites.prediction import predict
+from colonnade.sites.reader import Enough, Look, Take
+from colonnade.sites.site import Site
+from colonnade.transport.remote import Route
 
-SKIP = {"federation": {"device": "cpu", "cohort": "off", "on_missing": "skip", "retries": 0, "deadline": 5}}
+IDS = ["P083", "P002", "P120"]
+ROUND = {"epochs": 1, "batch_size": 64}
 
 
-def trained(base: Path, settings: Any = None, given: Frames | None = None) -> Path:
-    """A run by sites, and the same in one process."""
-    file, _ = folders(base, given, settings or quick(**ALONE))
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of several label owners by sites, and the same in one process."""
+    base = tmp_path_factory.mktemp("several")
+    file = made(base, "several", train=ROUND, federation={"retries": 0, "deadline": 5})
     Federation.from_toml(file).fit(base / "here")
-    every = sites(base)
-    every["clinic"].drive(lines_of("clinic", every), "run")
-    return base / "clinic" / "runs" / "run"
+    trains(base, "several")
+    return base
 
 
-def asked(run: Path, ids: list[str], name: str = "new.csv") -> str:
-    (run / "rows").mkdir(exist_ok=True)
-    frame = pd.DataFrame({"patient": ids})
-    frame.to_csv(run / "rows" / name, index=False) if name.endswith("csv") else frame.to_parquet(run / "rows" / name)
-    return name
+def hospital(base: Path, owner: str = "north") -> Site:
+    """The asking label owner, and the data owners; nobody else is needed."""
+    return sites(base, (owner, *COLUMNS))[owner]
 
 
-def told(base: Path, ids: list[str], name: str = "new.csv") -> pd.DataFrame:
-    every, run = sites(base), base / "clinic" / "runs" / "run"
-    out = every["clinic"].predict(lines_of("clinic", every), "run", asked(run, ids, name))
-    assert out == run / "predictions" / name
-    return pd.read_csv(out, keep_default_na=False) if name.endswith("csv") else pd.read_parquet(out)
+def told_by(asks: Site, ids: list[str], model: str | None = None) -> pd.DataFrame:
+    run = asks.own.runs / "run"
+    out = predict(asks, "run", asked(run, ids), model)
+    assert out == run / "predictions" / "new.csv"
+    return pd.read_csv(out)
 
 
-def new_people(base: Path) -> list[str]:
-    """Five more rows in both tables since training."""
-    more = frames(rows=85, seed=3)
-    for name in ("clinic", "lab"):
-        path = base / "all" / f"{name}.csv"
-        added = more[name][more[name]["patient"] >= "P080"]
-        pd.concat([pd.read_csv(path), added.drop(columns="diagnosis", errors="ignore")]).to_csv(path, index=False)
-    return ["P083", "P002", "P080"]
-
-
-def same(one: pd.DataFrame, ids: list[str], here: Any) -> None:
-    assert one["patient"].tolist() == ids
+def same(one: pd.DataFrame, here: Predictions) -> None:
+    assert one["patient"].tolist() == here.ids.tolist()
     assert one["prediction"].tolist() == here.labels.tolist()
-    scores = one[[column for column in one.columns if column.startswith("score_")]].to_numpy()
-    assert np.array_equal(scores, here.scores)
+    assert np.array_equal(one[[f"score_{name}" for name in here.classes]].to_numpy(), here.scores)
+    assert ("degraded" in one) == (here.degraded is not None), "only where somebody may be missing"
+
+
+def after(base: Path, name: str) -> str:
+    """What a party wrote down since training."""
+    path = base / name / "runs" / "run" / "parties" / name / "ledger-after.jsonl"
+    return path.read_text() if path.exists() else ""
+
+
+def embeddings(base: Path, name: str = "lab") -> list[tuple[str, str, list[int]]]:
+    left = map(json.loads, after(base, name).splitlines())
+    return [(one["direction"], one["batch"], one["shape"]) for one in left if one["name"] == "embedding"]
+
+
+def silent(inner: Route) -> Route:
+    """It does not answer when it is to compute."""
+
+    def line(data: bytes, deadline: float) -> bytes:
+        if b"Embed" in data:
+            raise ConnectionError("gone")
+        return inner(data, deadline)
+
+    return line
 
 
 @pytest.mark.parametrize("align", ["exact", "private"])
@@ -66,16 +97,32 @@ def test_what_sites_predict_is_what_one_process_predicts(tmp_path: Path, align: 
         pytest.importorskip("coincurve")
     run = trained(tmp_path, quick(**ALONE, data={"align": align}))
     ids = new_people(tmp_path)
-    same(told(tmp_path, ids, "new.parquet"), ids, load(tmp_path / "here", ids=ids).predict(ids))
-    after = tmp_path / "lab" / "runs" / "run" / "parties" / "lab" / "ledger-after.jsonl"
-    left = [json.loads(one) for one in after.read_text().splitlines()]
-    assert [(one["direction"], one["batch"], one["shape"]) for one in left if one["name"] == "embedding"] == [
-        ("out", "predict[0:3]", [3, 4])
-    ]
-    words = (tmp_path / "lab" / "runs" / "run" / "parties" / "lab" / "ledger-after.jsonl").read_text()
+    same(told(tmp_path, ids, "new.parquet"), load(tmp_path / "here", ids=ids).predict(ids))
+    assert embeddings(tmp_path) == [("out", "predict[0:3]", [3, 4])]
+    words = after(tmp_path, "lab")
     assert ("asked_ids" in words) == (align == "exact"), "what crossed to find the rows is written down"
     assert "P083" not in words
     assert (run / "summary.json").exists()
+
+
+@several
+def test_so_do_several_label_owners_with_either_model(run: Path) -> None:
+    """To the bit, by any label owner's and the aggregated model, in the order asked for, also of rows that are new."""
+    for name in COLUMNS:
+        path, more = run / "all" / f"{name}.csv", frames(155)[name]
+        pd.concat([pd.read_csv(path), more[more["patient"] >= "P150"]]).to_csv(path, index=False)
+    ids, seen, before = [*IDS, "P152"], [], len(embeddings(run))
+    for owner in LABELS:
+        for model in ("aggregated", "own"):
+            found = told_by(hospital(run, owner), ids, model)
+            here = load(run / "here", ids=ids, owner=owner)
+            same(found, here.predict(ids, owner=owner, model=model))
+            seen.append(tuple(found.iloc[:, -1]))
+    assert len(set(seen)) == 3, "the aggregated one is the same at both"
+    assert embeddings(run)[before:] == [("out", f"{owner}:predict[0:4]", [4, 4]) for owner in LABELS for _ in range(2)]
+    for name in ("lab", "north"):
+        assert "asked_ids" not in after(run, name), "ids are compared privately"
+        assert "P152" not in after(run, name)
 
 
 def test_an_id_that_a_party_lacks_is_an_error_before_anything_is_released(tmp_path: Path) -> None:
@@ -86,33 +133,36 @@ def test_an_id_that_a_party_lacks_is_an_error_before_anything_is_released(tmp_pa
     assert not list((tmp_path / "lab").rglob("ledger-after.jsonl"))
 
 
-def test_where_parties_may_be_missing_rows_say_who_was(tmp_path: Path) -> None:
-    trained(tmp_path, quick(**SKIP))
+@several
+def test_so_it_is_where_several_ask_and_no_data_owner_may_be_missing(run: Path) -> None:
+    before = embeddings(run)
+    with pytest.raises(DataError, match=r"'lab' holds no row for 1 of 2 ids, such as 'P999'\. .* every table holds\.$"):
+        told_by(hospital(run), ["P001", "P999"])
+    assert embeddings(run) == before
+    south = hospital(run, "south")
+    told_by(south, IDS)
+    south.routes["lab"] = silent(south.routes["lab"])
+    with pytest.raises(NoAnswer, match="'lab'"):
+        told_by(south, ["P001"])
+    left = pd.read_csv(run / "south" / "runs" / "run" / "predictions" / "new.csv")
+    assert left["patient"].tolist() == IDS, "nothing is written"
+
+
+@pytest.mark.parametrize("on_missing", ["skip", "stale"])
+def test_where_parties_may_be_missing_rows_say_who_was(tmp_path: Path, on_missing: str) -> None:
+    trained(tmp_path, quick(federation={**SKIP["federation"], "on_missing": on_missing}))
     table = tmp_path / "all" / "lab.csv"
     frame = pd.read_csv(table)
     frame[frame["patient"] != "P002"].to_csv(table, index=False)
     ids = ["P003", "P002", "P001"]
-    found = told(tmp_path, ids)
-    here = load(tmp_path / "here", ids=ids).predict(ids)
-    same(found, ids, here)
+    found, here = told(tmp_path, ids), load(tmp_path / "here", ids=ids).predict(ids)
+    same(found, here)
     assert found["degraded"].tolist() == ["", "lab", ""] == list(here.degraded or ())
-    run = tmp_path / "clinic" / "runs" / "run"
-    out = sites(tmp_path)["clinic"].predict({}, "run", asked(run, ids))  # the laboratory's site is down
-    assert pd.read_csv(out)["degraded"].tolist() == ["lab"] * 3
-
-
-def test_an_organisation_that_falls_silent_is_left_out_or_ends_it(tmp_path: Path) -> None:
-    trained(tmp_path, quick(**SKIP))
-    every, run = sites(tmp_path), tmp_path / "clinic" / "runs" / "run"
-    inner = line(every["lab"], "clinic")
-
-    def silent(data: bytes, deadline: float) -> bytes:
-        if b"Embed" in data:
-            raise ConnectionError("gone")
-        return inner(data, deadline)
-
-    out = every["clinic"].predict({"lab": silent}, "run", asked(run, ["P001", "P002"]))
-    assert pd.read_csv(out)["degraded"].tolist() == ["lab"] * 2
+    clinic = sites(tmp_path)["clinic"]
+    clinic.routes["lab"] = silent(clinic.routes["lab"])
+    assert told_by(clinic, ["P001", "P003"])["degraded"].tolist() == ["lab"] * 2
+    clinic = sites(tmp_path, ["clinic"])["clinic"]  # the laboratory's site is down
+    assert told_by(clinic, ids)["degraded"].tolist() == ["lab"] * 3
 
 
 def test_predictions_are_paid_from_the_one_budget(tmp_path: Path) -> None:
@@ -132,20 +182,90 @@ def test_predictions_are_paid_from_the_one_budget(tmp_path: Path) -> None:
         told(tmp_path, ["P001"])
 
 
-@pytest.mark.parametrize(
-    "rows", ["../party.toml", "/etc/passwd", "a/b.csv", "", ".csv", "x..csv", "rows.txt", "a b.csv"]
-)
-def test_what_to_predict_is_named_by_a_plain_file_name(tmp_path: Path, rows: str) -> None:
-    folders(tmp_path)
-    every = sites(tmp_path)
-    with pytest.raises(ConfigError, match="and no path"):
-        every["clinic"].predict(lines_of("clinic", every), "run", rows)
+@several
+def test_so_they_are_whoever_of_several_asks(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    lab = {"name": "lab", "budget": {"epsilon": 5.0, "delta": 1e-5}, "outbox": GAUSSIAN}
+    made(tmp_path, "several", train=ROUND, data_owners=[lab])
+    trains(tmp_path, "several")
+    times = 0
+    while times < 40:
+        try:
+            told_by(hospital(tmp_path, LABELS[times % 2]), ["P080"])  # known to both
+            times += 1
+        except BudgetExhausted:
+            break
+    assert 2 < times < 40
+    for owner in LABELS:
+        with pytest.raises(BudgetExhausted):
+            told_by(hospital(tmp_path, owner), ["P080"])
+    assert len(told_by(hospital(tmp_path), ["P001"])) == 1, "other rows have some left"
 
 
-def test_only_the_driver_predicts_and_only_what_is_there(tmp_path: Path) -> None:
-    folders(tmp_path)
-    every = sites(tmp_path)
-    with pytest.raises(BoundaryError, match="'lab' does not drive"):
-        every["lab"].predict(lines_of("lab", every), "run", "new.csv")
+@several
+def test_only_label_owners_ask_and_data_owners_answer_one_at_a_time(run: Path) -> None:
+    every = sites(run)
+    lab, north, look, held = every["lab"], every["north"], Look("run", 2, 2, None), list[str]()
+    for caller, why in (("bank", "no party of its federation"), ("scan", "to ask"), (SERVER, "to ask")):
+        for request in (look, Enough()):
+            with pytest.raises(BoundaryError, match=why):
+                ask(lab, caller, request)
+    with pytest.raises(PartyError, match="no alignment found any"):
+        ask(lab, "north", look)
+    take = Take(Outbox("south", torch.Generator()).release(torch.tensor([0]), "asked"))
+    refused: list[tuple[Any, str]] = [(one, "it answers 'north' now") for one in (look, take, Enough())]
+    refused += [(Prepare("run", 1, False), "it answers a prediction now"), (Save(9, 9, 1), "not prepared for a run")]
+    inner = north.routes["lab"]
+
+    def watched(data: bytes, deadline: float) -> bytes:
+        if b"Embed" in data:  # south comes while north predicts
+            for request, why in refused:
+                with pytest.raises(PartyError, match=why):
+                    ask(lab, "south", request)
+                held.append(why)
+        return inner(data, deadline)
+
+    north.routes["lab"] = watched
+    told_by(north, IDS)
+    assert len(held) == len(refused)
+    assert lab.participant is None
+
+
+@each_kind
+def test_only_who_holds_labels_predicts_and_only_what_is_there(tmp_path: Path, kind: str) -> None:
+    made(tmp_path, kind)
+    every, asks = sites(tmp_path), {"one": ["clinic"], "several": list(LABELS)}[kind]
+    for name in every.keys() - set(asks):
+        with pytest.raises(BoundaryError, match=f"'{name}' does not predict; .* does: {', '.join(asks)}"):
+            predict(every[name], "run", "new.csv")
+    with pytest.raises(ConfigError, match="A run's name has letters"):
+        predict(every[asks[0]], "../run", "new.csv")
     with pytest.raises(DataError, match=r"There is no file .*new\.csv with the ids to predict"):
-        every["clinic"].predict(lines_of("clinic", every), "run", "new.csv")
+        predict(every[asks[0]], "run", "new.csv")
+    wrong = ["../party.toml", "/etc/passwd", "a/b.csv", "", ".csv", "x..csv", "rows.txt", "a b.csv"]
+    for rows in wrong:  # a plain file name, and no path
+        with pytest.raises(ConfigError, match="and no path"):
+            predict(every[asks[0]], "run", rows)
+
+
+@several
+def test_a_model_or_a_checkpoint_that_is_not_there_is_told(run: Path) -> None:
+    with pytest.raises(ConfigError, match="one of aggregated, own; found 'best'"):
+        told_by(hospital(run), IDS, "best")
+    other = run / "north" / "runs" / "other"
+    other.mkdir()
+    with pytest.raises(CheckpointError, match="there is nothing to go on from"):
+        predict(hospital(run), "other", asked(other, IDS))
+
+
+def test_rows_of_a_public_data_set_are_predicted_too(tmp_path: Path) -> None:
+    whole, columns = public_folders(tmp_path)
+    whole.fit(tmp_path / "here")
+    trains(tmp_path, "several")
+    ids = whole.holdings.label_owners["north"].ids[:5].tolist()
+    run = tmp_path / "north" / "runs" / "run"
+    (run / "rows").mkdir()
+    pd.DataFrame({"id": ids}).to_csv(run / "rows" / "new.csv", index=False)
+    found = pd.read_csv(predict(sites(tmp_path, ("north", *columns))["north"], "run", "new.csv", "own"))
+    mine = whole.predict(ids, owner="north", model="own")
+    assert np.array_equal(found[[f"score_{name}" for name in mine.classes]].to_numpy(), mine.scores)

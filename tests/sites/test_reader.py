@@ -1,4 +1,4 @@
-"""What a party lets a driver ask for when it predicts. Whole predictions are in test_site_predict.py."""
+"""What a party lets a driver ask for when it predicts. Whole predictions are in test_prediction.py."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import numpy as np
 import pytest
 import torch
-from tests.federation.small import frames, quick
-from tests.federation.small_sites import folders, lines_of, sites
-from tests.federation.test_site import ALONE, ask
+from tests.federation.small import quick
+from tests.federation.small_sites import ALONE, ask, folders, sites
+from tests.sites.kinds import made, several, trains
 
 from colonnade.algorithms.embedding import Embed
 from colonnade.core import Outbox, Released
 from colonnade.errors import BoundaryError, BudgetExhausted, PartyError
-from colonnade.settings.party_file import OWN, read_own
-from colonnade.sites.member import own_holdings
-from colonnade.sites.reader import DIGEST, Enough, Look, Reader, Take, digests_of, own_rows
+from colonnade.runs.run_directory import RunDirectory
+from colonnade.settings.party_file import OWN
+from colonnade.sites.driving import drive
+from colonnade.sites.own_rows import DIGEST, digests_of
+from colonnade.sites.reader import Enough, Look, Reader, Take
 from colonnade.sites.site import Site
 
 
@@ -28,19 +30,16 @@ def sent(values: Any, dtype: torch.dtype) -> Released:
 
 def trained(base: Path) -> Site:
     """The laboratory after a run, with four checkpoints made."""
-    folders(base, settings=quick(**ALONE))
-    every = sites(base)
-    every["clinic"].drive(lines_of("clinic", every), "run")
+    made(base, "one")
+    trains(base, "one")
     return sites(base)["lab"]
 
 
 def busy(lab: Site) -> bool:
-    return lab.member is not None
+    return lab.participant is not None
 
 
 def digests(lab: Site, ids: list[str]) -> Released:
-    import numpy as np
-
     return sent([list(one) for one in digests_of(lab.own, np.array(ids))], torch.uint8)
 
 
@@ -48,10 +47,10 @@ def test_it_says_which_rows_it_holds_and_answers_for_those_alone(tmp_path: Path)
     lab = trained(tmp_path)
     held = ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P003", "P999", "P001"]))).held
     assert held.tensor.tolist() == [0, 2]
-    assert lab.member is not None
-    assert lab.member.holdings.ids.tolist() == ["P003", "P001"]
+    assert lab.participant is not None
+    assert lab.participant.ids.tolist() == ["P003", "P001"]
     ask(lab, "clinic", Take(sent([1], torch.int64)))
-    assert lab.member.batches.rows("predict[0:1]").tolist() == [1]
+    assert lab.participant.federation.agreed["clinic"].rows("predict[0:1]").tolist() == [1]
     for rows in ([2], [-1], []):
         with pytest.raises(PartyError, match="it has rows 0 to 1"):
             ask(lab, "clinic", Take(sent(rows, torch.int64)))
@@ -94,16 +93,16 @@ def test_a_row_pays_once_for_each_copy_however_it_is_asked_for(tmp_path: Path, m
     pytest.importorskip("dp_accounting")
     lab = budget_added(tmp_path)
     monkeypatch.setattr(Reader, "_each_once", lambda *_: None)
-    ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P001"] * 50)))
+    ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P001"] * 200)))
     with pytest.raises(BudgetExhausted, match="epsilon would be"):
-        ask(lab, "clinic", Embed("predict[0:50]"))
+        ask(lab, "clinic", Embed("predict[0:200]"))
     left = 0
-    for start in range(50):
+    for start in range(200):
         try:
             ask(lab, "clinic", Embed(f"predict[{start}:{start + 1}]"))
             left += 1
         except BudgetExhausted:
-            ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P001"] * 50)))  # and begins anew
+            ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P001"] * 200)))  # and begins anew
     assert left == 1
     ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P002", "P001"])))
     ask(lab, "clinic", Take(sent([1], torch.int64)))
@@ -118,16 +117,15 @@ def test_ids_that_differ_in_their_spelling_alone_are_one_row(tmp_path: Path) -> 
     pytest.importorskip("dp_accounting")
     parties = {"lab": {"outbox": NOISE, "budget": {"epsilon": 20.0}}}
     folders(tmp_path, settings=quick(alignment={"ids": "normalised"}, parties=parties, **ALONE))
-    every = sites(tmp_path)
-    every["clinic"].drive(lines_of("clinic", every), "run")
+    drive(sites(tmp_path)["clinic"], "run")
     lab = sites(tmp_path)["lab"]
     spellings = ["P001", "p001", " P001 ", "\uff300\uff101"]
     held = ask(lab, "clinic", Look("run", 4, 1, digests(lab, spellings))).held
     assert held.tensor.tolist() == [1], "as it is compared"
-    assert lab.member is not None
-    before = lab.member.accounts["lab"].state()["counts"].sum()
+    assert lab.participant is not None
+    before = lab.participant.accounts["lab"].state()["counts"].sum()
     ask(lab, "clinic", Embed("predict[0:1]"))
-    account = lab.member.accounts["lab"]
+    account = lab.participant.accounts["lab"]
     assert account.state()["counts"].sum() == before + 1
     assert len(account._table.keys) == 80, "no row is there under another name"
 
@@ -137,14 +135,14 @@ def test_rows_do_not_change_while_an_answer_about_them_is_made(tmp_path: Path) -
     lab = trained(tmp_path)
     ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P003", "P001"])))
     ask(lab, "clinic", Take(sent([1], torch.int64)))
-    assert lab.member is not None
+    assert lab.participant is not None
     later = threading.Thread(target=ask, args=(lab, "clinic", Take(sent([0], torch.int64))))
-    with lab.member.owner.undisturbed():  # as it is while it embeds
+    with lab.participant.role.undisturbed():  # as it is while it embeds
         later.start()
         later.join(0.2)
-        assert lab.member.batches.rows("predict[0:1]").tolist() == [1]
+        assert lab.participant.federation.agreed["clinic"].rows("predict[0:1]").tolist() == [1]
     later.join(20)
-    assert lab.member.batches.rows("predict[0:1]").tolist() == [0]
+    assert lab.participant.federation.agreed["clinic"].rows("predict[0:1]").tolist() == [0]
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -161,19 +159,35 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         ask(lab, "clinic", Look("run", 4, 1, None))
     with pytest.raises(BoundaryError, match=r"no party of its federation"):
         ask(lab, "bank", Look("run", 4, 1, None))
-    assert lab.member is None
+    assert lab.participant is None
 
 
-def test_columns_are_prepared_as_in_training_whatever_the_table_holds_now(tmp_path: Path) -> None:
-    folders(tmp_path)
-    own = read_own(tmp_path / "lab" / OWN)
-    before = own_holdings(own, None)
-    fitted = before.state_of("lab")
-    table = tmp_path / "all" / "lab.csv"
-    more = frames(rows=90, seed=5)["lab"]
-    pd.concat([pd.read_csv(table), more[more["patient"] >= "P080"] * 1]).assign(extra=1.0).to_csv(table, index=False)
-    known, columns = own_rows(own, fitted)
-    assert len(known) == 90
-    features = before.parties["lab"].features
-    assert features is not None
-    assert torch.equal(columns(before.ids), features)
+@several
+def test_another_takes_over_from_one_that_has_gone_and_never_while_it_is_answered(tmp_path: Path) -> None:
+    made(tmp_path, "several", train={"epochs": 1, "batch_size": 64})
+    trains(tmp_path, "several")
+    lab = sites(tmp_path)["lab"]
+    assert lab.reader is not None
+    mark = RunDirectory(tmp_path / "lab" / "runs" / "run").mark()["number"]
+
+    def look(owner: str, id_: str) -> None:
+        ask(lab, owner, Look("run", mark, 1, digests(lab, [id_])))
+
+    look("north", "P002")  # and then it dies
+    with pytest.raises(PartyError, match="it answers 'north' now"):
+        look("south", "P100")
+    lab.reader.patience = 0.0
+    with lab.reader.answering("north"), pytest.raises(PartyError, match="it answers 'north' now"):
+        look("south", "P100")
+    before = lab.participant
+    look("south", "P100")
+    assert lab.participant is not None
+    assert lab.participant is not before
+    assert lab.participant.ids.tolist() == ["P100"]
+    lab.reader.patience = 60.0
+    for late in (Take(sent([0], torch.int64)), Enough()):
+        with pytest.raises(PartyError, match="it answers 'south' now"):
+            ask(lab, "north", late)
+    ask(lab, "south", Enough())
+    look("north", "P002")
+    ask(lab, "north", Enough())

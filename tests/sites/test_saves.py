@@ -6,16 +6,16 @@ import itertools
 from pathlib import Path
 
 import pytest
-import torch
 from tests.federation.small import quick
-from tests.federation.small_sites import folders, line, sites
-from tests.federation.test_site import ALONE, saved, three
+from tests.federation.small_sites import SKIP, saved, sites, three
+from tests.sites.kinds import made, same_bits, trains
 
 from colonnade.errors import CheckpointError, PartyError
 from colonnade.runs.run_directory import RunDirectory
+from colonnade.sites.driving import drive
 from colonnade.sites.saves import newest_common, numbers
 from colonnade.sites.site import Site
-from colonnade.transport.remote import Line
+from colonnade.transport.remote import Route
 
 
 def kept(site: Site) -> tuple[int, ...]:
@@ -43,9 +43,9 @@ class Stopped(BaseException):
     """As if the driver's process had ended."""
 
 
-def breaking(site: Site, at: int, *, after: bool) -> Line:
+def breaking(inner: Route, at: int, *, after: bool) -> Route:
     """A line whose call of this number is the driver's last; the site has answered it or never got it."""
-    inner, calls = line(site, "clinic"), itertools.count()
+    calls = itertools.count()
 
     def call(data: bytes, deadline: float) -> bytes:
         now = next(calls)
@@ -62,38 +62,36 @@ def breaking(site: Site, at: int, *, after: bool) -> Line:
 @pytest.mark.parametrize("after", [False, True], ids=["not delivered", "answer lost"])
 def test_a_driver_that_stops_at_any_call_is_resumed_bit_equal(tmp_path: Path, after: bool) -> None:
     """At every eleventh call to the laboratory: while they join, prepare, train, save, measure and close."""
-    folders(tmp_path, settings=quick(train={"epochs": 3, "early_stop": False}, **ALONE))
-    every = sites(tmp_path)
-    calls = itertools.count()
+    made(tmp_path, "one", train={"epochs": 3, "early_stop": False})
+    clinic = sites(tmp_path)["clinic"]
+    inner, calls = clinic.routes["lab"], itertools.count()
 
     def counted(data: bytes, deadline: float) -> bytes:
         next(calls)
-        return line(every["lab"], "clinic")(data, deadline)
+        return inner(data, deadline)
 
-    every["clinic"].drive({"lab": counted}, "whole")
+    clinic.routes["lab"] = counted
+    drive(clinic, "whole")
     whole, seen = saved(tmp_path, "whole"), set()
     for at in range(int(after), next(calls), 11):
-        every, run = sites(tmp_path), f"run-{at}"
+        clinic, run = sites(tmp_path)["clinic"], f"run-{at}"
+        clinic.routes["lab"] = breaking(clinic.routes["lab"], at, after=after)
         with pytest.raises(Stopped):
-            every["clinic"].drive({"lab": breaking(every["lab"], at, after=after)}, run)
+            drive(clinic, run)
         seen.add(tuple(numbers(RunDirectory(tmp_path / name / "runs" / run)) for name in ("clinic", "lab")))
-        every = sites(tmp_path)
-        every["clinic"].drive({"lab": line(every["lab"], "clinic")}, run, resume=True)
-        other = saved(tmp_path, run)
-        assert whole.keys() == other.keys()
-        assert all(torch.equal(whole[key], other[key]) for key in whole), at
+        trains(tmp_path, "one", run, resume=True)
+        same_bits(whole, saved(tmp_path, run))
     assert len(seen) > 3
 
 
 def test_who_is_away_while_others_save_keeps_what_all_have(tmp_path: Path) -> None:
     """With on_missing = "skip" a run goes on without the bank, and is resumed from what the bank has, too."""
-    settings = quick(train={"epochs": 4, "early_stop": False})
-    settings["federation"] = {"device": "cpu", "on_missing": "skip", "retries": 0, "deadline": 5}
-    every = three(tmp_path, settings)
-    bank, saves = line(every["bank"], "clinic"), itertools.count(2)
+    every = three(tmp_path, quick(train={"epochs": 4, "early_stop": False}, **SKIP))
+    clinic, saves = every["clinic"], itertools.count(2)
+    bank = clinic.routes["bank"]
 
     def away(data: bytes, deadline: float) -> bytes:
-        if b"saves.Save" in data and next(saves) in (3, 4):
+        if b"messages.Save" in data and next(saves) in (3, 4):
             raise ConnectionError("gone")
         return bank(data, deadline)
 
@@ -101,45 +99,47 @@ def test_who_is_away_while_others_save_keeps_what_all_have(tmp_path: Path) -> No
         if isinstance(event, dict) and event["epoch"] == 4:
             raise Stopped
 
+    clinic.routes["bank"] = away
     with pytest.raises(Stopped):
-        every["clinic"].drive({"lab": line(every["lab"], "clinic"), "bank": away}, "run", watch=stop)
+        drive(clinic, "run", watch=stop)
     assert {name: kept(site) for name, site in every.items()} == {"clinic": (5, 2), "lab": (5, 2), "bank": (5, 2)}
 
 
 def test_a_disk_that_is_full_ends_the_run_though_who_is_away_would_not(tmp_path: Path) -> None:
-    settings = quick(federation={"device": "cpu", "on_missing": "skip", "retries": 0})
-    every = three(tmp_path, settings)
-    lab, bank = line(every["lab"], "clinic"), line(every["bank"], "clinic")
+    every = three(tmp_path, quick(**SKIP))
+    clinic = every["clinic"]
+    lab = clinic.routes["lab"]
 
     def full(data: bytes, deadline: float) -> bytes:
-        if b"saves.Save" in data:
+        if b"messages.Save" in data:
             folder = every["lab"].own.runs / "run" / "parties" / "lab"
             (folder / "checkpoint-000002").mkdir(exist_ok=True)
             (folder / ".checkpoint-000002.old.tmp").write_text("in the way")
         return lab(data, deadline)
 
-    with pytest.raises(PartyError, match=r"answering saves\.Save"):
-        every["clinic"].drive({"lab": full, "bank": bank}, "run")
+    clinic.routes["lab"] = full
+    with pytest.raises(PartyError, match=r"answering messages\.Save"):
+        drive(clinic, "run")
 
 
 def test_a_call_whose_answer_was_lost_is_made_again_and_done_once(tmp_path: Path) -> None:
     """Every first answer to every call of the site's own is lost; the run is the same, and nothing is saved twice."""
-    folders(tmp_path, settings=quick(**ALONE))
-    every = sites(tmp_path)
-    every["clinic"].drive({"lab": line(every["lab"], "clinic")}, "whole")
-    every = sites(tmp_path)
-    inner, lost = line(every["lab"], "clinic"), []
+    made(tmp_path, "one")
+    trains(tmp_path, "one", "whole")
+    every, lost = sites(tmp_path), list[bytes]()
+    clinic = every["clinic"]
+    inner = clinic.routes["lab"]
 
     def lossy(data: bytes, deadline: float) -> bytes:
         reply = inner(data, deadline)
-        if b"site." in data or b"saves." in data:
+        if b"messages." in data:
             lost.append(data)
             if lost.count(data) == 1:
                 raise ConnectionError("the answer was lost")
         return reply
 
-    every["clinic"].drive({"lab": lossy}, "run")
+    clinic.routes["lab"] = lossy
+    drive(clinic, "run")
     assert len(lost) == 2 * len(set(lost)) == 12  # join, prepare, two epochs, the end, close
-    assert kept(every["lab"]) == kept(every["clinic"]) == (4, 3)
-    one, other = saved(tmp_path, "whole"), saved(tmp_path, "run")
-    assert all(torch.equal(one[key], other[key]) for key in one)
+    assert kept(every["lab"]) == kept(clinic) == (4, 3)
+    same_bits(saved(tmp_path, "whole"), saved(tmp_path, "run"))

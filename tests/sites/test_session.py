@@ -1,28 +1,39 @@
-"""One session between sites answers many batches as one process would. Whole files: test_site_predict.py."""
+"""One session between sites answers many batches as one process would. Whole files: test_prediction.py."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from tests.federation.small import quick
-from tests.federation.small_sites import line, lines_of, sites
-from tests.federation.test_site import ALONE
-from tests.federation.test_site_predict import SKIP, new_people, trained
+from tests.federation.small_sites import ALONE, SKIP, new_people, sites, trained
 
 from colonnade.errors import BudgetExhausted, NoAnswer, PartyError
 from colonnade.federation import Predictions, load
 from colonnade.sites.session import Session
 
 
-def opened(base: Path, **lines: Any) -> Session:
-    every = sites(base)
-    return Session(every["clinic"], lines or lines_of("clinic", every), "run")
+def opened(base: Path) -> Session:
+    return Session(sites(base)["clinic"], "run")
+
+
+def failing(base: Path, down: list[bool], words: Sequence[bytes] = (b"",)) -> Session:
+    """The laboratory does not answer calls with these words while it is down."""
+    clinic = sites(base)["clinic"]
+    inner = clinic.routes["lab"]
+
+    def sometimes(data: bytes, deadline: float) -> bytes:
+        if down and any(word in data for word in words):
+            raise ConnectionError("gone")
+        return inner(data, deadline)
+
+    clinic.routes["lab"] = sometimes
+    return Session(clinic, "run")
 
 
 def asked(session: Session, ids: list[str]) -> Predictions:
@@ -54,7 +65,7 @@ def test_batch_after_batch_is_what_one_process_predicts(tmp_path: Path, align: s
     after = tmp_path / "lab" / "runs" / "run" / "parties" / "lab" / "ledger-after.jsonl"
     left = [json.loads(one) for one in after.read_text().splitlines()]
     assert [one["shape"][0] for one in left if one["name"] == "embedding"] == [2, 1, 3, 3]
-    assert session.site.member is None
+    assert session.site.participant is None
 
 
 def test_only_some_of_the_rows_that_were_looked_for_may_be_predicted(tmp_path: Path) -> None:
@@ -78,21 +89,14 @@ def test_what_somebody_lacks_is_known_before_anything_is_released(tmp_path: Path
     assert rows.lacking(names, lenient=False).tolist() == [False, True, True]
     assert rows.lacking(names, lenient=True).tolist() == [False, False, True]
     after = tmp_path / "lab" / "runs" / "run" / "parties" / "lab" / "ledger-after.jsonl"
-    assert not after.exists()
+    assert "embedding" not in after.read_text()
 
 
 @pytest.mark.parametrize("lost", ["Look", "Take", "Embed"])
 def test_who_falls_silent_is_left_out_of_that_batch_and_comes_back(tmp_path: Path, lost: str) -> None:
     trained(tmp_path, quick(**SKIP))
-    every, down = sites(tmp_path), list[bool]()
-    inner = line(every["lab"], "clinic")
-
-    def sometimes(data: bytes, deadline: float) -> bytes:
-        if down and (lost.encode() in data or b"Ping" in data):
-            raise ConnectionError("gone")
-        return inner(data, deadline)
-
-    session = Session(every["clinic"], {"lab": sometimes}, "run")
+    down = list[bool]()
+    session = failing(tmp_path, down, (lost.encode(), b"Ping"))
     whole = asked(session, ["P001", "P002"])
     assert whole.degraded == ("", "")
     down.append(True)
@@ -106,15 +110,8 @@ def test_who_falls_silent_is_left_out_of_that_batch_and_comes_back(tmp_path: Pat
 def test_where_nobody_may_be_missing_silence_is_an_error_and_the_session_goes_on(tmp_path: Path) -> None:
     calm = {"federation": {"device": "cpu", "cohort": "off", "retries": 0, "deadline": 5}}
     trained(tmp_path, quick(**calm))
-    every, down = sites(tmp_path), list[bool]()
-    inner = line(every["lab"], "clinic")
-
-    def sometimes(data: bytes, deadline: float) -> bytes:
-        if down:
-            raise ConnectionError("gone")
-        return inner(data, deadline)
-
-    session = Session(every["clinic"], {"lab": sometimes}, "run")
+    down = list[bool]()
+    session = failing(tmp_path, down)
     down.append(True)
     with pytest.raises(NoAnswer, match="'lab'"):
         asked(session, ["P001"])
@@ -125,10 +122,9 @@ def test_where_nobody_may_be_missing_silence_is_an_error_and_the_session_goes_on
 def test_a_run_under_way_is_not_broken_off_to_predict(tmp_path: Path) -> None:
     trained(tmp_path)
     every = sites(tmp_path)
-    lab = every["lab"]
-    lab.prepare(tmp_path / "lab" / "runs" / "other", 1, None)
+    every["lab"].take_part(tmp_path / "lab" / "runs" / "other", 1, None)
     with pytest.raises(PartyError, match="it takes part in a run already"):
-        asked(Session(every["clinic"], lines_of("clinic", every), "run"), ["P001"])
+        asked(Session(every["clinic"], "run"), ["P001"])
 
 
 def test_batches_are_paid_from_the_one_budget_and_rows_that_have_some_left_go_on(tmp_path: Path) -> None:

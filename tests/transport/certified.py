@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from colonnade.transport.channel import Channel
-from colonnade.transport.endpoint import Desk
+from colonnade.transport.endpoint import Endpoint
 from colonnade.transport.identity import CERTIFICATE, KEY, ROOT, Identity
-from colonnade.transport.remote import Line
+from colonnade.transport.remote import Route
 
 NAMES = ("asker", "ada", "bob", "clinic", "lab")
 
@@ -72,12 +72,12 @@ def channel(name: str, run: str = "run") -> Channel:
     return Channel(identity(name), NAMES, run)
 
 
-def carried_to(answerer: Channel, desk: Desk) -> Line:
+def carried_to(answerer: Channel, desk: Endpoint) -> Route:
     """An honest carrier."""
     return lambda data, _deadline: answerer.answer(data, desk, "who the carrier says")
 
 
-class Mirror(Desk):
+class Mirror(Endpoint):
     """Answers what it was asked, and by whom; remembers what was refused."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Mirror(Desk):
 class Wire:
     """A carrier that keeps all it carried, and does with it what a test says."""
 
-    def __init__(self, answerer: Channel, desk: Desk) -> None:
+    def __init__(self, answerer: Channel, desk: Endpoint) -> None:
         self.carry = carried_to(answerer, desk)
         self.seen: list[tuple[bytes, bytes]] = []
         self.there: Callable[[bytes], bytes] = lambda data: data
@@ -105,7 +105,7 @@ class Wire:
         return self.back(reply)
 
 
-def pair(caller: str = "clinic", answerer: str = "lab") -> tuple[Line, Wire, Mirror, Channel]:
+def pair(caller: str = "clinic", answerer: str = "lab") -> tuple[Route, Wire, Mirror, Channel]:
     desk, end = Mirror(), channel(answerer)
     wire = Wire(end, desk)
     return channel(caller).line(answerer, wire), wire, desk, end

@@ -6,26 +6,26 @@ from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from colonnade.core import Envelope, Message, Party, Request, Transport
-from colonnade.transport.endpoint import Desk
-from colonnade.transport.remote import PIECE, Flare, Line
+from colonnade.transport.endpoint import Endpoint
+from colonnade.transport.remote import PIECE, Remote, Route
 
 R = TypeVar("R", bound=Message)
 ASKERS = ("asker", "label owner", "ada", "bob", "cyd", "dan")
 
 
-def line_to(desk: Desk, caller: str) -> Line:
+def line_to(desk: Endpoint, caller: str) -> Route:
     """What a site calls with: the line, not the frame, says who it is."""
     return lambda data, _deadline: desk(caller, data)
 
 
 def lines(
     parties: Mapping[str, Party], caller: str = "asker", *, admitted: Collection[str] = ASKERS, piece: int = PIECE
-) -> Flare:
+) -> Remote:
     desks = {
-        name: Desk(name, party.handle, admitted=admitted, device=party.device, piece=piece)
+        name: Endpoint(name, party.handle, admitted=admitted, device=party.device, piece=piece)
         for name, party in parties.items()
     }
-    return Flare({name: line_to(desk, caller) for name, desk in desks.items()}, piece=piece)
+    return Remote({name: line_to(desk, caller) for name, desk in desks.items()}, piece=piece)
 
 
 class ByCaller:

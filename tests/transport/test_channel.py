@@ -29,8 +29,8 @@ from colonnade.transport.channel import (
     WINDOW,
     Keys,
 )
-from colonnade.transport.endpoint import Desk
-from colonnade.transport.remote import Flare
+from colonnade.transport.endpoint import Endpoint
+from colonnade.transport.remote import Remote
 
 
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=5))
@@ -227,7 +227,7 @@ def test_two_sites_call_each_other_while_they_answer() -> None:
 def over(lose: Callable[[int], bool], **retrying: Any) -> tuple[Any, Any, dict[str, Any]]:
     """Echoing parties behind sealed lines, of whose calls some are lost on the way."""
     parties, count = echoes(("ada",)), [0]
-    desk = Desk("ada", parties["ada"].handle, admitted=["asker"])
+    desk = Endpoint("ada", parties["ada"].handle, admitted=["asker"])
     answerer = channel("ada")
 
     def carry(data: bytes, _deadline: float) -> bytes:
@@ -237,7 +237,7 @@ def over(lose: Callable[[int], bool], **retrying: Any) -> tuple[Any, Any, dict[s
             raise TimeoutError("lost")
         return reply
 
-    carrier = Retrying(Flare({"ada": channel("asker").line("ada", carry)}), pause=0.0, **retrying)
+    carrier = Retrying(Remote({"ada": channel("asker").line("ada", carry)}), pause=0.0, **retrying)
     peers, outbox = asker(carrier, ("ada",))
     return peers, outbox, parties
 
@@ -255,7 +255,7 @@ def test_who_never_answers_is_no_answer_and_who_is_another_is_a_failure() -> Non
     with pytest.raises(NoAnswer):
         peers["ada"].ask(Multiply(outbox.release(tensor(2.0), "by")))
     line = channel("asker").line("ada", lambda _data, _deadline: REFUSED)
-    peers, outbox = asker(Retrying(Flare({"ada": line}), pause=0.0), ("ada",))
+    peers, outbox = asker(Retrying(Remote({"ada": line}), pause=0.0), ("ada",))
     with pytest.raises(PartyError, match="opened no channel to 'asker'") as caught:
         peers["ada"].ask(Multiply(outbox.release(tensor(2.0), "by")))
     assert not isinstance(caught.value, NoAnswer)

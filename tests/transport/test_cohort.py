@@ -13,8 +13,9 @@ from tests.transport.echo_cohort import cohort_of_echoes
 from torch import Tensor, nn
 
 from colonnade.algorithms import embedding, splitnn, vimadmm
-from colonnade.core import Batches, Ledger, Peers, Released, Seat
-from colonnade.core.roles import Introduce, Ping, Pong
+from colonnade.core import Batches, Ledger, Organisation, Peers, Released
+from colonnade.core.message import Ping, Pong
+from colonnade.core.roles import Introduce
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, PartyError
 from colonnade.models import build
@@ -53,7 +54,7 @@ def owner(
     module = model or build({"name": "mlp", "hidden": [5], "width": 3}, (columns,), seed=len(name), owner=name)
     features = torch.zeros(8, columns, dtype=dtype)
     return embedding.DescendingFeatureOwner(
-        Seat.at(name, batches(seed), device=device), features, module.to(dtype), config or splitnn.Config()
+        Organisation.at(name, batches(seed), device=device), features, module.to(dtype), config or splitnn.Config()
     )
 
 
@@ -100,12 +101,12 @@ def test_a_setting_of_a_module_of_ones_own_makes_a_difference() -> None:
 
 def test_another_algorithm_makes_a_difference() -> None:
     a = owner("a")
-    b = vimadmm.FeatureOwner(Seat.at("b", batches()), torch.zeros(8, 4), a.model, vimadmm.Config())
+    b = vimadmm.FeatureOwner(Organisation.at("b", batches()), torch.zeros(8, 4), a.model, vimadmm.Config())
     assert groups({"a": a, "b": b}) == []
 
 
 def test_one_alone_is_no_group_and_label_owners_are_never_in_one() -> None:
-    leader = splitnn.LabelOwner(Seat.at("l", batches()), torch.zeros(8), None, splitnn.Config())
+    leader = splitnn.LabelOwner(Organisation.at("l", batches()), torch.zeros(8), None, splitnn.Config())
     assert groups({"a": owner("a"), "l": leader}) == []
     assert groups({}) == []
 

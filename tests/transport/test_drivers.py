@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from colonnade.algorithms import multi_vfl
 from colonnade.algorithms.multi_vfl_data_owner import Copy
-from colonnade.core import Done, Peers, Rule, Seat
+from colonnade.core import Done, Organisation, Peers, Rule
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, BudgetExhausted, PartyError
 from colonnade.models import build, build_head
@@ -151,9 +151,9 @@ def test_one_organisation_may_hold_labels_and_columns() -> None:
     found = []
     for stack in ("off", "on"):
         toy = made(columns={"abel": 4, "lung": 3}, rows=ALIKE, stack=stack, rounds=1)
-        shared = Seat.at("abel", toy.label_owners["abel"].batches)
+        shared = Organisation.at("abel", toy.label_owners["abel"].batches)
         for party in (toy.label_owners["abel"], toy.data_owners["abel"]):
-            party.seat, party.outbox, party.ledger = shared, shared.outbox, shared.ledger
+            party.organisation, party.outbox, party.ledger = shared, shared.outbox, shared.ledger
         toy.label_owners["abel"].peers.ledger = shared.ledger
         toy.run()
         entries = [e for e in shared.ledger.entries if e.peer == "abel"]

@@ -16,14 +16,14 @@ from tests.conformance.echo import Echo, Multiply, Sleep, asker, echoes
 from colonnade.core import Done, Envelope, Message, wire
 from colonnade.core.failure import Failure
 from colonnade.errors import ConfigError, PartyError, WireError
-from colonnade.transport.endpoint import OPEN, Desk, Transfers
-from colonnade.transport.remote import ANSWER, GET, HEAD, LONG, NONE, PUT, RUN, WHOLE, Flare
+from colonnade.transport.endpoint import OPEN, Endpoint, Transfers
+from colonnade.transport.remote import ANSWER, GET, HEAD, LONG, NONE, PUT, RUN, WHOLE, Remote
 
 
-def desk(piece: int = 1 << 20, **more: Any) -> tuple[Desk, Echo, list[tuple[str, str]]]:
+def desk(piece: int = 1 << 20, **more: Any) -> tuple[Endpoint, Echo, list[tuple[str, str]]]:
     ada = echoes(("ada",))["ada"]
     refused: list[tuple[str, str]] = []
-    made = Desk(
+    made = Endpoint(
         "ada", more.get("handle", ada.handle), admitted=["asker", "bob"], piece=piece,
         refused=lambda caller, why: refused.append((caller, why)),
     )  # fmt: skip
@@ -157,7 +157,7 @@ def test_an_answer_that_was_given_up_is_an_error_for_who_fetches_it() -> None:
         one._transfers["asker"].waiting.clear()
         return reply
 
-    peers, outbox = asker(Flare({"ada": forgetful}), ("ada",))
+    peers, outbox = asker(Remote({"ada": forgetful}), ("ada",))
     with pytest.raises((PartyError, WireError), match="no such answer to fetch"):
         peers["ada"].ask(Multiply(outbox.release(torch.tensor(1.0), "by")))
 

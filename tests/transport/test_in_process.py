@@ -13,7 +13,7 @@ import torch
 from tests.conformance.echo import NAMES, Break, Multiply, Remember, Sleep, asker, echoes
 
 from colonnade.algorithms import embedding, splitnn
-from colonnade.core import Batches, Envelope, Seat
+from colonnade.core import Batches, Envelope, Organisation
 from colonnade.errors import PartyError
 from colonnade.models import build
 from colonnade.transport import InProcess, in_process
@@ -135,7 +135,7 @@ def test_threads_do_not_change_a_bit_of_large_products(through_bytes: bool) -> N
     for parallel in ("never", "always"):
         parties = {
             name: embedding.DescendingFeatureOwner(
-                Seat.at(name, batches), features[k], build("mlp", (300,), seed=k, owner=name), splitnn.Config()
+                Organisation.at(name, batches), features[k], build("mlp", (300,), seed=k, owner=name), splitnn.Config()
             )
             for k, name in enumerate(NAMES)
         }

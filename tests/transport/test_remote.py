@@ -15,11 +15,11 @@ from tests.conformance.toy import Wrap, assert_bit_equal, federation
 from tests.transport.lines import ByCaller, in_pieces, line_to, lines
 
 from colonnade.algorithms.algorithm import AnyAlgorithm
-from colonnade.core import Batches, Envelope, Message, Peers, Released, Request, Seat, roles, serves
+from colonnade.core import Batches, Envelope, Message, Organisation, Peers, Released, Request, roles, serves
 from colonnade.errors import BoundaryError, BudgetExhausted, PartyError, WireError
 from colonnade.transport import InProcess
-from colonnade.transport.endpoint import Desk
-from colonnade.transport.remote import Flare, Line, answered_by, cut
+from colonnade.transport.endpoint import Endpoint
+from colonnade.transport.remote import Remote, Route, answered_by, cut
 
 
 @every_algorithm
@@ -79,7 +79,7 @@ def test_a_line_that_breaks_or_takes_too_long_names_party_request_and_batch() ->
         told.append(deadline)
         raise TimeoutError("no reply after 7 seconds")
 
-    peers, _ = asker(Flare({"ada": broken}, deadline=7.0), ("ada",))
+    peers, _ = asker(Remote({"ada": broken}, deadline=7.0), ("ada",))
     with pytest.raises(
         PartyError, match=r"'ada' failed .* echo.Break at batch train/0/0: no answer \(TimeoutError: no"
     ):
@@ -147,7 +147,7 @@ class Impostor:
         from colonnade.transport.remote import ANSWER, HEAD
 
         envelope = wire.decode(data[HEAD.size :])
-        message = self.message or roles.Card(1, 1, "x")
+        message = self.message or roles.Introduction((1,), 1, "x")
         return ANSWER + wire.encode(Envelope(self.sender, envelope.number + self.ahead, message))
 
 
@@ -156,12 +156,12 @@ class Impostor:
     [
         (Impostor(sender="bob"), "as 'bob'"),
         (Impostor(ahead=1), "it answered call"),
-        (Impostor(message=roles.Introduce()), "it answered with roles.Introduce, and roles.Card answers this"),
+        (Impostor(message=roles.Introduce()), "it answered with roles.Introduce, and roles.Introduction answers this"),
     ],
     ids=["another name", "another call", "another message"],
 )
 def test_an_answer_that_is_not_of_this_call_is_an_error(impostor: Impostor, why: str) -> None:
-    peers, _ = asker(Flare({"ada": impostor}), ("ada",))
+    peers, _ = asker(Remote({"ada": impostor}), ("ada",))
     with pytest.raises(PartyError, match=why):
         peers["ada"].ask(roles.Introduce())
 
@@ -170,7 +170,7 @@ def test_an_answer_that_is_not_of_this_call_is_an_error(impostor: Impostor, why:
     "reply", [b"", b"X", b"A", b"Anonsense", b"L", b"L" + bytes(40), b"L" + b"\xff" * 32], ids=repr
 )
 def test_whatever_comes_back_is_an_answer_or_a_party_error(reply: bytes) -> None:
-    peers, _ = asker(Flare({"ada": lambda _data, _deadline: reply}), ("ada",))
+    peers, _ = asker(Remote({"ada": lambda _data, _deadline: reply}), ("ada",))
     with pytest.raises(PartyError, match=r"'ada' failed while answering echo\.Sleep"):
         peers["ada"].ask(Sleep(0.0))
 
@@ -180,8 +180,8 @@ def test_this_organisations_own_roles_are_asked_here_and_cross_nothing() -> None
     away = {name: party for name, party in parties.items() if name != "bob"}
     called: list[str] = []
 
-    def far(name: str) -> Line:
-        inner = line_to(Desk(name, away[name].handle, admitted=["bob"]), "bob")
+    def far(name: str) -> Route:
+        inner = line_to(Endpoint(name, away[name].handle, admitted=["bob"]), "bob")
 
         def line(data: bytes, deadline: float) -> bytes:
             called.append(name)
@@ -189,7 +189,7 @@ def test_this_organisations_own_roles_are_asked_here_and_cross_nothing() -> None
 
         return line
 
-    transport = Flare({name: far(name) for name in away}, here=InProcess({"bob": parties["bob"]}), own=["bob"])
+    transport = Remote({name: far(name) for name in away}, here=InProcess({"bob": parties["bob"]}), own=["bob"])
     peers = Peers("bob", NAMES, transport, parties["bob"].ledger)
     assert list(peers.ask(Sleep(0.0))) == list(NAMES)
     assert sorted(called) == ["ada", "cyd"]
@@ -215,10 +215,10 @@ class Head(roles.AggregationServer):
 
 def test_a_party_that_is_asked_may_drive_others() -> None:
     below: dict[str, Echo] = echoes()
-    seat = Seat.at("head", Batches({"train": torch.arange(6)}, batch_size=6, epochs=1, seed=0))
-    head = Head(seat)
-    head.peers = Peers("head", NAMES, lines(below, "head", admitted=["head"]), seat.ledger)
-    above = Flare({"head": line_to(Desk("head", head.handle, admitted=["asker"]), "asker")})
+    organisation = Organisation.at("head", Batches({"train": torch.arange(6)}, batch_size=6, epochs=1, seed=0))
+    head = Head(organisation)
+    head.peers = Peers("head", NAMES, lines(below, "head", admitted=["head"]), organisation.ledger)
+    above = Remote({"head": line_to(Endpoint("head", head.handle, admitted=["asker"]), "asker")})
     peers, _ = asker(above, ("head",))
     assert torch.equal(peers["head"].ask(AddUp()).value.tensor, torch.full((6, 4), 6.0))
     with pytest.raises(BoundaryError, match="no party of its federation"):  # the asker itself is no stranger's guest
@@ -227,7 +227,7 @@ def test_a_party_that_is_asked_may_drive_others() -> None:
 
 def test_the_class_that_answers_a_request_is_known() -> None:
     assert answered_by(Sleep) is Value
-    assert answered_by(roles.Introduce) is roles.Card
+    assert answered_by(roles.Introduce) is roles.Introduction
 
 
 def test_a_frame_above_the_limit_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:

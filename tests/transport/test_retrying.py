@@ -12,7 +12,7 @@ import torch
 from tests.conformance.echo import Break, Echo, Remember, Sleep, asker, echoes
 
 from colonnade.core import Envelope, Transport
-from colonnade.core.roles import Ping
+from colonnade.core.message import Ping
 from colonnade.errors import BoundaryError, NoAnswer, PartyError
 from colonnade.transport import Fault, Faulty, InProcess, Retrying
 
@@ -150,7 +150,7 @@ def test_a_heartbeat_is_no_call_that_counts() -> None:
     assert float(party.held[0, 0]) == 1
     assert party.ledger.entries[-1].message != Ping.kind
     party.serves_for = {"clinic"}
-    with pytest.raises(BoundaryError, match=r"does not answer roles\.Ping of 'asker'"):
+    with pytest.raises(BoundaryError, match=r"does not answer message\.Ping of 'asker'"):
         party.handle(Envelope("asker", 10, Ping()))
 
 

@@ -21,12 +21,24 @@ from tests.conformance.battery import EVERY, STEPS
 from tests.conformance.toy import NAMES, TASKS, can, federation, flat
 from torch import Tensor
 
-from colonnade.core import Batches, Done, Envelope, Ledger, Message, Party, Peers, Released, Request, Seat, serves
+from colonnade.core import (
+    Batches,
+    Done,
+    Envelope,
+    Ledger,
+    Message,
+    Organisation,
+    Party,
+    Peers,
+    Released,
+    Request,
+    serves,
+)
 from colonnade.core.failure import Failure
 from colonnade.core.wire import decode, encode
 from colonnade.flare.members import ASK, DONE, FAILED, RUNNING
-from colonnade.transport.endpoint import Desk
-from colonnade.transport.remote import ANSWER, HEAD, NONE, WHOLE, Flare, Line
+from colonnade.transport.endpoint import Endpoint
+from colonnade.transport.remote import ANSWER, HEAD, NONE, WHOLE, Remote, Route
 
 RESULTS, DRIVER = "TOY_RESULTS", "driver"
 SITES = (DRIVER, *NAMES[:3])
@@ -91,7 +103,7 @@ class Host(Party):
     """A site's own part: what it is besides the toy's party."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(Seat.at(name, Batches({}, batch_size=1, epochs=1, seed=0)))
+        super().__init__(Organisation.at(name, Batches({}, batch_size=1, epochs=1, seed=0)))
         self.party: Party | None = None
 
     def hand(self, envelope: Envelope[Any]) -> Message:
@@ -147,19 +159,19 @@ class ToyMember:
         self.host = Host(self.name)
         self.refused: list[str] = []
         others = [name for name in SITES if name != self.name]
-        self.desk = Desk(
+        self.endpoint = Endpoint(
             self.name, self.host.hand, admitted=others, refused=lambda caller, _why: self.refused.append(caller)
         )
-        self.lines: dict[str, Line] = {p.name: self._line(p) for p in collab.other_clients}
-        below = {name: line for name, line in self.lines.items() if name != DRIVER}
-        self.host.peers = Peers(self.name, below, Flare(below), Ledger(self.name))
+        self.routes: dict[str, Route] = {p.name: self._line(p) for p in collab.other_clients}
+        below = {name: line for name, line in self.routes.items() if name != DRIVER}
+        self.host.peers = Peers(self.name, below, Remote(below), Ledger(self.name))
 
-    def _line(self, proxy: Any) -> Line:
+    def _line(self, proxy: Any) -> Route:
         return lambda data, deadline: bytes(proxy(timeout=deadline).call(data))
 
     def call(self, data: bytes) -> bytes:
         if str(collab.caller) != "server":
-            return self.desk(str(collab.caller), bytes(data))
+            return self.endpoint(str(collab.caller), bytes(data))
         if data != ASK:
             self.state = RUNNING
             threading.Thread(target=self._experiment, daemon=True).start()
@@ -178,7 +190,7 @@ class ToyMember:
 
     def _algorithms(self) -> dict[str, Any]:
         """Every algorithm and task over the lines: losses, and digests of what every site must remember."""
-        carrier = Flare(self.lines)
+        carrier = Remote(self.routes)
         others = Peers(DRIVER, SITES[1:], carrier, Ledger(DRIVER))
         found = {}
         for name, algorithm in EVERY.items():
@@ -199,7 +211,7 @@ class ToyMember:
         return found
 
     def _others(self) -> dict[str, Any]:
-        peers = Peers(DRIVER, SITES[1:], Flare(self.lines), Ledger(DRIVER))
+        peers = Peers(DRIVER, SITES[1:], Remote(self.routes), Ledger(DRIVER))
         before = {name: peers[name].ask(Grow(4)).peak for name in ("ada", "bob")}
         own = peak()
         start = time.perf_counter()
@@ -208,7 +220,7 @@ class ToyMember:
         gained = peak() - own
         sent = peers["bob"].ask(Swallow(grown))
         forged = HEAD.pack(WHOLE, NONE, 0, 0) + encode(Envelope("bob", 1, Grow(4)))
-        reply = self.lines["ada"](forged, 60.0)
+        reply = self.routes["ada"](forged, 60.0)
         message = decode(reply[len(ANSWER) :]).message
         assert isinstance(message, Failure)
         return {
@@ -227,7 +239,7 @@ class ToyMember:
 
     def _dead(self) -> str:
         """A line whose deadline is over before the party has answered."""
-        slow = Flare(self.lines, deadline=0.5)
+        slow = Remote(self.routes, deadline=0.5)
         try:
             Peers(DRIVER, ["ada"], slow, Ledger(DRIVER))["ada"].ask(Rest(8.0))
         except Exception as error:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms.embedding import Embed, Embedding
-from colonnade.core import Seat, State, mapped, roles, serves
+from colonnade.core import Organisation, State, mapped, roles, serves
 from colonnade.optim.capture import Captured
 from colonnade.optim.local import make_optimizer
 from colonnade.optim.losses import Loss
@@ -31,8 +31,8 @@ class FeatureOwner(roles.FeatureOwner):
     optimizer: torch.optim.Optimizer
     _local_steps: Callable[..., None]  # tau of them, in place; each algorithm's own
 
-    def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Any) -> None:
-        super().__init__(seat, features, model, config)
+    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Any) -> None:
+        super().__init__(organisation, features, model, config)
         self.optimizer = make_optimizer(self.model.parameters(), config)
         self._pending: tuple[str, Tensor] | None = None
         self._descend = Captured(self._local_steps)
@@ -64,8 +64,8 @@ class LabelOwner(roles.LabelOwner):
 
     loss: Loss
 
-    def meet(self, cards: Mapping[str, roles.Card]) -> None:
-        super().meet(cards)
+    def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
+        super().meet(introductions)
         shape = len(self.labels), self.loss.outputs
         self.z, self.duals = (mapped.zeros(shape, device=self.device) for _ in range(2))
         self._solve = ZUpdate(self.loss, self.config.rho)

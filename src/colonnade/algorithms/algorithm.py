@@ -18,8 +18,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 from torch import Tensor, nn
 
-from colonnade.core import NON_PRIVATE, Batches, DpEvent, Message, Party, Peers, Request, Rows, Step
-from colonnade.core.release import PUBLIC
+from colonnade.core import NON_PRIVATE, Batches, DpEvent, Party, Peers, Rows, Step
+from colonnade.core.receipt import PUBLIC
 from colonnade.errors import ConfigError
 from colonnade.privacy.report import READER
 
@@ -94,8 +94,6 @@ class Nested(Generic[L, S, R]):
     aggregation_server: type[S]
     train: Callable[[S, Peers, int], Iterator[R]]  # for so many rounds
     predict: Callable[[L, Peers, Rows, str], Tensor]  # by the "aggregated" model, or by the label owner's "own"
-    introduce: type[Request[Any]]
-    introduction: Callable[[tuple[int, ...], int, str], Message]  # shape of a row, rows, and what was agreed
 
 
 def _nothing(config: object) -> frozenset[str]:  # noqa: ARG001
@@ -216,7 +214,7 @@ class Algorithm(Generic[C, F, L]):
     def steps(self, driver: L, peers: Peers, batches: Batches) -> Iterator[Step]:
         """Its training, where one label owner drives."""
         if self.train is None:
-            raise ConfigError(f"{self.about!r} has several label owners: a server drives them. Use a MultiFederation.")
+            raise ConfigError(f"{self.about!r} has several label owners: a server drives them, by rounds.")
         return self.train(driver, peers, batches)
 
 

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from colonnade.algorithms import heads
 from colonnade.algorithms.algorithm import Algorithm, Kind, Release
 from colonnade.algorithms.embedding import Embed, Embedding, head, predict
-from colonnade.core import Batches, Done, Peers, Released, Request, Seat, State, Step, roles, serves
+from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.party import seed_for
 from colonnade.optim.capture import Captured
@@ -76,8 +76,8 @@ class FeatureOwner(roles.FeatureOwner):
     config: Config
     optimizer: torch.optim.Optimizer
 
-    def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config) -> None:
-        super().__init__(seat, features, model, config)
+    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Config) -> None:
+        super().__init__(organisation, features, model, config)
         self.outbox.passed_on = frozenset({"embedding"})  # also by a label owner of the same organisation
         self.optimizer = make_optimizer(self.model.parameters(), config)
         self.labels: Tensor | None = None  # from Join on
@@ -150,9 +150,9 @@ class LabelOwner(roles.LabelOwner):
     loss: Loss
     config: Config
 
-    def meet(self, cards: Mapping[str, roles.Card]) -> None:
-        super().meet(cards)
-        seed = self.seat.start(seed_for(self.generator.initial_seed(), "head"))
+    def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
+        super().meet(introductions)
+        seed = self.organisation.start(seed_for(self.generator.initial_seed(), "head"))
         self.model = head(sum(self.widths.values()), self.loss.outputs, self.config.head_hidden, seed).to(self.device)
         self.optimizer = make_optimizer(self.model.parameters(), self.config)
 

@@ -16,7 +16,20 @@ import torch
 from torch import Generator, Tensor, nn
 
 from colonnade.algorithms.algorithm import Kind, Release
-from colonnade.core import Batches, Done, Message, Outbox, Peers, Released, Request, Rows, Seat, State, Step, roles
+from colonnade.core import (
+    Batches,
+    Done,
+    Message,
+    Organisation,
+    Outbox,
+    Peers,
+    Released,
+    Request,
+    Rows,
+    State,
+    Step,
+    roles,
+)
 from colonnade.core.party import serves
 from colonnade.models import initialised
 from colonnade.optim.local import make_optimizer
@@ -58,8 +71,8 @@ class FeatureOwner(roles.FeatureOwner):
     released_as = "embedding"
     optimizer: torch.optim.Optimizer
 
-    def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Any) -> None:
-        super().__init__(seat, features, model, config)
+    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Any) -> None:
+        super().__init__(organisation, features, model, config)
         self.optimizer = make_optimizer(self.model.parameters(), config)
         self._pending: tuple[str, Tensor] | None = None
 

@@ -49,11 +49,11 @@ from colonnade.core import (
     Done,
     DpEvent,
     Message,
+    Organisation,
     Peers,
     Released,
     Request,
     Rows,
-    Seat,
     State,
     Step,
     roles,
@@ -62,7 +62,7 @@ from colonnade.core import (
 from colonnade.core.batches import CHUNK
 from colonnade.core.checks import one_of, whole
 from colonnade.core.cipher import NOT_ENCRYPTED
-from colonnade.core.release import PUBLIC
+from colonnade.core.receipt import PUBLIC
 from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_key
 from colonnade.errors import BoundaryError, ConfigError
 from colonnade.optim.losses import Logistic, Loss, Squared
@@ -135,9 +135,9 @@ class FeatureOwner(roles.FeatureOwner):
     config: Config
     stackable = False
 
-    def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config) -> None:
-        super().__init__(seat, features, model, config)
-        self.memory = _remembered(seat, self.features)
+    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Config) -> None:
+        super().__init__(organisation, features, model, config)
+        self.memory = _remembered(organisation, self.features)
         self._secret: SecretKey | None = None
         self._key: PublicKey | None = None
 
@@ -202,19 +202,19 @@ class LabelOwner(roles.LabelOwner):
     config: Config
     public: PublicKey | None = None
 
-    def __init__(self, seat: Seat, labels: Tensor, loss: Loss, config: Config) -> None:
-        super().__init__(seat, labels, loss, config)
-        self.memory = _remembered(seat, self.labels)
+    def __init__(self, organisation: Organisation, labels: Tensor, loss: Loss, config: Config) -> None:
+        super().__init__(organisation, labels, loss, config)
+        self.memory = _remembered(organisation, self.labels)
         if 0 < len(self.memory) < config.k:
             raise ConfigError(
                 f"knn.k must be at most the number of training rows; found {config.k} with {len(self.memory)} rows at "
-                f"'{seat.name}'. Lower k, or give more rows."
+                f"'{organisation.name}'. Lower k, or give more rows."
             )
 
-    def meet(self, cards: Mapping[str, roles.Card]) -> None:
-        if self.config.aggregation == "encrypted" and len(cards) == 2:
-            reader = reading(self, cards)
-            (other,) = cards.keys() - {reader}
+    def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
+        if self.config.aggregation == "encrypted" and len(introductions) == 2:
+            reader = reading(self, introductions)
+            (other,) = introductions.keys() - {reader}
             raise ConfigError(
                 f"Encrypted distances hide nothing here: '{reader}', which decrypts their sum, would know those of "
                 f"'{other}', the only other party with columns. Add a party, or set aggregation = \"plain\", which "
@@ -226,7 +226,7 @@ class LabelOwner(roles.LabelOwner):
                 'columns, from which these follow up to a rotation. Set aggregation = "encrypted" for data of others.',
                 stacklevel=2,
             )
-        super().meet(cards)
+        super().meet(introductions)
 
     def vote(self, neighbours: Tensor) -> Tensor:
         """Outputs for the rows whose neighbours these are: log-shares of the vote, or the mean."""
@@ -317,9 +317,9 @@ def _readers_key(public: Released, config: Config) -> PublicKey:
     return key
 
 
-def _remembered(seat: Seat, values: Tensor) -> Tensor:
+def _remembered(organisation: Organisation, values: Tensor) -> Tensor:
     """Those of the training rows; none where a saved federation is loaded to predict, until its state is."""
-    train = seat.batches.splits.get("train")
+    train = organisation.batches.splits.get("train")
     return values[:0] if train is None else values.index_select(0, train.to(values.device))
 
 

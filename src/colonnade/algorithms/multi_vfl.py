@@ -37,28 +37,41 @@ from colonnade.algorithms.embedding import EMBEDDING, GRADIENT
 from colonnade.algorithms.multi_vfl_data_owner import (
     Average,
     Copy,
-    Cut,
     DataOwner,
     Descend,
     Embed,
     Embedding,
-    Introduce,
     Open,
     flat,
     load,
     refuse_unaveraged,
     take,
 )
-from colonnade.core import Batch, Batches, Done, Message, Party, Peers, Released, Request, Rows, Seat, State, serves
+from colonnade.core import (
+    Batch,
+    Batches,
+    Done,
+    Message,
+    Organisation,
+    Party,
+    Peers,
+    Released,
+    Request,
+    Rows,
+    State,
+    serves,
+)
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
-from colonnade.core.roles import Ping, Pong, check_agreed
+from colonnade.core.message import Ping, Pong
+from colonnade.core.roles import Introduction, check_agreed
+from colonnade.core.roles import LabelOwner as HoldsLabels
 from colonnade.errors import ConfigError, PartyError
 from colonnade.optim.losses import Loss
 from colonnade.optim.server import SERVER_OPTIMIZERS, ServerOptimizer, mean
 
 __all__ = [
-    "ALGORITHM", "Adopt", "AggregationServer", "Average", "Begin", "Beginning", "Config", "Cut", "DataOwner", "Descend",
-    "Embed", "Embedding", "Introduce", "LabelOwner", "Open", "Round", "TrainRound", "Trained", "predict", "train",
+    "ALGORITHM", "Adopt", "AggregationServer", "Average", "Begin", "Beginning", "Config", "DataOwner", "Descend",
+    "Embed", "Embedding", "LabelOwner", "Open", "Round", "TrainRound", "Trained", "predict", "train",
 ]  # fmt: skip
 
 
@@ -123,34 +136,32 @@ class Adopt(Request[Done]):
     took_part: tuple[str, ...]
 
 
-class LabelOwner(Party):
+class LabelOwner(HoldsLabels):
     """Holds labels of its rows, g (the aggregated one, `model`) and g_k (`copy`); drives the data owners."""
 
     aside = (Ping,)
     as_one = (TrainRound,)  # what several in one process may answer together
-    shapes: dict[str, tuple[int, ...]]  # what each data owner sends per row
     inputs: tuple[int, ...]  # of g, per row: all of these, joined
     model: nn.Module
     copy: Copy
 
     def __init__(
         self,
-        seat: Seat,
+        organisation: Organisation,
         labels: Tensor,
         loss: Loss,
         config: Config,
         batches: Batches,
         build: Callable[[tuple[int, ...]], nn.Module],
     ) -> None:
-        super().__init__(seat)
-        self.labels, self.loss, self.config = labels.to(self.device), loss, config
+        super().__init__(organisation, labels, loss, config)
         self.batches, self.build, self.round = batches, build, 0
 
-    def meet(self, cards: Mapping[str, Cut]) -> None:
+    def meet(self, introductions: Mapping[str, Introduction]) -> None:
         """Check that data owners have the same rows, and make g for what they send."""
-        for party, card in cards.items():
-            check_agreed(party, card.rows, card.agreed, self.name, len(self.labels), self.batches.fingerprint())
-        self.shapes = {party: tuple(card.shape) for party, card in cards.items()}
+        for party, told in introductions.items():
+            check_agreed(party, told.rows, told.agreed, self.name, len(self.labels), self.batches.fingerprint())
+        self.shapes = {party: tuple(told.shape) for party, told in introductions.items()}
         self.inputs = joined(self.shapes, self.config)
         self.model = self.build(self.inputs).to(self.device)
         refuse_unaveraged(self.model, self.name)
@@ -235,8 +246,8 @@ class LabelOwner(Party):
 class AggregationServer(Party):
     """Holds no data: W, and what the server optimizer remembers; drives the label owners."""
 
-    def __init__(self, seat: Seat, config: Config, rounds: int) -> None:
-        super().__init__(seat)
+    def __init__(self, organisation: Organisation, config: Config, rounds: int) -> None:
+        super().__init__(organisation)
         self.config, self.optimizer = config, config.server_optimizer(rounds)
         self.weights: Tensor | None = None
         self.moments: dict[str, Tensor] = {}
@@ -332,6 +343,12 @@ def predict(driver: LabelOwner, peers: Peers, rows: Rows, model: str = "aggregat
         return g.eval()(torch.cat(h, dim=driver.config.axis))  # type: ignore[no-any-return]
 
 
+def _somebody(answers: Mapping[str, Message], failed: Mapping[str, PartyError]) -> None:
+    """Where nobody answered, the first failure is raised."""
+    if not answers:
+        raise next(iter(failed.values())) if failed else ConfigError("There is no label owner to train with.")
+
+
 def joined(shapes: Mapping[str, tuple[int, ...]], config: Config) -> tuple[int, ...]:
     """The shape per row of what data owners send, concatenated."""
     first = next(iter(shapes.values()), ())
@@ -343,12 +360,6 @@ def joined(shapes: Mapping[str, tuple[int, ...]], config: Config) -> tuple[int, 
                 f"{config.concatenate}. Give data owners models whose outputs differ in that axis alone."
             )
     return (*first[:axis], sum(shape[axis] for shape in shapes.values()), *first[axis + 1 :])
-
-
-def _somebody(answers: Mapping[str, Message], failed: Mapping[str, PartyError]) -> None:
-    """Where nobody answered, the first failure is raised."""
-    if not answers:
-        raise next(iter(failed.values())) if failed else ConfigError("There is no label owner to train with.")
 
 
 def aggregated(given: HeadInputs[Config]) -> nn.Module:
@@ -363,9 +374,7 @@ ALGORITHM = Algorithm(
     feature_owner=DataOwner,
     label_owner=LabelOwner,
     predict=predict,
-    nested=Nested(
-        aggregation_server=AggregationServer, train=train, predict=predict, introduce=Introduce, introduction=Cut
-    ),
+    nested=Nested(aggregation_server=AggregationServer, train=train, predict=predict),
     releases={
         "embedding": EMBEDDING,
         "gradient": GRADIENT,

@@ -9,32 +9,26 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
 
-from colonnade.core import Agreed, Done, Message, Party, Released, Request, Seat, State, serves
-from colonnade.core.roles import Ping, Pong
+from colonnade.core import Agreed, Done, Message, Organisation, Party, Released, Request, State, serves
+from colonnade.core.message import Ping, Pong
+from colonnade.core.roles import Introduce, Introduction
 from colonnade.errors import ConfigError
 from colonnade.optim.capture import Captured
 from colonnade.optim.local import Settings, make_optimizer
 from colonnade.optim.server import mean
 
-if TYPE_CHECKING:
-    from colonnade.algorithms.multi_vfl import Config
 
+class Weighting(Settings, Protocol):
+    """What the algorithm's Config says to a data owner."""
 
-class Cut(Message):
-    """How a data owner introduces itself to a label owner: what it sends per row, and which rows it thinks it has."""
-
-    shape: tuple[int, ...]
-    rows: int
-    agreed: str
-
-
-class Introduce(Request[Cut]):
-    """Asked once, before anything else."""
+    def weight(self, rows: int) -> float:
+        """Of a label owner with so many training rows in every mean."""
+        ...
 
 
 class Open(Request[Done]):
@@ -165,8 +159,10 @@ class DataOwner(Party):
 
     aside = (Ping,)
 
-    def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config, agreed: Agreed) -> None:
-        super().__init__(seat)
+    def __init__(
+        self, organisation: Organisation, features: Tensor, model: nn.Module, config: Weighting, agreed: Agreed
+    ) -> None:
+        super().__init__(organisation)
         refuse_unaveraged(model, self.name)
         self.features, self.model = features.to(self.device), model.to(self.device)
         self.config, self.agreed = config, agreed
@@ -181,9 +177,9 @@ class DataOwner(Party):
         return self.agreed.rows(batch, self.device)
 
     @serves
-    def introduce(self, request: Introduce) -> Cut:  # noqa: ARG002
+    def introduce(self, request: Introduce) -> Introduction:  # noqa: ARG002
         k = self._asker()
-        return Cut(self.shape, len(self.agreed.orders[k]), self.agreed[k].fingerprint())
+        return Introduction(self.shape, self.agreed.shared_with(k, len(self.features)), self.agreed[k].fingerprint())
 
     @serves
     def open(self, request: Open) -> Done:

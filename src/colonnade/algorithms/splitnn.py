@@ -53,11 +53,12 @@ class LabelOwner(embedding.LabelOwner):
 
     config: Config
 
-    def meet(self, cards: Mapping[str, roles.Card]) -> None:
-        super().meet(cards)
-        seed = self.seat.start(seed_for(self.generator.initial_seed(), "head"))
-        inputs, hidden = sum(self.widths.values()), self.config.head_hidden
-        self.model = embedding.head(inputs, self.loss.outputs, hidden, seed).to(self.device)
+    def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
+        super().meet(introductions)
+        seed = self.organisation.start(seed_for(self.generator.initial_seed(), "head"))
+        self.model = embedding.head(sum(self.widths.values()), self.loss.outputs, self.config.head_hidden, seed).to(
+            self.device
+        )
         self.optimizer = make_optimizer(self.model.parameters(), self.config)
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:

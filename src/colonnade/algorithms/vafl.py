@@ -39,7 +39,7 @@ from torch import Generator, Tensor, nn
 from colonnade.algorithms import embedding, heads
 from colonnade.algorithms.algorithm import Algorithm, HeadInputs
 from colonnade.algorithms.embedding import Descend, Embed, Embedding
-from colonnade.core import Batches, Peers, Released, Request, Seat, State, Step, mapped, roles, serves
+from colonnade.core import Batches, Organisation, Peers, Released, Request, State, Step, mapped, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive
 from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError
@@ -103,20 +103,20 @@ class LabelOwner(embedding.LabelOwner):
 
     config: Config
 
-    def __init__(self, seat: Seat, labels: Tensor, loss: Loss, config: Config) -> None:
-        super().__init__(seat, labels, loss, config)
-        train = seat.batches.splits.get("train", torch.empty(0, dtype=torch.int64)).to(self.device)
+    def __init__(self, organisation: Organisation, labels: Tensor, loss: Loss, config: Config) -> None:
+        super().__init__(organisation, labels, loss, config)
+        train = organisation.batches.splits.get("train", torch.empty(0, dtype=torch.int64)).to(self.device)
         self.place = train.new_zeros(len(labels)).index_copy_(0, train, torch.arange(len(train), device=self.device))
         self.latest: Tensor | None = None  # H, [M, training rows, width], from the first turn on
         self.epoch, self.taken = 0, dict[str, int]()  # how many batches of the epoch each party has taken
         self.owed: dict[str, Descend] = {}  # the gradient for a party's last batch, until it is sent
 
-    def meet(self, cards: Mapping[str, roles.Card]) -> None:
-        super().meet(cards)
+    def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
+        super().meet(introductions)
         if len(set(self.widths.values())) > 1:
             widths = ", ".join(f"'{party}' {width}" for party, width in self.widths.items())
             raise ConfigError(f"VAFL averages embeddings, so all must have the same width; found {widths}.")
-        with initialised(self.seat.start(seed_for(self.generator.initial_seed(), "head"))):
+        with initialised(self.organisation.start(seed_for(self.generator.initial_seed(), "head"))):
             width = next(iter(self.widths.values()))
             self.model = Average(len(self.widths), width, self.loss.outputs).to(self.device)
         rate, decay = self.config.learning_rate, self.config.weight_decay
@@ -159,7 +159,7 @@ class LabelOwner(embedding.LabelOwner):
         """A party's embedding of its next batch came: one step of g and alpha with what the others sent last."""
         batch, parties = self.next_batch(party), list(self.widths)
         if self.latest is None:
-            train = self.seat.batches.splits["train"]
+            train = self.organisation.batches.splits["train"]
             self.latest = mapped.zeros((len(parties), len(train), h_k.shape[-1]), h_k.dtype, self.device)
         rows = self.place[self.rows(batch)]
         self.latest[parties.index(party), rows] = h_k

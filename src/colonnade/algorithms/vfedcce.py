@@ -58,17 +58,17 @@ from colonnade.core import (
     Done,
     DpEvent,
     Message,
+    Organisation,
     Peers,
     Released,
     Request,
-    Seat,
     Step,
     roles,
     serves,
 )
 from colonnade.core.checks import fraction, not_negative, one_of, positive
 from colonnade.core.cipher import NOT_ENCRYPTED
-from colonnade.core.release import PUBLIC
+from colonnade.core.receipt import PUBLIC
 from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_key
 from colonnade.errors import ConfigError
 from colonnade.optim.jacobian import jacobian_of, set_gradient
@@ -154,9 +154,9 @@ class FeatureOwner(embedding.FeatureOwner):
     config: Config
     released_as = "log_odds"
 
-    def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config) -> None:
-        super().__init__(seat, features, model, config)
-        self.reserved = {TakeCoefficients: {seat.name}}
+    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Config) -> None:
+        super().__init__(organisation, features, model, config)
+        self.reserved = {TakeCoefficients: {organisation.name}}
         self.stackable = config.mode == "plaintext"  # nobody else may compute with this party's keys
         self._secret: SecretKey | None = None
         self._key: PublicKey | None = None
@@ -265,13 +265,14 @@ class LabelOwner(roles.LabelOwner):
     loss: Loss
     config: Config
 
-    def __init__(self, seat: Seat, labels: Tensor, loss: Loss, config: Config) -> None:
+    def __init__(self, organisation: Organisation, labels: Tensor, loss: Loss, config: Config) -> None:
         if isinstance(loss, Squared):
             raise ConfigError(
-                f"vfedcce averages class probabilities, and the label of '{seat.name}' is a number to be predicted. "
+                f"vfedcce averages class probabilities, and the label of '{organisation.name}' is a number to be "
+                "predicted. "
                 "Choose another algorithm, or give classes."
             )
-        super().__init__(seat, labels, loss, config)
+        super().__init__(organisation, labels, loss, config)
         self._secret: SecretKey | None = None
         self._keys: dict[str, PublicKey] = {}
 
@@ -313,7 +314,7 @@ def share_keys(driver: LabelOwner, peers: Peers, others: list[str]) -> None:
             stacklevel=3,
         )
     elif config.mode == "encrypted-jacobian":
-        most = driver.seat.batches.batch_size * max(driver.widths.values())
+        most = driver.organisation.batches.batch_size * max(driver.widths.values())
         replies = peers.ask_each(dict.fromkeys(others, AskKey(most)))
         made: dict[str, Any] = {"scheme": config.scheme, "use": "combinations", "limit": jacobian_limit(most)}
         driver._keys = {k: read_public_key(r.public, **made) for k, r in replies.items()}

@@ -32,7 +32,7 @@ from colonnade.algorithms import admm
 from colonnade.algorithms.algorithm import Algorithm, Kind, Release
 from colonnade.algorithms.embedding import EMBEDDING, Embed, predict
 from colonnade.algorithms.heads import linear
-from colonnade.core import Batches, Done, Peers, Released, Request, Seat, State, Step, roles, serves
+from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.optim.descent import descend
 from colonnade.optim.heads import beside, blocks, norms, uniform_heads
@@ -73,8 +73,8 @@ class FeatureOwner(admm.FeatureOwner):
     config: Config
     released_as = "embedding"
 
-    def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config) -> None:
-        super().__init__(seat, features, model, config)
+    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Config) -> None:
+        super().__init__(organisation, features, model, config)
         self.head: Tensor | None = None  # W_k, from the first Adopt on
 
     @serves
@@ -109,8 +109,8 @@ class LabelOwner(admm.LabelOwner):
 
     config: Config
 
-    def meet(self, cards: Mapping[str, roles.Card]) -> None:
-        super().meet(cards)
+    def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
+        super().meet(introductions)
         self.heads = uniform_heads(self.widths.values(), self.loss.outputs, self.generator).to(self.device)
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:

@@ -35,9 +35,9 @@ from colonnade.algorithms import admm
 from colonnade.algorithms.algorithm import Algorithm, Crossing, Kind, Release
 from colonnade.algorithms.embedding import Embed, with_head
 from colonnade.algorithms.heads import summed
-from colonnade.core import Batches, Done, Message, Peers, Released, Request, Rows, Seat, Step, roles, serves
+from colonnade.core import Batches, Done, Message, Organisation, Peers, Released, Request, Rows, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
-from colonnade.core.release import NON_PRIVATE, DpEvent
+from colonnade.core.receipt import NON_PRIVATE, DpEvent
 from colonnade.encryption.masks import Masks, one_round, open_sum
 from colonnade.errors import ConfigError
 from colonnade.optim.descent import descend
@@ -90,8 +90,8 @@ class FeatureOwner(admm.FeatureOwner):
     config: Config
     released_as = "logits"
 
-    def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Config) -> None:
-        super().__init__(seat, features, model, config)
+    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Config) -> None:
+        super().__init__(organisation, features, model, config)
         if config.aggregation == "secure":  # from here on, and before any keys are agreed on, no logits leave unmasked
             self.outbox.seal("logits", Masks(self.name))
 
@@ -127,14 +127,14 @@ class LabelOwner(admm.LabelOwner):
     config: Config
     agreed: tuple[str, ...] = ()  # who holds keys for the next round
 
-    def meet(self, cards: Mapping[str, roles.Card]) -> None:
-        others = cards.keys() - {self.name}
+    def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
+        others = introductions.keys() - {self.name}
         if self.config.aggregation == "secure" and len(others) < 2:
             raise ConfigError(
                 f"A secure sum hides nothing here: besides '{self.name}', which learns the sum, it would have "
                 f'{len(others)} of the 2 parties it needs. Set aggregation = "plain", or add a party.'
             )
-        super().meet(cards)
+        super().meet(introductions)
 
     def outputs(self, o: Mapping[str, Tensor]) -> Tensor:
         """sum_k o_k, from logits or from masked shares of them."""

@@ -59,8 +59,8 @@ class LabelOwner(roles.LabelOwner):
     loss: Loss
     config: Config
 
-    def meet(self, cards: Mapping[str, roles.Card]) -> None:
-        super().meet(cards)
+    def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
+        super().meet(introductions)
         self.heads = uniform_heads(self.widths.values(), self.loss.outputs, self.generator).to(self.device)
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:

@@ -1,6 +1,6 @@
 """Private set intersection: which rows all parties have in common, and one order for them, without showing ids.
 
-owner = IdOwner(seat, Ids.of("clinic", [frame["patient"]], settings), settings)    # at every party
+owner = IdOwner(organisation, Ids.of("clinic", [frame["patient"]], settings), settings)    # at every party
 found = align(owner, peers)                                                   # at one of them, which drives
 owner.common_rows                                                             # its own common rows, in the agreed order
 

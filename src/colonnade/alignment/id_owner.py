@@ -19,8 +19,9 @@ from colonnade.alignment.ids import Ids
 from colonnade.alignment.settings import AlignmentSettings
 from colonnade.core.chance import Source
 from colonnade.core.message import Done, Message, Request
-from colonnade.core.party import Party, Refused, Seat, serves
-from colonnade.core.release import DpEvent, Released, Rule
+from colonnade.core.party import Organisation, Party, Refused, serves
+from colonnade.core.receipt import DpEvent
+from colonnade.core.release import Released, Rule
 
 BLINDED, RAISED, POSITIONS = "blinded_ids", "raised_points", "positions"
 ALIGN = "align"
@@ -33,14 +34,14 @@ REVEALS = {
 HIDDEN = DpEvent("blinded (secp256k1)")
 
 
-class Card(Message):
+class IdCount(Message):
     """How many distinct ids a party has, and of how many columns they are made."""
 
     ids: int
     columns: int
 
 
-class Agree(Request[Card]):
+class Agree(Request[IdCount]):
     """Asked first: who takes part in which order, and what will be learned by whom. It makes a new secret."""
 
     parties: tuple[str, ...]
@@ -144,8 +145,10 @@ class IdOwner(Party):
     _order: NDArray[np.int64]
     _raising: dict[str, Raising]
 
-    def __init__(self, seat: Seat, ids: Ids, settings: AlignmentSettings, *, threads: int | None = None) -> None:
-        super().__init__(seat)
+    def __init__(
+        self, organisation: Organisation, ids: Ids, settings: AlignmentSettings, *, threads: int | None = None
+    ) -> None:
+        super().__init__(organisation)
         curve.public_key()  # a missing library is told now, not at the first request
         self.settings, self.threads = settings, threads
         self.ids = ids
@@ -164,7 +167,7 @@ class IdOwner(Party):
         self._forget()
 
     @serves
-    def agree(self, request: Agree) -> Card:
+    def agree(self, request: Agree) -> IdCount:
         mine = {
             "ids": self.settings.ids,
             "reveal": self.settings.reveal,
@@ -179,7 +182,7 @@ class IdOwner(Party):
         self._raising = {}
         self.common, self.common_rows = None, None
         self.outbox.rules |= {BLINDED: Rule(Blinding(self._secret, self.threads)), RAISED: Rule(Raised())}
-        return Card(len(self.ids), self.ids.columns)
+        return IdCount(len(self.ids), self.ids.columns)
 
     @serves
     def blind(self, request: Blind) -> Points:

@@ -17,7 +17,7 @@ from colonnade.alignment.id_owner import IdOwner
 from colonnade.alignment.ids import Ids
 from colonnade.alignment.intersection import Alignment, Watch, align
 from colonnade.alignment.settings import AlignmentSettings
-from colonnade.core import Batches, Ledger, Peers, Seat
+from colonnade.core import Batches, Ledger, Organisation, Peers
 from colonnade.errors import ConfigError, InputError
 from colonnade.transport import InProcess
 
@@ -89,7 +89,9 @@ def align_here(
     """Align parties by their ids; the first drives, unless another is named."""
     settings = settings or AlignmentSettings()
     nothing = Batches({}, batch_size=1, epochs=1, seed=0)  # rows are agreed on here, not before
-    parties = {name: IdOwner(Seat.at(name, nothing), held, settings, threads=threads) for name, held in ids.items()}
+    parties = {
+        name: IdOwner(Organisation.at(name, nothing), held, settings, threads=threads) for name, held in ids.items()
+    }
     first = parties[driver or next(iter(parties))]
     others = {name: party for name, party in parties.items() if party is not first}
     peers = Peers(first.name, others, InProcess(others, through_bytes=through_bytes), first.ledger)

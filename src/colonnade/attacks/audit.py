@@ -109,10 +109,11 @@ def audit_run(
     """Attack a finished run, which stays as it is. Inversion looks at `rows` rows, label attacks at as many or more.
     `allow_models` lists the import paths that the run's settings may name as models."""
     with reopen(folder, allow_models) as federation:
-        if party is not None and party not in federation.seats:
-            hint = did_you_mean(party, list(federation.seats))
+        if party is not None and party not in federation.organisations:
+            hint = did_you_mean(party, list(federation.organisations))
             raise ConfigError(
-                f"--party is {party!r}, which is no party of this run{hint}; there are {', '.join(federation.seats)}."
+                f"--party is {party!r}, which is no party of this run{hint}; there are "
+                f"{', '.join(federation.organisations)}."
             )
         found = audit_federation(federation, folder.resolve().name, rows=rows, party=party, say=say)
         found.checkpoint = fingerprint(folder)
@@ -123,6 +124,7 @@ def audit_federation(
     federation: Federation, run: str = "", *, rows: int = 64, party: str | None = None, say: Say | None = None
 ) -> Audit:
     """As `audit_run`, for a recorded federation in memory. It is trained a little further on the way."""
+    federation.check_one_label_owner()
     if federation.recording is None:
         raise ConfigError("An audit needs a federation that records: Federation(..., record=True).")
     settings = federation.settings

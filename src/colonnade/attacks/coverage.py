@@ -11,7 +11,7 @@ from colonnade.attacks.finding import Finding
 from colonnade.attacks.rehearsal import Rehearsal
 from colonnade.core import Ciphertext, Released
 from colonnade.core.cipher import NOT_ENCRYPTED
-from colonnade.core.release import NON_PRIVATE
+from colonnade.core.receipt import NON_PRIVATE
 from colonnade.encryption.masks import SHARES
 from colonnade.privacy.accounting import costs_nothing
 

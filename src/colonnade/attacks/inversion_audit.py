@@ -106,7 +106,7 @@ def _put_together(federation: Federation, parts: list[Tensor]) -> Tensor | None:
 def _columns(federation: Federation, victim: str, rows: Tensor) -> Tensor:
     """What the victim, or all together, hold about these rows."""
     if victim != EVERYBODY:
-        return federation.owners[victim].features.cpu()[rows]
+        return federation.holdings.columns[victim].features.cpu()[rows]
     whole = _put_together(federation, [owner.features.cpu()[rows] for owner in federation.owners.values()])
     assert whole is not None
     return whole
@@ -147,7 +147,7 @@ def _picture(one: Rebuilt, details: dict[str, Any]) -> Finding:
 
 
 def _table(federation: Federation, one: Rebuilt, details: dict[str, Any]) -> Finding:
-    preprocessor = federation.holdings.parties[one.victim].preprocessor
+    preprocessor = federation.holdings.columns[one.victim].preprocessor
     width = one.original.shape[1]
     spans = preprocessor.spans if preprocessor else {f"column {at}": slice(at, at + 1) for at in range(width)}
     by_column = r_squared(one.original, one.guess, one.mean, spans)
@@ -218,8 +218,7 @@ def _attack(features: Tensor) -> Attack:
 
 def _labels(federation: Federation) -> Tensor | None:
     held = federation.holdings
-    labels = held.parties[held.label_owner].labels
-    return labels.cpu() if labels is not None and held.encoder.task == "classification" else None
+    return held.labelled.labels.cpu() if held.encoder.task == "classification" else None
 
 
 def _others(federation: Federation, attacked: Tensor) -> Tensor:

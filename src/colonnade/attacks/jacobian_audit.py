@@ -30,7 +30,7 @@ def jacobian_findings(federation: Federation, rehearsal: Rehearsal, rows: int, p
         guess = read(found.values, len(found.rows), *at)[:rows]
         features = owner.features.cpu().flatten(1)
         truth, train = features[found.rows[:rows]], federation.batches.splits["train"]
-        preprocessor = federation.holdings.parties[victim].preprocessor
+        preprocessor = federation.holdings.columns[victim].preprocessor
         names = {f"column {column}": slice(column, column + 1) for column in range(truth.shape[1])}
         by_column = r_squared(truth, guess, features[train].mean(0), preprocessor.spans if preprocessor else names)
         best = max(by_column, key=by_column.__getitem__, default="")

@@ -37,14 +37,15 @@ def known_findings(federation: Federation, first: Rehearsal, rows: int, party: s
     for one in rebuild(federation, first, rows, party):
         if one.victim not in victims or "unknown" in one.defence:
             continue
-        finding = next(inversion_findings(federation, [_exact(one, first, federation.algorithm.named(*EMBEDDINGS))]))
+        finding = next(inversion_findings(federation, [_exact(federation, one, first)]))
         yield dataclasses.replace(finding, attack=ATTACK, assumes=ASSUMES)
 
 
-def _exact(one: Rebuilt, first: Rehearsal, names: tuple[str, ...]) -> Rebuilt:
+def _exact(federation: Federation, one: Rebuilt, first: Rehearsal) -> Rebuilt:
     """With every row improved until its embedding is the one that came; noise, codecs and pictures are left alone."""
     if one.picture or one.defence != "unprotected":
         return one
+    names = federation.algorithm.named(*EMBEDDINGS)
     seen = next(received(first.transcripts[one.attacker], first.batches, names, one.victim))
     return dataclasses.replace(one, guess=improved(one.guess, seen.values[: len(one.rows)], first.models[one.victim]))
 

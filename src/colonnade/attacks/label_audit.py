@@ -71,8 +71,7 @@ def label_findings(federation: Federation, rehearsal: Rehearsal, party: str | No
     """One per attack and feature owner that does not hold the labels itself. `party` narrows to one attacker."""
     holdings = federation.holdings
     owner, classes = holdings.label_owner, len(holdings.encoder.classes)
-    truth = holdings.parties[owner].labels
-    assert truth is not None
+    truth = holdings.labelled.labels
     for attack in ATTACKS:
         if not federation.algorithm.named(attack.reads) or (attack.binary and classes != 2):
             continue

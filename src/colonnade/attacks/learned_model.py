@@ -13,7 +13,6 @@ known rows and a better model may do better.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -37,9 +36,10 @@ RIDGES = [10.0**power for power in range(-4, 5)]
 
 def learned_findings(federation: Federation, rehearsal: Rehearsal, party: str | None) -> Iterator[Finding]:
     """The label owner against every party whose embeddings it received."""
-    attacker, names = federation.holdings.label_owner, federation.algorithm.named(*EMBEDDINGS)
+    attacker = federation.holdings.label_owner
     if attacker not in rehearsal.transcripts:
         return
+    names = federation.algorithm.named(*EMBEDDINGS)
     for victim, owner in federation.owners.items():
         if victim == attacker or party not in (None, attacker, victim):
             continue
@@ -51,7 +51,7 @@ def learned_findings(federation: Federation, rehearsal: Rehearsal, party: str | 
         if not numbers:
             continue
         features = owner.features.cpu().flatten(1)
-        held = federation.holdings.parties[victim]
+        held = federation.holdings.columns[victim]
         spans = held.preprocessor.spans if held.preprocessor else _spans(features, owner.features.dim() > 2)
         own = _own(federation, rows)
         with_them, without = (
@@ -67,8 +67,7 @@ def learned_findings(federation: Federation, rehearsal: Rehearsal, party: str | 
             "r2_without_embeddings": without[most],
             "by_known_rows": {str(number): max(found.values(), default=0.0) for number, found in gains.items()},
         }
-        found = _finding(attacker, victim, rehearsal.moment, gains[most], details)
-        yield dataclasses.replace(found, releases=names)
+        yield _finding(attacker, victim, rehearsal.moment, gains[most], details)
 
 
 def _gains(with_them: Mapping[str, float], without: Mapping[str, float]) -> dict[str, float]:
@@ -112,13 +111,12 @@ def _spans(features: Tensor, picture: bool) -> dict[str, slice]:
 def _own(federation: Federation, rows: Tensor) -> Tensor:
     """What the label owner holds about these rows without anybody's help."""
     holdings = federation.holdings
-    held = holdings.parties[holdings.label_owner]
-    assert held.labels is not None
-    labels = held.labels.cpu()[rows]
+    mine = holdings.columns.get(holdings.label_owner)
+    labels = holdings.labelled.labels.cpu()[rows]
     if holdings.encoder.task == "classification":
         labels = torch.nn.functional.one_hot(labels, len(holdings.encoder.classes)).float()
     parts = [labels.reshape(len(rows), -1).float()]
-    parts += [] if held.features is None else [held.features.cpu()[rows].flatten(1)]
+    parts += [] if mine is None else [mine.features.cpu()[rows].flatten(1)]
     return torch.cat(parts, 1)
 
 

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from colonnade.core import Batches, Transcript
 from colonnade.errors import BudgetExhausted, CheckpointError
 from colonnade.federation import Federation, load
-from colonnade.runs.run_directory import MARK, SETTINGS, RunDirectory
+from colonnade.runs.layout import MARK, PARTIES, SETTINGS
+from colonnade.runs.run_directory import RunDirectory
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,7 @@ def reopen(folder: Path, allow_models: Sequence[str] = ()) -> Iterator[Federatio
     with tempfile.TemporaryDirectory(prefix="colonnade-audit-") as place:
         twin = Path(place) / "run"
         try:
-            shutil.copytree(folder / "parties", twin / "parties")
+            shutil.copytree(folder / PARTIES, twin / PARTIES)
             for name in (SETTINGS, MARK):
                 shutil.copy2(folder / name, twin / name)
         except (OSError, shutil.Error) as error:
@@ -70,7 +71,7 @@ def fingerprint(folder: Path) -> str:
     """Of a run's last checkpoint, all parties' states together."""
     run = RunDirectory(folder)
     mark, digest = run.mark(), hashlib.sha256()
-    for party in sorted((folder / "parties").iterdir()):
+    for party in sorted((folder / PARTIES).iterdir()):
         for path in sorted(path for path in run._checkpoint(party.name, mark).rglob("*") if path.is_file()):
             with path.open("rb") as file:
                 digest.update(f"{party.name}/{path.name}".encode() + hashlib.file_digest(file, "sha256").digest())
@@ -89,7 +90,7 @@ def last_rounds(federation: Federation, rows: int) -> Rehearsal:
 
 def predictions(federation: Federation, rows: int) -> Rehearsal:
     """The joint model is asked about test rows (validation or training rows where there are none)."""
-    batches = federation.batches
+    batches = federation.agreed.one
     split = next(name for name in ("test", "validation", "train") if name in batches.splits)
     chunk = batches.chunks(split, min(rows, len(batches.splits[split])))[0]
     models = _models(federation)
@@ -102,7 +103,7 @@ def predictions(federation: Federation, rows: int) -> Rehearsal:
 
 
 def _rehearse(federation: Federation, rows: int, moment: str) -> Rehearsal:
-    batches = federation.batches
+    batches = federation.agreed.one
     count = min(-(-rows // batches.batch_size), batches.per_epoch)
     batches.epochs = max(batches.epochs, (batches.done + count) // batches.per_epoch + 1)
     models = _models(federation)

@@ -74,7 +74,7 @@ for command in (
 @app.callback(invoke_without_command=True)
 def _version(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
     if version:
-        from colonnade import __version__
+        from colonnade.version import __version__
 
         typer.echo(__version__)
         raise typer.Exit

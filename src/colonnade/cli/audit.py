@@ -14,7 +14,8 @@ from colonnade.attacks.audit import Audit, audit_run
 from colonnade.attacks.finding import LIMITS, suggested
 from colonnade.attacks.report import prepare, write
 from colonnade.cli.console import AllowModel, a_run, console, error_console, shown
-from colonnade.runs.run_directory import SETTINGS, to_json
+from colonnade.runs.layout import SETTINGS
+from colonnade.runs.run_directory import to_json
 
 
 def audit(

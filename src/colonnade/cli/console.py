@@ -17,10 +17,10 @@ from rich.table import Table
 from colonnade.core import Step
 from colonnade.errors import CheckpointError
 from colonnade.evaluate.metrics import HEADLINE, beside_majority
-from colonnade.federation import Federation, MultiFederation
+from colonnade.federation import Federation
 from colonnade.federation.fit import Watch
 from colonnade.report.words import metric
-from colonnade.runs.run_directory import MARK
+from colonnade.runs.layout import MARK
 
 console = Console()
 error_console = Console(stderr=True)
@@ -55,7 +55,7 @@ def typed(path: Path) -> str:
 
 
 @contextmanager
-def progress_of(federation: Federation | MultiFederation, title: str, *, quiet: bool = False) -> Iterator[Watch]:
+def progress_of(federation: Federation, title: str, *, quiet: bool = False) -> Iterator[Watch]:
     """A bar over all batches, or all rounds of several label owners, with the loss, the last validation score and the
     bytes that travelled."""
     columns = (
@@ -67,7 +67,7 @@ def progress_of(federation: Federation | MultiFederation, title: str, *, quiet: 
     bar = Progress(*columns, TimeRemainingColumn(compact=True), console=error_console, disable=quiet)
     name = HEADLINE[federation.holdings.encoder.task]
     last = {"score": ""}
-    unit = "round" if isinstance(federation, MultiFederation) else "epoch"
+    unit = "round" if federation.holdings.several else "epoch"
     with bar:
         task = bar.add_task(title, total=len(federation.batches), completed=federation.batches.done, now="")
 

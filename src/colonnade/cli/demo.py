@@ -22,6 +22,7 @@ from colonnade.cli.select import choose, held_by, rejected
 from colonnade.cli.select import show as show_selection
 from colonnade.errors import ConfigError, InputError
 from colonnade.explain import report as explaining
+from colonnade.explain.write import write as write_explanation
 from colonnade.federation import Federation, Settings
 from colonnade.federation.learned import learned
 from colonnade.report.write import write
@@ -115,7 +116,7 @@ def demo(
     with error_console.status("Who matters, and the report …") as status:
         if quiet:
             status.stop()
-        explaining.write(explaining.explain(federation), out / "run" / "explain", pictures=False)
+        write_explanation(explaining.explain(federation), out / "run" / "explain", pictures=False)
         aligned.write(out / "run" / "alignment")
         (out / "run" / "selection").mkdir()
         write_text(out / "run" / "selection" / "selection.json", json.dumps(found.to_json(), indent=2) + "\n")

@@ -16,23 +16,24 @@ from rich.table import Table
 
 from colonnade.algorithms import find
 from colonnade.cli.console import console, error_console
-from colonnade.cli.predict import check_several
-from colonnade.core import Mechanism, Plain, Seat
+from colonnade.cli.options import check_several
+from colonnade.core import Mechanism, Organisation, Plain
 from colonnade.errors import ColonnadeError, ConfigError, DataError, InputError
 from colonnade.federation import Settings
-from colonnade.federation.seats import accounts_of
+from colonnade.federation.organisation import accounts_of
 from colonnade.flare.deployed import deploy, on_this_machine, predict_on_this_machine
 from colonnade.flare.job import simulate, simulate_prediction
 from colonnade.flare.provision import provision as make_kits
 from colonnade.privacy import Budget
 from colonnade.rows.tables import read_labels, read_tables
 from colonnade.runs.budget_over_runs import spent_before
-from colonnade.runs.run_directory import SETTINGS, RunDirectory
+from colonnade.runs.layout import SETTINGS
+from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import (
     AGREED,
     OWN,
     STARTUP,
-    Own,
+    SiteConfig,
     asker_of,
     driver_of,
     in_own_words,
@@ -40,8 +41,7 @@ from colonnade.settings.party_file import (
     sites_of,
 )
 from colonnade.settings.rules import LABEL_MECHANISMS, LABELS, MECHANISMS
-from colonnade.sites.member import rehearse
-from colonnade.sites.multi_site import rehearse as rehearse_one_of_several
+from colonnade.sites.driving import rehearse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,10 +99,7 @@ def party(
             f"not start. Write '{name}' and its own table and rules there, or use the kit of '{own.name}'."
         )
     with in_own_words(own.name, own.section):
-        if own.settings.label_owners:
-            _check_one_of_several(own)
-        else:
-            _check_one(own)
+        _check(own)
     if own.section:
         console.print(_models(own))
     if fingerprint:
@@ -112,7 +109,7 @@ def party(
         console.print(f"Certificates it takes from the others: {whose}.", markup=False)
 
 
-def _models(own: Own) -> str:
+def _models(own: SiteConfig) -> str:
     """Who can know the model that this organisation begins with."""
     if own.settings.models_of(own.name) == "secret":
         return "Its initial weights come from the operating system: nobody else knows its model."
@@ -122,49 +119,37 @@ def _models(own: Own) -> str:
     )
 
 
-def _check_one(own: Own) -> None:
-    """Where one holds labels."""
-    holdings, seat = rehearse(own)
-    features = holdings.parties[own.name].features
-    columns = 0 if features is None else features[0].numel()
-    console.print(f"[bold]{own.name}[/bold]: {len(holdings.ids):,} rows, {columns} numbers a row after preparation.")
-    console.print(f"Agreed with {', '.join(repr(n) for n in own.names if n != own.name)}: {own.agreed}")
-    told = "it drives, and asks the others" if own.drives else f"only '{own.driver}' may ask it"
-    console.print(f"'{own.driver}' holds the labels; {told}.")
-    columns_of, driven = find(own.settings.algorithm).crosses(own.settings.config)
-    _what_may_leave(own, seat, list(driven if own.drives else columns_of))
-    _say_budget(own, seat, own.settings.parties[own.name].limit(own.name))
-
-
-def _check_one_of_several(own: Own) -> None:
-    """Where several hold labels: of a label owner, a data owner, or the aggregation server."""
-    settings, name = own.settings, own.name
-    rows, numbers, member = rehearse_one_of_several(own)
+def _check(own: SiteConfig) -> None:
+    """Of who holds labels, columns or both, or of the aggregation server."""
+    name, rehearsed = own.name, rehearse(own)
     others = ", ".join(repr(n) for n in own.names if n != name)
-    if member is None:
+    if rehearsed is None:
         console.print(f"[bold]{name}[/bold] holds no data: it drives, and sees the label owners' weights and scores.")
         console.print(f"Agreed with {others}: {own.agreed}")
         return
-    labels = member.role == "labels"
-    held = "its labels" if labels else f"{numbers} numbers a row after preparation"
-    console.print(f"[bold]{name}[/bold]: {rows:,} rows, {held}.")
+    holdings, organisation = rehearsed
+    labels = name in own.label_owners
+    columns = holdings.columns[name].features[0].numel() if name in holdings.columns else 0
+    held = "its labels" if own.several and labels else f"{columns} numbers a row after preparation"
+    console.print(f"[bold]{name}[/bold]: {len(holdings.ids):,} rows, {held}.")
     console.print(f"Agreed with {others}: {own.agreed}")
-    askers = [own.driver] if labels else list(settings.label_owners)
-    console.print(f"Only {' and '.join(map(repr, askers))} may ask it.")
-    columns_of, driven = find(settings.algorithm).crosses(settings.config)
-    _what_may_leave(own, member.seats[name], list(driven if labels else columns_of))
-    if not labels:
-        _say_budget(own, member.seats[name], settings.parties[name].limit(name, settings.section))
+    askers = [own.driver] if labels else own.label_owners
+    asked = "It drives, and asks the others." if own.drives else f"Only {' and '.join(map(repr, askers))} may ask it."
+    console.print(asked if own.several else f"'{own.driver}' holds the labels; {asked[0].lower()}{asked[1:]}")
+    columns_of, driven = find(own.settings.algorithm).crosses(own.settings.config)
+    _what_may_leave(own, organisation, list(driven if labels else columns_of))
+    if name in own.settings.parties:
+        _say_budget(own, organisation, own.settings.parties[name].limit(name, own.settings.section))
 
 
-def _what_may_leave(own: Own, seat: Seat, releases: list[str]) -> None:
+def _what_may_leave(own: SiteConfig, organisation: Organisation, releases: list[str]) -> None:
     table = Table(title="What may leave", title_justify="left", title_style="bold not italic")
     for heading in ("release", "mechanism", "codec", "tells"):
         table.add_column(heading)
-    reveals, rules = find(own.settings.algorithm).reveals, seat.outbox.rules
+    reveals, rules = find(own.settings.algorithm).reveals, organisation.outbox.rules
     for name in releases:
         for one in (name, *(given for given in rules if given != name and given.rpartition(".")[2] == name)):
-            rule = rules.get(one) or seat.outbox.rule(name)
+            rule = rules.get(one) or organisation.outbox.rule(name)
             table.add_row(one, _in_words(rule.mechanism), rule.codec.name, reveals[name])
     if LABELS in rules:
         told = "drawn once before training; all that the label owner sends follows what was drawn"
@@ -182,14 +167,14 @@ def _in_words(mechanism: Mechanism) -> str:
     return ", ".join([name, *(f"{key} {value:g}" for key, value in settings.items())])
 
 
-def _say_budget(own: Own, seat: Seat, budget: Budget | None) -> None:
+def _say_budget(own: SiteConfig, organisation: Organisation, budget: Budget | None) -> None:
     """What its rows may pay, and what they have paid in its runs so far."""
     if budget is None:
         console.print("No budget: what its rules let through, they let through always.")
     else:
         told = f"epsilon {budget.epsilon:g} at delta {budget.delta:g} for every row, {budget.relation}, over all runs"
         console.print(f"Budget: {told}.", highlight=False)
-    for account in accounts_of({own.name: seat}).values():
+    for account in accounts_of({own.name: organisation}).values():
         spent = spent_before(own.name, own.runs, account, own.settings.alignment.ids)
         if spent is None:
             console.print("Nothing of it is spent: there was no run yet." if budget else "There was no run yet.")
@@ -343,9 +328,10 @@ def _with_names(settings: Settings) -> Settings:
     """A named data set is cut into parties that the file need not name; sites must have names."""
     if settings.data.dataset is None:
         return settings
-    from colonnade.rows import holdings, shares
+    from colonnade.rows.public import from_dataset
     from colonnade.settings.federation_file import PartySettings
 
     several = bool(settings.label_owners)
-    names = list(shares.from_dataset(settings).data_owners if several else holdings.from_dataset(settings).parties)
+    made = from_dataset(settings)
+    names = list(made.columns if several else made.names)
     return replace(settings, parties={name: settings.parties.get(name, PartySettings()) for name in names})

@@ -17,8 +17,9 @@ from colonnade.cli.console import AllowModel, a_run, console, error_console, sho
 from colonnade.core import Step
 from colonnade.errors import ConfigError
 from colonnade.explain import canvas, importance, report
+from colonnade.explain.write import prepare, write
 from colonnade.federation import Federation, load
-from colonnade.runs.run_directory import SUMMARY
+from colonnade.runs.layout import SUMMARY
 
 HEADINGS = {
     "head_norm": "head norm",
@@ -61,13 +62,13 @@ def explain(
     if noisy is not None and noisy not in federation.owners:
         raise ConfigError(f"--noisy names one of {', '.join(federation.owners)}; found {noisy!r}.")
     silent, place = quiet or json_, out or folder / "explain"
-    report.prepare(place)
+    prepare(place)
     found = report.explain(federation, noise=noise, rows=rows, seed=seed, by=by)
-    made = report.write(found, place, pictures=draw)
+    made = write(found, place, pictures=draw)
     if retrain:  # what is known already is kept, whatever comes of training
         with _training(federation, folder, silent) as begin:
             found = report.retrain(federation, found, noise=train_noise, noisy=noisy, begin=begin)
-        made = report.write(found, place, pictures=draw)
+        made = write(found, place, pictures=draw)
     if json_:
         typer.echo(report.summary_of(found).to_json(), nl=False)
     elif not quiet:

@@ -14,8 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from colonnade.alignment.ids import comparable
 from colonnade.cli.console import AllowModel, Json, Quiet, a_run, console, error_console, shown
+from colonnade.cli.options import Engine, Model, Owner, StartupKit, Table, check_several, overrides
 from colonnade.errors import ColonnadeError, ConfigError, DataError, InputError
-from colonnade.federation import MultiFederation, Predictions, Settings, load
+from colonnade.federation import Predictions, Settings, load
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import asker_id
 
@@ -24,24 +25,6 @@ if TYPE_CHECKING:
 
 PIECE = 65_536
 """Rows predicted and written at a time; with fewer there is no progress bar."""
-
-Table = Annotated[
-    list[str] | None, typer.Option(metavar="PARTY=FILE", help="A party's table of new rows; may be repeated.")
-]
-Owner = Annotated[
-    str | None, typer.Option("--as", metavar="NAME", help="With several label owners: who asks; else the first.")
-]
-Model = Annotated[
-    str | None,
-    typer.Option(metavar="MODEL", help="With several label owners: aggregated (the default), or own, the asker's."),
-]
-
-Engine = Annotated[
-    str, typer.Option(help="in-process; or NVIDIA FLARE: flare-sim, flare-poc (both on this machine), flare (sites).")
-]
-StartupKit = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="With --engine flare: the lead's kit, by colonnade provision.")
-]
 
 
 def predict(
@@ -112,25 +95,10 @@ def _asker(
 ) -> Ask:
     """What predicts some of these ids; whose budgets are counted is told now if another process counts them."""
     check_several(settings, owner, model)
-    how: dict[str, Any] = {"ids": ids, "tables": tables, "allow_models": settings.allow_models}
-    if settings.label_owners:
-        several = MultiFederation.load(folder, owner=owner, **how)
-        accounts = several.accounts
-        ask: Ask = partial(several.predict, owner=owner, model="own" if model == "own" else "aggregated")
-    else:
-        federation = load(folder, **how)
-        accounts, ask = federation.accounts, federation.predict
-    for account in accounts.values():
+    federation = load(folder, ids=ids, owner=owner, tables=tables, allow_models=settings.allow_models)
+    for account in federation.accounts.values():
         account.claim()
-    return ask
-
-
-def check_several(settings: Settings, owner: str | None, model: str | None) -> None:
-    """--as and --model belong to runs with several label owners."""
-    if not settings.label_owners and (owner is not None or model is not None):
-        raise ConfigError("--as and --model are for runs with several label owners, and this one has one.")
-    if model not in (None, "aggregated", "own"):
-        raise ConfigError(f"--model is aggregated or own; found {model!r}.")
+    return partial(federation.predict, owner=owner, model=model)
 
 
 def _pieces(ask: Ask, ids: list[str], advance: Callable[[int], object]) -> Iterator[pd.DataFrame]:
@@ -240,12 +208,3 @@ def _ids(rows: Path, column: str) -> list[str]:
     except (OSError, ValueError) as error:  # the reader's own text may quote cells
         raise DataError(f"--rows {rows} cannot be read as CSV or Parquet ({type(error).__name__}).") from None
     return [str(one) for one in frame[column]]
-
-
-def overrides(given: list[str], parties: Any) -> dict[str, str]:
-    """--table PARTY=FILE, as many as there are."""
-    pairs = dict(one.partition("=")[::2] for one in given)
-    for name, path in pairs.items():
-        if name not in parties or not path:
-            raise ConfigError(f"--table takes PARTY=FILE with one of {', '.join(parties)}; found {name}={path}.")
-    return pairs

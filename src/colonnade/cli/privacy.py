@@ -11,9 +11,9 @@ from rich.table import Table
 
 from colonnade.cli.console import AllowModel, Json, a_run, console
 from colonnade.errors import ConfigError
-from colonnade.federation import Settings
-from colonnade.federation.guarantees import of_run, plan
-from colonnade.federation.multi import federation_for
+from colonnade.federation import Federation
+from colonnade.federation.guarantees import of_run
+from colonnade.planning.budgets import plan
 from colonnade.runs.run_directory import RunDirectory, to_json
 
 
@@ -28,7 +28,7 @@ def privacy(
     if what.is_dir():
         found = of_run(RunDirectory(a_run(what)))
     else:
-        found = plan(federation_for(Settings.from_toml(what, allow_models=allow_model or [])))
+        found = plan(Federation.from_toml(what, allow_models=allow_model or []))
     told = [guarantee.to_json() for guarantee in found]
     if json_:
         typer.echo(to_json({"privacy": told}, indent=2))

@@ -17,7 +17,7 @@ from colonnade.report import compare as comparing
 from colonnade.report.facts import BASELINES
 from colonnade.report.words import epsilon, score, seconds
 from colonnade.report.write import write
-from colonnade.runs.run_directory import MARK, METRICS, SETTINGS, SUMMARY
+from colonnade.runs.layout import MARK, METRICS, SETTINGS, SUMMARY
 
 TRACES = ("parties", MARK, METRICS, SUMMARY)
 """What a run leaves beside its settings."""

@@ -30,11 +30,11 @@ from colonnade.cli.deploy import run_on_flare
 from colonnade.cli.privacy import show_privacy
 from colonnade.core import Step
 from colonnade.errors import BudgetExhausted, ConfigError
-from colonnade.federation import MultiFederation, Settings
-from colonnade.federation.multi import federation_for
+from colonnade.federation import Federation
 from colonnade.report.live import Live
 from colonnade.report.words import always_one
-from colonnade.runs.run_directory import MARK, SETTINGS, RunDirectory, to_json
+from colonnade.runs.layout import MARK, SETTINGS
+from colonnade.runs.run_directory import RunDirectory, to_json
 
 
 def run(
@@ -88,9 +88,9 @@ def run(
                 return
             summary, exhausted = told, bool(told["exhausted"])
         else:
-            federation = federation_for(Settings.from_toml(file, allow_models=allow_model or []), seed=seed)
+            federation = Federation.from_toml(file, seed=seed, allow_models=allow_model or [])
             if page is not None:
-                page.expect(len(federation.batches), "rounds" if isinstance(federation, MultiFederation) else "batches")
+                page.expect(len(federation.batches), "rounds" if federation.holdings.several else "batches")
             with _resumable(file, folder), progress_of(federation, file.stem, quiet=quiet or json_) as bar:
 
                 def watch(event: Step | dict[str, Any]) -> None:

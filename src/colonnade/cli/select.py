@@ -18,8 +18,8 @@ from colonnade.cli.console import console, error_console, shown, size, typed
 from colonnade.errors import ConfigError, InputError
 from colonnade.explain import canvas
 from colonnade.explain.partners import SCORE, draw
-from colonnade.rows.holdings import Holdings, from_dataset, from_tables
-from colonnade.rows.tables import read_tables
+from colonnade.federation.federation import holdings_of
+from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import write_text
 from colonnade.selection import METHODS, Selection, SelectionSettings, select_here
 from colonnade.selection.inputs import as_labels
@@ -108,7 +108,7 @@ def held_by(settings: Settings) -> Holdings:
     """Everybody's columns and labels, aligned and prepared as for training."""
     if settings.label_owners:
         raise ConfigError("A selection needs one label owner, who leads it; found several. Take them one at a time.")
-    return from_dataset(settings) if settings.data.dataset is not None else from_tables(settings, read_tables(settings))
+    return holdings_of(settings)
 
 
 def promised(settings: Settings) -> str:
@@ -134,8 +134,8 @@ def choose(holdings: Holdings, settings: Settings, keep: int, method: str, *, qu
         chosen["estimator"] = "ross"
         if holdings.encoder.task == "regression" and not chosen["bins"]:
             chosen["bins"] = BINS
-    features = {name: held.features for name, held in holdings.parties.items() if held.features is not None}
-    labels = holdings.parties[holdings.label_owner].labels
+    features = {name: held.features for name, held in holdings.columns.items()}
+    labels = holdings.labelled.labels
     assert labels is not None
     if keep > len(features):
         raise ConfigError(f"--keep must be at most {len(features)}, the number of parties with columns; found {keep}.")

@@ -10,11 +10,19 @@ from typing import Annotated
 import typer
 
 from colonnade.cli.console import AllowModel, a_run, console
-from colonnade.cli.predict import Engine, Model, Owner, StartupKit, Table, check_several, overrides
+from colonnade.cli.options import (
+    VARIABLE,
+    Engine,
+    Model,
+    Owner,
+    StartupKit,
+    Table,
+    check_several,
+    overrides,
+    say_how,
+)
 from colonnade.errors import ConfigError
 from colonnade.runs.run_directory import RunDirectory
-
-VARIABLE = "COLONNADE_TOKEN"
 
 
 def serve(
@@ -63,7 +71,7 @@ def serve(
         serve_on_flare(folder, engine, own, startup_kit=startup_kit, owner=owner, model=model, quiet=quiet)
         return
     from colonnade.serving import service
-    from colonnade.serving.desk import Desk
+    from colonnade.serving.batcher import Batcher
     from colonnade.serving.door import check_reach, listen, url_of
     from colonnade.serving.limits import Limits
     from colonnade.serving.source import Source
@@ -78,7 +86,7 @@ def serve(
     with listen(host, port, f"--host {host} --port {port}") as listener:
         tables = overrides(table or [], settings.parties)
         source = Source(folder, owner=owner, model=model, tables=tables, allow_models=allow_model or [])
-        desk = Desk(source, window=window / 1000, cache=cache)
+        batcher = Batcher(source, window=window / 1000, cache=cache)
         url = url_of(listener)
         console.print(
             f"{source.label_owner} predicts {len(source.index):,} rows with {', '.join(source.parties)} at {url}",
@@ -88,14 +96,7 @@ def serve(
         )
         if not quiet:
             say_how(url, token=token is not None)
-        service.serve(desk, Limits(limit, rate, token), listener)
-
-
-def say_how(url: str, *, token: bool) -> None:
-    bearer = " -H 'Authorization: Bearer TOKEN'" if token else ""
-    body = '{"ids": ["ID"]}'
-    line = f"curl -s {url}/predict -H 'Content-Type: application/json'{bearer} -d '{body}'"
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+        service.serve(batcher, Limits(limit, rate, token), listener)
 
 
 def _token(file: Path | None) -> str | None:

@@ -12,11 +12,11 @@ from typing import Any
 
 from colonnade.cli.console import console
 from colonnade.cli.deploy import DONE, ENGINES, agreed_in, rehearsed, waiting, why_at
-from colonnade.cli.predict import check_several
-from colonnade.cli.serve import VARIABLE, say_how
+from colonnade.cli.options import VARIABLE, check_several, say_how
 from colonnade.errors import ColonnadeError, ConfigError
 from colonnade.flare.deployed import deploy, serve_on_this_machine
-from colonnade.flare.job import ANSWERS, simulate_service
+from colonnade.flare.job import simulate_service
+from colonnade.runs.layout import ANSWERS
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import OWN, asker_of, write_serve
 from colonnade.settings.serving import ServeSettings

@@ -1,25 +1,14 @@
 """The core: messages, outboxes, parties, peers, batches, ledgers, the wire. Needs torch and numpy alone."""
 
 from colonnade.core import mapped, roles
-from colonnade.core.batches import Agreed, Batch, Batches, Rows, Step
+from colonnade.core.batches import Agreed, Batch, Batches, Rounds, Rows, Step
 from colonnade.core.cipher import Ciphertext, Encrypted
 from colonnade.core.ledger import Entry, Ledger
 from colonnade.core.message import Done, Message, Request
-from colonnade.core.party import Party, Seat, State, serves
+from colonnade.core.party import Organisation, Party, State, serves
 from colonnade.core.peers import Peer, Peers, Transport
-from colonnade.core.release import (
-    NON_PRIVATE,
-    Codec,
-    DpEvent,
-    Identity,
-    Mechanism,
-    Outbox,
-    Packed,
-    Plain,
-    Receipt,
-    Released,
-    Rule,
-)
+from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
+from colonnade.core.release import Codec, Identity, Mechanism, Outbox, Packed, Plain, Released, Rule
 from colonnade.core.transcript import Transcript
 from colonnade.core.wire import Envelope
 
@@ -39,6 +28,7 @@ __all__ = [
     "Ledger",
     "Mechanism",
     "Message",
+    "Organisation",
     "Outbox",
     "Packed",
     "Party",
@@ -48,9 +38,9 @@ __all__ = [
     "Receipt",
     "Released",
     "Request",
+    "Rounds",
     "Rows",
     "Rule",
-    "Seat",
     "State",
     "Step",
     "Transcript",

@@ -2,6 +2,7 @@
 
     train/3/17        the 17th batch of epoch 3, shuffled by the agreed seed, anew every epoch unless `reshuffle` is off
     test[0:512]       rows 0 to 511 of the test rows, in order
+    predict[0:512]    rows 0 to 511 of those that were asked for (`Batches.ask`): no part of what was agreed
 
 A party looks the name up in its own copy. Whoever knows the seed knows the batches; they are no secret. Where several
 label owners have rows of their own, a name says whose: clinic:train/3/17 (see `Agreed`).
@@ -12,7 +13,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Generator, Tensor
@@ -23,6 +26,7 @@ from colonnade.errors import ConfigError, WireError
 COUNT = r"(0|[1-9][0-9]{0,11})"  # one spelling per number, so one name per batch
 CHUNK = re.compile(rf"([\w-]{{1,64}})\[{COUNT}:{COUNT}\]")
 TRAIN = re.compile(rf"train/{COUNT}/{COUNT}")
+PREDICT = "predict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class Batches:
         self.batch_size, self.epochs, self.seed, self.reshuffle = batch_size, epochs, seed, reshuffle
         self.owner, self.prefix = owner, f"{owner}:" if owner else ""
         self.done = 0
+        self._asked: dict[str, Tensor] = {}
         self._shuffled: dict[tuple[int, str], Tensor] = {}
         self._known: tuple[dict[str, Tensor] | None, str] = None, ""
 
@@ -98,11 +103,25 @@ class Batches:
         size = min(self.batch_size, len(self.splits["train"]) - number * self.batch_size)
         return Batch(f"{self.prefix}train/{epoch}/{number}", size, epoch, number, epoch * self.per_epoch + number)
 
+    def ask(self, rows: Tensor, purpose: str = PREDICT) -> list[Rows]:
+        """Let these rows go by the name of a purpose until others do; gives them in pieces. What was agreed stays."""
+        self._asked[purpose] = rows
+        return self.chunks(purpose)
+
+    @contextmanager
+    def asking(self, rows: Tensor, purpose: str = PREDICT) -> Iterator[list[Rows]]:
+        """`ask`, as long as this lasts."""
+        try:
+            yield self.ask(rows, purpose)
+        finally:
+            del self._asked[purpose]
+
     def chunks(self, split: str, size: int | None = None) -> list[Rows]:
         """A split's rows in order, in pieces of at most `size`."""
-        if split not in self.splits:
+        found = self._called(split)
+        if found is None:
             raise ConfigError(f"There are no rows called {split!r}; there are {', '.join(map(repr, self.splits))}.")
-        rows, size = len(self.splits[split]), size or max(self.batch_size, 4096)
+        rows, size = len(found), size or max(self.batch_size, 4096)
         bounds = [(start, min(start + size, rows)) for start in range(0, rows, size)]
         return [Rows(f"{self.prefix}{split}[{start}:{stop}]", stop - start) for start, stop in bounds]
 
@@ -114,11 +133,14 @@ class Batches:
             if number < self.per_epoch:  # 0 where nobody trains
                 start = number * self.batch_size
                 return self._order(epoch, str(device))[..., start : start + self.batch_size]
-        elif (match := CHUNK.fullmatch(inner)) and match[1] in self.splits:
+        elif (match := CHUNK.fullmatch(inner)) and (found := self._called(match[1])) is not None:
             start, stop = int(match[2]), int(match[3])
-            if start < stop <= len(self.splits[match[1]]):
-                return self.splits[match[1]][start:stop].to(device)
+            if start < stop <= len(found):
+                return found[start:stop].to(device)
         raise WireError(f"No agreed batch is called {name[:80]!r}.")
+
+    def _called(self, split: str) -> Tensor | None:
+        return self._asked.get(split, self.splits.get(split))
 
     def _order(self, epoch: int, device: str) -> Tensor:
         epoch = epoch if self.reshuffle else 0
@@ -146,23 +168,41 @@ class Batches:
 
 
 class Agreed(Mapping[str, Batches]):
-    """What a data owner agreed on with each of several label owners: that one's batches, and for each row of its order
-    the row number in the data owner's own table. It looks all their names up, so that one account can count a row that
-    several label owners know."""
+    """What an organisation agreed on with each label owner: that one's batches, and for each row of its order the row
+    number in the organisation's own table. It looks all their names up, so that one account can count a row that
+    several label owners know. Where there is one label owner and all rows stand in its order, no order is needed, and
+    names do not say whose they are."""
 
-    def __init__(self, orders: Mapping[str, tuple[Batches, Tensor]]) -> None:
+    def __init__(self, orders: Mapping[str, tuple[Batches, Tensor | None]]) -> None:
         for name, (batches, _) in orders.items():
-            if batches.owner != name:
+            if batches.owner != name and (batches.owner or len(orders) > 1):
                 raise ConfigError(f"The batches agreed on with {name!r} are those of {batches.owner!r}. Give its own.")
         self._batches = {name: batches for name, (batches, _) in orders.items()}
-        self.orders = {name: order.to(torch.int64) for name, (_, order) in orders.items()}
+        self.orders = {name: None if order is None else order.to(torch.int64) for name, (_, order) in orders.items()}
         found: dict[str, list[Tensor]] = {}
         for owner, batches in self._batches.items():
             for split, rows in batches.splits.items():
-                found.setdefault(split, []).append(self.orders[owner][rows])
+                found.setdefault(split, []).append(self._placed(owner, rows))
         # per purpose the rows that some label owner uses for it, each once
-        self.splits: dict[str, Tensor] = {split: torch.unique(torch.cat(rows)) for split, rows in found.items()}
+        self._union = {split: torch.unique(torch.cat(rows)) for split, rows in found.items() if len(orders) > 1}
         self._moved: dict[tuple[str, str], Tensor] = {}
+
+    @property
+    def several(self) -> bool:
+        """Whether names say whose they are."""
+        return len(self) != 1 or bool(self.one.prefix)
+
+    @property
+    def one(self) -> Batches:
+        """The batches of the one label owner."""
+        if len(self) != 1:
+            raise ConfigError(f"This works with one label owner, and here are {', '.join(self)}.")
+        return next(iter(self._batches.values()))
+
+    @property
+    def splits(self) -> dict[str, Tensor]:
+        """Per purpose the rows that some label owner uses for it, each once."""
+        return self._placed_splits() if len(self) == 1 else self._union
 
     def __getitem__(self, owner: str) -> Batches:
         return self._batches[owner]
@@ -174,24 +214,45 @@ class Agreed(Mapping[str, Batches]):
         return len(self._batches)
 
     def rows(self, name: str, device: torch.device | str = "cpu") -> Tensor:
-        """The row numbers in the data owner's table behind a name, which says whose batch it is."""
+        """The row numbers in the organisation's table behind a name, which says whose batch it is."""
         owner = name.partition(":")[0]
+        if not self.several:
+            owner = next(iter(self))
         if owner not in self._batches:
             raise WireError(f"No agreed batch is called {name[:80]!r}.")
-        return self.order(owner, device)[self._batches[owner].rows(name, device)]
+        return self._placed(owner, self._batches[owner].rows(name, device))
 
     def epoch_rows(self, owner: str, epoch: int, device: torch.device | str = "cpu") -> Tensor:
-        """The row numbers in the data owner's table of one label owner's epoch, one batch after the other."""
-        return self.order(owner, device)[self._batches[owner].epoch_rows(epoch, device)]
+        """The row numbers in the organisation's table of one label owner's epoch, one batch after the other."""
+        return self._placed(owner, self._batches[owner].epoch_rows(epoch, device))
 
-    def order(self, owner: str, device: torch.device | str = "cpu") -> Tensor:
-        """Where one label owner's rows are in the data owner's table."""
-        if self.orders[owner].device == torch.device(device):
-            return self.orders[owner]
-        key = owner, str(device)
-        if key not in self._moved:
-            self._moved[key] = self.orders[owner].to(device)
-        return self._moved[key]
+    def order(self, owner: str) -> Tensor:
+        """Where one label owner's rows are in the organisation's table."""
+        order = self.orders[owner]
+        if order is None:
+            raise ConfigError(f"All rows stand in the order of {owner!r}, so none is kept.")
+        return order
+
+    def shared_with(self, owner: str, all_rows: int) -> int:
+        """How many of the organisation's rows a label owner knows."""
+        order = self.orders[owner]
+        return all_rows if order is None else len(order)
+
+    def _placed(self, owner: str, rows: Tensor) -> Tensor:
+        """Rows of a label owner's order as rows of the organisation's table."""
+        order = self.orders[owner]
+        if order is None:
+            return rows
+        if order.device != rows.device:
+            key = owner, str(rows.device)
+            if key not in self._moved:
+                self._moved[key] = order.to(rows.device)
+            order = self._moved[key]
+        return order[rows]
+
+    def _placed_splits(self) -> dict[str, Tensor]:
+        owner = next(iter(self))
+        return {split: self._placed(owner, rows) for split, rows in self._batches[owner].splits.items()}
 
     @property
     def batch_size(self) -> int:
@@ -203,8 +264,69 @@ class Agreed(Mapping[str, Batches]):
         return sum(batches.per_epoch for batches in self._batches.values())
 
     def fingerprint(self) -> str:
-        """Of all of it."""
+        """Equal at two organisations exactly when they agree on every batch of every label owner."""
+        if len(self) == 1 and next(iter(self.orders.values())) is None:
+            return self.one.fingerprint()
         digest = hashlib.sha256()
         for owner in sorted(self._batches):
-            digest.update(self._batches[owner].fingerprint().encode() + self.orders[owner].numpy().tobytes())
+            order = self.orders[owner]
+            digest.update(self._batches[owner].fingerprint().encode())
+            digest.update(b"" if order is None else order.numpy().tobytes())
         return digest.hexdigest()[:16]
+
+
+class Progress(Protocol):
+    """How far training has come: what `Batches` count in batches, and `Rounds` in rounds."""
+
+    epochs: int
+    done: int
+
+    def __len__(self) -> int: ...
+
+    @property
+    def per_epoch(self) -> int: ...
+
+    @property
+    def batch_size(self) -> int: ...
+
+    @property
+    def splits(self) -> Mapping[str, Tensor]: ...
+
+    def fingerprint(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDone(Step):
+    """One round of several label owners: the loss of each that took part, and why any other was left out."""
+
+    losses: Mapping[str, float]
+    left_out: Mapping[str, str]
+
+
+class Rounds:
+    """How far a federation with several label owners has come: an epoch is one round, in which every label owner
+    trains on all its rows."""
+
+    per_epoch = 1
+
+    def __init__(self, agreed: Agreed, epochs: int) -> None:
+        self.agreed, self.epochs, self.done = agreed, epochs, 0
+
+    def __len__(self) -> int:
+        return self.epochs
+
+    @property
+    def batch_size(self) -> int:
+        return self.agreed.batch_size
+
+    @property
+    def splits(self) -> dict[str, Tensor]:
+        """By purpose the rows of all label owners; who is known to two is in it twice."""
+        found: dict[str, list[Tensor]] = {}
+        for owner, batches in self.agreed.items():
+            for split, rows in batches.splits.items():
+                found.setdefault(split, []).append(self.agreed._placed(owner, rows))
+        return {split: torch.cat(rows) for split, rows in found.items()}
+
+    def fingerprint(self) -> str:
+        return self.agreed.fingerprint()

@@ -16,7 +16,7 @@ from torch import Tensor
 from colonnade.errors import BoundaryError
 
 if TYPE_CHECKING:
-    from colonnade.core.release import Receipt
+    from colonnade.core.receipt import Receipt
 
 NOT_ENCRYPTED = "plain"
 """The scheme that encrypts nothing, for tests and debugging: what it makes is reported as what it is, readable."""

@@ -151,3 +151,11 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, origin or hint)
+
+
+class Pong(Message):
+    """It is there."""
+
+
+class Ping(Request[Pong]):
+    """Is it there? Answered at once, whatever the party computes meanwhile, and with nothing of its data."""

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
 
 import torch
@@ -41,8 +41,12 @@ def serves(method: Handler) -> Handler:
 
 
 @dataclass
-class Seat:
-    """An organisation's place in a federation: what its roles share."""
+class Organisation:
+    """An organisation in a federation: what its roles share, and the roles it plays.
+
+    `roles` are known by the names that a checkpoint has for them: "features", "labels", "server". `fitted` says how its
+    columns and labels became numbers.
+    """
 
     name: str
     outbox: Outbox
@@ -51,6 +55,8 @@ class Seat:
     ledger: Ledger
     device: torch.device
     secret: bool = False  # whether nobody who knows the agreed seed knows its random numbers
+    roles: dict[str, Party] = field(default_factory=dict)
+    fitted: State = field(default_factory=dict)
 
     @classmethod
     def at(
@@ -62,9 +68,9 @@ class Seat:
         secret: bool = False,
         rules: Mapping[str, Rule] | None = None,
         device: torch.device | str = "cpu",
-    ) -> Seat:
-        """A seat with an empty ledger and the owner's rules. Its random numbers depend on the seed and the name, which
-        others know; where it is `secret`, they come from the operating system."""
+    ) -> Organisation:
+        """An organisation with an empty ledger and the owner's rules. Its random numbers depend on the seed and the
+        name, which others know; where it is `secret`, they come from the operating system."""
         generator = secret_generator() if secret else Generator().manual_seed(seed_for(seed, name))
         outbox = Outbox(name, generator, rules)
         return cls(name, outbox, batches, generator, Ledger(name), torch.device(device), secret)
@@ -75,23 +81,28 @@ class Seat:
         return secret_generator() if self.secret else Generator().manual_seed(seed)
 
     def state(self) -> State:
-        """For a checkpoint: where the random numbers, the receipts, the ledger and the budget stand.
+        """For a checkpoint: where the random numbers, the receipts, the ledger and the budget stand, and each role.
 
         Secret noise is not in it: continued, it would hide two different tensors behind the same numbers.
         """
-        state: State = {
+        own: State = {
             "generator": self.generator.get_state(),
             "released": self.outbox.released,
             "ledger": self.ledger.state(),
         }
-        return state if self.outbox.meter is None else state | {"meter": self.outbox.meter.state()}
+        own |= {} if self.outbox.meter is None else {"meter": self.outbox.meter.state()}
+        return {"seat": own} | {role: party.state() for role, party in self.roles.items()}
 
     def load_state(self, state: State) -> None:
         """Continue from `state()`; the ledger's own file is cut back by `Ledger.rewind`."""
-        self.generator.set_state(state["generator"].cpu())
-        self.outbox.released = state["released"]
-        if self.outbox.meter is not None and "meter" in state:
-            self.outbox.meter.load_state(state["meter"])
+        own = state["seat"]
+        self.generator.set_state(own["generator"].cpu())
+        self.outbox.released = own["released"]
+        if self.outbox.meter is not None and "meter" in own:
+            self.outbox.meter.load_state(own["meter"])
+        older = {key: state[key] for key in ("drawn", "missing") if key in state}  # once kept beside the role's own
+        for role, party in self.roles.items():
+            party.load_state(older | state[role])
 
 
 def seed_for(seed: int, *words: str) -> int:
@@ -120,9 +131,14 @@ class Party:
     aside: ClassVar[Collection[type[Request[Any]]]] = ()  # answered while it computes, and not counted as calls
     _served: ClassVar[dict[type[Request[Any]], str] | None] = None
 
-    def __init__(self, seat: Seat) -> None:
-        self.seat, self.name, self.outbox, self.generator = seat, seat.name, seat.outbox, seat.generator
-        self.ledger, self.device = seat.ledger, seat.device
+    def __init__(self, organisation: Organisation) -> None:
+        self.organisation, self.name, self.outbox, self.generator = (
+            organisation,
+            organisation.name,
+            organisation.outbox,
+            organisation.generator,
+        )
+        self.ledger, self.device = organisation.ledger, organisation.device
         self._lock = threading.RLock()
         self._answered: dict[str, Calls] = {}
 
@@ -214,7 +230,7 @@ class Party:
 
     def rows(self, batch: str) -> torch.Tensor:
         """The row numbers of an agreed batch, on this party's device."""
-        return self.seat.batches.rows(batch, self.device)
+        return self.organisation.batches.rows(batch, self.device)
 
     @property
     def asker(self) -> str | None:

@@ -16,9 +16,8 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from colonnade.core.answers import Answers
 from colonnade.core.ledger import Ledger
-from colonnade.core.message import Message, Request
+from colonnade.core.message import Message, Ping, Request
 from colonnade.core.missing import Missing
-from colonnade.core.roles import Ping
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, NoAnswer, PartyError
 

@@ -19,24 +19,10 @@ from torch import Generator, Tensor
 
 from colonnade.core.chance import Source
 from colonnade.core.cipher import NOT_ENCRYPTED, Ciphertext, Encrypted, Encrypting, Reading
+from colonnade.core.receipt import NON_PRIVATE, PUBLIC, DpEvent, Receipt
 from colonnade.errors import BoundaryError, ConfigError
 
 Scalar = str | int | float | bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class DpEvent:
-    """What a mechanism did, as data: `privacy.accounting` turns it into dp-accounting's event of the same kind.
-
-    It is our own type so that the core needs nothing but torch; `non-private` composes to an infinite epsilon.
-    """
-
-    kind: str
-    parameters: Mapping[str, float] = field(default_factory=dict)
-
-
-NON_PRIVATE = DpEvent("non-private")
-PUBLIC = DpEvent("public")  # not about anybody's data
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,20 +124,6 @@ class Rule:
 
     mechanism: Mechanism = Plain()
     codec: Codec = Identity()
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What was released, written by the outbox that released it; it travels with the tensor."""
-
-    owner: str
-    number: int  # counts this owner's releases: one release sent to two peers is spent once
-    name: str
-    batch: str | None
-    event: DpEvent
-    codec: str
-    bytes: int
-    epsilon: float | None = None  # of the owner's row that paid most so far; its ledger's, it does not travel
 
 
 class Released:

@@ -11,29 +11,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from colonnade.core.message import Message, Request
-from colonnade.core.party import Party, Seat, State, serves
+from colonnade.core.batches import Agreed
+from colonnade.core.message import Message, Ping, Pong, Request
+from colonnade.core.party import Organisation, Party, State, serves
+from colonnade.core.receipt import DpEvent
 from colonnade.errors import ConfigError
 
 
-class Card(Message):
-    """How a feature owner introduces itself: the width of its embeddings, its rows, and what it thinks was agreed."""
+class Introduction(Message):
+    """How who holds columns introduces itself to a label owner: what it sends per row, how many rows they share, and
+    what it thinks was agreed."""
 
-    width: int
+    shape: tuple[int, ...]
     rows: int
     agreed: str
 
 
-class Introduce(Request[Card]):
+class Introduce(Request[Introduction]):
     """Asked once, before anything else."""
-
-
-class Pong(Message):
-    """It is there."""
-
-
-class Ping(Request[Pong]):
-    """Is it there? Answered at once, whatever the party computes meanwhile, and with nothing of its data."""
 
 
 class FeatureOwner(Party):
@@ -45,8 +40,8 @@ class FeatureOwner(Party):
     stackable = True  # False: what it does with keys of its own, no cohort may do for it
     optimizer: torch.optim.Optimizer | None = None  # None: it does not learn by gradient steps
 
-    def __init__(self, seat: Seat, features: Tensor, model: nn.Module, config: Any) -> None:
-        super().__init__(seat)
+    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Any) -> None:
+        super().__init__(organisation)
         self.features, self.model, self.config = features.to(self.device), model.to(self.device), config
 
     def x(self, batch: str) -> Tensor:
@@ -61,11 +56,11 @@ class FeatureOwner(Party):
         return training
 
     @serves
-    def introduce(self, request: Introduce) -> Card:  # noqa: ARG002
+    def introduce(self, request: Introduce) -> Introduction:  # noqa: ARG002
         self.model.eval()
         with torch.no_grad():
             width = self.model(self.features.narrow(self.row_axis, 0, 1)).shape[-1]
-        return Card(width, self.features.shape[self.row_axis], self.seat.batches.fingerprint())
+        return Introduction((width,), self.features.shape[self.row_axis], self.organisation.batches.fingerprint())
 
     @serves
     def ping(self, request: Ping) -> Pong:  # noqa: ARG002
@@ -94,21 +89,48 @@ def check_agreed(party: str, rows: int, agreed: str, owner: str, own_rows: int, 
 class LabelOwner(Party):
     """Holds labels and drives. `meet` is called once, with the cards of all feature owners."""
 
-    widths: dict[str, int]
+    shapes: dict[str, tuple[int, ...]]  # what each party sends per row
+    drawn: DpEvent | None = None  # how its labels were drawn, where it learns from labels drawn at random
 
-    def __init__(self, seat: Seat, labels: Tensor, loss: Any, config: Any) -> None:
-        super().__init__(seat)
+    def __init__(self, organisation: Organisation, labels: Tensor, loss: Any, config: Any) -> None:
+        super().__init__(organisation)
         self.labels, self.loss, self.config = labels.to(self.device), loss, config
 
-    def meet(self, cards: Mapping[str, Card]) -> None:
-        """Check that everybody agreed to the same rows, and learn how wide the embeddings are."""
-        for party, card in cards.items():
-            check_agreed(party, card.rows, card.agreed, self.name, len(self.labels), self.seat.batches.fingerprint())
-        self.widths = {party: card.width for party, card in cards.items()}
+    def meet(self, introductions: Mapping[str, Introduction]) -> None:
+        """Check that everybody agreed to the same rows, and learn what they send per row."""
+        mine = self.organisation.batches.fingerprint()
+        for party, told in introductions.items():
+            check_agreed(party, told.rows, told.agreed, self.name, len(self.labels), mine)
+        self.shapes = {party: tuple(told.shape) for party, told in introductions.items()}
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """How wide each party's embeddings are."""
+        return {party: shape[-1] for party, shape in self.shapes.items()}
 
     def y(self, batch: str) -> Tensor:
         """The labels of a batch's rows."""
         return self.labels.index_select(0, self.rows(batch))
+
+    def state(self) -> State:
+        state = super().state()
+        if (missing := self.peers.missing) is not None:
+            state["missing"] = missing.state()
+        if self.drawn is not None and (train := self._trained()) is not None:
+            state["drawn"] = self.labels[train]
+        return state
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        if (missing := self.peers.missing) is not None:
+            missing.load_state(state.get("missing", {}))
+        if "drawn" in state and (train := self._trained()) is not None:  # drawn once: a second draw would cost again
+            self.labels[train] = state["drawn"].to(self.device)
+
+    def _trained(self) -> Tensor | None:
+        batches = self.organisation.batches
+        train = (batches[self.name] if isinstance(batches, Agreed) else batches).splits.get("train")
+        return None if train is None else train.to(self.device)
 
 
 class AggregationServer(Party):

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from colonnade.core.cipher import Ciphertext, Encrypted
 from colonnade.core.message import MESSAGES, Message, Request
-from colonnade.core.release import CODECS, DTYPE_NAMES, DTYPES, DpEvent, Identity, Packed, Receipt, Released, Scalar
+from colonnade.core.receipt import DpEvent, Receipt
+from colonnade.core.release import CODECS, DTYPE_NAMES, DTYPES, Identity, Packed, Released, Scalar
 from colonnade.errors import BoundaryError, WireError
 
 MAGIC = b"CLN1"

@@ -11,7 +11,7 @@ Where the one who may read the total is a party, it can make the keys itself and
 
 from __future__ import annotations
 
-from colonnade.core import Ciphertext, Message, Released, Request, Seat, roles, serves
+from colonnade.core import Ciphertext, Message, Organisation, Released, Request, roles, serves
 from colonnade.encryption import make_keys
 
 
@@ -35,8 +35,8 @@ class Open(Request[Opened]):
 class KeyServer(roles.KeyServer):
     """Makes keys, gives the public one out, opens totals."""
 
-    def __init__(self, seat: Seat, *, limit: float = 1024.0, least: int = 2) -> None:
-        super().__init__(seat)
+    def __init__(self, organisation: Organisation, *, limit: float = 1024.0, least: int = 2) -> None:
+        super().__init__(organisation)
         self.least, self._secret = least, make_keys("bfv", use="sums", limit=limit)
 
     @serves

@@ -41,7 +41,8 @@ from colonnade.explain.importance import (
     silenced,
 )
 from colonnade.explain.pictures import draw
-from colonnade.explain.report import Report, explain, retrain, write
+from colonnade.explain.report import Report, explain, retrain
+from colonnade.explain.write import write
 
 __all__ = [
     "Agreement",

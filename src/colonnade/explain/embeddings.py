@@ -7,8 +7,7 @@ twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -76,8 +75,9 @@ def gather(federation: Federation, split: str = "test", *, rows: int | None = No
         raise _not_combined(federation)
     combine = partial(federation.algorithm.combine, federation.driver)
     keeping = _Keeping(federation.driver)
-    with sampled(federation, split, rows, seed) as chosen:
-        for piece in federation.batches.chunks(split):
+    chosen = sampled(federation, split, rows, seed)
+    with federation.agreed.one.asking(chosen, split) as pieces:
+        for piece in pieces:
             federation.algorithm.predict(keeping, federation.peers, piece)
     if any(piece.keys() != federation.owners.keys() for piece in keeping.kept) or not keeping.kept:
         raise _not_combined(federation)
@@ -104,9 +104,8 @@ def metric_of(federation: Federation, rows: Tensor) -> str:
     return telling(federation.holdings.loss, federation.labels[rows.to(federation.device)])
 
 
-@contextmanager
-def sampled(federation: Federation, split: str, rows: int | None, seed: int) -> Iterator[Tensor]:
-    """While this lasts, the split is a seeded sample of its rows, in their order; all rows when there are not more."""
+def sampled(federation: Federation, split: str, rows: int | None, seed: int) -> Tensor:
+    """A seeded sample of a split's rows, in their order; all rows when there are not more."""
     agreed = federation.batches.splits
     if split not in agreed:
         raise ConfigError(f"There are no rows called {split!r}; there are {', '.join(map(repr, agreed))}.")
@@ -114,15 +113,9 @@ def sampled(federation: Federation, split: str, rows: int | None, seed: int) -> 
         raise ConfigError(f"A sample has at least one row; found {rows}.")
     whole = agreed[split]
     if rows is None or rows >= len(whole):
-        yield whole
-        return
+        return whole
     order = torch.randperm(len(whole), generator=Generator().manual_seed(seed))
-    chosen = whole[order[:rows].sort().values]
-    federation.batches.splits = {**agreed, split: chosen}
-    try:
-        yield chosen
-    finally:
-        federation.batches.splits = agreed
+    return whole[order[:rows].sort().values]
 
 
 class _Keeping:

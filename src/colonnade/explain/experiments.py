@@ -38,8 +38,9 @@ SHARES = (50, 20)
 def trained_copy(federation: Federation, holdings: Holdings) -> Federation:
     """The same trained parties over other holdings; the given federation stays as it is."""
     other = Federation(federation.settings, holdings)
-    for party in other.seats:
-        other.load_state_of(party, copy.deepcopy(federation.state_of(party)))
+    federation.settle()
+    for name, organisation in other.organisations.items():
+        organisation.load_state(copy.deepcopy(federation.organisations[name].state()))
     other.restack()
     return other
 
@@ -139,7 +140,7 @@ class Retraining:
         settings = self.federation.settings
         if not separable(self.federation):  # the same sum in the clear, which one party can be part of too
             settings = dataclasses.replace(settings, config=dataclasses.replace(settings.config, aggregation="plain"))
-        parties = {name: party for name, party in settings.parties.items() if name in holdings.parties}
+        parties = {name: party for name, party in settings.parties.items() if name in holdings.names}
         other = Federation(dataclasses.replace(settings, parties=parties), holdings)
         watch = self.watch
         outcome = other.fit(watch=None if watch is None else lambda event: watch(title, event))

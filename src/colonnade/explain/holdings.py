@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
-from colonnade.rows.holdings import Holdings
+from colonnade.rows.holdings import Holdings, LabelledRows
 
 
 def noised(holdings: Holdings, party: str, rows: Tensor | None, sigma: float, generator: Generator) -> Holdings:
@@ -22,13 +22,12 @@ def noised(holdings: Holdings, party: str, rows: Tensor | None, sigma: float, ge
     reads, which for scaled columns is their own deviation."""
     if not sigma >= 0 or sigma == float("inf"):
         raise ConfigError(f"The noise's sigma must be a number that is not negative; found {sigma}.")
-    held = holdings.parties[_with_columns(holdings, party)]
-    assert held.features is not None
+    held = holdings.columns[_with_columns(holdings, party)]
     features = held.features.clone()
     chosen = torch.arange(len(features)) if rows is None else rows
     noise = torch.randn(len(chosen), *features.shape[1:], generator=generator).to(features)
     features[chosen.to(features.device)] += sigma * noise
-    return replace(holdings, parties={**holdings.parties, party: replace(held, features=features)})
+    return replace(holdings, columns={**holdings.columns, party: replace(held, features=features)})
 
 
 def only(holdings: Holdings, parties: Collection[str]) -> Holdings:
@@ -36,13 +35,7 @@ def only(holdings: Holdings, parties: Collection[str]) -> Holdings:
     wanted = {_with_columns(holdings, party) for party in parties}
     if not wanted:
         raise ConfigError("At least one party must keep its columns, or there is nothing to learn from.")
-    kept = {}
-    for name, held in holdings.parties.items():
-        if name in wanted:
-            kept[name] = held
-        elif name == holdings.label_owner:
-            kept[name] = replace(held, features=None, preprocessor=None)
-    return replace(holdings, parties=kept)
+    return replace(holdings, columns={name: held for name, held in holdings.columns.items() if name in wanted})
 
 
 def without(holdings: Holdings, party: str) -> Holdings:
@@ -53,20 +46,15 @@ def without(holdings: Holdings, party: str) -> Holdings:
 
 def at_rows(holdings: Holdings, split: str, rows: Tensor) -> Holdings:
     """These rows alone, as the one split there is: to evaluate a trained model on, not to train."""
-    parties = {
-        name: replace(
-            held,
-            features=None if held.features is None else held.features[rows],
-            labels=None if held.labels is None else held.labels[rows],
-        )
-        for name, held in holdings.parties.items()
-    }
-    return replace(holdings, parties=parties, ids=holdings.ids[rows.numpy()], splits={split: torch.arange(len(rows))})
+    columns = {name: replace(held, features=held.features[rows]) for name, held in holdings.columns.items()}
+    ids, labels = holdings.ids[rows.numpy()], holdings.labelled.labels[rows]
+    owners = {holdings.label_owner: LabelledRows(ids, labels, {split: torch.arange(len(rows))})}
+    return replace(holdings, columns=columns, label_owners=owners, ids=ids)
 
 
 def owners(holdings: Holdings) -> list[str]:
     """Those who hold columns."""
-    return [name for name, held in holdings.parties.items() if held.features is not None]
+    return list(holdings.columns)
 
 
 def _with_columns(holdings: Holdings, party: str) -> str:

@@ -49,7 +49,7 @@ def head_changes(federation: Federation) -> dict[str, float]:
         return {}
     holdings = federation.holdings
     split, rows = next(iter(holdings.splits.items()))
-    few = at_rows(holdings, split, rows[:1]) if federation.drawn is None else holdings
+    few = at_rows(holdings, split, rows[:1]) if not federation.drawn_by else holdings
     begun = _heads(type(federation)(federation.settings, few))
     assert begun is not None
     return norms(trained - begun, federation.driver.widths)

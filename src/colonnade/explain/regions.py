@@ -12,7 +12,7 @@ def regions(federation: Federation) -> dict[str, dict[str, Any]]:
     """Per party `holds` in words and, for strips and patches, its `region` [top, left, height, width] of a `picture`
     [height, width]. Patches are those that the parties hold, with the padding that makes them equally large."""
     data = federation.settings.data
-    features = {name: federation.holdings.parties[name].features for name in federation.owners}
+    features = {name: federation.holdings.columns[name].features for name in federation.owners}
     shapes = {name: tuple(x.shape[1:]) for name, x in features.items() if x is not None}
     columns = 1
     if data.dataset is not None and data.split == "patches":
@@ -31,7 +31,7 @@ def regions(federation: Federation) -> dict[str, dict[str, Any]]:
 
 
 def _columns(federation: Federation, party: str, shape: tuple[int, ...]) -> str:
-    prepared = federation.holdings.parties[party].preprocessor
+    prepared = federation.holdings.columns[party].preprocessor
     if prepared is not None:
         count = len(prepared.columns)
         return f"{count} column{'s' * (count != 1)}"

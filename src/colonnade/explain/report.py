@@ -14,17 +14,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from colonnade.errors import BudgetExhausted, ConfigError, InputError
+from colonnade.errors import BudgetExhausted, ConfigError
 from colonnade.explain import experiments, importance
-from colonnade.explain.canvas import can_draw
 from colonnade.explain.embeddings import gather, metric_of, separable, tsne
-from colonnade.explain.pictures import draw
 from colonnade.explain.regions import regions
-from colonnade.runs.run_directory import to_json, write_text
+from colonnade.runs.run_directory import to_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from colonnade.explain.embeddings import Embeddings
     from colonnade.federation import Federation
 
@@ -35,11 +31,6 @@ RANKING = ("head_change", "head_norm", "permutation", "silenced", "noise")
 """The first that a run has ranks the parties, unless another is asked for. The paper ranks by head norm; a head that
 starts at random keeps much of its start. On MNIST in 14 strips, Spearman's correlation with the loss by permutation is
 0.52 for norms and 0.95 for changes after 2 epochs, 0.93 and 0.97 after 10."""
-
-
-PICTURES = ("importance", "tsne", "summarization", "denoising")
-MADE = ("tsne.json", *(f"{name}.{kind}" for name in PICTURES for kind in ("png", "svg")))
-"""What `write` may make beside explain.json."""
 
 
 @dataclass
@@ -129,6 +120,7 @@ def explain(
 
     `split` is "test" where there is one, else "validation". `rows` takes a seeded sample of it.
     """
+    federation.check_one_label_owner()
     split = split or default_split(federation)
     holdings, algorithm = federation.holdings, federation.settings.algorithm
     heads = {"head_norm": importance.head_norms(federation), "head_change": importance.head_changes(federation)}
@@ -219,38 +211,6 @@ def retrain(
     fuller.add("left_out", experiments.left_out(retraining))
     fuller.rank(by or report.ranked_by)
     return fuller
-
-
-def write(report: Report, folder: Path, *, pictures: bool = True) -> list[Path]:
-    """explain.json and, unless told not to, the pictures. The plane of t-SNE has a file of its own, tsne.json."""
-    if pictures:
-        can_draw()
-    prepare(folder)
-    try:
-        made = [folder / "explain.json"]
-        write_text(made[0], summary_of(report).to_json())
-        if report.tsne:
-            made.append(folder / "tsne.json")
-            write_text(made[1], json.dumps(report.tsne) + "\n")
-        made += draw(report, folder) if pictures else []
-        for old in (folder / name for name in MADE):
-            if old not in made:  # of an earlier report, and no longer true
-                old.unlink(missing_ok=True)
-        return made
-    except OSError as error:
-        raise _unwritable(folder, error) from None
-
-
-def prepare(folder: Path) -> None:
-    """Make the folder, before anything is measured that a party pays for."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(folder, error) from None
-
-
-def _unwritable(folder: Path, error: OSError) -> InputError:
-    return InputError(f"{folder} cannot be written: {error.strerror}. Choose another --out.")
 
 
 def summary_of(report: Report) -> Report:

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from colonnade import __version__
 from colonnade.export.pieces import COLUMNS, LABELS, Piece, Trained
 from colonnade.report.facts import read
 from colonnade.tracking import parameters_of
+from colonnade.version import __version__
 
 LIMITS = (
     "These are pieces of one model. None of them predicts by itself: a label owner's piece takes what the pieces of "

@@ -19,9 +19,10 @@ from colonnade.core import checkpoint
 from colonnade.datasets.labels import Labels
 from colonnade.datasets.preprocess import Preprocessor
 from colonnade.errors import CheckpointError, ConfigError
-from colonnade.federation.multi import federation_for
+from colonnade.federation import Federation
 from colonnade.rows.holdings import loss_for
-from colonnade.runs.run_directory import WIDTHS, RunDirectory
+from colonnade.runs.layout import WIDTHS
+from colonnade.runs.run_directory import RunDirectory
 
 COLUMNS, LABELS = "columns", "labels"
 
@@ -93,7 +94,7 @@ class Trained:
 
     @cached_property
     def _as_trained(self) -> Any:
-        return federation_for(self.settings)
+        return Federation.from_settings(self.settings)
 
     def spec(self, party: str) -> dict[str, Any]:
         own = self.settings.parties.get(party)

@@ -1,9 +1,9 @@
 """From a TOML file or data frames to parties, roles, engine and driver."""
 
-from colonnade.federation.federation import Federation, Predictions
+from colonnade.federation.federation import Federation
 from colonnade.federation.fit import Outcome
 from colonnade.federation.loading import load
-from colonnade.federation.multi import MultiFederation
+from colonnade.federation.scores import Predictions
 from colonnade.settings.federation_file import Settings
 
-__all__ = ["Federation", "MultiFederation", "Outcome", "Predictions", "Settings", "load"]
+__all__ = ["Federation", "Outcome", "Predictions", "Settings", "load"]

@@ -29,7 +29,7 @@ from colonnade.settings.federation_file import EngineSettings
 from colonnade.transport import Retrying
 
 
-class Patience:
+class CallPolicy:
     """For one driver; `elsewhere` says that some parties are not in this process."""
 
     def __init__(self, engine: EngineSettings, *, elsewhere: bool) -> None:

@@ -4,13 +4,16 @@ federation = Federation.from_toml("federation.toml")
 for step in federation.train():          # or federation.fit(), which also evaluates, stops early and saves
     ...
 federation.evaluate("test"), federation.predict(["17", "23"]), federation.save("run")
+
+With one label owner, it drives the feature owners. With several ([[label_owners]] and [[data_owners]]) an aggregation
+server drives the label owners, and each of them drives the data owners.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,112 +22,76 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.algorithms import find
-from colonnade.core import Batches, DpEvent, Ledger, Peers, Step, Transport, roles
+from colonnade.algorithms import find, nested_names
+from colonnade.core import Agreed, DpEvent, Ledger, Organisation, Peers, Rounds, Step, Transport, roles
+from colonnade.core.batches import Batch, Progress, RoundDone
 from colonnade.core.checks import did_you_mean
-from colonnade.core.party import State
 from colonnade.errors import ConfigError, DataError, Diverged
-from colonnade.evaluate.metrics import measure
-from colonnade.federation.call_policy import Patience
-from colonnade.federation.local_model import local_model
-from colonnade.federation.seats import accounts_of, draw_labels, make_seat
+from colonnade.federation.call_policy import CallPolicy
+from colonnade.federation.fit import Outcome, Watch, fit
+from colonnade.federation.organisation import accounts_of, agreed_on, epochs_of, organise
+from colonnade.federation.scores import Predictions, Scores, decoded, mean_scores, measured
 from colonnade.privacy import Account
 from colonnade.privacy.calibrate import planned
-from colonnade.rows.holdings import Holdings, asked_for, from_dataset, from_tables
-from colonnade.rows.shares import Shares
-from colonnade.rows.tables import read_tables, tables_of
-from colonnade.runs.budget_over_runs import JOURNAL, SYNC_EVERY
-from colonnade.settings.federation_file import PartySettings, Settings
-from colonnade.transport import Cohort, Cohorts, InProcess, Recording, groups, worth_stacking
+from colonnade.rows.holdings import Holdings, Index, asked_for
+from colonnade.rows.making import from_several, from_tables
+from colonnade.rows.public import from_dataset
+from colonnade.rows.tables import labels_of, read_labels, read_tables, tables_of
+from colonnade.runs.run_directory import RunDirectory
+from colonnade.settings.federation_file import Settings
+from colonnade.settings.owners import SERVER, place_of
+from colonnade.transport import Cohort, Cohorts, Drivers, InProcess, Recording, groups, worth_stacking
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from colonnade.datasets.table import Table
-    from colonnade.federation.fit import Outcome, Watch
 
-
-@dataclass(frozen=True, eq=False)
-class Predictions:
-    """One row per id: the predicted label, and a score per class (or the value itself)."""
-
-    ids: NDArray[np.str_]
-    labels: NDArray[Any]
-    scores: NDArray[np.float64]
-    classes: tuple[Any, ...]
-    degraded: tuple[str, ...] | None = None  # per row who was missing, "" for nobody; None: then it is an error
-    id_column: str = "id"  # as the asker's table calls it
-
-    def to_frame(self, id_column: str | None = None) -> pd.DataFrame:
-        import pandas as pd
-
-        frame = pd.DataFrame({"prediction": self.labels})
-        frame.insert(0, id_column or self.id_column, self.ids, allow_duplicates=True)
-        for number, name in enumerate(self.classes):
-            frame[f"score_{name}"] = self.scores[:, number]
-        if self.degraded is not None:
-            frame["degraded"] = list(self.degraded)
-        return frame
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Of the joint model on a split: on all rows, and where there are several label owners, on the rows of each."""
-
-    all: dict[str, float]
-    each: dict[str, dict[str, float]] = field(default_factory=dict)
-
-
-Reach = Callable[[Transport], tuple[Transport, Sequence[str]]]
-"""Given what carries calls to the parties here: what also carries them elsewhere, and all who hold columns."""
+Between = Callable[[str, Transport], Transport]
+"""Who asks, and what would carry its calls to the parties here -> what carries them."""
 
 
 class Federation:
-    """Everything that `settings` and `holdings` describe, in this process; with `reach`, others are elsewhere."""
+    """Everything that `settings` and `holdings` describe, in this process.
+
+    Where others are elsewhere, `here` names the organisations of this process, `elsewhere` says whom they ask there,
+    and `between` reaches them; it may also put something between parties of one process, such as a network that loses
+    calls. Where no label owner is here, `score` asks them how good the model is.
+    """
 
     counted_elsewhere = False  # whether a party elsewhere counts what its rows are released with
 
     def __init__(
-        self, settings: Settings, holdings: Holdings, *, record: bool = False, reach: Reach | None = None
+        self,
+        settings: Settings,
+        holdings: Holdings,
+        *,
+        record: bool = False,
+        between: Between | None = None,
+        here: Collection[str] | None = None,
+        elsewhere: Sequence[str] = (),
+        score: Callable[[str, str | None], Scores] | None = None,
     ) -> None:
-        for name in settings.parties:  # else its rules would protect nobody
-            if name not in holdings.parties:
-                hint = did_you_mean(name, list(holdings.parties))
-                there = ", ".join(map(repr, holdings.parties))
-                raise ConfigError(f"[parties.{name}] is no party of this federation{hint}; there are {there}.")
-        self.settings, self.holdings = settings, holdings
+        self.settings, self.holdings, self._score_elsewhere = settings, holdings, score
+        if here is None:
+            _check_parties(settings, holdings)
         self.algorithm = find(settings.algorithm)
         self.device = device_of(settings.engine.device)
-        train, seed = settings.train, settings.engine.seed
-        size = self.algorithm.batch_size(train.batch_size, len(holdings.splits.get("train", ())))
-        agreed: dict[str, Any] = {"batch_size": size, "seed": seed, "reshuffle": train.reshuffle}
-        self.batches = Batches(holdings.splits, epochs=train.epochs, **agreed)
-        self.seats = {
-            name: make_seat(name, settings, holdings, self.batches, device=self.device) for name in holdings.parties
+        self.agreed = agreed_on(settings, holdings)
+        self.batches: Progress = Rounds(self.agreed, settings.train.epochs) if holdings.several else self.agreed.one
+        self.organisations: dict[str, Organisation] = {
+            name: organise(name, settings, holdings, self.agreed, self.device)
+            for name in holdings.names
+            if here is None or name in here
         }
-        self.owners: dict[str, roles.FeatureOwner] = {
-            name: self._feature_owner(name) for name, held in holdings.parties.items() if held.features is not None
-        }
-        if not self.owners and reach is None:
-            raise DataError("No party holds any feature columns; there is nothing to learn from.")
-        labels = holdings.parties[holdings.label_owner].labels
-        assert labels is not None
-        seat = self.seats[holdings.label_owner]
-        given, self.drawn = draw_labels(labels, seat)
-        self.driver: roles.LabelOwner = self.algorithm.label_owner(seat, given, holdings.loss, settings.config)
-        parallel: Any = settings.engine.threads
-        transport: Transport = InProcess(self.owners, through_bytes=settings.engine.through_bytes, parallel=parallel)
-        names: Iterable[str] = self.owners
-        if reach is not None:
-            transport, names = reach(transport)
-        patience = Patience(settings.engine, elsewhere=reach is not None)
-        self.peers = self.driver.peers = Peers(seat.name, names, patience.around(transport), seat.ledger)
-        self.driver.meet(self.peers.ask(roles.Introduce()))
-        self.cohorts = [] if patience.needed else self._cohorts()
-        transport = Cohorts(transport, self.cohorts) if self.cohorts else transport
-        self.recording = Recording(transport) if record else None
-        self.peers.transport = patience.around(self.recording or transport)
-        patience.mind(self.peers, self.driver, self.algorithm)
+        playing = self._playing("features")
+        self.owners: dict[str, Any] = {name: playing[name] for name in holdings.columns if name in playing}
+        self.label_owners: dict[str, Any] = self._playing("labels")
+        drivers = self._playing("server") or self.label_owners
+        self.driver: Any = next(iter(drivers.values()), None)
+        self.recording: Recording | None = None
+        self.cohorts: list[Cohort] = []
+        self._connect(between or (lambda _, transport: transport), elsewhere, record, between is not None)
 
     @classmethod
     def from_toml(
@@ -143,15 +110,9 @@ class Federation:
         record: bool = False,
     ) -> Federation:
         """From checked settings; tables are read from where the settings say, unless given."""
-        if settings.label_owners:
-            raise ConfigError(
-                f"{settings.algorithm!r} has several label owners, and a Federation has one. Use a MultiFederation."
-            )
         if seed is not None:
             settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, seed=seed))
-        if settings.data.dataset is not None and tables is None:
-            return cls(settings, from_dataset(settings), record=record)
-        return cls(settings, from_tables(settings, tables or read_tables(settings)), record=record)
+        return cls(settings, holdings_of(settings, tables), record=record)
 
     @classmethod
     def from_frames(
@@ -161,20 +122,32 @@ class Federation:
         id: str,  # noqa: A002 - the word users know
         label: str,
         settings: Mapping[str, Any] | None = None,
+        label_owners: Mapping[str, pd.DataFrame] | None = None,
         record: bool = False,
     ) -> Federation:
         """From data frames, one per organisation; the one with the column `label` is the label owner.
 
         `settings` has the tables of a federation file: {"algorithm": {"name": "vimadmm"}, "train": {"epochs": 5}}.
+        Where several hold labels, their frames are `label_owners`, of which only the columns `id` and `label` are read;
+        `frames` are then the data owners', and the lists of owners in `settings` may add rules and models by name.
         They are the caller's own, and so are the import paths that they name as models.
         """
         from colonnade.datasets.table import check_frames
 
-        check_frames(frames, label)
         if settings is not None and not isinstance(settings, Mapping):
             raise ConfigError(f"settings is a mapping of tables; found {settings!r}. For a file: Federation.from_toml.")
         given = dict(settings or {})
         given["data"] = {**given.get("data", {}), "id": id}
+        if label_owners is not None:
+            given = {"algorithm": {"name": nested_names()[0]}, **given}
+            for section, held in (("label_owners", label_owners), ("data_owners", frames)):
+                named = {one.get("name"): one for one in given.get(section, [])}
+                given[section] = [named.pop(name, {"name": name}) for name in held] + list(named.values())
+            given["label_owners"] = [{"label": label, **one} for one in given["label_owners"]]
+            checked = Settings.from_mapping(given)
+            checked = dataclasses.replace(checked, allow_models=checked.code())
+            return cls(checked, from_several(checked, labels_of(checked, label_owners), tables_of(checked, frames)))
+        check_frames(frames, label)
         named = given.get("parties", {})
         parties: dict[str, dict[str, Any]] = {name: dict(named.get(name, {})) for name in [*frames, *named]}
         for name, frame in frames.items():
@@ -185,162 +158,219 @@ class Federation:
         return cls.from_settings(checked, tables=tables_of(checked, frames), record=record)
 
     def __repr__(self) -> str:
-        rows = {split: len(rows) for split, rows in self.batches.splits.items()}
-        told = ", ".join(f"{count:,} {split} rows" for split, count in rows.items())
-        return f"<Federation: {self.settings.algorithm} of {', '.join(self.seats)}; {told}>"
+        rows = ", ".join(f"{len(rows):,} {split} rows" for split, rows in self.batches.splits.items())
+        return f"<Federation: {self.settings.algorithm} of {', '.join(self.organisations)}; {rows}>"
 
     def train(self) -> Iterator[Step]:
-        """Train from where it stands to the last epoch, one batch per step."""
+        """Train from where it stands to the last epoch, one batch or one round per step."""
         try:
-            for step in self.algorithm.steps(self.driver, self.peers, self.batches):
+            for step in self._steps():
                 if not np.isfinite(step.loss):
                     raise Diverged(
-                        f"Training diverged: the loss is {step.loss} at batch {step.batch.name}. "
-                        "Lower learning_rate, or local_steps where the algorithm has them."
+                        f"Training diverged: the loss is {step.loss} at batch {step.batch.name}. Lower learning_rate, "
+                        "or local_steps, local_epochs or server_rate where the algorithm has them."
                     )
                 yield step
         finally:
             self.settle()
 
+    def _steps(self) -> Iterator[Step]:
+        if self.algorithm.nested is None:
+            yield from self.algorithm.steps(self.driver, self.driver.peers, self.agreed.one)
+            return
+        for done in self.algorithm.nested.train(self.driver, self.driver.peers, self.settings.train.epochs):
+            self.batches.done = done.number + 1
+            batch = Batch(f"round/{done.number}", done.rows, done.number, 0, done.number)
+            yield RoundDone(batch, done.loss, done.losses, done.dropped)
+
     def fit(self, out: str | Path | None = None, *, resume: bool = False, watch: Watch | None = None) -> Outcome:
         """Train with evaluation after every epoch and early stop; with `out`, keep a run directory."""
-        from colonnade.federation.fit import fit
-
         return fit(self, None if out is None else Path(out), resume=resume, watch=watch)
 
-    def outputs(self, split: str) -> Tensor:
-        """The joint model's outputs for the rows of a split, computed together by all parties."""
-        return torch.cat([outputs for outputs, _ in self._outputs(split)])
+    def save(self, folder: str | Path) -> None:
+        """Every party's state under its own folder; `load` continues or predicts from there."""
+        RunDirectory.create(Path(folder), self).checkpoint(self)
 
-    def _outputs(self, split: str) -> Iterator[tuple[Tensor, list[str]]]:
-        """Of each chunk of a split the outputs, and who was missing."""
-        missing = self.peers.missing
-        for rows in self.batches.chunks(split):
-            outputs = self.algorithm.predict(self.driver, self.peers, rows)
+    def outputs(self, split: str, owner: str | None = None, model: str | None = None) -> Tensor:
+        """The joint model's outputs for a label owner's rows of a split, computed together with the feature owners.
+
+        `owner` is the first label owner unless named. Where label owners have a model of their own beside the
+        aggregated one, `model` is "own" or "aggregated"."""
+        name = self.owner_named(owner)
+        return torch.cat([outputs for outputs, _ in self._outputs(name, self.agreed[name].chunks(split), model)])
+
+    def _outputs(self, owner: str, chunks: Sequence[Any], model: str | None) -> Iterator[tuple[Tensor, list[str]]]:
+        """Of each chunk of rows the outputs, and who was missing."""
+        asks = self.label_owners[owner]
+        missing = asks.peers.missing
+        nested = self.algorithm.nested
+        for rows in chunks:
+            if nested is None:
+                outputs = self.algorithm.predict(asks, asks.peers, rows)
+            else:
+                outputs = nested.predict(asks, asks.peers, rows, model or "aggregated")
             yield outputs, [] if missing is None else missing.of(rows.name)
 
-    def evaluate(self, split: str = "test") -> dict[str, float]:
-        """The loss and scores on a split; the label owner compares with its labels."""
-        outputs = self.outputs(split)
-        return measured(self.holdings, outputs, self.labels[self.batches.splits[split].to(self.device)])
+    def evaluate(self, split: str = "test", *, model: str | None = None) -> dict[str, float]:
+        """The loss and scores on a split. Each label owner compares with its labels; of several, the mean is weighted
+        by rows (`mean_scores` says which of them are then those of all rows)."""
+        return self.score(split, model).all
 
-    def score(self, split: str) -> Scores:
-        return Scores(self.evaluate(split))
+    def score(self, split: str, model: str | None = None) -> Scores:
+        """`evaluate`, and beside it the scores on the rows of each of several label owners."""
+        if self._score_elsewhere is not None:
+            return self._score_elsewhere(split, model)
+        each, rows = {}, {}
+        for name, batches in self.agreed.items():
+            if name in self.label_owners and split in batches.splits:
+                mine = batches.splits[split]
+                labels = self.label_owners[name].labels[mine.to(self.device)]  # drawn ones where its rule draws
+                each[name] = measured(self.holdings, self.outputs(split, name, model), labels)
+                rows[name] = len(mine)
+        if not each:
+            there = ", ".join(map(repr, self.batches.splits))
+            raise ConfigError(f"There are no rows called {split!r}; there are {there}.")
+        return Scores(mean_scores(each, rows), each if self.holdings.several else {})
 
-    def predict(self, ids: Sequence[str] | None = None) -> Predictions:
-        """Labels and scores for rows that every party holds, by id; all rows without ids."""
+    def predict(
+        self, ids: Sequence[str] | None = None, *, owner: str | None = None, model: str | None = None
+    ) -> Predictions:
+        """Labels and scores for rows of a label owner (the first, unless named) that all who hold columns hold too, by
+        id; all its rows without ids."""
+        name = self.owner_named(owner)
+        labelled = self.holdings.label_owners[name]
+        known = Index(labelled.ids) if self.holdings.several else self.holdings.index
+        whose = f"'{name}' has in common with all data owners" if self.holdings.several else "all parties share"
         cure = "Predict ids that every party's table holds."
-        wanted, asked = asked_for(ids, self.holdings.index, "all parties share", cure, self.settings.alignment)
-        agreed = self.batches.splits
+        wanted, asked = asked_for(ids, known, whose, cure, self.settings.alignment)
+        asks, batches = self.label_owners[name], self.agreed[name]
         found: list[tuple[Tensor, list[str]]] = []
-        missing, groups = self.peers.missing, self.holdings.by_absence(asked)
+        missing, groups = asks.peers.missing, self.holdings.by_absence(asked)
         try:
             for places, away in groups:
-                self.batches.splits = {**agreed, "predict": asked[places]}
                 if missing is not None:
                     missing.known_away = away
-                found += self._outputs("predict")
+                with batches.asking(asked[places]) as chunks:
+                    found += self._outputs(name, chunks, model)
         finally:
-            self.batches.splits = agreed  # what was asked is no part of what a run agreed on
             if missing is not None:
                 missing.known_away = ()
         order = torch.cat([places for places, _ in groups]).argsort()
         outputs = torch.cat([some for some, _ in found])[order.to(self.device)]
         degraded = [" ".join(away) for some, away in found for _ in some]
         said = None if missing is None else tuple(degraded[place] for place in order.tolist())
-        named = self.settings.id_of(self.settings.parties.get(self.driver.name))
-        return dataclasses.replace(decoded(self.holdings, wanted, outputs), degraded=said, id_column=named)
+        column = self.settings.id_column_of(name)
+        return dataclasses.replace(decoded(self.holdings, wanted, outputs), degraded=said, id_column=column)
 
-    def save(self, folder: str | Path) -> None:
-        """Every party's state under its own folder; `load` continues or predicts from there."""
-        from colonnade.runs.run_directory import RunDirectory
+    def owner_named(self, name: str | None) -> str:
+        """A label owner; the first where none is named."""
+        if name is not None and name not in self.label_owners:
+            hint = did_you_mean(name, list(self.label_owners))
+            raise ConfigError(f"{name!r} is no label owner here{hint}; there are {', '.join(self.label_owners)}.")
+        return name or next(iter(self.label_owners))
 
-        RunDirectory.create(Path(folder), self).checkpoint(self)
+    def check_one_label_owner(self) -> None:
+        """Raise where several hold labels, for what works with one."""
+        if self.holdings.several:
+            raise ConfigError(
+                f"This run has several label owners ({self.settings.algorithm}), and what was asked works on runs with "
+                "one. `colonnade predict` and `colonnade privacy` take both."
+            )
 
     @property
     def ledgers(self) -> dict[str, Ledger]:
         """Each organisation's own record of what left it and arrived."""
-        return {name: seat.ledger for name, seat in self.seats.items()}
+        return {name: organisation.ledger for name, organisation in self.organisations.items()}
 
     @property
     def drawn_by(self) -> dict[str, DpEvent]:
-        """Of a label owner that learns from labels drawn at random, how they were drawn."""
-        return {} if self.drawn is None else {self.driver.name: self.drawn}
+        """Of label owners that learn from labels drawn at random, how they were drawn."""
+        return {name: owner.drawn for name, owner in self.label_owners.items() if owner.drawn is not None}
 
     @property
     def labels(self) -> Tensor:
-        """What the label owner learns from and measures with: of training rows the drawn ones, where its rule draws.
-        A score on the true ones would tell more about them than its epsilon allows."""
-        return self.driver.labels
+        """What the one label owner learns from and measures with: of training rows the drawn ones, where its rule
+        draws. A score on the true ones would tell more about them than its epsilon allows."""
+        labels: Tensor = self.label_owners[self.holdings.label_owner].labels
+        return labels
+
+    @property
+    def ids(self) -> NDArray[np.str_]:
+        """The ids behind all row numbers."""
+        return self.holdings.ids
+
+    @property
+    def peers(self) -> Peers:
+        """Whom the one who drives asks."""
+        peers: Peers = self.driver.peers
+        return peers
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of one row's embedding at each party with columns."""
+        return dict(next(iter(self.label_owners.values())).shapes)
 
     @property
     def widths(self) -> dict[str, int]:
-        """Of one row's embedding at each party with columns."""
-        return dict(self.driver.widths)
+        """How many numbers one row's embedding has at each party with columns."""
+        return {name: math.prod(shape) for name, shape in self.shapes.items()}
 
-    def planned(self) -> list[tuple[Batches, str, int]]:
-        """How often a whole run releases the rows of each split."""
-        times = planned(self.algorithm.passes(self.settings.train.epochs))
-        return [(self.batches, split, n) for split, n in times.items() if split in self.batches.splits]
+    def planned(self) -> list[tuple[Agreed, str, int]]:
+        """How often a whole run releases the rows of each label owner's splits."""
+        times = planned(self.algorithm.passes(self.settings.train.epochs)) | {"train": epochs_of(self.settings)}
+        alone = [Agreed({name: (self.agreed[name], self.agreed.orders[name])}) for name in self.agreed]
+        return [(one, split, n) for one in alone for split, n in times.items() if split in one.splits]
+
+    @property
+    def accounts(self) -> dict[str, Account]:
+        """Of every party whose rules promise something for its columns."""
+        return accounts_of(self.organisations)
 
     def settle(self) -> None:
         """Give stacked parties their own parameters back."""
         for cohort in self.cohorts:
             cohort.settle()
 
-    def state_of(self, party: str) -> State:
-        """All that one organisation must remember."""
-        self.settle()
-        state: State = {"seat": self.seats[party].state()}
-        if party in self.owners:
-            state["features"] = self.owners[party].state()
-        if party == self.driver.name:
-            state["labels"] = self.driver.state()
-            if self.peers.missing is not None:
-                state["missing"] = self.peers.missing.state()
-            if self.drawn is not None and "train" in self.batches.splits:
-                state["drawn"] = self.driver.labels[self.batches.splits["train"].to(self.device)]
-        return state
-
-    def load_state_of(self, party: str, state: State) -> None:
-        """Continue one organisation from `state_of`."""
-        self.seats[party].load_state(state["seat"])
-        if party in self.owners:
-            self.owners[party].load_state(state["features"])
-        if party == self.driver.name:
-            self.driver.load_state(state["labels"])
-            if self.peers.missing is not None:
-                self.peers.missing.load_state(state.get("missing", {}))
-            if "drawn" in state and "train" in self.batches.splits:  # drawn once: a second draw would cost again
-                self.driver.labels[self.batches.splits["train"].to(self.device)] = state["drawn"].to(self.device)
-
     def restack(self) -> None:
-        """After `load_state_of`: stacked parties take the loaded state over."""
+        """After states were loaded: stacked parties take them over."""
         for cohort in self.cohorts:
             cohort.restack()
 
-    @property
-    def accounts(self) -> dict[str, Account]:
-        """Of every party whose rules promise something for its columns."""
-        return accounts_of(self.seats)
+    def _playing(self, role: str) -> dict[str, Any]:
+        return {
+            name: organisation.roles[role]
+            for name, organisation in self.organisations.items()
+            if role in organisation.roles
+        }
 
-    def keep_accounts(self, folder: Callable[[str], Path]) -> None:
-        """Each party writes what it spends into its own folder before it releases anything."""
-        for name, account in self.accounts.items():
-            account.keep(folder(name) / JOURNAL, ids=self.settings.alignment.ids, sync_every=SYNC_EVERY)
-
-    def _feature_owner(self, name: str) -> roles.FeatureOwner:
-        features = self.holdings.parties[name].features
-        assert features is not None
-        model = local_model(self.settings, self.seats[name], features, self.algorithm, self.holdings.loss.outputs)
-        owner: roles.FeatureOwner = self.algorithm.feature_owner(
-            self.seats[name], features, model, self.settings.config
-        )
-        owner.serves_for = {self.holdings.label_owner}
-        return owner
-
-    def _party(self, name: str) -> PartySettings:
-        return self.settings.parties.get(name, PartySettings())
+    def _connect(self, between: Between, elsewhere: Sequence[str], record: bool, reaches: bool) -> None:
+        """Who may ask whom: label owners those with columns; of several label owners, the aggregation server asks
+        them."""
+        engine = self.settings.engine
+        policy = CallPolicy(engine, elsewhere=reaches)
+        parallel: Any = engine.threads
+        below: Transport = InProcess(self.owners, through_bytes=engine.through_bytes, parallel=parallel)
+        names = list(elsewhere) or list(self.owners)
+        nested = self.algorithm.nested
+        for owner in self.label_owners.values():
+            transport = between(owner.name, below)
+            owner.peers = Peers(owner.name, names, policy.around(transport), owner.ledger)
+            owner.meet(owner.peers.ask(roles.Introduce()))
+            if nested is None:
+                self.cohorts = [] if policy.needed else self._cohorts()
+                transport = Cohorts(transport, self.cohorts) if self.cohorts else transport
+                self.recording = Recording(transport) if record else None
+                owner.peers.transport = policy.around(self.recording or transport)
+                policy.mind(owner.peers, owner, self.algorithm)
+            else:
+                policy.look(owner.peers, owner.rows, owner.widths, self.algorithm)
+        if self.driver is not None and self.driver.name == SERVER:
+            stack: Any = "off" if policy.needed else engine.cohort
+            above = Drivers(self.label_owners, stack=stack, through_bytes=engine.through_bytes)
+            asked = list(elsewhere) or list(self.label_owners)
+            name = self.driver.name
+            self.driver.peers = Peers(name, asked, policy.around(between(name, above)), self.driver.ledger)
+            policy.look(self.driver.peers, self.driver.rows, {}, self.algorithm)
 
     def _cohorts(self) -> list[Cohort]:
         engine, rows = self.settings.engine, self.settings.train.batch_size
@@ -349,24 +379,31 @@ class Federation:
         return [Cohort(group) for group in groups(self.owners) if engine.cohort == "on" or worth_stacking(group, rows)]
 
 
-def decoded(holdings: Holdings | Shares, ids: NDArray[np.str_], outputs: Tensor) -> Predictions:
-    """Outputs as labels and scores."""
-    loss, encoder = holdings.loss, holdings.encoder
-    labels = encoder.decode(loss.decide(outputs))
-    if encoder.task == "regression":
-        return Predictions(ids, labels, labels[:, None], ())
-    return Predictions(ids, labels, loss.scores(outputs).double().cpu().numpy(), encoder.classes)
+def holdings_of(settings: Settings, tables: Mapping[str, Table] | None = None) -> Holdings:
+    """What all organisations hold, from where the settings say, or from these tables of those with columns."""
+    if settings.data.dataset is not None and tables is None:
+        return from_dataset(settings)
+    if settings.label_owners:
+        return from_several(settings, read_labels(settings), tables or read_tables(settings))
+    return from_tables(settings, tables or read_tables(settings))
 
 
-def measured(holdings: Holdings | Shares, outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """The loss and scores of outputs, errors in the label's own units."""
-    found = measure(holdings.loss, outputs, labels)
-    for name in {"rmse", "mae"} & set(found):
-        found[name] *= holdings.encoder.scale
-    return found
+def _check_parties(settings: Settings, holdings: Holdings) -> None:
+    """That somebody holds columns, and that nobody's rules would protect nobody."""
+    if not holdings.columns:
+        raise DataError("No party holds any feature columns; there is nothing to learn from.")
+    there = [name for name in holdings.names if settings.section == "parties" or name in holdings.columns]
+    for name in settings.parties:
+        if name not in there:
+            hint = did_you_mean(name, there)
+            raise ConfigError(
+                f"{place_of(settings.section, name)} is no party of this federation{hint}; there are "
+                f"{', '.join(map(repr, there))}."
+            )
 
 
 def device_of(name: str) -> torch.device:
+    """The device that [federation] device names."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from colonnade import __version__
-from colonnade.core import Step
+from colonnade.core import DpEvent, Ledger, Step
+from colonnade.core.batches import RoundDone
 from colonnade.errors import BudgetExhausted
 from colonnade.evaluate.metrics import HEADLINE, majority
 from colonnade.federation.guarantees import guarantees
-from colonnade.federation.local_model import models_told
-from colonnade.federation.rounds import RoundDone
+from colonnade.federation.organisation import models_told
+from colonnade.federation.scores import Scores
 from colonnade.rows.holdings import Holdings
-from colonnade.rows.shares import Shares
-from colonnade.runs.run_directory import RunDirectory
+from colonnade.runs.run_directory import RunDirectory, Trained
 from colonnade.tracking import About, Trackers, parameters_of, trackers_of
-
-if TYPE_CHECKING:
-    from colonnade.federation.federation import Federation
-    from colonnade.federation.multi import MultiFederation
+from colonnade.version import __version__
 
 Record = dict[str, Any]
 Watch = Callable[["Step | Record"], None]
 """Called with every step, and after each epoch with its record: for progress bars and live views."""
+
+
+class Trainable(Trained, Protocol):
+    """What can be trained: a `Federation`."""
+
+    holdings: Holdings
+    algorithm: Any
+    label_owners: dict[str, Any]
+    counted_elsewhere: bool
+
+    @property
+    def ledgers(self) -> dict[str, Ledger]: ...
+
+    @property
+    def drawn_by(self) -> dict[str, DpEvent]: ...
+
+    def train(self) -> Iterator[Step]: ...
+
+    def score(self, split: str) -> Scores: ...
+
 
 CONVERGED = 1e-4
 """Relative change of the mean training loss, three epochs in a row, below which training has converged."""
@@ -56,9 +72,7 @@ class Outcome:
         return "a privacy budget is spent" if self.exhausted else self.early or "all epochs done"
 
 
-def fit(
-    federation: Federation | MultiFederation, out: Path | RunDirectory | None, *, resume: bool, watch: Watch | None
-) -> Outcome:
+def fit(federation: Trainable, out: Path | RunDirectory | None, *, resume: bool, watch: Watch | None) -> Outcome:
     """Train to the end of the last epoch, to an early stop, or until a party's budget is spent; tell the trackers."""
     run = RunDirectory(out) if isinstance(out, Path) else out
     try:
@@ -70,7 +84,7 @@ def fit(
 
 
 def _fit(
-    federation: Federation | MultiFederation,
+    federation: Trainable,
     run: RunDirectory | None,
     trackers: Trackers,
     *,
@@ -88,7 +102,7 @@ def _fit(
                 account.claim()
             outcome.history, finished = run.metrics(), run.mark()["finished"]
         else:  # it was killed before it could save anything
-            federation.keep_accounts(run.party)
+            run.keep_accounts(federation)
             run.checkpoint(federation)
         run.keep(federation.settings)
     elif run is not None:
@@ -140,7 +154,7 @@ def _fit(
 
 
 def summarise(
-    federation: Federation | MultiFederation,
+    federation: Trainable,
     outcome: Outcome,
     seconds: float,
     before: Record | None = None,
@@ -153,7 +167,7 @@ def summarise(
     again.
     """
     splits, settings = federation.batches.splits, federation.settings
-    private = bool(federation.accounts) or getattr(federation, "counted_elsewhere", False)
+    private = bool(federation.accounts) or federation.counted_elsewhere
     same = finished and before is not None and before["rounds"] == federation.batches.done
     metrics, each = _measured(federation, outcome, before) if private or same else ({}, {})
     for split in splits:
@@ -173,8 +187,8 @@ def summarise(
         "task": holdings.encoder.task,
         "seed": settings.engine.seed,
         "device": str(federation.device),
-        "parties": {name: holdings.roles(name) for name in holdings.names},
-        "models": models_told(settings, federation.seats),
+        "parties": {name: holdings.roles(name) for name in federation.organisations},
+        "models": models_told(settings, federation.organisations),
         "rows": {split: len(rows) for split, rows in splits.items()},
         "epochs": len(outcome.history),
         "rounds": federation.batches.done,
@@ -183,20 +197,20 @@ def summarise(
         "bytes": traffic,
         "metrics": metrics,
         **_majority(federation, metrics),
-        **({} if isinstance(holdings, Holdings) else {"label_owners": _label_owners(holdings, each, outcome)}),
+        **({"label_owners": _label_owners(holdings, each, outcome)} if holdings.several else {}),
         "not_measured": {"train": "releasing training rows once more would cost privacy"} if private else {},
         **({} if missing is None else {"missing": _added([*seen, missing])}),
         "privacy": [guarantee.to_json() for guarantee in guarantees(federation)],
     }
 
 
-def _majority(federation: Federation | MultiFederation, metrics: dict[str, Record]) -> dict[str, Record]:
+def _majority(federation: Trainable, metrics: dict[str, Record]) -> dict[str, Record]:
     """By split the largest class's share, and whether of two classes one was always said; no class by name. One label
     owner knows it of its own rows; of several, none tells the others."""
     holdings = federation.holdings
-    if not isinstance(holdings, Holdings) or holdings.encoder.task != "classification":
+    if holdings.several or holdings.encoder.task != "classification":
         return {}
-    labels, found = federation.driver.labels, {}
+    labels, found = federation.label_owners[holdings.label_owner].labels, {}
     for split, scores in metrics.items():
         rows = federation.batches.splits[split]
         share, always = majority(labels[rows.to(labels.device)], scores)
@@ -204,7 +218,7 @@ def _majority(federation: Federation | MultiFederation, metrics: dict[str, Recor
     return {"majority": found}
 
 
-def _label_owners(shares: Shares, each: dict[str, Record], outcome: Outcome) -> dict[str, Record]:
+def _label_owners(holdings: Holdings, each: dict[str, Record], outcome: Outcome) -> dict[str, Record]:
     """Of each: its rows, how good the joint model is on them, and the rounds in which it was left out."""
     return {
         name: {
@@ -212,12 +226,12 @@ def _label_owners(shares: Shares, each: dict[str, Record], outcome: Outcome) -> 
             "metrics": {split: scores[name] for split, scores in each.items() if name in scores},
             "left_out": [record["epoch"] for record in outcome.history if name in record.get("left_out", {})],
         }
-        for name, share in shares.label_owners.items()
+        for name, share in holdings.label_owners.items()
     }
 
 
 def _measured(
-    federation: Federation | MultiFederation, outcome: Outcome, before: Record | None
+    federation: Trainable, outcome: Outcome, before: Record | None
 ) -> tuple[dict[str, Record], dict[str, Record]]:
     """What is known about this very model already, on all rows and by label owner: measuring it again would release its
     rows again."""
@@ -250,7 +264,7 @@ class _Clock:
         return self.before + time.perf_counter() - self.start
 
 
-def _about(federation: Federation | MultiFederation, run: RunDirectory | None, *, resumed: bool) -> About:
+def _about(federation: Trainable, run: RunDirectory | None, *, resumed: bool) -> About:
     """What trackers are told first."""
     settings, holdings = federation.settings, federation.holdings
     tags = {
@@ -264,7 +278,7 @@ def _about(federation: Federation | MultiFederation, run: RunDirectory | None, *
     return About(name, parameters_of(settings.to_mapping()), tags, federation.batches.done, resumed)
 
 
-def _record(federation: Federation | MultiFederation, steps: list[Step], clock: _Clock) -> Record:
+def _record(federation: Trainable, steps: list[Step], clock: _Clock) -> Record:
     batch, rows = steps[-1].batch, sum(step.batch.size for step in steps)
     record: Record = {
         "epoch": batch.epoch + 1,
@@ -285,10 +299,10 @@ def _record(federation: Federation | MultiFederation, steps: list[Step], clock: 
     return record if missing is None else record | {"missing": missing}
 
 
-def _missing(federation: Federation | MultiFederation) -> Record | None:
+def _missing(federation: Trainable) -> Record | None:
     """How often each party did not answer since this was last asked, and what was done; None where each must."""
-    peers = getattr(federation, "peers", None)
-    return None if peers is None or peers.missing is None else peers.missing.take()
+    minding = [owner.peers.missing for owner in federation.label_owners.values() if owner.peers.missing is not None]
+    return _added([missing.take() for missing in minding]) if minding else None
 
 
 def _added(counts: list[Record]) -> Record:
@@ -301,7 +315,7 @@ def _added(counts: list[Record]) -> Record:
     return total
 
 
-def _stop(federation: Federation | MultiFederation, history: list[Record]) -> tuple[str, str] | None:
+def _stop(federation: Trainable, history: list[Record]) -> tuple[str, str] | None:
     """VIM's criteria: converged, or the validation score fell by more than two points. In full, and as all are told."""
     train = federation.settings.train
     if not train.early_stop:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from colonnade.alignment import REVEALS
 from colonnade.core.ledger import Entry
+from colonnade.runs.layout import LEDGER, PARTIES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from colonnade.federation.federation import Federation
-    from colonnade.federation.multi import MultiFederation
 
 
 @dataclass
@@ -31,11 +31,11 @@ class Learned:
     bytes: int = 0
 
 
-def learned(federation: Federation | MultiFederation, run: Path | None = None) -> list[Learned]:
+def learned(federation: Federation, run: Path | None = None) -> list[Learned]:
     """One line per (receiver, sender, release name), from the ledgers in memory and, with `run`, on disk."""
     found: dict[tuple[str, str, str], Learned] = {}
-    for party, ledger in federation.ledgers.items():
-        for entry in [*_on_disk(run, party), *ledger.entries]:
+    for party, organisation in federation.organisations.items():
+        for entry in [*_on_disk(run, party), *organisation.ledger.entries]:
             if entry.direction != "in":
                 continue
             meaning = (federation.algorithm.reveals | REVEALS).get(entry.name, "not described")
@@ -48,7 +48,7 @@ def learned(federation: Federation | MultiFederation, run: Path | None = None) -
 
 
 def _on_disk(run: Path | None, party: str) -> list[Entry]:
-    path = None if run is None else run / "parties" / party / "ledger.jsonl"
+    path = None if run is None else run / PARTIES / party / LEDGER
     if path is None or not path.exists():
         return []
     return [Entry(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -21,7 +21,6 @@ from typing import Any
 
 from colonnade.errors import ColonnadeError, ConfigError, PartyError
 from colonnade.flare.job import (
-    FAILURE,
     LAST,
     Watch,
     asked_and_told,
@@ -35,7 +34,7 @@ from colonnade.flare.job import (
     write_job,
 )
 from colonnade.flare.provision import provision
-from colonnade.runs.run_directory import METRICS
+from colonnade.runs.layout import FAILURE, METRICS
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import asked_with, asker_of, at_sites, driver_of, sites_of, write_agreed
 

@@ -1,6 +1,6 @@
 """A federation as a job of NVIDIA FLARE: as data, without code, for a simulation or for sites of their own.
 
-A job names two installed classes (`flare_members`; where it serves, `serving.flare_member`) and says who drives which
+A job names two installed classes (`flare.members`; where it serves, `flare.serving`) and says who drives which
 run; a site that allows only these runs nothing that others wrote. The settings stay with the sites.
 """
 
@@ -20,8 +20,8 @@ from typing import Any
 
 from colonnade import errors
 from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, PartyError
-from colonnade.runs.budget_over_runs import JOURNAL
-from colonnade.runs.run_directory import MARK, METRICS, SETTINGS, SUMMARY, RunDirectory, write_text
+from colonnade.runs.layout import ANSWERS, FAILURE, JOURNAL, MARK, METRICS, PARTIES, ROWS, SETTINGS, SUMMARY
+from colonnade.runs.run_directory import RunDirectory, write_text
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import (
     OWN,
@@ -35,7 +35,7 @@ from colonnade.settings.party_file import (
     write_agreed,
     write_own,
 )
-from colonnade.sites.prediction import ROWS, checked_file
+from colonnade.sites.prediction import checked_file
 
 RELAY, MEMBER = (f"colonnade.flare.members.{name}" for name in ("Relay", "Member"))
 SERVING = "colonnade.flare.serving.ServingMember"
@@ -44,7 +44,7 @@ EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
 ALLOWED = [RELAY, MEMBER, SERVING, CONTROLLER, EXECUTOR]
 """All classes that a site of a federation needs to let a job name."""
 NOT_STARTED = ("Failed to create connection to the child process", "Address already in use")
-SITES, FAILURE, ANSWERS = "COLONNADE_SITES", "failed.json", "serve.json"
+SITES = "COLONNADE_SITES"
 LAST = 20.0
 """Seconds for a service of this machine to answer what is under way, and for FLARE to end."""
 
@@ -320,14 +320,14 @@ def _kinds() -> dict[str, type[ColonnadeError]]:
 def gather(settings: Settings, folders: Mapping[str, Path], driver: str, out: Path) -> dict[str, Any]:
     """One run directory, as if all had run here: where all organisations are on one machine."""
     summary: dict[str, Any] = json.loads((folders[driver] / SUMMARY).read_text(encoding="utf-8"))
-    shutil.rmtree(out / "parties", ignore_errors=True)
+    shutil.rmtree(out / PARTIES, ignore_errors=True)
     shutil.copytree(folders[driver], out, dirs_exist_ok=True)
     parts = {name: json.loads((folder / SUMMARY).read_text(encoding="utf-8")) for name, folder in folders.items()}
     for name, folder in folders.items():
         if name != driver:
-            shutil.copytree(folder / "parties" / name, out / "parties" / name, dirs_exist_ok=True)
+            shutil.copytree(folder / PARTIES / name, out / PARTIES / name, dirs_exist_ok=True)
         if (folder.parent / JOURNAL).exists():  # a site has it beside its runs
-            shutil.copyfile(folder.parent / JOURNAL, out / "parties" / name / JOURNAL)
+            shutil.copyfile(folder.parent / JOURNAL, out / PARTIES / name / JOURNAL)
     for key in ("parties", "bytes", "models"):
         summary[key] = {name: parts[name][key][name] for name in folders if name in parts[name][key]}
     summary["privacy"] = [one for name in folders for one in parts[name]["privacy"]]

@@ -1,6 +1,6 @@
 """What NVIDIA FLARE starts: a relay at its server, which only starts the driver, and a member at every site.
 
-With `serving.flare_member`, a member that can listen, these are the only classes of Colonnade that a FLARE job names.
+With `flare.serving`, a member that can listen, these are the only classes of Colonnade that a FLARE job names.
 They take nothing about data from the job: a member reads its organisation's own files, from the folder `local` of its
 startup kit (in a simulation: `COLONNADE_SITES`).
 
@@ -24,21 +24,22 @@ from typing import Any
 from nvflare.collab import collab
 
 from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, ConfigError, PartyError, WireError
+from colonnade.runs.layout import FAILURE
 from colonnade.runs.run_directory import to_json, write_text
 from colonnade.settings.party_file import OWN, STARTUP, read_own, runs_of
-from colonnade.sites.multi_site import MultiSite, site_for
+from colonnade.sites.driving import drive
+from colonnade.sites.prediction import predict
 from colonnade.sites.site import Site
 from colonnade.transport.channel import Channel
 from colonnade.transport.identity import Identity
-from colonnade.transport.remote import Line
+from colonnade.transport.remote import Route
 
 log = logging.getLogger("colonnade.party")
 SITES = "COLONNADE_SITES"
 SERVER = "server"
 START, ASK = b"start", b"how is it"
 RUNNING, DONE, FAILED = b"running", b"done", b"failed"
-FAILURE = "failed.json"
-Serve = Callable[[Site | MultiSite, dict[str, Line], str, str], None]
+Serve = Callable[[Site, str, str | None], None]
 PATIENCE = 300.0
 """Seconds in which a driver must say how it is; it says so while it computes."""
 
@@ -69,10 +70,10 @@ class Member:
     """At a site: one organisation. One published call, bytes in, bytes out."""
 
     def __init__(self) -> None:
-        self.site: Site | MultiSite | None = None
+        self.site: Site | None = None
         self.channel: Channel | None = None
         self.state = b""
-        self.serve: Serve | None = None  # set where the job's class can (`serving.flare_member`), never by a job
+        self.serve: Serve | None = None  # set where the job's class can (`flare.serving`), never by a job
         self.thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -94,7 +95,9 @@ class Member:
             raise BoundaryError(f"{where / OWN} is of '{own.name}', and this site is '{name}'.")
         identity = Identity.load(kit, name, own.peers)
         self.channel = Channel(identity, own.names, run=str(collab.fl_ctx.get_job_id()))
-        self.site = site_for(own)
+        site = Site(own)
+        site.read()
+        self.site = site
 
     def call(self, data: bytes) -> bytes:
         """A sealed call of another site, for the desk; or the relay's wish that the driver begins."""
@@ -103,15 +106,15 @@ class Member:
         caller, data = str(collab.caller), bytes(data)
         if self.site is None or self.channel is None:
             raise RuntimeError(f"this organisation could not be built; its own runs/{FAILURE} says why")
-        if isinstance(self.site, MultiSite) and not self.site.lines:  # a label owner calls others while it answers
-            self.site.lines = self._lines(self.channel)
+        if not self.site.routes:  # a label owner may call others while it answers
+            self.site.routes = self._lines(self.channel)
         if caller != SERVER:
-            return self.channel.answer(data, self.site.desk, caller)
+            return self.channel.answer(data, self.site.endpoint, caller)
         if data == ASK:
             return self.state
         if data.startswith(START) and not self.state:
             wish = json.loads(data[len(START) :])
-            self.state, arguments = RUNNING, (self.site, self._lines(self.channel), wish)
+            self.state, arguments = RUNNING, (self.site, wish)
             self.thread = threading.Thread(target=self._drive, args=arguments, daemon=True, name="driver")
             self.thread.start()
             return self.state
@@ -124,21 +127,21 @@ class Member:
         if self.site is not None and self.site.reader is not None:
             self.site.reader.leave()
 
-    def _lines(self, channel: Channel) -> dict[str, Line]:
+    def _lines(self, channel: Channel) -> dict[str, Route]:
         """To all parties of the agreed file that the relay says are here; whom it makes up, nobody calls."""
         return {p.name: channel.line(p.name, _carried_by(p)) for p in collab.other_clients if p.name in channel.peers}
 
-    def _drive(self, site: Site | MultiSite, lines: dict[str, Line], wish: dict[str, Any]) -> None:
+    def _drive(self, site: Site, wish: dict[str, Any]) -> None:
         run = str(wish["run"])
         site.own.runs.mkdir(parents=True, exist_ok=True)
         (site.own.runs / FAILURE).unlink(missing_ok=True)
         try:
             if wish.get("serve"):
-                self._serve(site, lines, run, str(wish.get("model", "")))
+                self._serve(site, run, str(wish.get("model", "")) or None)
             elif wish["predict"]:
-                _predict(site, lines, run, str(wish["predict"]), str(wish.get("model", "")))
+                predict(site, run, str(wish["predict"]), str(wish.get("model", "")) or None)
             else:
-                outcome = site.drive(lines, run, resume=bool(wish["resume"]))
+                outcome = drive(site, run, resume=bool(wish["resume"]))
                 if outcome.exhausted:
                     raise BudgetExhausted(outcome.stopped)
             self.state = DONE
@@ -146,10 +149,10 @@ class Member:
             _told_at_home(site.own.runs, site.own.name, error)
             self.state = FAILED + f" ({type(error).__name__})".encode()
 
-    def _serve(self, site: Site | MultiSite, lines: dict[str, Line], run: str, model: str) -> None:
+    def _serve(self, site: Site, run: str, model: str | None) -> None:
         if self.serve is None:
             raise ConfigError(f"A job that serves names another class; this one cannot serve {run!r}.")
-        self.serve(site, lines, run, model)
+        self.serve(site, run, model)
 
 
 def _told_at_home(runs: Path, name: str, error: BaseException) -> None:
@@ -163,15 +166,7 @@ def _told_at_home(runs: Path, name: str, error: BaseException) -> None:
     write_text(runs / FAILURE, to_json(about) + "\n")
 
 
-def _predict(site: Site | MultiSite, lines: dict[str, Line], run: str, rows: str, model: str) -> None:
-    """`model` is for several label owners, where there are two."""
-    if isinstance(site, MultiSite):
-        site.predict(lines, run, rows, model or "aggregated")
-    else:
-        site.predict(lines, run, rows)
-
-
-def _carried_by(proxy: Any) -> Line:
+def _carried_by(proxy: Any) -> Route:
     """FLARE's call of another site: bytes that it carries and everybody on the way may see and change."""
 
     def carry(data: bytes, deadline: float) -> bytes:

@@ -12,9 +12,7 @@ from nvflare.collab import collab
 
 from colonnade.flare.members import Member
 from colonnade.serving.site_service import serve_at
-from colonnade.sites.multi_site import MultiSite
 from colonnade.sites.site import Site
-from colonnade.transport.remote import Line
 
 LEFT = 8.0
 """Seconds for the service to end when its job does: FLARE gives ten."""
@@ -38,8 +36,8 @@ class ServingMember:
         self.ending.set()
         self.member.leave(LEFT)
 
-    def serve(self, site: Site | MultiSite, lines: dict[str, Line], run: str, model: str) -> None:
-        serve_at(site, lines, run, self.ending.is_set, model=model)
+    def serve(self, site: Site, run: str, model: str | None) -> None:
+        serve_at(site, run, self.ending.is_set, model=model)
 
 
 for _name, _mark in (("start", collab.init), ("call", collab.publish), ("end", collab.final)):

@@ -1,4 +1,4 @@
-"""The local models that come with the package, and layers initialised from a seed or a generator of one's own.
+"""The local models that come with the package, and layers initialised from a seed of one's own.
 
 PyTorch draws initial weights from its global generator. It is forked for the time, so that no global seed is used or
 changed.

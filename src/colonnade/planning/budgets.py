@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
-from colonnade.federation import Federation, MultiFederation
-from colonnade.federation.guarantees import expected
+from colonnade.core import NON_PRIVATE, Agreed, Plain
+from colonnade.federation import Federation
+from colonnade.federation.guarantees import guarantees
 from colonnade.privacy import Account
-from colonnade.privacy.accounting import Key, known_batch
+from colonnade.privacy.accounting import Key, costs_nothing, known_batch
+from colonnade.privacy.report import Guarantee
 
 PURPOSES = ("train", "validation", "test")
 ROOM = 1 + 1e-9
@@ -29,7 +33,7 @@ class End:
     times: int  # how often each can be released
 
 
-def budget_ends(federation: Federation | MultiFederation) -> list[End]:
+def budget_ends(federation: Federation) -> list[End]:
     """Of each party whose budget does not last for a whole run; the first to end comes first."""
     budgeted = [name for name, account in federation.accounts.items() if account.budget is not None]
     found = [end for name in budgeted for purpose in PURPOSES if (end := _end(federation, name, purpose)) is not None]
@@ -37,7 +41,7 @@ def budget_ends(federation: Federation | MultiFederation) -> list[End]:
     return list({end.party: end for end in reversed(found)}.values())[::-1]
 
 
-def _end(federation: Federation | MultiFederation, party: str, purpose: str) -> End | None:
+def _end(federation: Federation, party: str, purpose: str) -> End | None:
     """By halving: epsilon grows with the epochs."""
     epochs = federation.algorithm.passes(federation.settings.train.epochs)
     most = (epochs or 1) if purpose != "test" else 1
@@ -96,3 +100,31 @@ def told(end: End, epochs: int) -> str:
         f'{"Train for fewer epochs, add" if epochs else "Add"} noise (sigma = "auto" finds how much), or raise the '
         "budget."
     )
+
+
+def plan(federation: Federation) -> list[Guarantee]:
+    """What a whole run will have spent: every epoch, its validation, and the test at the end."""
+    accounts = {name: expected(federation, name, federation.planned()) for name in federation.accounts}
+    return guarantees(federation, accounts)
+
+
+def expected(federation: Federation, party: str, planned: Iterable[tuple[Agreed, str, int]]) -> Account:
+    """What a party's rows will have paid once those of each split are released so often."""
+    algorithm = federation.algorithm
+    columns, _ = algorithm.crosses(federation.settings.config)
+    sent = columns if algorithm.sends is None else algorithm.sends(federation.driver, party)
+    always, trains = algorithm.from_columns, algorithm.trains
+    held = federation.accounts[party]
+    account = Account(party, held.batches, federation.holdings.ids.tolist(), held.budget)
+    outbox, row = federation.organisations[party].outbox, torch.zeros(1, federation.widths[party])
+    for batches, split, times in planned:
+        account.batches = batches
+        for release, event in columns.items() if times else ():
+            mechanism = outbox.rule(release, split).mechanism
+            if release not in sent:
+                continue
+            if release in always:
+                account.expect(release, split, times, mechanism.apply(row, torch.Generator())[1])
+            elif (split == "train" or not trains) and not (isinstance(mechanism, Plain) and costs_nothing(event)):
+                account.expect(release, split, times, NON_PRIVATE)
+    return account

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from colonnade.algorithms import Kind
-from colonnade.federation import Federation, MultiFederation
+from colonnade.federation import Federation
 from colonnade.planning.budgets import End, told
 from colonnade.privacy.report import Guarantee
 
 
-def concerns(
-    federation: Federation | MultiFederation, privacy: Sequence[Guarantee], ends: Sequence[End]
-) -> Iterator[str]:
+def concerns(federation: Federation, privacy: Sequence[Guarantee], ends: Sequence[End]) -> Iterator[str]:
     """One sentence or two each, with the cure."""
     yield from _unprotected(federation, privacy)
     yield from (told(end, federation.algorithm.passes(federation.settings.train.epochs)) for end in ends)
@@ -26,7 +24,7 @@ def concerns(
         )
 
 
-def _unprotected(federation: Federation | MultiFederation, privacy: Sequence[Guarantee]) -> Iterator[str]:
+def _unprotected(federation: Federation, privacy: Sequence[Guarantee]) -> Iterator[str]:
     bare = {what: [g.party for g in privacy if g.protects == what and _bare(g)] for what in ("columns", "labels")}
     labelled = [g.party for g in privacy if g.protects == "labels"]
     columns = [name for name in bare["columns"] if name not in labelled]
@@ -57,7 +55,7 @@ def _bare(guarantee: Guarantee) -> bool:
     return all(one.epsilon is None for one in guarantee.statements)
 
 
-def _few_rows(federation: Federation | MultiFederation) -> Iterator[str]:
+def _few_rows(federation: Federation) -> Iterator[str]:
     train, splits = federation.settings.train, federation.batches.splits
     rows = len(splits.get("train", ()))
     if train.batch_size > rows and federation.algorithm.in_batches:
@@ -73,7 +71,7 @@ def _few_rows(federation: Federation | MultiFederation) -> Iterator[str]:
             yield f"There are {len(splits[split])} {split} rows, on which a score says little."
 
 
-def _wide(federation: Federation | MultiFederation) -> Iterator[str]:
+def _wide(federation: Federation) -> Iterator[str]:
     """An embedding wider than the columns costs more than it can tell, and hides nothing of them."""
     if not federation.algorithm.named(Kind.EMBEDDING):
         return
@@ -88,19 +86,15 @@ def _wide(federation: Federation | MultiFederation) -> Iterator[str]:
         )
 
 
-def _summed(federation: Federation | MultiFederation) -> Iterator[str]:
+def _summed(federation: Federation) -> Iterator[str]:
     """With few parties, whoever knows one share of a sum knows much of the rest."""
-    others = [name for name in federation.owners if name not in _labelled(federation)]
+    others = [name for name in federation.owners if name not in federation.label_owners]
     if not federation.algorithm.separable(federation.settings.config) and len(others) == 2:
         first, second = others
         yield (
             f"Secure aggregation adds up two parties alone: should '{first}' or '{second}' tell the label owner what "
             "it sent, the other's follows. Of three parties two would have to."
         )
-
-
-def _labelled(federation: Federation | MultiFederation) -> list[str]:
-    return list(federation.label_owners) if isinstance(federation, MultiFederation) else [federation.driver.name]
 
 
 def _names(names: Sequence[str]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from statistics import median
 
-from colonnade.federation import Federation, MultiFederation
+from colonnade.federation import Federation
+from colonnade.federation.organisation import local_epochs
 from colonnade.planning import measure
 from colonnade.planning.measure import Scored, Trained
 from colonnade.planning.traffic import Traffic, taken, total
@@ -48,7 +49,7 @@ class Costs:
         return self.training, self.validation, self.final
 
 
-def whole_run(federation: Federation | MultiFederation, batches: int) -> Costs:
+def whole_run(federation: Federation, batches: int) -> Costs:
     """Of a federation that is not trained yet; `batches` are timed at most, and no more than patience allows."""
     costs = Costs()
     aligning = taken(federation.ledgers)  # blinded ids, as building it found the common rows
@@ -61,10 +62,10 @@ def whole_run(federation: Federation | MultiFederation, batches: int) -> Costs:
     return costs
 
 
-def _train(costs: Costs, federation: Federation | MultiFederation, first: Trained, batches: int) -> None:
+def _train(costs: Costs, federation: Federation, first: Trained, batches: int) -> None:
     settings, size = federation.settings, _size(federation)
     owners = measure.batches_of(federation)
-    local = settings.config.local_epochs if isinstance(federation, MultiFederation) else 1
+    local = local_epochs(settings)
     passes, costs.rounds = settings.train.epochs * local, len(federation.batches)
     costs.per_epoch = local * sum(one.per_epoch for one in owners.values())
     costs.training.add(_opening(federation, first))
@@ -82,9 +83,7 @@ def _train(costs: Costs, federation: Federation | MultiFederation, first: Traine
     costs.training.exchanges = timed.exchanges * passes * max(one.per_epoch for one in owners.values())
 
 
-def _shorter(
-    costs: Costs, federation: Federation | MultiFederation, first: Trained, rows: dict[str, int]
-) -> dict[str, Traffic]:
+def _shorter(costs: Costs, federation: Federation, first: Trained, rows: dict[str, int]) -> dict[str, Traffic]:
     """The last batch of an epoch, where it has fewer rows."""
     size = _size(federation)
     left = {owner: n % size for owner, n in rows.items() if n % size}
@@ -98,7 +97,7 @@ def _shorter(
     return {owner: found.batch[owner] for owner in left}
 
 
-def _opening(federation: Federation | MultiFederation, first: Trained) -> Traffic:
+def _opening(federation: Federation, first: Trained) -> Traffic:
     """What is sent once; where it is about every training row, tried with all of them."""
     if not first.about_all_rows:
         return first.opening
@@ -107,7 +106,7 @@ def _opening(federation: Federation | MultiFederation, first: Trained) -> Traffi
     return whole.opening
 
 
-def _timed(federation: Federation | MultiFederation, first: Trained, batches: int) -> Trained:
+def _timed(federation: Federation, first: Trained, batches: int) -> Trained:
     """Several batches one after the other, the slow first one left out."""
     size, many = _size(federation), min(batches + 1, int(PATIENCE / max(first.seconds[-1], 1e-9)))
     if not first.is_exact or batches < 2 or many < 2:
@@ -117,7 +116,7 @@ def _timed(federation: Federation | MultiFederation, first: Trained, batches: in
     return found
 
 
-def _score(costs: Costs, federation: Federation | MultiFederation) -> None:
+def _score(costs: Costs, federation: Federation) -> None:
     """Validation rows after every epoch; in the end every split, where that costs no privacy."""
     splits = list(federation.batches.splits)
     scored: dict[str, Scored] = {split: measure.score(federation, split) for split in splits}
@@ -136,6 +135,6 @@ def _score(costs: Costs, federation: Federation | MultiFederation) -> None:
             costs.estimates[TRIED] = None
 
 
-def _size(federation: Federation | MultiFederation) -> int:
+def _size(federation: Federation) -> int:
     rows = max(len(one.splits.get("train", ())) for one in measure.batches_of(federation).values())
     return federation.algorithm.batch_size(federation.settings.train.batch_size, rows)

@@ -6,7 +6,6 @@ and holdings, with the training rows cut down to a few batches; nothing is writt
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,10 +18,10 @@ from torch import Tensor
 from colonnade.core import Batches
 from colonnade.core.batches import CHUNK, Rows
 from colonnade.core.peers import NUMBERS
-from colonnade.federation import Federation, MultiFederation, Settings
+from colonnade.federation import Federation, Settings
+from colonnade.federation.organisation import local_epochs
 from colonnade.planning.traffic import TRAINING, Traffic, encrypted, taken, total
 from colonnade.rows.holdings import Holdings
-from colonnade.rows.shares import Shares
 
 ROUNDS = 3
 """Of several label owners: in the first some things happen once, and a median needs two others."""
@@ -68,46 +67,37 @@ class Scored:
     is_exact: bool = True
 
 
-def build(settings: Settings, holdings: Holdings | Shares) -> Federation | MultiFederation:
+def build(settings: Settings, holdings: Holdings) -> Federation:
     """As a run builds it, with accounts that count and never refuse."""
-    federation = _federation(settings, holdings)
+    federation = Federation(settings, holdings)
     for account in federation.accounts.values():
         account.budget = None
     return federation
 
 
-def _federation(settings: Settings, holdings: Holdings | Shares) -> Federation | MultiFederation:
-    if isinstance(holdings, Shares):
-        return MultiFederation(settings, holdings)
-    return Federation(settings, holdings)
+def batches_of(federation: Federation) -> dict[str, Batches]:
+    """Each label owner's, under the name that its batches begin with: "" where there is one."""
+    return {batches.owner: batches for batches in federation.agreed.values()}
 
 
-def batches_of(federation: Federation | MultiFederation) -> dict[str, Batches]:
-    """Each label owner's; under "" where there is one."""
-    return dict(federation.agreed) if isinstance(federation, MultiFederation) else {"": federation.batches}
-
-
-def shortened(holdings: Holdings | Shares, rows: Callable[[int], int]) -> Holdings | Shares:
+def shortened(holdings: Holdings, rows: Callable[[int], int]) -> Holdings:
     """With fewer training rows: `rows` of so many, at every label owner."""
 
     def cut(splits: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: part[: rows(len(part))] if name == "train" else part for name, part in splits.items()}
 
-    if not isinstance(holdings, Shares):
-        return dataclasses.replace(holdings, splits=cut(holdings.splits))
-    owners = {k: dataclasses.replace(share, splits=cut(share.splits)) for k, share in holdings.label_owners.items()}
-    return dataclasses.replace(holdings, label_owners=owners)
+    return holdings.divided(cut)
 
 
 def train(
-    settings: Settings, holdings: Holdings | Shares, rows: Callable[[int], int], steps: int | None = None
+    settings: Settings, holdings: Holdings, rows: Callable[[int], int], steps: int | None = None
 ) -> Trained | None:
     """An epoch, or so many steps of it, or rounds of several label owners, with so many training rows; None where
     nothing is trained."""
     federation = build(settings, shortened(holdings, rows))
-    several = isinstance(federation, MultiFederation)
+    several = holdings.several
     batches = sum(one.per_epoch for one in batches_of(federation).values())
-    batches *= settings.config.local_epochs if several else 1
+    batches *= local_epochs(settings)
     laps, is_exact = [], True
     clock, asked = time.perf_counter(), next(NUMBERS)
     for _ in islice(federation.train(), steps or (ROUNDS if several else batches)):
@@ -148,7 +138,7 @@ def _first_batches(laps: list[Lap]) -> dict[str, Traffic]:
     return {owner: part for owner, (_, part) in found.items()}
 
 
-def score(federation: Federation | MultiFederation, split: str) -> Scored:
+def score(federation: Federation, split: str) -> Scored:
     """Of a federation with all its rows; one chunk of each size tells the others."""
     found = Scored()
     for owner, batches in batches_of(federation).items():
@@ -166,7 +156,7 @@ def score(federation: Federation | MultiFederation, split: str) -> Scored:
     return found
 
 
-def _chunk(federation: Federation | MultiFederation, owner: str, rows: Rows) -> Scored:
+def _chunk(federation: Federation, owner: str, rows: Rows) -> Scored:
     tried = _asked(federation, owner, _part(rows, 1))
     if tried.is_exact:
         return _asked(federation, owner, rows)
@@ -183,9 +173,9 @@ def _part(rows: Rows, size: int) -> Rows:
     return Rows(f"{split}[{start}:{start + size}]", size)
 
 
-def _asked(federation: Federation | MultiFederation, owner: str, rows: Rows) -> Scored:
+def _asked(federation: Federation, owner: str, rows: Rows) -> Scored:
     taken(federation.ledgers)
-    driver = federation.label_owners[owner] if isinstance(federation, MultiFederation) else federation.driver
+    driver = federation.label_owners[federation.owner_named(owner or None)]
     start, asked = time.perf_counter(), next(NUMBERS)
     federation.algorithm.predict(driver, driver.peers, rows)
     if federation.device.type == "cuda":

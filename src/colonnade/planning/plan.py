@@ -17,10 +17,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from colonnade.errors import ConfigError
-from colonnade.federation import Federation, MultiFederation, Settings
-from colonnade.federation import guarantees as promised
-from colonnade.federation.multi import federation_for
+from colonnade.federation import Federation, Settings
 from colonnade.planning.budgets import End, budget_ends
+from colonnade.planning.budgets import plan as promised
 from colonnade.planning.concerns import concerns
 from colonnade.planning.cost import Costs, whole_run
 from colonnade.planning.network import Network
@@ -101,16 +100,16 @@ def plan(settings: Settings, *, batches: int = 8, network: Network | None = None
         raise ConfigError(f"A plan measures at least one batch; found {batches}.")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        federation = federation_for(settings, seed=seed)
+        federation = Federation.from_settings(settings, seed=seed)
         settings = federation.settings
-        sizes = {name: parameters(federation, name) for name in federation.seats}
+        sizes = {name: parameters(federation, name) for name in federation.organisations}
         ends = budget_ends(federation)
-        privacy = promised.plan(federation)
+        privacy = promised(federation)
         for account in federation.accounts.values():
             account.budget = None
         costs = whole_run(federation, batches)
     said = dict.fromkeys(str(one.message) for one in caught if one.category is UserWarning)
-    traffic = total(part.traffic for part in costs.parts).by_party(federation.seats)
+    traffic = total(part.traffic for part in costs.parts).by_party(federation.organisations)
     exchanges = sum(part.exchanges for part in costs.parts)
     told = _epsilons(privacy)
     parties = tuple(
@@ -118,7 +117,7 @@ def plan(settings: Settings, *, batches: int = 8, network: Network | None = None
             name, tuple(federation.holdings.roles(name)), columns(federation, name), sizes[name],
             traffic[name]["out"], traffic[name]["in"], told.get(name, {}),
         )
-        for name in federation.seats
+        for name in federation.organisations
     )  # fmt: skip
     return Plan(
         settings.algorithm,
@@ -149,14 +148,11 @@ def _seconds(costs: Costs) -> Seconds:
     return Seconds(middle, training, validation, final, low, high, len(costs.per_batch))
 
 
-def parameters(federation: Federation | MultiFederation, party: str) -> int:
+def parameters(federation: Federation, party: str) -> int:
     """Numbers that one organisation's models learn: those of its modules, and heads kept as a tensor."""
-    labelled = {federation.driver.name: federation.driver}
-    if isinstance(federation, MultiFederation):
-        labelled = federation.label_owners
     count = 0
-    for role in (federation.owners.get(party), labelled.get(party)):
-        for name, held in vars(role).items() if role is not None else ():
+    for role in federation.organisations[party].roles.values():
+        for name, held in vars(role).items():
             if isinstance(held, nn.Module):
                 count += sum(weight.numel() for weight in held.parameters())
             elif name == "heads" and isinstance(held, Tensor):
@@ -164,7 +160,7 @@ def parameters(federation: Federation | MultiFederation, party: str) -> int:
     return count
 
 
-def columns(federation: Federation | MultiFederation, party: str) -> int:
+def columns(federation: Federation, party: str) -> int:
     """Numbers a row has at one organisation, after preparation."""
     owner = federation.owners.get(party)
     return 0 if owner is None else int(owner.features[0].numel())

@@ -20,7 +20,7 @@ from colonnade.planning import guesses
 from colonnade.planning.tables import Seen, look
 from colonnade.planning.template import VALIDATION, Answers, PartyAnswer, write
 from colonnade.privacy.accounting import costs_nothing
-from colonnade.rows.holdings import from_tables
+from colonnade.rows.making import from_tables
 from colonnade.rows.tables import read_tables
 
 T = TypeVar("T")

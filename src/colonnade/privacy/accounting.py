@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from colonnade.core.cipher import NOT_ENCRYPTED
-from colonnade.core.release import PUBLIC, DpEvent
+from colonnade.core.receipt import PUBLIC, DpEvent
 from colonnade.errors import ConfigError
 from colonnade.privacy import binomial, binomial_loss, gaussian, randomized_response
 
@@ -123,7 +123,7 @@ def binomial_pld(spent: Sequence[tuple[Key, int]], mu: float, delta: float) -> f
     spacing = max(reaches) / binomial_loss.GRID
     whole: Any = d.pld.privacy_loss_distribution.identity(spacing)
     for part in parts:
-        whole = whole.compose(binomial_loss.distribution(*part, spacing, mass))
+        whole = whole.compose(binomial_loss.distribution(*part, spacing, mass, d.pld))
     if mu:
         gauss = d.pld.privacy_loss_distribution.from_gaussian_mechanism
         whole = whole.compose(gauss(1 / mu, value_discretization_interval=spacing))

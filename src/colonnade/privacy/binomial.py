@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from colonnade.core.chance import Source, uniform
-from colonnade.core.release import DpEvent
+from colonnade.core.receipt import DpEvent
 from colonnade.errors import ConfigError
 from colonnade.privacy.gaussian import rows_of
 

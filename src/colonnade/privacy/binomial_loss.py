@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -68,14 +69,13 @@ def _hockey_stick(
 
 
 @lru_cache(maxsize=256)
-def distribution(levels: int, trials: int, p: float, coordinates: int, spacing: float, mass: float) -> Any:
+def distribution(
+    levels: int, trials: int, p: float, coordinates: int, spacing: float, mass: float, pld: ModuleType
+) -> Any:
     """dp-accounting's privacy-loss distribution of so many coordinates on a grid of losses, never below the truth.
 
-    Losses that one coordinate exceeds with a chance of at most `mass` count as certain.
+    Losses that one coordinate exceeds with a chance of at most `mass` count as certain. `pld` is the library's part.
     """
-    from colonnade.privacy.accounting import dp_accounting
-
-    pld = dp_accounting().pld
     ends = math.ceil(reach(levels, trials, p, mass) / spacing)
     at = np.arange(-ends, ends + 1)
     deltas = np.minimum.accumulate(curve(levels - 1, trials, p, (at * spacing).astype(np.float64)))

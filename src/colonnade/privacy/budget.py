@@ -19,7 +19,8 @@ import numpy as np
 
 from colonnade.core.batches import Agreed, Batches
 from colonnade.core.checks import Checked, one_of, positive
-from colonnade.core.release import NON_PRIVATE, DpEvent, purpose
+from colonnade.core.receipt import NON_PRIVATE, DpEvent
+from colonnade.core.release import purpose
 from colonnade.errors import BudgetExhausted, CheckpointError, WireError
 from colonnade.privacy.accounting import Key, costs_nothing, key_of, known_batch
 from colonnade.privacy.counts import Counts, Item, Record, Rows, different, keys_of
@@ -63,8 +64,8 @@ class Account:
         self.owner, self.batches, self.budget, self.per_row = owner, batches, budget, per_row
         self.limit = budget or Budget()
         self.rows, self.batch_size = len(batches.splits.get("train", ())), batches.batch_size
-        if isinstance(batches, Agreed):  # each label owner draws among its own rows: no statement about hidden batches
-            self.rows = 0
+        if isinstance(batches, Agreed) and batches.several:  # each label owner draws among its own rows
+            self.rows = 0  # so there is no statement about hidden batches
         self.worst = 0.0
         self._mine = keys_of(ids)  # of row number i of `batches`
         self._use(Counts())

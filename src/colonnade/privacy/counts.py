@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colonnade.core.release import DpEvent
+from colonnade.core.receipt import DpEvent
 from colonnade.privacy.accounting import Key, event_of, key_of
 
 Rows = NDArray[np.int64]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from colonnade.core.chance import Source, normal
-from colonnade.core.release import NON_PRIVATE, DpEvent
+from colonnade.core.receipt import NON_PRIVATE, DpEvent
 from colonnade.errors import ConfigError
 
 KIND = "gaussian"

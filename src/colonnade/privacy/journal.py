@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.core.lock import hold
-from colonnade.core.release import DpEvent
+from colonnade.core.receipt import DpEvent
 from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.privacy.counts import Record
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from colonnade.core.chance import Source
-from colonnade.core.release import PUBLIC, DpEvent
+from colonnade.core.receipt import PUBLIC, DpEvent
 from colonnade.privacy.gaussian import Gaussian
 
 

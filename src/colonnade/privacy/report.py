@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from colonnade.core.release import PUBLIC, DpEvent
+from colonnade.core.receipt import PUBLIC, DpEvent
 from colonnade.privacy import binomial, gaussian, randomized_response
 from colonnade.privacy.accounting import (
     Key,

@@ -20,9 +20,11 @@ import torch
 from colonnade.errors import ColonnadeError, ConfigError
 from colonnade.evaluate.metrics import HEADLINE
 from colonnade.explain.holdings import only, owners
-from colonnade.federation import Federation, MultiFederation, Settings
+from colonnade.federation import Federation, Settings
 from colonnade.report.facts import BASELINES
-from colonnade.rows.holdings import Holding, Holdings, from_dataset, from_tables, in_common
+from colonnade.rows.holdings import Columns, Holdings
+from colonnade.rows.making import from_tables, in_common
+from colonnade.rows.public import from_dataset
 from colonnade.rows.tables import read_tables
 from colonnade.runs.run_directory import RunDirectory, to_json, write_text
 
@@ -147,7 +149,7 @@ def _several(settings: Settings, found: Found, where: str) -> Callable[[int, boo
 
     def jobs(seed: int, again: bool) -> Iterator[Job]:
         seeded = _seeded(settings, seed)
-        joint = MultiFederation.from_settings(seeded)  # for its rows; it is trained only where it must be
+        joint = Federation.from_settings(seeded)  # for its rows; it is trained only where it must be
 
         def alone(owner: str) -> Callable[[], None]:
             def job() -> None:
@@ -155,7 +157,7 @@ def _several(settings: Settings, found: Found, where: str) -> Callable[[int, boo
                     _plainly(seeded, list(seeded.parties)), label_owners={owner: _bare(seeded.label_owners[owner])}
                 )
                 share = replace(joint.holdings, label_owners={owner: joint.holdings.label_owners[owner]}, known_to=1)
-                federation = MultiFederation(own, share)
+                federation = Federation(own, share)
                 federation.fit()
                 found.alone.setdefault(owner, []).append(federation.evaluate(where))
 
@@ -192,15 +194,14 @@ def _bare(party: Any) -> Any:
 
 def joined(settings: Settings, holdings: Holdings) -> Holdings | None:
     """The label owner with everybody's columns; None where parts cannot be laid side by side."""
-    features = [held.features for held in holdings.parties.values() if held.features is not None]
+    features = [held.features for held in holdings.columns.values()]
     whole: Any = None
     if all(one.dim() == 2 for one in features):
         whole = torch.cat(features, dim=1)
     elif settings.data.dataset is not None and settings.data.split in ("columns", "strips", "patches"):
         parts: Any = (1, 1) if settings.data.split == "patches" else 1
         uncut = from_dataset(replace(settings, data=replace(settings.data, parts=parts, patch=None), parties={}))
-        whole = next(held.features for held in uncut.parties.values() if held.features is not None)
+        whole = next(held.features for held in uncut.columns.values())
     if whole is None:
         return None
-    labels = holdings.parties[holdings.label_owner].labels
-    return replace(holdings, parties={holdings.label_owner: Holding(features=whole, labels=labels)})
+    return replace(holdings, columns={holdings.label_owner: Columns(whole)})

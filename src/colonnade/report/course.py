@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any
 
-from colonnade import __version__
 from colonnade.report.chart import Figure
 from colonnade.report.facts import Facts
 from colonnade.report.html import Content, h, number, table
 from colonnade.report.plates import plates
 from colonnade.report.words import seconds, size
+from colonnade.version import __version__
 
 ADDED = {
     "baselines": ("Baselines", "colonnade report DIR --baselines"),

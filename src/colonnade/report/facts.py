@@ -18,7 +18,8 @@ from colonnade.errors import CheckpointError, ColonnadeError
 from colonnade.evaluate.metrics import HEADLINE
 from colonnade.federation.guarantees import of_run
 from colonnade.report.ledgers import Flow, flows, totals
-from colonnade.runs.run_directory import AFTER, MARK, METRICS, SETTINGS, SUMMARY, RunDirectory, to_json
+from colonnade.runs.layout import AFTER, MARK, METRICS, PARTIES, SETTINGS, SUMMARY
+from colonnade.runs.run_directory import RunDirectory, to_json
 from colonnade.sites import reader as site_reader
 
 BASELINES = "baselines.json"
@@ -148,7 +149,7 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
         columns=_columns(folder),
         flows=[] if quick else flows(folder, reveals),
         later=[] if quick else flows(folder, reveals, AFTER),
-        ledgers=sorted(path.parent.name for path in (folder / "parties").glob("*/ledger.jsonl")),
+        ledgers=sorted(path.parent.name for path in (folder / PARTIES).glob("*/ledger.jsonl")),
         privacy=_privacy(folder, summary, quick=quick),
         baselines=_sound(_json(folder / BASELINES, "metric", "split", "rows", "splits", "alone", "joint", "together")),
         importance=_json(folder / "explain" / "explain.json", "measures", "ranking", "ranked_by", "metric", "rows"),
@@ -232,7 +233,7 @@ def _lines(path: Path) -> list[Plain]:
 def _columns(folder: Path) -> dict[str, int]:
     """How many columns each party has; their names stay in its folder."""
     found = {}
-    for path in sorted((folder / "parties").glob("*/columns.json")):
+    for path in sorted((folder / PARTIES).glob("*/columns.json")):
         about = _json(path)
         listed = (
             None if about is None or not isinstance(about.get("columns"), dict) else about["columns"].get("columns")

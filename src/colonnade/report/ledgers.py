@@ -14,8 +14,8 @@ from typing import Any
 
 from colonnade.core import DpEvent
 from colonnade.privacy.report import describe
+from colonnade.runs.layout import LEDGER, PARTIES
 
-LEDGER = "ledger.jsonl"
 Flow = dict[str, Any]
 
 
@@ -25,7 +25,7 @@ def flows(folder: Path, reveals: Mapping[str, str], ledger: str = LEDGER) -> lis
     `times`, `values` and `bytes` are totals; `epsilon` is what the sender's row that paid most had spent at the last
     of them; `told_by` is whose ledger says so.
     """
-    books = {path.parent.name: path for path in sorted((folder / "parties").glob(f"*/{ledger}"))}
+    books = {path.parent.name: path for path in sorted((folder / PARTIES).glob(f"*/{ledger}"))}
     found: dict[tuple[Any, ...], Flow] = {}
     for party, path in books.items():
         for entry in _entries(path):

@@ -30,7 +30,7 @@ from colonnade.errors import ColonnadeError, ConfigError
 from colonnade.report import page
 from colonnade.report.facts import Facts, read
 from colonnade.report.html import Html, h
-from colonnade.runs.run_directory import MARK, METRICS, SETTINGS, SUMMARY
+from colonnade.runs.layout import MARK, METRICS, SETTINGS, SUMMARY
 
 HERE = "127.0.0.1"
 SHARE = 30

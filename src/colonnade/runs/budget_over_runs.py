@@ -21,17 +21,18 @@ from colonnade.core import checkpoint
 from colonnade.core.lock import hold
 from colonnade.errors import ConfigError
 from colonnade.privacy import Account
+from colonnade.runs.layout import FAILURE, JOURNAL, REFUSED
 
-JOURNAL, ACCOUNT = "spent.journal", "account"
-"""What all runs spent, in the organisation's folder of runs; and what it was kept in before."""
+ACCOUNT = "account"
+"""What all runs spent was kept in this file before there was one journal."""
 SYNC_EVERY = 1.0
 """Seconds between two times that journals are forced onto the disk while all parties train in one process: what was
 released is in its memory alone, and is lost with it."""
-NO_RUNS = (JOURNAL, ACCOUNT, "refused.jsonl", "failed.json")
+NO_RUNS = (JOURNAL, ACCOUNT, REFUSED, FAILURE)
 """What else lies in that folder: whoever starts a run chooses its name, and must not write over these."""
 
 
-class Purse:
+class BudgetOverRuns:
     """Of one organisation, while it takes part in a run."""
 
     def __init__(self, owner: str, runs: Path, run: str, accounts: Mapping[str, Account], ids: str = "exact") -> None:

@@ -7,6 +7,8 @@ import threading
 import time
 from pathlib import Path
 
+from colonnade.runs.layout import REFUSED
+
 MOST = 10 << 20
 """Bytes of lines that are kept: whoever calls for ever must not fill the disk. Beyond, calls are only counted."""
 
@@ -23,6 +25,6 @@ class Refusals:
             self.count += 1
             self.folder.mkdir(parents=True, exist_ok=True)
             line = json.dumps({"time": time.time(), "caller": caller[:80], "why": why})
-            with (self.folder / "refused.jsonl").open("a", encoding="utf-8") as file:
+            with (self.folder / REFUSED).open("a", encoding="utf-8") as file:
                 if file.tell() < MOST:
                     file.write(line + "\n")

@@ -26,22 +26,58 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import IO, Any, Protocol
 
-from colonnade.core import checkpoint
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from colonnade.core import Organisation, checkpoint
+from colonnade.core.batches import Progress
 from colonnade.core.lock import hold
 from colonnade.errors import CheckpointError, ConfigError, InputError
+from colonnade.privacy import Account
+from colonnade.rows.splits import SPLIT
+from colonnade.runs.budget_over_runs import SYNC_EVERY, BudgetOverRuns
+from colonnade.runs.layout import (
+    AFTER,
+    COLUMNS,
+    JOURNAL,
+    LEDGER,
+    LOCK,
+    MARK,
+    METRICS,
+    PARTIES,
+    SETTINGS,
+    SUMMARY,
+    WIDTHS,
+)
 from colonnade.settings.federation_file import Settings, is_name
 
-if TYPE_CHECKING:
-    from colonnade.federation.federation import Federation
-    from colonnade.federation.multi import MultiFederation
 
-    Trained: TypeAlias = "Federation | MultiFederation"
+class Trained(Protocol):
+    """What a run directory keeps: a federation, or one organisation's part of it."""
 
-MARK, METRICS, SUMMARY, SETTINGS = "checkpoint.json", "metrics.jsonl", "summary.json", "federation.toml"
-AFTER, WIDTHS = "ledger-after.jsonl", "widths.json"
-LOCK = ".lock"
+    settings: Settings
+    organisations: dict[str, Organisation]
+    batches: Progress
+    device: torch.device
+
+    @property
+    def ids(self) -> NDArray[np.str_]:
+        """The ids behind all row numbers."""
+        ...
+
+    @property
+    def accounts(self) -> dict[str, Account]: ...
+
+    def settle(self) -> None:
+        """Before states are taken: stacked parties get their own parameters back."""
+        ...
+
+    def restack(self) -> None:
+        """After states were loaded: stacked parties take them over."""
+        ...
 
 
 class RunDirectory:
@@ -53,8 +89,8 @@ class RunDirectory:
 
     common: int | None = None
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, budget: BudgetOverRuns | None = None) -> None:
+        self.path, self.budget = path, budget
         self._held: IO[str] | None = None
 
     @classmethod
@@ -72,11 +108,11 @@ class RunDirectory:
         if (path / SETTINGS).exists():
             raise ConfigError(f"{path} already holds a run. Choose another --out, or continue it with --resume.")
         try:
-            for name in federation.seats:
+            for name, organisation in federation.organisations.items():
                 self.party(name).mkdir(parents=True, exist_ok=True)
-                write_text(self.party(name) / "columns.json", json.dumps(federation.holdings.state_of(name)))
+                write_text(self.party(name) / COLUMNS, json.dumps(organisation.fitted))
             self.keep(federation.settings)
-            federation.keep_accounts(self.party)
+            self.keep_accounts(federation)
         except OSError as error:
             raise InputError(f"The run directory {path} cannot be written: {error.strerror}.") from None
 
@@ -98,11 +134,20 @@ class RunDirectory:
     def keep(self, settings: Settings) -> None:
         write_text(self.path / SETTINGS, settings.to_toml())
 
+    def keep_accounts(self, federation: Trained) -> None:
+        """Every organisation writes down what it spends before it releases anything: in its own folder, or, at a site,
+        with what all its runs spent."""
+        if self.budget is not None:
+            self.budget.keep(self.party)
+            return
+        for name, account in federation.accounts.items():
+            account.keep(self.party(name) / JOURNAL, ids=federation.settings.alignment.ids, sync_every=SYNC_EVERY)
+
     def party(self, name: str) -> Path:
         """A party's folder. Its name may come from a file of the run, which may be somebody else's: it is no path."""
         if not is_name(name):
             raise CheckpointError(f"{self.path} names a party {name[:80]!r}, which is no name of a party.")
-        return self.path / "parties" / name
+        return self.path / PARTIES / name
 
     def checkpoint(self, federation: Trained, *, finished: bool = False, number: int | None = None) -> None:
         """Let every party save itself; only when all have, the mark moves and older checkpoints go."""
@@ -111,20 +156,21 @@ class RunDirectory:
         before = self.marks()
         number = number or (before[0]["number"] + 1 if before else 1)
         rows = _fingerprint(federation)
-        mark = {"number": number, "step": federation.batches.done, "rows": rows, "finished": finished}
+        mark = {"number": number, "step": federation.batches.done, "rows": rows, "finished": finished, "split": SPLIT}
         kept = [one for one in before if one["number"] == self.common != number]
         mark |= {"before": kept[0]} if kept else {}
-        for name, seat in federation.seats.items():
+        federation.settle()
+        for name, organisation in federation.organisations.items():
             with self._saving(f"'{name}' cannot save its state in {self.party(name)}"):
-                checkpoint.write(self._checkpoint(name, mark), federation.state_of(name))
-                seat.ledger.flush(self.party(name) / "ledger.jsonl")
+                checkpoint.write(self._checkpoint(name, mark), organisation.state())
+                organisation.ledger.flush(self.party(name) / LEDGER)
         with self._saving(f"The run directory {self.path} cannot be written"):
             write_text(self.path / MARK, json.dumps(mark))
         for account in federation.accounts.values():
             account.settled()
             if finished:
                 account.leave()
-        for name in federation.seats:
+        for name in federation.organisations:
             left_over = self.party(name).glob(".checkpoint-*.tmp")  # by a run that was killed while it saved
             for old in [*self.party(name).glob("checkpoint-*"), *left_over]:
                 if old not in [self._checkpoint(name, one) for one in (mark, *kept)]:
@@ -140,7 +186,7 @@ class RunDirectory:
 
     def part(self) -> str | None:
         """The organisation whose part of a run between sites this folder is; None where all parties' parts are here."""
-        here = [folder.name for folder in (self.path / "parties").glob("*") if folder.is_dir()]
+        here = [folder.name for folder in (self.path / PARTIES).glob("*") if folder.is_dir()]
         if len(here) != 1:
             return None
         settings, told = self.settings(), (self.summary() or {}).get("party")
@@ -167,6 +213,10 @@ class RunDirectory:
         except (ValueError, TypeError, AttributeError):
             raise CheckpointError(f"{self.path / WIDTHS} is damaged.") from None
 
+    def keep_widths(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """For predictions, and for whoever exports: what everybody sends for a row, in their order."""
+        write_text(self.path / WIDTHS, json.dumps({name: list(shape) for name, shape in shapes.items()}))
+
     @contextmanager
     def _saving(self, otherwise: str) -> Iterator[None]:
         """What cannot be written is told with what is still there."""
@@ -188,28 +238,37 @@ class RunDirectory:
     def restore(self, federation: Trained) -> None:
         """Continue from the last checkpoint that all parties saved: what ledgers hold beyond it is cut off."""
         for name, state in self.read(federation).items():
-            federation.seats[name].ledger.rewind(self.party(name) / "ledger.jsonl", state)
+            federation.organisations[name].ledger.rewind(self.party(name) / LEDGER, state)
 
     def read(self, federation: Trained) -> dict[str, Any]:
         """The last checkpoint that all parties saved, and where it says that their ledgers stood. Nothing is changed
         here: somebody may be training in this very folder."""
         mark = self.mark()
         if _fingerprint(federation) != mark["rows"]:
+            if mark["split"] != SPLIT:
+                raise CheckpointError(
+                    f"{self.path} was trained by an older Colonnade, which divided rows into training, validation and "
+                    "test rows by their position and not by their ids; which rows it trained on cannot be told here. "
+                    "It can still predict ids that are named (colonnade predict --rows FILE). To train further, "
+                    "explain or audit, start a new run."
+                )
             raise CheckpointError(
                 f"The rows of this federation are not those that {self.path} was trained on: a table, the split, the "
                 "seed or the batch size changed. Undo the change, or start a new run."
             )
-        for name in federation.seats:
-            if self.fitted(name) != _about(json.dumps(federation.holdings.state_of(name))):
+        for name, organisation in federation.organisations.items():
+            if self.fitted(name) != _about(json.dumps(organisation.fitted)):
                 raise CheckpointError(
                     f"The table of '{name}' is not the one that {self.path} was trained on: its columns, or values in "
                     "its training rows, changed. Undo the change, or start a new run."
                 )
         self.load(federation, mark)
         federation.batches.done = mark["step"]
-        stood = {name: checkpoint.read(self._checkpoint(name, mark))["seat"]["ledger"] for name in federation.seats}
+        stood = {
+            name: checkpoint.read(self._checkpoint(name, mark))["seat"]["ledger"] for name in federation.organisations
+        }
         for name, state in stood.items():
-            federation.seats[name].ledger.recall(state)
+            federation.organisations[name].ledger.recall(state)
         return stood
 
     def mark(self) -> dict[str, Any]:
@@ -224,7 +283,7 @@ class RunDirectory:
             newest = json.loads((self.path / MARK).read_text(encoding="utf-8"))
             return [
                 {"number": int(mark["number"]), "step": int(mark["step"]), "rows": str(mark["rows"])}
-                | {"finished": mark.get("finished") is True}
+                | {"finished": mark.get("finished") is True, "split": int(mark.get("split", 1))}
                 for mark in (newest, *([newest["before"]] if "before" in newest else []))
             ]
         except FileNotFoundError:
@@ -232,18 +291,34 @@ class RunDirectory:
         except (ValueError, KeyError, TypeError):
             raise CheckpointError(f"{self.path / MARK} is damaged.") from None
 
+    def marked(self, number: int) -> dict[str, Any]:
+        """Of the checkpoints that are kept, this one's mark."""
+        for mark in self.marks():
+            if mark["number"] == number:
+                return mark
+        raise CheckpointError(
+            f"{self.path} has no checkpoint that all have, so there is nothing to go on from. Train it."
+        )
+
     def back_to(self, number: int) -> None:
         """Continue from this checkpoint of those that are kept, though there is a newer one; 0: from nothing."""
-        kept = [mark for mark in self.marks() if mark["number"] == number]
+        marks = self.marks()
+        kept = [mark for mark in marks if mark["number"] == number]
         if kept:
             write_text(self.path / MARK, json.dumps(kept[0]))
+        elif any(mark["number"] > 1 for mark in marks):  # whoever asks for it, what was trained stays
+            there = " and ".join(str(mark["number"]) for mark in marks)
+            raise CheckpointError(
+                f"{self.path} has the checkpoints {there}, and was asked to go back to {number}. Resume from one of "
+                "these, or start a run of another name."
+            )
         else:
             for file in (MARK, SETTINGS):
                 (self.path / file).unlink(missing_ok=True)
 
     def fitted(self, name: str, read: Callable[[str], Any] | None = None) -> Any:
         """How a party's columns and labels became numbers, to about six digits unless `read` says otherwise."""
-        path = self.party(name) / "columns.json"
+        path = self.party(name) / COLUMNS
         try:
             return (read or _about)(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -290,13 +365,13 @@ class RunDirectory:
             write_text(self.path / SUMMARY, to_json(summary, indent=2) + "\n")
 
     def load(self, federation: Trained, mark: Mapping[str, Any]) -> None:
-        for name in federation.seats:
+        for name, organisation in federation.organisations.items():
             state = checkpoint.read(self._checkpoint(name, mark), federation.device)
             try:
-                federation.load_state_of(name, state)
+                organisation.load_state(state)
             except (RuntimeError, KeyError) as error:  # torch's, of shapes that differ
                 raise self.unfit(name, error) from None
-        federation.keep_accounts(self.party)
+        self.keep_accounts(federation)
         federation.restack()
 
     def unfit(self, name: str, error: Exception) -> CheckpointError:
@@ -308,12 +383,12 @@ class RunDirectory:
 
     def follow(self, federation: Trained) -> None:
         """From here on every party writes down at once what crosses, in a file that no resumed training cuts back."""
-        for name, seat in federation.seats.items():
+        for name, organisation in federation.organisations.items():
             if not os.access(self.party(name), os.W_OK):
                 raise InputError(
                     f"'{name}' cannot write down what leaves it, as {self.party(name)} cannot be written. Make it so."
                 )
-            seat.ledger.follow(self.party(name) / AFTER)
+            organisation.ledger.follow(self.party(name) / AFTER)
         for account in federation.accounts.values():
             account.sync_each()  # what is predicted leaves this process
 
@@ -323,7 +398,7 @@ class RunDirectory:
 
 def _fingerprint(federation: Trained) -> str:
     """Of the agreed batches and the ids behind their row numbers."""
-    digest, ids = hashlib.sha256(federation.batches.fingerprint().encode()), federation.holdings.ids
+    digest, ids = hashlib.sha256(federation.batches.fingerprint().encode()), federation.ids
     for start in range(0, len(ids), 65_536):
         digest.update("".join(f"\n{one}" for one in ids[start : start + 65_536].tolist()).encode())
     return digest.hexdigest()[:16]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colonnade.core import Ciphertext, Encrypted, Message, Released, Request, Seat, roles, serves
+from colonnade.core import Ciphertext, Encrypted, Message, Organisation, Released, Request, roles, serves
 from colonnade.core.message import Done
 from colonnade.encryption import PublicKey, read_public_key
 from colonnade.selection.fagin import Fagin, Ids
@@ -92,8 +92,8 @@ class Add(Request[Sums]):
 class AggregationServer(roles.AggregationServer):
     """Serves the leader; asks participants and whoever sorts."""
 
-    def __init__(self, seat: Seat, *, scheme: str) -> None:
-        super().__init__(seat)
+    def __init__(self, organisation: Organisation, *, scheme: str) -> None:
+        super().__init__(organisation)
         self.scheme = scheme
         self.total_rows, self.candidates, self.operations = 0, 0, Counter[str]()
         self._keys: dict[str, PublicKey] = {}

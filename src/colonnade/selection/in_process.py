@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Generator
 
-from colonnade.core import Batches, Party, Peers, Request, Seat, Transport
+from colonnade.core import Batches, Organisation, Party, Peers, Request, Transport
 from colonnade.core.checks import did_you_mean, from_mapping
 from colonnade.core.party import seed_for
 from colonnade.encryption.key_server import AskPublicKey
@@ -54,20 +54,23 @@ class Meeting:
         nothing = Batches({}, batch_size=1, epochs=1, seed=0)  # rows go by pseudo ids here
         by_server = settings.decryptor == "key_server"
         names = dict.fromkeys((leader, *features, SERVER, *([KEYS] if by_server else [])))
-        self.settings, self.seats = settings, {name: Seat.at(name, nothing, seed=seed) for name in names}
+        self.settings, self.organisations = (
+            settings,
+            {name: Organisation.at(name, nothing, seed=seed) for name in names},
+        )
         shuffle = seed_for(seed, "shuffle")
-        self.leader = Leader(self.seats[leader], labels, settings, server=SERVER, shuffle=shuffle)
+        self.leader = Leader(self.organisations[leader], labels, settings, server=SERVER, shuffle=shuffle)
         reads = {"key_server": [KEYS], "participants": list(features), "leader": [leader]}[settings.decryptor]
         agreed: dict[str, Any] = {"scheme": settings.scheme, "readers": reads, "parties": len(features)}
         self.participants = {
-            name: Participant(self.seats[name], held, scaling=settings.scaling, **agreed)
+            name: Participant(self.organisations[name], held, scaling=settings.scaling, **agreed)
             for name, held in features.items()
         }
-        self.server = AggregationServer(self.seats[SERVER], scheme=settings.scheme)
+        self.server = AggregationServer(self.organisations[SERVER], scheme=settings.scheme)
         parties: dict[str, Party] = {**self.participants, SERVER: self.server}
         self.sorters: list[Sorter] = []
         if by_server:
-            key_server = KeyServer(self.seats[KEYS], scheme=settings.scheme, most=len(features))
+            key_server = KeyServer(self.organisations[KEYS], scheme=settings.scheme, most=len(features))
             parties[KEYS] = key_server
             self.sorters.append(key_server.sorter)
         elif settings.decryptor == "participants":
@@ -99,7 +102,7 @@ class Meeting:
             counted.update(sorter.operations)
         return Cost(
             seconds,
-            sum(seat.ledger.total("out") for seat in self.seats.values()),
+            sum(organisation.ledger.total("out") for organisation in self.organisations.values()),
             counted["encryptions"],
             counted["additions"],
             counted["decryptions"],
@@ -181,7 +184,7 @@ def select_here(
     seconds = time.perf_counter() - start
     if there is None:
         return Selection(method, order[:keep], order, scores, found, Cost(seconds), {leader: WITHOUT[method]})
-    ledgers = {name: seat.ledger for name, seat in there.seats.items()}
+    ledgers = {name: organisation.ledger for name, organisation in there.organisations.items()}
     cost, learned = there.cost(seconds), there.learned()
     return Selection(method, order[:keep], order, scores, found, cost, learned, ledgers, there.recording)
 

@@ -34,7 +34,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.core import Party, Peers, Released, Seat
+from colonnade.core import Organisation, Party, Peers, Released
 from colonnade.encryption.key_server import AskPublicKey
 from colonnade.errors import ConfigError
 from colonnade.selection.aggregation import Add, Begin, More, Rank, Rest, Scan
@@ -76,14 +76,14 @@ class Leader(Party):
 
     def __init__(
         self,
-        seat: Seat,
+        organisation: Organisation,
         labels: NDArray[Any],
         settings: SelectionSettings,
         *,
         server: str,
         shuffle: int | None = None,
     ) -> None:
-        super().__init__(seat)
+        super().__init__(organisation)
         self.settings, self.server = settings.settled(numbers=labels.dtype.kind == "f"), server
         self.shuffle = secrets.randbits(62) if shuffle is None else shuffle
         order = shuffled(len(labels), self.shuffle)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colonnade.core import Ciphertext, Message, Party, Released, Request, Seat, serves
+from colonnade.core import Ciphertext, Message, Organisation, Party, Released, Request, serves
 from colonnade.core.message import Done
 from colonnade.encryption import PublicKey, read_public_key
 from colonnade.encryption.key_server import AskPublicKey, Key
@@ -25,7 +25,7 @@ from colonnade.selection.sorting import ORDER, Further, Orders, Sort, Sorted, So
 RANKING, DISTANCES, REACH = "ranking", "distances", "reach"
 
 
-class Card(Message):
+class Joined(Message):
     """How many rows it has, how many columns that vary, and the power of two above all its partial distances, so that
     all scale alike."""
 
@@ -34,7 +34,7 @@ class Card(Message):
     reach: Released
 
 
-class Join(Request[Card]):
+class Join(Request[Joined]):
     """From the leader alone: the seed of the shuffle is not for the servers."""
 
     seed: int
@@ -100,7 +100,7 @@ class Participant(Party):
 
     def __init__(
         self,
-        seat: Seat,
+        organisation: Organisation,
         features: Numbers,
         *,
         scheme: str,
@@ -108,7 +108,7 @@ class Participant(Party):
         parties: int,
         scaling: str = "standard",
     ) -> None:
-        super().__init__(seat)
+        super().__init__(organisation)
         self._features = standardised(features) if scaling == "standard" else features
         self._readers = frozenset(readers)
         self._keys_as: dict[str, Any] = {"scheme": scheme, "use": "sums", "limit": limit(scheme, parties)}
@@ -127,10 +127,10 @@ class Participant(Party):
         return Key(self.outbox.publish(self._sorter().secret.public.to_bytes(), "public_key"))
 
     @serves
-    def join(self, request: Join) -> Card:
+    def join(self, request: Join) -> Joined:
         self._columns = Columns(self._features[shuffled(len(self._features), request.seed)])
         reach = self.outbox.release(torch.tensor([self._columns.reach()]), REACH)
-        return Card(len(self._features), int((np.ptp(self._features, axis=0) > 0).sum()), reach)
+        return Joined(len(self._features), int((np.ptp(self._features, axis=0) > 0).sum()), reach)
 
     @serves
     def prepare(self, request: Prepare) -> Done:

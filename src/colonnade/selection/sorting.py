@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.core import Ciphertext, Encrypted, Message, Released, Request, Seat, roles, serves
+from colonnade.core import Ciphertext, Encrypted, Message, Organisation, Released, Request, roles, serves
 from colonnade.encryption import make_keys
 from colonnade.encryption.key_server import AskPublicKey, Key
 from colonnade.selection.fagin import Ids
@@ -109,8 +109,8 @@ def packs(encrypted: Encrypted) -> int:
 class KeyServer(roles.KeyServer):
     """Trusted to work with nobody else; opens sums of two or more participants only."""
 
-    def __init__(self, seat: Seat, *, scheme: str = "ckks", most: int = 64) -> None:
-        super().__init__(seat)
+    def __init__(self, organisation: Organisation, *, scheme: str = "ckks", most: int = 64) -> None:
+        super().__init__(organisation)
         self.sorter = Sorter(scheme, most)
 
     @serves

@@ -19,7 +19,7 @@ from typing import Any
 
 from colonnade.alignment.ids import comparable
 from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, DataError, NoAnswer, PartyError
-from colonnade.serving.desk import Busy, Desk, Unknown
+from colonnade.serving.batcher import Batcher, Busy, Unknown
 from colonnade.serving.limits import App, Gate, Limits, Problem, internal
 
 HEARTBEAT = 2.0
@@ -48,7 +48,7 @@ def needed() -> None:
         raise ConfigError('colonnade serve needs FastAPI and uvicorn: pip install "colonnade[serve]".') from None
 
 
-def application(desk: Desk, limits: Limits) -> App:
+def application(batcher: Batcher, limits: Limits) -> App:
     """The ASGI application; when it ends, the desk is closed."""
     from fastapi import FastAPI, Request
     from fastapi.exceptions import RequestValidationError
@@ -57,12 +57,12 @@ def application(desk: Desk, limits: Limits) -> App:
 
     from colonnade.serving.schema import Answer, Asked, Health, Trouble
 
-    source, pulse = desk.source, Pulse(desk.source.heartbeat)
+    source, pulse = batcher.source, Pulse(batcher.source.heartbeat)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        await asyncio.to_thread(desk.close)
+        await asyncio.to_thread(batcher.close)
 
     from colonnade import __version__
 
@@ -101,8 +101,8 @@ def application(desk: Desk, limits: Limits) -> App:
             rule = f"A request has at most {limits.rows} rows."
             raise Problem(413, f"{len(ids)} rows are too many", rule, "Ask in several requests.")
         try:
-            keys = comparable(ids, desk.source.settings.alignment)
-            rows = await asyncio.wait_for(asyncio.wrap_future(desk.ask(keys)), desk.patience)
+            keys = comparable(ids, batcher.source.settings.alignment)
+            rows = await asyncio.wait_for(asyncio.wrap_future(batcher.ask(keys)), batcher.patience)
         except (ColonnadeError, TimeoutError) as error:
             raise as_problem(error) from None
         found = [
@@ -136,9 +136,9 @@ def application(desk: Desk, limits: Limits) -> App:
         gauges: dict[str, list[tuple[dict[str, str], float]]] = {
             "party_up": [({"party": name}, float(there)) for name, there in up.items()],
             "budget_left_epsilon": [({"party": name}, left) for name, left in source.budgets().items()],
-            "waiting": [({}, float(desk.waiting))],
+            "waiting": [({}, float(batcher.waiting))],
         }
-        return PlainTextResponse(desk.metrics.text(gauges), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(batcher.metrics.text(gauges), media_type="text/plain; version=0.0.4")
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def page(request: Request) -> HTMLResponse:
@@ -152,7 +152,7 @@ def application(desk: Desk, limits: Limits) -> App:
         }
         return HTMLResponse(PAGE.format(**{name: html.escape(text, quote=False) for name, text in words.items()}))
 
-    return Gate(app, limits, desk.metrics)
+    return Gate(app, limits, batcher.metrics)
 
 
 def as_problem(error: Exception) -> Problem:
@@ -191,21 +191,21 @@ class Pulse:
         return self.last
 
 
-def serve(desk: Desk, limits: Limits, listener: socket.socket) -> None:
+def serve(batcher: Batcher, limits: Limits, listener: socket.socket) -> None:
     """Answer until SIGTERM or SIGINT; then finish what is under way and return."""
     before = {one: signal.signal(one, lambda *_: None) for one in (signal.SIGTERM, signal.SIGINT)}
     try:
-        _server(desk, limits, GRACE).run(sockets=[listener])  # in the end it gives the signal on to our handlers
+        _server(batcher, limits, GRACE).run(sockets=[listener])  # in the end it gives the signal on to our handlers
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
 
 
 def serve_until(
-    desk: Desk, limits: Limits, listener: socket.socket, over: Callable[[], bool], *, grace: int = GRACE
+    batcher: Batcher, limits: Limits, listener: socket.socket, over: Callable[[], bool], *, grace: int = GRACE
 ) -> None:
     """The same in any thread, until it is over."""
-    server, ended = _server(desk, limits, grace), threading.Event()
+    server, ended = _server(batcher, limits, grace), threading.Event()
 
     def look() -> None:
         while not ended.wait(LOOK):
@@ -221,15 +221,15 @@ def serve_until(
         watch.join()
 
 
-def _server(desk: Desk, limits: Limits, grace: int) -> Any:
+def _server(batcher: Batcher, limits: Limits, grace: int) -> Any:
     import uvicorn
 
     config = uvicorn.Config(
-        application(desk, limits),
+        application(batcher, limits),
         log_level=logging.WARNING,
         access_log=False,  # it would log paths as they are sent; the gate has its own
         server_header=False,
-        limit_concurrency=desk.most_waiting + 100,
+        limit_concurrency=batcher.most_waiting + 100,
         timeout_graceful_shutdown=grace,
     )
     return uvicorn.Server(config)

@@ -1,4 +1,4 @@
-"""What a service asks where the parties are elsewhere: a session between sites, batch by batch (`site_session`).
+"""What a service asks where the parties are elsewhere: a session between sites, batch by batch (`sites.session`).
 
 Which of a batch's ids can be predicted is asked for once, and the rows that can are then predicted with what was found.
 A party may be asked about ids that it lacks; with `align = "private"` it does not learn them.
@@ -7,9 +7,8 @@ A party may be asked about ids that it lacks; with `align = "private"` it does n
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -17,12 +16,10 @@ import torch
 from colonnade.errors import NoAnswer
 from colonnade.serving.source import EVERY, Row, rows_of
 from colonnade.settings.federation_file import EngineSettings
-from colonnade.sites.multi_predict import Asking
-from colonnade.sites.multi_site import MultiSite
-from colonnade.sites.reader import Look, written
+from colonnade.sites.own_rows import written
+from colonnade.sites.reader import Look
 from colonnade.sites.session import Rows, Session
 from colonnade.sites.site import Site
-from colonnade.transport.remote import Line
 
 LONGEST = 10.0
 """Seconds in which a party must answer a caller's request, whatever was agreed for training; then once more."""
@@ -33,10 +30,9 @@ class SiteSource:
 
     failed: str | None = None  # a table that cannot be read is told in the site's log
 
-    def __init__(self, site: Site | MultiSite, lines: Mapping[str, Line], run: str, *, model: str = "") -> None:
+    def __init__(self, site: Site, run: str, *, model: str | None = None) -> None:
         self.settings, self.site = site.own.settings, site
-        part = partial(Asking, model=model or "aggregated") if isinstance(site, MultiSite) else None
-        self.session = Session(site, lines, run, part=part, engine=hurried(site.own.settings.engine))
+        self.session = Session(site, run, model=model, engine=hurried(site.own.settings.engine))
         self.session.warm()
         self.federation: object = written(site.own)
         self._looked: Rows | None = None

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from colonnade.federation import Federation, MultiFederation, Predictions, Settings, load
+from colonnade.federation import Federation, Predictions, Settings, load
 from colonnade.rows.holdings import Index
-from colonnade.runs.run_directory import MARK, RunDirectory
+from colonnade.runs.layout import MARK
+from colonnade.runs.run_directory import RunDirectory
 
 log = logging.getLogger("colonnade.serving")
 EVERY = 1.0
@@ -87,8 +88,7 @@ class Source:
     @property
     def label_owner(self) -> str:
         """Who asks."""
-        one = self.federation
-        return str(one.driver.name) if isinstance(one, Federation) else one.owner_named(self.owner)
+        return self.federation.owner_named(self.owner)
 
     @property
     def parties(self) -> list[str]:
@@ -103,15 +103,12 @@ class Source:
     def ask(self, ids: Sequence[str]) -> list[Row]:
         """Ask the parties for these rows."""
         one = self.federation
-        if isinstance(one, Federation):
-            return rows_of(one.predict(ids), list(one.owners))
-        which: Any = "own" if self.model == "own" else "aggregated"
-        return rows_of(one.predict(ids, owner=self.owner, model=which), list(one.owners))
+        return rows_of(one.predict(ids, owner=self.owner, model=self.model), list(one.owners))
 
     def heartbeat(self) -> dict[str, bool]:
         """Who is there; nobody is, whose part of the run directory was deleted."""
         one, run = self.federation, RunDirectory(self.folder)
-        peers = one.peers if isinstance(one, Federation) else one.label_owners[self.label_owner].peers
+        peers = one.label_owners[self.label_owner].peers
         kept = (self.folder / MARK).exists()
         return {
             name: beat is not None and kept and run.party(name).is_dir() for name, beat in peers.heartbeat().items()
@@ -154,21 +151,12 @@ class Source:
         if self._watch is not None:
             self._watch.join()
 
-    def _use(self, federation: Federation | MultiFederation) -> None:
-        if isinstance(federation, Federation):
-            index = federation.holdings.index
-        else:
-            index = Index(federation.holdings.label_owners[federation.owner_named(self.owner)].ids)
-        self.federation, self.index = federation, index
+    def _use(self, federation: Federation) -> None:
+        labelled = federation.holdings.label_owners[federation.owner_named(self.owner)]
+        self.federation, self.index = federation, Index(labelled.ids)
 
-    def _load(self) -> Federation | MultiFederation:
-        how: dict[str, Any] = {"tables": self.tables, "allow_models": self.allow_models}
-        if self.settings.label_owners:
-            several = MultiFederation.load(self.folder, ids="all", owner=self.owner, **how)
-            several.owner_named(self.owner)
-            found: Federation | MultiFederation = several
-        else:
-            found = load(self.folder, ids="all", **how)
+    def _load(self) -> Federation:
+        found = load(self.folder, ids="all", owner=self.owner, tables=self.tables, allow_models=self.allow_models)
         for account in found.accounts.values():
             account.claim()
         return found

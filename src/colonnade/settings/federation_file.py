@@ -164,6 +164,10 @@ class Settings:
         """What the id column is called there."""
         return self.data.id if owner is None or owner.id is None else owner.id
 
+    def id_column_of(self, name: str) -> str:
+        """What the id column is called at an organisation that asks for predictions."""
+        return self.id_of(self.label_owners.get(name) or self.parties.get(name))
+
     def code(self) -> tuple[str, ...]:
         """The import paths that these settings name as models."""
         specs = [self.model, self.label_model, *(party.model for party in self.parties.values())]
@@ -297,6 +301,11 @@ class Settings:
                         f"A run is continued as it was started, and [{section}] {key} is {new!r} now and was {old!r}. "
                         "Undo the change, or start a new run."
                     )
+
+
+def scale_of(settings: Settings, party: str) -> Any:
+    """How a party scales its numbers."""
+    return settings.parties[party].scale if party in settings.parties else "standard"
 
 
 def to_toml(tables: Mapping[str, Any], prefix: str = "") -> str:

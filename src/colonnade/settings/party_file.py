@@ -79,7 +79,7 @@ TO_FILL_IN = """
 
 
 @dataclass(frozen=True)
-class Own:
+class SiteConfig:
     """What one organisation starts from."""
 
     name: str
@@ -93,6 +93,29 @@ class Own:
     @property
     def drives(self) -> bool:
         return self.name == self.driver
+
+    @property
+    def label_owners(self) -> list[str]:
+        """Who holds labels, and asks those who hold columns."""
+        return list(self.settings.label_owners) or [self.driver]
+
+    @property
+    def feature_owners(self) -> list[str]:
+        """Who answers the label owners from columns, in the agreed order; a label owner's own columns do not count."""
+        if self.settings.label_owners:
+            return list(self.settings.parties)
+        return [name for name in self.names if name != self.driver]
+
+    @property
+    def several(self) -> bool:
+        """Whether an aggregation server drives label owners; else the one label owner drives."""
+        return bool(self.settings.label_owners)
+
+    @property
+    def private(self) -> bool:
+        """Whether common rows are found first: where several hold labels, none knows who holds which."""
+        data = self.settings.data
+        return data.dataset is None and (self.several or data.align == "private")
 
     @property
     def section(self) -> str:
@@ -115,7 +138,7 @@ class Own:
         return dataclasses.replace(self.settings, parties=mine)
 
 
-def read_own(path: Path) -> Own:
+def read_own(path: Path) -> SiteConfig:
     """A party.toml and the agreed file it names, checked against each other."""
     tables = dict(_toml(path))
     name, runs = tables.pop("name", None), tables.pop("runs", "runs")
@@ -163,7 +186,7 @@ def read_own(path: Path) -> Own:
         )
     names = sites_of(settings)
     pinned = {} if pinned is None else checked_pins(pinned, [one for one in names if one != name], path)
-    return Own(name, settings, names, driver_of(settings), (path.parent / runs).resolve(), serve, pinned)
+    return SiteConfig(name, settings, names, driver_of(settings), (path.parent / runs).resolve(), serve, pinned)
 
 
 @contextmanager

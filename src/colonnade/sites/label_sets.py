@@ -12,12 +12,16 @@ import math
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from colonnade.core import Message, Party, Request, Seat, serves
+from colonnade.core import Message, Organisation, Party, Request, serves
 from colonnade.datasets.labels import MOST_FLOAT_CLASSES, Labels, _plain
 from colonnade.errors import ConfigError, DataError
+from colonnade.rows.splits import divide
+from colonnade.settings.party_file import SiteConfig
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from colonnade.datasets.table import Table
 
 MOST_CLASSES = 1 << 16
 
@@ -37,10 +41,13 @@ class Describe(Request[Described]):
 class Describer(Party):
     """Answers for a label owner, and for it alone, what its labels are called."""
 
-    def __init__(self, seat: Seat, labels: pd.Series[Any], task: Any, others: Collection[str]) -> None:
-        super().__init__(seat)
+    def __init__(self, organisation: Organisation, own: SiteConfig, rows: Table, others: Collection[str]) -> None:
+        super().__init__(organisation)
         self.serves_for = frozenset(others)
-        self.told = described(labels, self.name, task)
+        data = own.settings.data
+        assert rows.label is not None
+        train = divide(rows.ids, data, own.settings.engine.seed, own.name, shared=True)["train"]
+        self.told = described(rows.label.iloc[train.numpy()], self.name, data.task)
 
     @serves
     def describe(self, request: Describe) -> Described:  # noqa: ARG002
@@ -54,6 +61,13 @@ def described(labels: pd.Series[Any], owner: str, task: Any) -> Described:
     mine = Labels.fit(labels, owner=owner, task=task)
     told = json.dumps(list(mine.classes))
     return Described(mine.task == "regression", told, len(labels), mine.mean, mine.scale)
+
+
+def described_alone(own: SiteConfig, rows: Table) -> Labels:
+    """What a label owner's labels mean, as far as it can tell by itself."""
+    assert rows.label is not None
+    told = described(rows.label, own.name, own.settings.data.task)
+    return Labels(own.name, "regression" if told.measured else "classification", tuple(json.loads(told.classes)))
 
 
 def agreed_labels(told: Mapping[str, Described], task: str) -> Labels:

@@ -1,15 +1,15 @@
 """Prediction of a file of ids where a federation spans machines, at the organisation that drives.
 
 The ids to predict are in a file of its own folder of the run, `rows/`, and what comes of them is written there,
-`predictions/`. How the others are asked is in `site_session`.
+`predictions/`. How the others are asked is in `sites.session`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,34 +17,28 @@ import torch
 from colonnade.algorithms import find
 from colonnade.alignment.ids import comparable
 from colonnade.errors import ConfigError, DataError
-from colonnade.federation.federation import Predictions
+from colonnade.federation.scores import Predictions
+from colonnade.runs.layout import PREDICTIONS, ROWS
 from colonnade.settings.party_file import asker_id
-from colonnade.sites.session import Part, Rows, Session
-from colonnade.transport.remote import Line
+from colonnade.sites.session import Rows, Session, check_asks
+from colonnade.sites.site import Site
 
-if TYPE_CHECKING:
-    from colonnade.sites.multi_site import MultiSite
-    from colonnade.sites.site import Site
-
-ROWS, PREDICTIONS = "rows", "predictions"
+MODELS = ("aggregated", "own")
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.(csv|parquet)")
 
 
-def predict(
-    site: Site | MultiSite,
-    lines: Mapping[str, Line],
-    run: str,
-    rows: str,
-    part: Callable[[Session], Part] | None = None,
-) -> Path:
-    """Predict the ids in this organisation's file runs/RUN/rows/FILE; gives the file with the predictions."""
+def predict(site: Site, run: str, rows: str, model: str | None = None) -> Path:
+    """Predict the ids in this organisation's file runs/RUN/rows/FILE; gives the file with the predictions. `model` is
+    "aggregated" or "own", where each of several label owners has its own."""
     own = site.own
-    assert site.clerk is not None
-    asked_in, out = checked_file(site.clerk.folder(run), rows)
+    check_asks(own, run)
+    if own.several and model not in (None, *MODELS):
+        raise ConfigError(f"A label owner predicts with one of {', '.join(MODELS)}; found {model[:40]!r}.")
+    asked_in, out = checked_file(site.host.folder(run), rows)
     column = asker_id(own.settings, own.name)
     spelled = _ids_of(column, asked_in)
     keys = comparable(spelled, own.settings.alignment)
-    session = Session(site, lines, run, part=part)
+    session = Session(site, run, model=model)
     asked = session.own_part(np.array(list(dict.fromkeys(keys)), dtype=np.str_))
     _check_held(asked, [], session)
     try:

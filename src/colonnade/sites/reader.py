@@ -1,56 +1,90 @@
 """A party's side of a prediction across machines: which of the rows asked for it holds, and its columns of them.
 
-`site_session` has the protocol. Nothing is learned from a prediction, and no labels are needed: columns are prepared as
-in training, from the organisation's table as it is at each batch, and its account and ledger go on.
+`session` has the protocol. Nothing is learned from a prediction, and no labels are needed: columns are prepared as in
+training, from the organisation's table as it is at each batch, and its account and ledger go on.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from colonnade.core import Done, Message, Party, Released, Request, Seat, serves
-from colonnade.errors import InputError
-from colonnade.rows import shares
-from colonnade.rows.tables import read_own
+from colonnade.core import Done, Message, Organisation, Party, Released, Request, serves
+from colonnade.datasets.labels import Labels
+from colonnade.rows.holdings import Columns, Holdings, Ids
+from colonnade.rows.making import asked_by
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings.party_file import Own
-from colonnade.sites.clerk import MOST_OUTPUTS
-from colonnade.sites.member import Asked, own_holdings
+from colonnade.settings.party_file import SiteConfig
+from colonnade.sites.host import MOST_OUTPUTS, Host
+from colonnade.sites.own_rows import DIGEST, OwnRows, digests_of
+from colonnade.sites.participant import Participant
 from colonnade.sites.saves import numbers
 from colonnade.transport.retrying import GONE
 
-if TYPE_CHECKING:
-    from colonnade.sites.member import Member
-    from colonnade.sites.multi_member import MultiMember
-    from colonnade.sites.multi_site import MultiSite
-    from colonnade.sites.site import Site
-
-DIGEST = 16
 ASKED_IDS, HELD, ASKED_ROWS = "asked_ids", "held", "asked_rows"
 REVEALS = {
     ASKED_IDS: "which ids are to be predicted: digests, which whoever guesses an id can compare",
     HELD: "which of the ids asked for this party holds",
     ASKED_ROWS: "which of this party's rows are to be predicted next",
 }
-State = dict[str, Any]
-Strings = NDArray[np.str_]
-Columns = Callable[[Strings], torch.Tensor]
 log = logging.getLogger("colonnade.party")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Rows of an organisation's that `by` is to predict, and with which checkpoint of the run."""
+
+    by: str
+    ids: Ids
+    columns: torch.Tensor
+    number: int
+    outputs: int
+
+    def holdings(self, own: SiteConfig, run: RunDirectory) -> Holdings:
+        """These rows alone, as the organisation holds them."""
+        known_to = int(run.fitted(own.name, json.loads).get("known_to", 1))
+        elsewhere = Labels(", ".join(own.label_owners), "classification")
+        return Holdings(
+            {own.name: Columns(self.columns)},
+            asked_by(self.by, own.label_owners, self.ids, several=own.several),
+            self.ids,
+            elsewhere,
+            known_to,
+            own.several,
+            outputs_elsewhere=self.outputs,
+        )
+
+
+class Shelf(Protocol):
+    """What a reader does for its site (`sites.site`)."""
+
+    own: SiteConfig
+    participant: Participant | None
+    host: Host
+
+    def common_ids(self, asker: str) -> Ids | None:
+        """Those that an alignment with a label owner found, in the agreed order."""
+        ...
+
+    def answer(self, asked: Asked, folder: Path) -> None:
+        """From here on rows that a label owner is to predict are answered for."""
+        ...
+
+    def leave(self) -> None:
+        """Another prediction may begin."""
+        ...
 
 
 class Looked(Message):
@@ -79,8 +113,8 @@ class Reader(Party):
 
     patience = GONE
 
-    def __init__(self, seat: Seat, site: Site | MultiSite, askers: Collection[str]) -> None:
-        super().__init__(seat)
+    def __init__(self, organisation: Organisation, site: Shelf, askers: Collection[str]) -> None:
+        super().__init__(organisation)
         self.site, self.serves_for, self.table = site, frozenset(askers), OwnRows(site.own)
         self.by: str | None = None  # for whom it answered last
         self._calls: Counter[str] = Counter()  # of whom calls are being answered
@@ -90,14 +124,13 @@ class Reader(Party):
     @serves
     def look(self, request: Look) -> Looked:
         site, asker = self.site, str(self.asker)
-        self.expect(site.member is None or site.member.predicts, "it takes part in a run already")
-        if site.member is not None:
-            self._take_over(site.member)
+        self.expect(site.participant is None or site.participant.predicts, "it takes part in a run already")
+        if site.participant is not None:
+            self._take_over(site.participant)
         self.leave()  # the batch before, of which the asker had enough
         self.by = asker
         self.expect(0 < request.outputs <= MOST_OUTPUTS, f"a model cannot have {request.outputs} outputs")
-        assert site.clerk is not None
-        folder = site.clerk.folder(request.run)
+        folder = site.host.folder(request.run)
         self.expect(request.number in numbers(RunDirectory(folder)), f"it has no checkpoint {request.number} of it")
         known, columns = self.table.now(RunDirectory(folder).fitted(site.own.name, json.loads))
         if request.digests is None:
@@ -123,32 +156,29 @@ class Reader(Party):
 
     @serves
     def take(self, request: Take) -> Done:
-        member, rows = self.site.member, request.rows.tensor.cpu()
-        self.expect(member is not None and member.predicts, "it holds no row that was asked for")
-        assert member is not None
-        assert member.asked is not None
+        participant, rows = self.site.participant, request.rows.tensor.cpu()
+        self.expect(participant is not None and participant.predicts, "it holds no row that was asked for")
+        assert participant is not None
         self._by_the_same()
-        known = len(member.holdings.ids)
+        known = len(participant.ids)
         fits = rows.dtype == torch.int64 and rows.dim() == 1 and len(rows) > 0
         self.expect(fits and bool(((rows >= 0) & (rows < known)).all()), f"it has rows 0 to {known - 1}")
         self._each_once(len(rows), len(torch.unique(rows)))
-        with member.owner.undisturbed():
-            member.asked.splits = {"predict": rows}
+        participant.ask(rows)
         return Done()
 
     @serves
     def enough(self, request: Enough) -> Done:  # noqa: ARG002
-        if self.site.member is not None:
+        if self.site.participant is not None:
             self._by_the_same()
         self.leave()
         return Done()
 
     def leave(self) -> None:
         """Account and ledger are written; another may begin."""
-        member = self.site.member
-        if member is not None and member.predicts:
-            assert member.purse is not None
-            member.purse.settle()
+        participant = self.site.participant
+        if participant is not None and participant.predicts:
+            participant.budget.settle()
             self.site.leave()
 
     @contextmanager
@@ -171,7 +201,7 @@ class Reader(Party):
     def _by_the_same(self) -> None:
         self.expect(self.asker == self.by, f"it answers '{self.by}' now")
 
-    def _take_over(self, member: Member | MultiMember) -> None:
+    def _take_over(self, participant: Participant) -> None:
         """Go on for the same asker, or for another once the one before has gone."""
         by = str(self.by)
         with self._counting:
@@ -180,80 +210,5 @@ class Reader(Party):
         self.expect(self.asker == self.by or gone, f"it answers '{self.by}' now")
         if self.asker != self.by:
             log.warning("%s: '%s' has not asked for %.0f s; '%s' takes over", self.name, by, silent, self.asker)
-            with member.owner.undisturbed():
-                member.owner.serves_for = frozenset()
-
-
-class OwnRows:
-    """An organisation's table, read once, and again when its file has changed; one that cannot be read, such as one
-    that is half-written, changes nothing."""
-
-    def __init__(self, own: Own) -> None:
-        self.own, self._seen, self._fitted = own, written(own), State()
-        self._rows: tuple[Strings, Columns] | None = None
-
-    def now(self, fitted: State) -> tuple[Strings, Columns]:
-        """The ids, and the columns of some of them, prepared as in training."""
-        seen = written(self.own)
-        if self._rows is None or fitted != self._fitted:
-            self._rows = own_rows(self.own, fitted)
-        elif seen != self._seen:
-            try:
-                self._rows = own_rows(self.own, fitted)
-            except InputError as error:
-                kind = type(error).__name__
-                log.warning("%s: its table changed and cannot be read (%s); the old rows stay", self.own.name, kind)
-        self._seen, self._fitted = seen, fitted
-        return self._rows
-
-
-def written(own: Own) -> tuple[int, int] | None:
-    """When an organisation's table was written, and its size; None where it has none."""
-    table = own.settings.parties[own.name].table if own.name in own.settings.parties else None
-    if table is None:
-        return None
-    try:
-        about = Path(table).stat()
-    except OSError:
-        return None
-    return about.st_mtime_ns, about.st_size
-
-
-def own_rows(own: Own, fitted: State) -> tuple[Strings, Columns]:
-    """The ids in an organisation's table as it is now, and its columns of some of them, prepared as in training."""
-    from colonnade.datasets.preprocess import Preprocessor
-
-    if own.settings.data.dataset is not None:
-        ids, features = _public(own)
-        index = {one: at for at, one in enumerate(ids.tolist())}
-        return ids, lambda ids: features[[index[one] for one in ids.tolist()]]
-    prepared = Preprocessor.from_state(fitted["columns"])
-    names = tuple(column["name"] for column in fitted["columns"]["columns"])
-    brings = replace(own.settings.parties[own.name], label=None, columns=names)
-    table = read_own(replace(own.settings, parties={own.name: brings}), own.name)
-    return table.ids, lambda ids: prepared.transform(table.in_order(ids))
-
-
-def _public(own: Own) -> tuple[Strings, torch.Tensor]:
-    """All rows of a data set, with an organisation's part of the columns."""
-    if own.settings.label_owners:
-        several = shares.from_dataset(own.settings)
-        ids, held = several.ids, several.data_owners[own.name]
-    else:
-        whole = own_holdings(own, None)
-        ids, held = whole.ids, whole.parties[own.name]
-    assert held.features is not None
-    return ids, held.features
-
-
-def has_columns(own: Own, fitted: State) -> bool:
-    """Whether the organisation that asks brings columns itself: of several label owners, none does."""
-    if own.settings.label_owners:
-        return False
-    public = own.settings.data.dataset is not None
-    return own_holdings(own, None).parties[own.name].features is not None if public else "columns" in fitted
-
-
-def digests_of(own: Own, ids: Strings) -> list[bytes]:
-    key = own.agreed.encode()
-    return [hashlib.blake2b(one.encode(), key=key, digest_size=DIGEST).digest() for one in ids.tolist()]
+            with participant.role.undisturbed():
+                participant.role.serves_for = frozenset()

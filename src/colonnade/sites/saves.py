@@ -15,36 +15,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
-from colonnade.core import Done, Message, Peers, Request, Step
+from colonnade.core import Peers, Step
 from colonnade.errors import CheckpointError, NoAnswer
+from colonnade.federation.fit import Outcome, Record, Watch
 from colonnade.runs.run_directory import RunDirectory
-
-if TYPE_CHECKING:
-    from colonnade.federation.fit import Outcome, Record, Watch
+from colonnade.sites.messages import Close, Kept, Save
 
 log = logging.getLogger("colonnade.party")
-
-
-class Numbers(Message):
-    numbers: tuple[int, ...]  # the newest first
-
-
-class Kept(Request[Numbers]):
-    """Which checkpoints of a run do you have?"""
-
-    run: str
-
-
-class Save(Request[Done]):
-    number: int
-    step: int
-    common: int  # the last one that all have
-
-
-class Close(Request[Done]):
-    outcome: str
 
 
 class Saves:
@@ -100,14 +78,6 @@ class Saves:
 
 def numbers(run: RunDirectory) -> tuple[int, ...]:
     return tuple(mark["number"] for mark in run.marks())
-
-
-def marked(run: RunDirectory, number: int) -> dict[str, Any]:
-    """Of the checkpoints that are kept, this one's mark."""
-    for mark in run.marks():
-        if mark["number"] == number:
-            return mark
-    raise CheckpointError(f"{run.path} has no checkpoint that all have, so there is nothing to predict with. Train it.")
 
 
 def newest_common(kept: Mapping[str, Sequence[int]]) -> int:

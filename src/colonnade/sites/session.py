@@ -19,63 +19,54 @@ guesses ids; with `align = "private"` only what is common is learned.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
-from colonnade.algorithms import find
 from colonnade.alignment import Ids
 from colonnade.alignment.id_owner import IdOwner
 from colonnade.alignment.intersection import align
-from colonnade.core import Batches, Peers, Request, Seat, Transport, roles
+from colonnade.core import Batches, Organisation, Peers, Request, Transport, roles
 from colonnade.datasets.labels import Labels
-from colonnade.errors import CheckpointError, NoAnswer, PartyError
-from colonnade.federation.call_policy import Patience
-from colonnade.federation.federation import Federation, Predictions
-from colonnade.rows.holdings import Holding, Holdings
-from colonnade.runs.run_directory import WIDTHS, RunDirectory, write_text
+from colonnade.errors import BoundaryError, CheckpointError, NoAnswer, PartyError
+from colonnade.federation.call_policy import CallPolicy
+from colonnade.federation.federation import Federation
+from colonnade.federation.organisation import agreed_on
+from colonnade.federation.scores import Predictions
+from colonnade.rows.holdings import Columns, Holdings
+from colonnade.rows.holdings import Ids as Strings
+from colonnade.rows.making import asked_by
+from colonnade.runs.layout import WIDTHS
+from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import EngineSettings
-from colonnade.sites.reader import (
-    ASKED_IDS,
-    ASKED_ROWS,
-    DIGEST,
-    Enough,
-    Look,
-    Looked,
-    OwnRows,
-    Strings,
-    Take,
-    digests_of,
-    has_columns,
-)
-from colonnade.sites.saves import Kept, marked, newest_common, numbers
-from colonnade.transport.remote import Flare, Line
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from colonnade.sites.multi_site import MultiSite
-    from colonnade.sites.site import Site
+from colonnade.settings.party_file import SiteConfig
+from colonnade.sites.host import check_run
+from colonnade.sites.messages import Join, Kept
+from colonnade.sites.own_rows import DIGEST, OwnRows, digests_of, has_columns
+from colonnade.sites.reader import ASKED_IDS, ASKED_ROWS, Enough, Look, Looked, Take
+from colonnade.sites.saves import newest_common, numbers
+from colonnade.sites.site import Site
 
 
 class Introduced:
     """A transport that knows how wide everybody's embeddings were in training, and does not ask again."""
 
-    def __init__(self, inner: Transport, cards: Mapping[str, roles.Card]) -> None:
-        self.inner, self.cards = inner, cards
+    def __init__(self, inner: Transport, introductions: Mapping[str, roles.Introduction]) -> None:
+        self.inner, self.introductions = inner, introductions
 
     def exchange(self, to: str, envelope: Any) -> Any:
-        if isinstance(envelope.message, roles.Introduce) and to in self.cards:
-            return self.cards[to]
+        if isinstance(envelope.message, roles.Introduce) and to in self.introductions:
+            return self.introductions[to]
         return self.inner.exchange(to, envelope)
 
     def exchange_each(self, envelopes: Mapping[str, Any]) -> dict[str, Any]:
-        known = {to: self.cards[to] for to, e in envelopes.items()
-                 if isinstance(e.message, roles.Introduce) and to in self.cards}  # fmt: skip
+        known = {to: self.introductions[to] for to, e in envelopes.items()
+                 if isinstance(e.message, roles.Introduce) and to in self.introductions}  # fmt: skip
         others = {to: envelope for to, envelope in envelopes.items() if to not in known}
         found = self.inner.exchange_each(others) if others else {}
         return {to: known[to] if to in known else found[to] for to in envelopes}
@@ -103,72 +94,53 @@ class Rows:
 Predict = Callable[[list[str]], Predictions]
 
 
-class Part(Protocol):
-    """The asking organisation's own part of a run."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Who holds columns, in their order."""
-        ...
-
-    def open(self, rows: Rows) -> Predict:
-        """What predicts some of these rows, as the checkpoint has it. The others have looked for them."""
-        ...
-
-
 class Session:
-    """Of one run, at the organisation that asks. `part` makes its own part of it, a `Driver` unless there are several
-    who hold labels; `engine` says how long it waits, where not as agreed."""
+    """Of one run, at a label owner. `model` says with which, where label owners have one of their own beside the
+    aggregated one; `engine` how long it waits, where not as agreed."""
 
-    def __init__(
-        self,
-        site: Site | MultiSite,
-        lines: Mapping[str, Line],
-        run: str,
-        *,
-        part: Callable[[Session], Part] | None = None,
-        engine: EngineSettings | None = None,
-    ) -> None:
-        self.site, self.own, self.run, self.lines = site, site.own, run, lines
+    def __init__(self, site: Site, run: str, *, model: str | None = None, engine: EngineSettings | None = None) -> None:
+        check_asks(site.own, run)
+        self.site, self.own, self.run, self.model = site, site.own, run, model
         self.engine = engine or site.own.settings.engine
         self.local = replace(self.own.local, engine=self.engine)
         self.lenient = self.engine.on_missing in ("stale", "skip")
         data = self.own.settings.data
         self.private = data.align == "private" and data.dataset is None
-        assert site.clerk is not None
-        self.clerk = site.clerk
-        self.folder = RunDirectory(site.clerk.folder(run))
-        self.patience = Patience(self.engine, elsewhere=True)
-        carrier = self.patience.around(self.carrier())
-        names = [name for name in site.others if name in lines]
-        self.there = Peers(self.own.name, names, carrier, site.clerk.ledger)
+        self.host = site.host
+        self.folder = RunDirectory(site.host.folder(run))
+        self.policy = CallPolicy(self.engine, elsewhere=True)
+        carrier = self.policy.around(self.carrier())
+        names = [name for name in self.own.feature_owners if name in site.routes]
+        self.there = Peers(self.own.name, names, carrier, site.host.ledger)
         self.met: set[str] = set()
         self._meet()
-        asked = Peers(self.own.name, [name for name in self.there if name in self.met], carrier, site.clerk.ledger)
+        asked = Peers(self.own.name, [name for name in self.there if name in self.met], carrier, site.host.ledger)
         kept = {self.own.name: numbers(self.folder)} | {name: one.numbers for name, one in asked.ask(Kept(run)).items()}
-        self.mark = marked(self.folder, newest_common(kept))
+        self.mark = self.folder.marked(newest_common(kept))
         self.fitted = self.folder.fitted(self.own.name, json.loads)
         self.encoder = Labels.from_state(self.fitted["labels"])
-        self.part: Part = (part or Driver)(self)
-        self.names = list(self.part.names)
+        self.shapes = self.folder.widths()
+        if not self.shapes:
+            raise CheckpointError(f"{self.folder.path} has no {WIDTHS}, so it was not trained from here. Train it.")
+        self.names = list(self.shapes)
         self.own_rows = OwnRows(self.own)
         self._with_columns = has_columns(self.own, self.fitted)
 
     def own_part(self, ids: Strings) -> Rows:
         """What the driver holds of some ids; its own columns are zero where it lacks a row, and then nobody uses them.
         Nothing is asked."""
-        own = self.own
-        part, away = Holding(labels=torch.zeros(len(ids), dtype=torch.int64)), {}
+        own = self.own.name
+        mine, away = {}, {}
         if self._with_columns:
             known, columns = self.own_rows.now(self.fitted)
             held = torch.from_numpy(np.isin(ids, known))
             some = columns(ids[held.numpy()] if held.any() else known[:1])
-            part.features = torch.zeros(len(ids), *some.shape[1:], dtype=some.dtype)
+            features = torch.zeros(len(ids), *some.shape[1:], dtype=some.dtype)
             if held.any():
-                part.features[held] = some
-            away = {} if held.all() else {own.name: ~held}
-        splits = {"predict": torch.arange(len(ids))}
-        return Rows(Holdings({own.name: part}, ids, splits, own.name, self.encoder, away), {})
+                features[held] = some
+            mine[own], away = Columns(features), {} if held.all() else {own: ~held}
+        asks = asked_by(own, [own], ids, several=self.own.several)
+        return Rows(Holdings(mine, asks, ids, self.encoder, several=self.own.several, away=away), {})
 
     def look(self, rows: Rows) -> None:
         """Ask each party which of these rows it holds; who does not answer holds none, where parties may be missing."""
@@ -184,7 +156,7 @@ class Session:
 
     def ask(self, rows: Rows, wanted: torch.Tensor | None = None) -> list[tuple[torch.Tensor, Predictions]]:
         """Predict rows that were looked for, or some of them; by who lacks them, with their places."""
-        predict = self.part.open(rows)
+        predict = self._open(rows)
         wanted = torch.arange(len(rows.ids)) if wanted is None else wanted
         groups = rows.holdings.by_absence(wanted)
         return [self._group(predict, rows, wanted[group], away) for group, away in groups]
@@ -201,10 +173,28 @@ class Session:
         self.there.attempt({name: Enough() for name in self.there if name in self.met})
         self.site.keep_alignment(self.folder.path)
 
-    def carrier(self, here: Transport | None = None) -> Flare:
+    def carrier(self, here: Transport | None = None) -> Transport:
         """To everybody else; and, where it holds columns itself, to them."""
-        own = [] if here is None else [self.own.name]
-        return Flare(self.lines, here=here, own=own, device=self.site.device, deadline=self.engine.deadline)
+        return self.site.carrier(here, self.engine)
+
+    def _open(self, rows: Rows) -> Predict:
+        """What predicts some of these rows, as the checkpoint has it. The others have looked for them, and need not
+        introduce themselves again: what they send was written down in training."""
+        own, settings = self.own.name, self.local
+        batches = agreed_on(settings, rows.holdings)[own]
+        told = {
+            name: roles.Introduction(shape, len(rows.ids), batches.fingerprint())
+            for name, shape in self.shapes.items()
+            if name != own
+        }
+
+        def reach(_: str, here: Transport) -> Transport:
+            return Introduced(self.carrier(here), told)
+
+        federation = Federation(settings, rows.holdings, here={own}, elsewhere=self.names, between=reach)
+        self.folder.load(federation, self.mark)
+        self.folder.follow(federation)
+        return partial(federation.predict, owner=own, model=self.model)
 
     def _asked(self, requests: Mapping[str, Request[Any]]) -> dict[str, Any]:
         """The answers; of those who do not answer none, where parties may be missing."""
@@ -218,8 +208,6 @@ class Session:
 
     def _meet(self) -> None:
         """Who has not agreed to the same yet is asked, as after it was away."""
-        from colonnade.sites.site import Join
-
         self.met |= self._asked({name: Join(self.own.agreed) for name in self.there if name not in self.met}).keys()
 
     def _places(self, ids: Strings, outputs: int) -> dict[str, torch.Tensor]:
@@ -227,7 +215,7 @@ class Session:
         number, present = self.mark["number"], [name for name in self.there if name in self.met]
         if not self.private:
             digests = np.frombuffer(b"".join(digests_of(self.own, ids)), dtype=np.uint8).reshape(len(ids), DIGEST)
-            asked = self.clerk.outbox.release(torch.from_numpy(digests.copy()), ASKED_IDS)
+            asked = self.host.outbox.release(torch.from_numpy(digests.copy()), ASKED_IDS)
             answers = self._asked({name: Look(self.run, number, outputs, asked) for name in present})
             return {name: _held(name, answer, len(ids)) for name, answer in answers.items()}
         places = {}
@@ -245,9 +233,9 @@ class Session:
 
     def _in_common(self, name: str, ids: Strings) -> torch.Tensor:
         """Which of these a party holds, too: it learns these and no others."""
-        seat = Seat.at(self.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
-        mine = IdOwner(seat, Ids.of(self.own.name, [ids.tolist()]), self.own.settings.alignment)
-        align(mine, Peers(self.own.name, [name], self.there.transport, self.clerk.ledger))
+        organisation = Organisation.at(self.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
+        mine = IdOwner(organisation, Ids.of(self.own.name, [ids.tolist()]), self.own.settings.alignment)
+        align(mine, Peers(self.own.name, [name], self.there.transport, self.host.ledger))
         rows = mine.common_rows
         return torch.empty(0, dtype=torch.int64) if rows is None else torch.from_numpy(rows.astype(np.int64))
 
@@ -260,42 +248,20 @@ class Session:
             if name not in away:
                 at = torch.full((len(rows.ids),), -1, dtype=torch.int64)
                 at[places] = torch.arange(len(places))
-                takes[name] = Take(self.clerk.outbox.release(at[group], ASKED_ROWS))
+                takes[name] = Take(self.host.outbox.release(at[group], ASKED_ROWS))
         for name in takes.keys() - self._asked(takes).keys():  # it would answer for other rows
             rows.holdings.away[name] = torch.ones(len(rows.ids), dtype=torch.bool)
         return group, predict(rows.ids[group.numpy()].tolist())
 
 
-class Driver:
-    """The one that holds the labels, perhaps columns too, and drives."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.widths = {name: shape[-1] for name, shape in session.folder.widths().items()}
-        self.names = list(self.widths)
-        if not self.widths:
-            raise CheckpointError(f"{session.folder.path} has no {WIDTHS}, so it was not trained from here. Train it.")
-
-    def open(self, rows: Rows) -> Predict:
-        session, settings, own = self.session, self.session.local, self.session.own.name
-        train, seed = settings.train, settings.engine.seed
-        agreed: dict[str, Any] = {"epochs": train.epochs, "seed": seed, "reshuffle": train.reshuffle}
-        size = find(settings.algorithm).batch_size(train.batch_size, len(rows.holdings.splits.get("train", ())))
-        mark = Batches(rows.holdings.splits, batch_size=size, **agreed).fingerprint()
-        cards = {k: roles.Card(width, len(rows.ids), mark) for k, width in self.widths.items() if k != own}
-
-        def reach(here: Transport) -> tuple[Transport, list[str]]:
-            return Introduced(session.carrier(here), cards), self.names
-
-        federation = Federation(settings, rows.holdings, reach=reach)
-        session.folder.load(federation, session.mark)
-        session.folder.follow(federation)
-        return federation.predict
-
-
-def keep_widths(run: Path, widths: Mapping[str, int | Sequence[int]]) -> None:
-    """For predictions, and for whoever exports: what everybody sends for a row, in their order."""
-    write_text(run / WIDTHS, json.dumps(widths))
+def check_asks(own: SiteConfig, run: str) -> None:
+    """That this organisation may ask for columns to predict, and that this names a run."""
+    if own.name not in own.label_owners:
+        raise BoundaryError(
+            f"'{own.name}' does not predict; in the federation it agreed to, who holds labels does: "
+            f"{', '.join(own.label_owners)}."
+        )
+    check_run(run)
 
 
 def _held(name: str, answer: Looked, size: int) -> torch.Tensor:

@@ -1,232 +1,268 @@
 """One organisation where a federation spans machines: it builds its own roles from its own files, and nobody else's.
 
-    driver                                   every other organisation
+    label owner                              everybody who holds columns
     Join      the same agreed file?     ->   refuses another one
-    (Agree ...                          ->   private set intersection, where [data] align = "private")
+    (Agree ...                          ->   private set intersection, where common rows are found first)
     (Kept     which checkpoints         ->   those in its folder, where a run is resumed)
     Prepare   so many outputs           ->   reads its table, builds its feature owner, opens its folder of the run
     Embed ... the algorithm's requests  ->   its feature owner
     Save      after the driver saved    ->   its own checkpoint, in its own folder (`saves`)
     Close                               ->   its summary: what left, what arrived, what was promised
 
+With one label owner, it drives (`driving`). With several, the aggregation server drives them:
+
+    aggregation server              label owner k
+    Join, Align                ->   Join and its own alignment with those who hold columns
+    (Kept                      ->   what it has and they have)
+    GetReady                   ->   Describe -> the other label owners: what labels are called; then Prepare, Introduce
+    Begin, TrainRound, Adopt   ->   Open, Embed, Descend, Average: the algorithm's own
+    Measure                    ->   Embed; its scores on its own rows
+    Save, Close                ->   Save, Close
+
+The aggregation server calls label owners alone, and holds no line to who holds columns; embeddings and gradients go
+between label owners and them, end to end.
+
 Rows: everybody sorts the ids it holds; that all hold the same ones is checked by a digest of the whole list, keyed with
-the agreed file's fingerprint. With `align = "private"` the common ones are found first, over the same lines. Splits and
-batches follow from the agreed seed, and a feature owner's card says whether they are the same. All of these calls are
-made again where they were lost, as [federation] says (`patience`): each is done once however often it arrives.
+the agreed file's fingerprint. Splits and batches follow from the agreed seed, and a feature owner's introduction says
+whether they are the same. All of these calls are made again where they were lost, as [federation] says
+(`federation.call_policy`): each is done once however often it arrives.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.alignment import Ids
 from colonnade.alignment.id_owner import Agree, IdOwner
 from colonnade.alignment.intersection import align
-from colonnade.core import Batches, Done, Message, Party, Peers, Request, Seat, Transport, serves
+from colonnade.core import Batches, Message, Organisation, Party, Peers, Transport
+from colonnade.core.ledger import Entry
 from colonnade.core.wire import Envelope
-from colonnade.errors import BoundaryError, CheckpointError, ConfigError, DataError, InputError
-from colonnade.federation.call_policy import Patience
+from colonnade.errors import BoundaryError, CheckpointError, DataError, InputError
+from colonnade.federation.call_policy import CallPolicy
 from colonnade.federation.federation import Federation, device_of
-from colonnade.federation.fit import Outcome, Watch, fit
-from colonnade.rows.holdings import Holdings, from_tables
+from colonnade.rows.holdings import Holdings
+from colonnade.runs.layout import AFTER, PARTIES
 from colonnade.runs.refusals import Refusals
-from colonnade.runs.run_directory import AFTER, RunDirectory
-from colonnade.settings.party_file import Own
-from colonnade.sites.clerk import MOST_OUTPUTS, RUN, Clerk
-from colonnade.sites.member import Asked, Member, own_holdings, read_own_table, to_predict
-from colonnade.sites.prediction import predict
-from colonnade.sites.reader import Reader, Strings, written
-from colonnade.sites.saves import Close, Kept, Numbers, Save, Saves, numbers
-from colonnade.sites.session import keep_widths
-from colonnade.transport.endpoint import Desk
-from colonnade.transport.remote import Flare, Line
+from colonnade.runs.run_directory import RunDirectory
+from colonnade.settings.federation_file import EngineSettings
+from colonnade.settings.party_file import SiteConfig
+from colonnade.sites.host import ColumnHost, Host, LabelHost
+from colonnade.sites.label_sets import Describe, Describer, agreed_labels
+from colonnade.sites.messages import Prepare, Prepared
+from colonnade.sites.own_rows import own_columns, own_labels, read_own_table, written
+from colonnade.sites.participant import Participant
+from colonnade.sites.reader import Asked, Reader
+from colonnade.transport.endpoint import Endpoint
+from colonnade.transport.remote import Remote, Route
+
+if TYPE_CHECKING:
+    from colonnade.datasets.table import Table
 
 log = logging.getLogger("colonnade.party")
 
 
-class Join(Request[Done]):
-    """Is this the federation that you agreed to?"""
-
-    agreed: str
-
-
-class Prepared(Message):
-    rows: int
-    ids: str  # a digest of all ids in the agreed order
-    step: int  # where its training stands
-    counts: bool  # whether it counts what its rows are released with
-
-
-class Prepare(Request[Prepared]):
-    run: str  # names a folder under each organisation's own runs
-    outputs: int  # of the joint model: how wide a local head must be
-    resume: bool
-    number: int = 0  # of the checkpoint to resume from; 0: none was saved by all
-
-
-class SiteClerk(Clerk):
-    """Answers for an organisation what is not about its data; asked by the driver alone."""
-
-    def __init__(self, seat: Seat, site: Site) -> None:
-        super().__init__(seat, site.own, {site.own.driver})
-        self.site = site
-
-    @serves
-    def join(self, request: Join) -> Done:
-        self.check_agreed(request.agreed)
-        return Done()
-
-    @serves
-    def kept(self, request: Kept) -> Numbers:
-        return Numbers(numbers(RunDirectory(self.folder(request.run))))
-
-    @serves
-    def prepare(self, request: Prepare) -> Prepared:
-        self.expect(0 < request.outputs <= MOST_OUTPUTS, f"a model cannot have {request.outputs} outputs")
-        self.expect(self.site.member is None, "it takes part in a run already")
-        resumed = request.number if request.resume else None
-        holdings = self.site.prepare(self.folder(request.run), request.outputs, resumed)
-        member = self._member()
-        digest = self.site.digest(holdings.ids)
-        return Prepared(len(holdings.ids), digest, member.batches.done, bool(member.accounts))
-
-    @serves
-    def save(self, request: Save) -> Done:
-        newest = self._member().run.mark()["number"]
-        self.expect(request.number > newest, f"it saved {newest} last, and was asked to save {request.number}")
-        self._member().save(request.step, request.number, request.common)
-        return Done()
-
-    @serves
-    def close(self, request: Close) -> Done:
-        self._member().close(request.outcome[:200], self.site.refused.count)
-        return Done()
-
-    def _member(self) -> Member:
-        self.expect(self.site.member is not None, "it was not prepared for a run")
-        assert self.site.member is not None
-        return self.site.member
-
-
 class Site:
-    """Everything of one organisation. `desk` takes the calls of others; the driver's `drive` makes them."""
+    """Everything of one organisation. `desk` takes the calls of others; `lines` go to them, and must be there before
+    the first call is made."""
 
-    def __init__(self, own: Own) -> None:
-        self.own, self.deadline, self.refused = own, own.settings.engine.deadline, Refusals(own.runs)
+    def __init__(self, own: SiteConfig, lines: Mapping[str, Route] | None = None) -> None:
+        self.own, self.refused, self.routes = own, Refusals(own.runs), dict(lines or {})
         self.device = device_of(own.settings.engine.device)
-        nothing = Batches({}, batch_size=1, epochs=1, seed=0)  # rows are agreed on later
-        seat = Seat.at(own.name, nothing)
-        self.clerk = SiteClerk(seat, self)
-        self.id_owner = self._id_owner(seat)
-        self.reader = Reader(seat, self, {own.driver})
-        self.roles: list[Party] = [self.clerk, self.reader, *([self.id_owner] if self.id_owner else [])]
-        self.member: Member | None = None
-        self.others = [name for name in own.names if name != own.name]  # whom it asks where it drives
-        self.desk = Desk(own.name, self.handle, admitted=self.others, device=self.device, refused=self.refused)
+        self.participant: Participant | None = None
+        self.table: Table | None = None
+        self.id_owners: dict[str, IdOwner] = {}
+        self.describer: Describer | None = None
+        self.reader: Reader | None = None
+        organisation = self._seat()
+        self.host: Host = Host(organisation, self, ())
+        if own.name in own.feature_owners:
+            self.host = ColumnHost(organisation, self, own.label_owners)
+            self.reader = Reader(organisation, self, own.label_owners)
+        elif own.several and not own.drives:
+            self.host = LabelHost(organisation, self)
+        self.roles: list[Party] = [role for role in (self.host, self.reader) if role is not None]
+        others = [name for name in own.names if name != own.name]
+        self.endpoint = Endpoint(own.name, self.handle, admitted=others, device=self.device, refused=self.refused)
+
+    @property
+    def holds_labels(self) -> bool:
+        return self.own.name in self.own.label_owners
 
     def handle(self, envelope: Envelope[Any]) -> Message:
-        """By the role that serves it."""
+        """Answer by the role that serves it, and serves it to this sender."""
         if isinstance(envelope.message, Agree):
-            self._refresh_ids()
-        for role in self.roles:
-            if type(envelope.message) in role.served():
+            self._refresh()
+        able = [role for role in self.roles if type(envelope.message) in role.served()]
+        for role in sorted(able, key=lambda role: envelope.sender not in (role.serves_for or ())):
+            asked = None if type(envelope.message) in role.aside else self.reader
+            with nullcontext() if asked is None else asked.answering(envelope.sender):
                 reply: Message = role.handle(envelope)
-                return reply
-        served = sorted({kind.kind for role in self.roles for kind in role.served()})
-        raise BoundaryError(
-            f"'{self.own.name}' does not serve {envelope.message.kind}.\n    It serves: {', '.join(served)}."
+            return reply
+        served = ", ".join(sorted({kind.kind for role in self.roles for kind in role.served()})) or "nothing"
+        raise BoundaryError(f"'{self.own.name}' does not serve {envelope.message.kind}.\n    It serves: {served}.")
+
+    def read(self) -> None:
+        """Read this organisation's table, once, when it joins: a wrong one then fails a call, with its name."""
+        own = self.own
+        if self.table is None and own.settings.data.dataset is None and (self.holds_labels or self.reader is not None):
+            self._seen, self.table = written(own), read_own_table(own)
+            if own.private:
+                self.id_owners = self._id_owners(self.table)
+                self.roles += self.id_owners.values()
+
+    def carrier(self, here: Transport | None = None, engine: EngineSettings | None = None) -> Transport:
+        """To everybody this organisation may call; and, where it holds columns itself, to them."""
+        deadline = (engine or self.own.settings.engine).deadline
+        own = [] if here is None else [self.own.name]
+        return Remote(self.routes, here=here, own=own, device=self.device, deadline=deadline)
+
+    def peers(self, names: Sequence[str], organisation: Organisation | None = None) -> Peers:
+        """Others, with lost calls made again."""
+        policy = CallPolicy(self.own.settings.engine, elsewhere=True)
+        return Peers(
+            self.own.name, names, policy.around(self.carrier()), (organisation or self.host.organisation).ledger
         )
 
-    def prepare(self, folder: Path, outputs: int, resumed: int | None) -> Holdings:
-        """Build what this organisation holds, as a feature owner that only the driver may ask."""
-        holdings = own_holdings(self.own, self._rows())
-        holdings.aligned = {self.own.name: self.clerk.ledger.take()}
-        self.join(Member(self.own, holdings, outputs, folder, device=self.device, resumed=resumed))
-        return holdings
+    def partners(self) -> Peers:
+        """Those who hold columns, as a label owner asks them."""
+        return self.peers(self.own.feature_owners)
 
-    def join(self, member: Member) -> None:
-        """From here on its feature owner answers, to the driver alone."""
-        member.owner.serves_for = {self.own.driver}
-        self.member = member
-        self.roles.append(member.owner)
+    def align(self) -> None:
+        """As a label owner: find the rows that are common with all who hold columns. Of several label owners, each can
+        then tell the others what its labels are called."""
+        own = self.own
+        if own.private:
+            mine = self.id_owners[own.name]
+            align(mine, self.peers(own.feature_owners, mine.organisation))
+        if own.several and self.table is not None:
+            others = [name for name in own.label_owners if name != own.name]
+            self.describer = Describer(self._seat(), own, self.common(own.name), others)
+            self.roles.append(self.describer)
 
-    def answer(self, asked: Asked, folder: Path) -> None:
-        """From here on for rows that the driver is to predict, with the run in this folder."""
-        self.join(to_predict(self.own, self.device, asked, folder))
+    def own_labels(self) -> Holdings:
+        """What a label owner holds: its rows, and where it drives, its columns too."""
+        own, encoder = self.own, None
+        if self.describer is not None:
+            others = [name for name in own.label_owners if name != own.name]
+            told = self.peers(others, self.describer.organisation).ask(Describe()) | {own.name: self.describer.told}
+            encoder = agreed_labels({name: told[name] for name in own.label_owners}, own.settings.data.task)
+        table = None if self.table is None else self.common(own.name)
+        return replace(own_labels(own, table, encoder), aligned=self._crossed())
 
-    def leave(self) -> None:
-        """Another run may begin."""
-        if self.member is not None:
-            self.keep_alignment(self.member.run.path)
-            self.member.purse.leave()
-            self.roles.remove(self.member.owner)
-            self.member = None
+    def common(self, label_owner: str) -> Table:
+        """This organisation's rows that are a label owner's too, in the order of their ids."""
+        assert self.table is not None
+        if not self.own.private:
+            return self.table
+        rows = self.id_owners[label_owner].common_rows
+        if rows is None or not len(rows):
+            raise DataError(
+                f"No id of '{label_owner}' is held by all parties, or they were not compared. Compare how ids are "
+                "written."
+            )
+        return self.table.in_order(np.sort(self.table.ids[rows]))
+
+    def common_ids(self, asker: str) -> NDArray[np.str_] | None:
+        """Those that an alignment with a label owner found, in the agreed order."""
+        rows = self.id_owners[asker].common_rows if asker in self.id_owners else None
+        return None if rows is None or self.table is None else self.table.ids[rows]
 
     def digest(self, ids: NDArray[Any]) -> str:
         """Of the whole list of ids: it tells two lists apart and says nothing else."""
         return hashlib.sha256("\n".join([self.own.agreed, *ids.tolist()]).encode()).hexdigest()
 
-    def drive(
-        self, lines: Mapping[str, Line], run: str, *, resume: bool = False, watch: Watch | None = None
-    ) -> Outcome:
-        """Train with the others, from joining to the summaries; this organisation's part is in its own folder."""
+    def take_part(self, folder: Path, outputs: int, resumed: int | None) -> None:
+        """As who holds columns: build them, and answer the algorithm's requests of label owners from here on."""
         own = self.own
-        self.check_asks(run)
-        patience = Patience(own.settings.engine, elsewhere=True)
-        carrier = patience.around(Flare(lines, device=self.device, deadline=self.deadline))
-        others = Peers(own.name, self.others, carrier, self.clerk.ledger)
-        others.ask(Join(own.agreed))
-        if self.id_owner is not None:
-            align(self.id_owner, others)
-        holdings, folder = self._driven(), RunDirectory(own.runs / run)
-        saves = Saves(folder, others, lenient=own.settings.engine.on_missing in ("stale", "skip"))
-        number = saves.go_back() if resume else 0
-        prepared = others.ask(Prepare(run, holdings.loss.outputs, resume, number))
-        self._compare(holdings, folder.mark()["step"] if number else 0, prepared)
-        mine = holdings.parties[own.name].features is not None
-        names = [name for name in own.names if name != own.name or mine]
+        self.read()
+        ids = {name: self.common(name).ids for name in own.label_owners} if self.table is not None else {}
+        holdings = replace(own_columns(own, self.table, ids, outputs), aligned=self._crossed())
+        participant = Participant(own, Federation(own.local, holdings, here={own.name}), folder)
+        participant.begin(resumed)
+        self.serve(participant, own.label_owners)
 
-        def reach(here: Transport) -> tuple[Transport, list[str]]:
-            return Flare(lines, here=here, own=[own.name], device=self.device, deadline=self.deadline), names
+    def get_ready(self, folder: Path, resumed: int | None) -> Federation:
+        """As one of several label owners: meet those who hold columns, and answer the aggregation server."""
+        step = RunDirectory(folder).marked(resumed)["step"] if resumed else 0
+        federation = self.prepare(folder, self.own_labels(), resumed, step)
+        participant = Participant(self.own, federation, folder)
+        participant.begin(resumed)
+        participant.run.keep_widths(federation.shapes)
+        self.serve(participant, {self.own.driver})
+        return federation
 
-        holdings.aligned = {own.name: self.clerk.ledger.take()}
-        federation = Federation(own.local, holdings, reach=reach)
+    def prepare(self, folder: Path, holdings: Holdings, resumed: int | None, step: int) -> Federation:
+        """As a label owner: have everybody with columns build its part of a run, and meet them. `step` is where
+        training stands here."""
+        request = Prepare(folder.name, holdings.outputs, resumed is not None, resumed or 0)
+        prepared = self.partners().ask(request)
+        self._compare(holdings, step, prepared)
+        federation = self.federation(holdings)
         federation.counted_elsewhere = any(one.counts for one in prepared.values())
-        folder.path.mkdir(parents=True, exist_ok=True)
-        keep_widths(folder.path, federation.widths)
-        watch = saves.after(own.settings.train.checkpoint_every, watch)
-        outcome = fit(federation, folder, resume=number > 0, watch=watch)
-        saves.save(federation.batches.done)
-        saves.close(outcome)
-        return outcome
+        return federation
 
-    def predict(self, lines: Mapping[str, Line], run: str, rows: str) -> Path:
-        """Predict the ids in this organisation's own file with the others' columns; gives the file of predictions."""
-        self.check_asks(run)
-        return predict(self, lines, run, rows)
-
-    def check_asks(self, run: str) -> None:
-        """That this organisation may ask the others, and that this names a run."""
+    def federation(self, holdings: Holdings) -> Federation:
+        """This label owner with its holdings, and all who hold columns elsewhere."""
         own = self.own
-        if not own.drives:
-            raise BoundaryError(f"'{own.name}' does not drive; in the federation it agreed to, '{own.driver}' does.")
-        if not RUN.fullmatch(run):
-            raise ConfigError(f"A run's name has letters, digits, '-', '_' and '.'; found {run!r}.")
+        mine = {own.name} & holdings.columns.keys()
+        names = [name for name in own.names if name in own.feature_owners or name in mine]
+        return Federation(
+            own.local, holdings, here={own.name}, elsewhere=names, between=lambda _, here: self.carrier(here)
+        )
+
+    def serve(self, participant: Participant, askers: Collection[str]) -> None:
+        """From here on the algorithm's requests are answered, to these alone."""
+        participant.role.serves_for = frozenset(askers)
+        self.participant = participant
+        self.roles.append(participant.role)
+        self.keep_alignment(participant.run.path)
+
+    def answer(self, asked: Asked, folder: Path) -> None:
+        """From here on rows that a label owner is to predict are answered for, with the run in this folder."""
+        own = self.own
+        federation = Federation(own.local, asked.holdings(own, RunDirectory(folder)), here={own.name})
+        participant = Participant(own, federation, folder, predicts_for=asked.by)
+        participant.load(asked.number)
+        self.serve(participant, {asked.by})
+
+    def leave(self) -> None:
+        """Another run or prediction may begin."""
+        if self.participant is not None:
+            self.keep_alignment(self.participant.run.path)
+            self.participant.budget.leave()
+            self.roles.remove(self.participant.role)
+            self.participant = None
+
+    def keep_alignment(self, run: Path) -> None:
+        """Write down what crossed to find the rows to predict. A training's alignment is in the ledger of the
+        training."""
+        for role in (self.host, *self.id_owners.values()):
+            if role.ledger.entries:
+                role.ledger.flush(run / PARTIES / self.own.name / AFTER)
+
+    def _crossed(self) -> dict[str, list[Entry]]:
+        """While rows were agreed on."""
+        roles = [self.host, *self.id_owners.values()]
+        return {self.own.name: [entry for role in roles for entry in role.ledger.take()]}
 
     def _compare(self, holdings: Holdings, step: int, answers: Mapping[str, Prepared]) -> None:
-        mine = self.digest(holdings.ids)
+        ids = holdings.label_owners[self.own.name].ids
+        mine = self.digest(ids)
         for name, answer in answers.items():
             if answer.ids != mine:
                 raise DataError(
-                    f"'{name}' and '{self.own.name}' hold different ids, {answer.rows} there and {len(holdings.ids)} "
-                    'here. Give both the same ids, or set align = "private" under [data] in the agreed file.'
+                    f"'{name}' and '{self.own.name}' hold different ids, {answer.rows} there and {len(ids)} here. Give "
+                    'both the same ids, or set align = "private" under [data] in the agreed file.'
                 )
             if answer.step != step:
                 raise CheckpointError(
@@ -234,51 +270,32 @@ class Site:
                     "two runs. Start a new one."
                 )
 
-    def _driven(self) -> Holdings:
-        own = self.own
-        if own.settings.data.dataset is not None:
-            return own_holdings(own, None)
-        table = read_own_table(own, self._rows())
-        aligned = replace(own.local, data=replace(own.local.data, align="exact"))
-        return from_tables(aligned, {own.name: table})
-
-    def _rows(self) -> NDArray[Any] | None:
-        """The common rows of this organisation's table, after an alignment; None: all."""
-        if self.id_owner is None:
-            return None
-        rows = self.id_owner.common_rows
-        if rows is None or not len(rows):
-            raise DataError("No id is held by all parties, or they were not compared. Compare how ids are written.")
-        return rows
-
-    def _id_owner(self, seat: Seat) -> IdOwner | None:
-        settings = self.own.settings
-        if settings.data.align != "private" or settings.data.dataset is not None:
-            return None
-        settings.alignment.check_trains()
-        self._seen, self._ids = written(self.own), read_own_table(self.own, None).ids
-        owner = IdOwner(seat, Ids.of(self.own.name, [self._ids.tolist()]), settings.alignment)
-        owner.serves_for = {self.own.driver}
-        return owner
-
-    def _refresh_ids(self) -> None:
-        """Ids are compared as the table has them now; one that cannot be read changes nothing."""
-        if self.id_owner is None or (seen := written(self.own)) == self._seen:
+    def _refresh(self) -> None:
+        """Ids are compared as the table has them now; one that cannot be read changes nothing. Where several label
+        owners compare theirs one after the other, to train, all are of one reading."""
+        predicting = self.reader is not None and self.reader.by is not None
+        if self.table is None or (self.own.several and not predicting) or (seen := written(self.own)) == self._seen:
             return
         try:
-            ids = read_own_table(self.own, None).ids
+            self.table = read_own_table(self.own)
         except InputError as error:
             log.warning("%s: its table changed and cannot be read (%s)", self.own.name, type(error).__name__)
         else:
-            self._ids, self.id_owner.ids = ids, Ids.of(self.own.name, [ids.tolist()])
+            for id_owner in self.id_owners.values():
+                id_owner.ids = Ids.of(self.own.name, [self.table.ids.tolist()])
         self._seen = seen
 
-    def common_ids(self, asker: str) -> Strings | None:  # noqa: ARG002 - one may ask
-        """Those that an alignment found, in the agreed order."""
-        rows = None if self.id_owner is None else self.id_owner.common_rows
-        return None if rows is None else self._ids[rows]
+    def _seat(self) -> Organisation:
+        """For what is not about the algorithm: rows are agreed on later."""
+        return Organisation.at(self.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
 
-    def keep_alignment(self, run: Path) -> None:
-        """What crossed to find the rows to predict. A training's alignment is in the ledger of the training."""
-        if self.clerk.ledger.entries:
-            self.clerk.ledger.flush(run / "parties" / self.own.name / AFTER)
+    def _id_owners(self, table: Table) -> dict[str, IdOwner]:
+        """A label owner aligns once; who holds columns with each label owner, under another secret each time."""
+        own, settings = self.own, self.own.settings.alignment
+        settings.check_trains()
+        ids = Ids.of(own.name, [table.ids.tolist()])
+        owners = {name: IdOwner(self._seat(), ids, settings)
+                  for name in ([own.name] if self.holds_labels else own.label_owners)}  # fmt: skip
+        for name, owner in owners.items():
+            owner.serves_for = frozenset({name} - {own.name})
+        return owners

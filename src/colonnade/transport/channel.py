@@ -36,9 +36,9 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from colonnade.errors import BoundaryError, WireError
-from colonnade.transport.endpoint import Desk
+from colonnade.transport.endpoint import Endpoint
 from colonnade.transport.identity import Identity
-from colonnade.transport.remote import Line
+from colonnade.transport.remote import Route
 
 LABEL = b"Colonnade channel 1"
 BY_CALLER, BY_ANSWERER = LABEL + b", caller", LABEL + b", answerer"
@@ -113,7 +113,7 @@ class Channel:
         self._openings: dict[bytes, Opening] = {}
         self._lock = threading.Lock()
 
-    def line(self, to: str, carry: Line) -> Line:
+    def line(self, to: str, carry: Route) -> Route:
         """A line to a peer that carries sealed calls over one that anybody may read and write."""
         if to not in self.peers:
             raise BoundaryError(f"'{self.identity.name}' has no line to {to[:80]!r}, no party of its federation.")
@@ -131,7 +131,7 @@ class Channel:
 
         return line
 
-    def answer(self, data: bytes, desk: Desk, said: str = "") -> bytes:
+    def answer(self, data: bytes, desk: Endpoint, said: str = "") -> bytes:
         """One call of the line, whoever sent it: nothing is done but what a peer sealed. `said` is who it is by the
         word of who carried it, and counts for nothing but the log."""
         try:
@@ -146,14 +146,14 @@ class Channel:
             return REFUSED
         return keys.seal(ANSWER, number, desk(keys.peer, call))
 
-    def _keys(self, to: str, carry: Line, deadline: float) -> Keys:
+    def _keys(self, to: str, carry: Route, deadline: float) -> Keys:
         """Those of the open channel, or of one that is opened now; one thread opens, the others wait for it."""
         with self._one_opens[to]:
             if to not in self._calling:
                 self._calling[to] = self._open(to, carry, deadline)
             return self._calling[to]
 
-    def _open(self, to: str, carry: Line, deadline: float) -> Keys:
+    def _open(self, to: str, carry: Route, deadline: float) -> Keys:
         identity, secret = self.identity, X25519PrivateKey.generate()
         mine = secret.public_key().public_bytes_raw()
         reply = carry(HELLO + _pack(identity.name.encode(), to.encode(), self.run.encode(), mine), deadline)

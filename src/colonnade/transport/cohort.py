@@ -22,9 +22,10 @@ from colonnade.core import mapped
 from colonnade.core.cipher import Ciphertext, Encrypted
 from colonnade.core.ledger import Ledger
 from colonnade.core.message import Message, Request, batch_of
-from colonnade.core.party import Party, Seat
+from colonnade.core.party import Organisation, Party
 from colonnade.core.peers import Transport
-from colonnade.core.release import NON_PRIVATE, DpEvent, Outbox, Receipt, Released, release_stack
+from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
+from colonnade.core.release import Outbox, Released, release_stack
 from colonnade.core.roles import FeatureOwner
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, PartyError
@@ -180,9 +181,11 @@ class Cohort:
         first = parties[0]
         name = ", ".join(self.members)
         self.outbox = CohortOutbox([party.outbox for party in parties], name)
-        seat = Seat(name, self.outbox, first.seat.batches, first.generator, Ledger(name), first.device)
+        organisation = Organisation(
+            name, self.outbox, first.organisation.batches, first.generator, Ledger(name), first.device
+        )
         features = mapped.stack([party.features for party in parties])
-        self.twin = type(first)(seat, features, Stacked([party.model for party in parties]), first.config)
+        self.twin = type(first)(organisation, features, Stacked([party.model for party in parties]), first.config)
         self.twin.row_axis = 1
         for index, party in enumerate(parties):
             party.features = features[index]  # the members' columns are views: one copy in memory
@@ -190,7 +193,8 @@ class Cohort:
         on_cpu = first.device.type == "cpu"
         self.small = (
             on_cpu
-            and len(parties) * work(first.model, first.features[:1], first.seat.batches.batch_size) < ALL_THREADS_PAY
+            and len(parties) * work(first.model, first.features[:1], first.organisation.batches.batch_size)
+            < ALL_THREADS_PAY
         )
         self.restack()
 
@@ -321,4 +325,4 @@ def _shape(party: FeatureOwner) -> tuple[Any, ...]:
     parameters = ((name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in model.named_parameters())
     kinds = ((type(part), repr({k: v for k, v in vars(part).items() if k not in PLAIN})) for part in model.modules())
     settings = (type(party), repr(party.config), str(party.device), tuple(party.features.shape), party.features.dtype)
-    return (*settings, party.seat.batches.fingerprint(), repr(model), tuple(kinds), tuple(parameters))
+    return (*settings, party.organisation.batches.fingerprint(), repr(model), tuple(kinds), tuple(parameters))

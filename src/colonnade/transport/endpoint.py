@@ -83,7 +83,7 @@ class Transfers:
         return next(part for _, part in cut(frame, piece, start))
 
 
-class Desk:
+class Endpoint:
     """Where calls to one organisation arrive: it checks who is calling and puts pieces together.
 
     `admitted` are the parties of the agreed federation. Whatever is refused is in the organisation's own log, and told

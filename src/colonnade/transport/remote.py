@@ -1,10 +1,10 @@
 """Calls between organisations on different machines: bytes in, bytes out, over any line that says who is calling.
 
     asker                                      one call of the line                party
-    Flare.exchange  --frame-->  whole: frame | put: piece | run | get: piece  -->  Desk
+    Remote.exchange  --frame-->  whole: frame | put: piece | run | get: piece  -->  Desk
                     <-frame---  frame | how long it is                        <--
 
-The line is sealed from site to site (`channel`) and carried by NVIDIA FLARE (`federation.flare_members`). The channel
+The line is sealed from site to site (`channel`) and carried by NVIDIA FLARE (`flare.members`). The channel
 tells a desk which site is calling; the name in a frame counts for nothing, and one that differs is refused. A frame
 above `PIECE` bytes travels in pieces, straight out of the sender's tensors and into one buffer at the receiver, which
 the tensors there go on using: no side ever holds it twice.
@@ -29,7 +29,7 @@ from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, ColonnadeError, NoAnswer, PartyError, WireError
 
 R = TypeVar("R", bound=Message)
-Line = Callable[[bytes, float], bytes]
+Route = Callable[[bytes, float], bytes]
 """One call to one site: bytes there, bytes back within so many seconds, or an exception."""
 
 PIECE = 4 << 20
@@ -43,12 +43,12 @@ ANSWER, LONG, PART = b"A", b"L", b"D"
 NONE = bytes(16)
 
 
-class Flare:
+class Remote:
     """Carries calls to parties elsewhere by their lines, and to this organisation's own roles by `here`."""
 
     def __init__(
         self,
-        lines: Mapping[str, Line],
+        lines: Mapping[str, Route],
         *,
         here: Transport | None = None,
         own: Collection[str] = (),
@@ -56,9 +56,9 @@ class Flare:
         deadline: float = DEADLINE,
         piece: int = PIECE,
     ) -> None:
-        self.lines, self.here, self.own = dict(lines), here, frozenset(own)
+        self.routes, self.here, self.own = dict(lines), here, frozenset(own)
         self.device, self.deadline, self.piece = device, deadline, piece
-        self._pool = ThreadPoolExecutor(max(1, len(self.lines)), thread_name_prefix="line")
+        self._pool = ThreadPoolExecutor(max(1, len(self.routes)), thread_name_prefix="line")
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         if to in self.own and self.here is not None:
@@ -102,8 +102,8 @@ class Flare:
         def failed(cause: str) -> PartyError:
             return PartyError(to, request.kind, batch_of(request), cause)
 
-        if to not in self.lines:
-            raise failed(f"no such party; there are lines to {sorted(self.lines)}")
+        if to not in self.routes:
+            raise failed(f"no such party; there are lines to {sorted(self.routes)}")
         try:
             answer = wire.decode(self._send(to, frame), device=self.device)
         except WireError as error:
@@ -127,7 +127,7 @@ class Flare:
 
     def _send(self, to: str, frame: list[wire.Buffer]) -> memoryview:
         """A frame there and a frame back, each in one call of the line or in several."""
-        line = self.lines[to]
+        line = self.routes[to]
         total = sum(map(len, frame))
         if total <= self.piece:
             reply = line(HEAD.pack(WHOLE, NONE, 0, total) + b"".join(frame), self.deadline)
@@ -146,7 +146,7 @@ class Flare:
         _, transfer, _, total = HEAD.unpack(reply)
         return self._fetch(line, transfer, total)
 
-    def _fetch(self, line: Line, transfer: bytes, total: int) -> memoryview:
+    def _fetch(self, line: Route, transfer: bytes, total: int) -> memoryview:
         whole = room_for(total)
         start = 0
         while start < total:

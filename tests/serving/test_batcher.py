@@ -12,7 +12,7 @@ import pytest
 from tests.federation.small import frames
 
 from colonnade.errors import BudgetExhausted
-from colonnade.serving.desk import Busy, Desk, Unknown
+from colonnade.serving.batcher import Batcher, Busy, Unknown
 from colonnade.serving.source import Row, Source
 
 IDS = sorted(frames()["lab"]["patient"])
@@ -51,122 +51,122 @@ def ids_of(answer: Future[list[Row]]) -> list[str]:
 
 
 def test_what_comes_together_is_asked_for_once(source: Watched) -> None:
-    desk = Desk(source, window=0.2, cache=0)
+    batcher = Batcher(source, window=0.2, cache=0)
     wanted = [IDS[number : number + 3] for number in range(20)]
-    answers = [desk.ask(ids) for ids in wanted]
+    answers = [batcher.ask(ids) for ids in wanted]
     assert [ids_of(answer) for answer in answers] == wanted
     assert source.asked == [IDS[:22]]  # each row once, though most were asked for three times
-    assert desk.metrics.total("batches") == 1
-    desk.close()
+    assert batcher.metrics.total("batches") == 1
+    batcher.close()
 
 
 def test_without_a_window_each_is_asked_for_alone(source: Watched) -> None:
-    desk = Desk(source, window=0, cache=0)
+    batcher = Batcher(source, window=0, cache=0)
     source.door.clear()
-    answers = [desk.ask([one]) for one in IDS[:5]]
+    answers = [batcher.ask([one]) for one in IDS[:5]]
     source.door.set()
     assert [ids_of(answer) for answer in answers] == [[one] for one in IDS[:5]]
     assert source.asked == [[one] for one in IDS[:5]]
-    desk.close()
+    batcher.close()
 
 
 def test_a_row_is_remembered_for_its_time(source: Watched) -> None:
-    desk = Desk(source, window=0, cache=0.5)
-    first = desk.ask(IDS[:3]).result()
-    again = desk.ask([IDS[1], IDS[0], IDS[1]])
+    batcher = Batcher(source, window=0, cache=0.5)
+    first = batcher.ask(IDS[:3]).result()
+    again = batcher.ask([IDS[1], IDS[0], IDS[1]])
     assert again.done()  # at once
     assert again.result() == [first[1], first[0], first[1]]
-    assert ids_of(desk.ask(IDS[2:5])) == IDS[2:5]
+    assert ids_of(batcher.ask(IDS[2:5])) == IDS[2:5]
     assert source.asked == [IDS[:3], IDS[3:5]]
     time.sleep(0.6)
-    desk.ask(IDS[:1]).result()
+    batcher.ask(IDS[:1]).result()
     assert source.asked[2:] == [IDS[:1]]
-    desk.forget()
-    desk.ask(IDS[:1]).result()
+    batcher.forget()
+    batcher.ask(IDS[:1]).result()
     assert source.asked[3:] == [IDS[:1]]
-    desk.close()
+    batcher.close()
 
 
 def test_a_row_that_a_party_was_missing_for_is_asked_for_again(source: Watched) -> None:
-    desk = Desk(source, window=0, cache=60)
+    batcher = Batcher(source, window=0, cache=60)
     source.away = ("lab",)
-    assert desk.ask(IDS[:1]).result()[0].missing == ("lab",)
-    assert 'party_missing_total{party="lab"} 1' in desk.metrics.text()
+    assert batcher.ask(IDS[:1]).result()[0].missing == ("lab",)
+    assert 'party_missing_total{party="lab"} 1' in batcher.metrics.text()
     source.away = ()
-    assert desk.ask(IDS[:1]).result()[0].missing == ()
-    desk.close()
+    assert batcher.ask(IDS[:1]).result()[0].missing == ()
+    batcher.close()
 
 
 def test_unknown_ids_fail_their_own_request_and_say_how_many(source: Watched) -> None:
-    desk = Desk(source, window=0.2)
-    bad, good = desk.ask(["nobody", IDS[0], "none"]), desk.ask(IDS[:2])
+    batcher = Batcher(source, window=0.2)
+    bad, good = batcher.ask(["nobody", IDS[0], "none"]), batcher.ask(IDS[:2])
     with pytest.raises(Unknown, match=r"^2 of the 3 ids asked for cannot be predicted") as told:
         bad.result()
     assert "nobody" not in str(told.value)
     assert ids_of(good) == IDS[:2]
-    assert desk.metrics.total("rows_unknown") == 2
-    desk.close()
+    assert batcher.metrics.total("rows_unknown") == 2
+    batcher.close()
 
 
 def test_a_spent_budget_refuses_those_who_ask_for_its_rows_alone(source: Watched) -> None:
-    desk = Desk(source, window=0.2)
+    batcher = Batcher(source, window=0.2)
     source.spent = {IDS[0]}
-    bad, good = desk.ask(IDS[:2]), desk.ask(IDS[2:4])
+    bad, good = batcher.ask(IDS[:2]), batcher.ask(IDS[2:4])
     with pytest.raises(BudgetExhausted):
         bad.result()
     assert ids_of(good) == IDS[2:4]
     assert source.asked == [IDS[:4], IDS[:2], IDS[2:4]]
-    desk.close()
+    batcher.close()
 
 
 def test_what_cannot_be_answered_is_an_error_and_the_next_is_answered(source: Watched) -> None:
-    desk = Desk(source, window=0, cache=0)
+    batcher = Batcher(source, window=0, cache=0)
     with pytest.raises(KeyError):  # numpy drops a NUL at the end: it finds the row, under another name
-        desk.ask([IDS[0] + "\0"]).result(timeout=10)
-    assert ids_of(desk.ask(IDS[:1])) == IDS[:1]
-    desk.close()
+        batcher.ask([IDS[0] + "\0"]).result(timeout=10)
+    assert ids_of(batcher.ask(IDS[:1])) == IDS[:1]
+    batcher.close()
 
 
 def test_more_than_may_wait_are_refused_and_the_late_are_not_asked_for(source: Watched) -> None:
-    desk = Desk(source, window=0, cache=0, waiting=3, patience=0.3)
+    batcher = Batcher(source, window=0, cache=0, waiting=3, patience=0.3)
     source.door.clear()
-    answers = [desk.ask([one]) for one in IDS[:3]]
+    answers = [batcher.ask([one]) for one in IDS[:3]]
     with pytest.raises(Busy, match="3 requests wait already"):
-        desk.ask(IDS[:1])
+        batcher.ask(IDS[:1])
     assert answers[2].cancel()  # whoever asked has gone
     time.sleep(0.4)
     source.door.set()
     assert ids_of(answers[0]) == IDS[:1]  # it was under way
     with pytest.raises(Busy, match="not answered within"):
         answers[1].result(timeout=5)
-    desk.close()
+    batcher.close()
     assert source.asked == [IDS[:1]]
-    assert desk.waiting == 0
+    assert batcher.waiting == 0
 
 
 def test_closing_answers_what_waits_and_takes_nothing_more(source: Watched) -> None:
-    desk = Desk(source, window=0.05, cache=0)
+    batcher = Batcher(source, window=0.05, cache=0)
     source.door.clear()
-    answers = [desk.ask([one]) for one in IDS[:4]]
-    closing = threading.Thread(target=desk.close)
+    answers = [batcher.ask([one]) for one in IDS[:4]]
+    closing = threading.Thread(target=batcher.close)
     closing.start()
     source.door.set()
     closing.join(timeout=10)
     assert [ids_of(answer) for answer in answers] == [[one] for one in IDS[:4]]
     with pytest.raises(Busy, match="stopping"):
-        desk.ask(IDS[:1])
+        batcher.ask(IDS[:1])
 
 
 def test_what_an_old_table_answered_is_not_kept_when_the_table_changed(source: Watched) -> None:
-    desk = Desk(source, window=0, cache=60)
+    batcher = Batcher(source, window=0, cache=60)
     source.door.clear()
-    answer = desk.ask(IDS[:1])
+    answer = batcher.ask(IDS[:1])
     while not source.asked:
         time.sleep(0.01)
     source._use(source._load())  # as the watch does
-    desk.forget()
+    batcher.forget()
     source.door.set()
     answer.result()
-    desk.ask(IDS[:1]).result()
+    batcher.ask(IDS[:1]).result()
     assert len(source.asked) == 2
-    desk.close()
+    batcher.close()

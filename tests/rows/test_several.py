@@ -14,7 +14,10 @@ from colonnade import datasets
 from colonnade.datasets.table import table_from_frame
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Settings
-from colonnade.rows.shares import Shares, divide, from_dataset, from_tables
+from colonnade.rows.holdings import Holdings, LabelledRows
+from colonnade.rows.making import from_several
+from colonnade.rows.public import from_dataset
+from colonnade.rows.splits import divide
 from colonnade.rows.tables import tables_of
 from colonnade.settings.federation_file import DataSettings
 
@@ -25,19 +28,22 @@ def settings_of(labelled: Any = LABELS, columns: Any = COLUMNS, **data: Any) -> 
     return Settings.from_mapping({"algorithm": {"name": "multi_vfl"}, "data": {"id": "patient", **data}, **lists})
 
 
-def held(given: Frames, labelled: Any = LABELS, columns: Any = COLUMNS, **data: Any) -> Shares:
+def held(given: Frames, labelled: Any = LABELS, columns: Any = COLUMNS, **data: Any) -> Holdings:
     settings = settings_of(labelled, columns, **data)
     tables = {
         name: table_from_frame(frame, owner=name, id="patient", label="diagnosis", columns=())
         for name, frame in some(given, labelled).items()
     }
-    return from_tables(settings, tables, tables_of(settings, some(given, columns)))
+    return from_several(settings, tables, tables_of(settings, some(given, columns)))
 
 
-def features(shares: Shares, name: str) -> torch.Tensor:
-    found = shares.data_owners[name].features
-    assert found is not None
-    return found
+def rows_of(share: LabelledRows) -> torch.Tensor:
+    assert share.rows is not None
+    return share.rows
+
+
+def features(shares: Holdings, name: str) -> torch.Tensor:
+    return shares.columns[name].features
 
 
 def test_a_row_is_one_person_at_everybody() -> None:
@@ -47,10 +53,10 @@ def test_a_row_is_one_person_at_everybody() -> None:
     truth = given["scan"].set_index("patient")["size"]
     for name, share in shares.label_owners.items():
         assert share.ids.tolist() == given[name]["patient"].tolist()
-        assert shares.ids[share.rows.numpy()].tolist() == share.ids.tolist()
+        assert shares.ids[rows_of(share).numpy()].tolist() == share.ids.tolist()
         ill = given[name].set_index("patient")["diagnosis"].loc[share.ids.tolist()] == "well"
         assert share.labels.tolist() == ill.astype(int).tolist()
-        column = features(shares, "scan")[share.rows, 0].double().numpy()
+        column = features(shares, "scan")[rows_of(share), 0].double().numpy()
         assert np.corrcoef(column, truth.loc[share.ids.tolist()].to_numpy())[0, 1] > 1 - 1e-9
 
 
@@ -156,10 +162,10 @@ def test_a_hospital_with_columns_compares_its_own_tables_by_itself() -> None:
     settings = settings_of(("north",), ("north", "lab"), align="private")
     labelled = {"north": table_from_frame(tables["north"], owner="north", id="patient", label="diagnosis", columns=())}
     columns = tables_of(settings, {"north": given["north_columns"], "lab": given["lab"]})
-    assert len(from_tables(settings, labelled, columns).label_owners["north"].ids) == 80
+    assert len(from_several(settings, labelled, columns).label_owners["north"].ids) == 80
 
 
-def dealt(owners: list[dict[str, Any]], **data: Any) -> Shares:
+def dealt(owners: list[dict[str, Any]], **data: Any) -> Holdings:
     tables = {"data": {"dataset": "digits", "split": "strips", "parts": 4, **data}, "label_owners": owners}
     return from_dataset(Settings.from_mapping({"algorithm": {"name": "multi_vfl"}, **tables}))
 
@@ -174,7 +180,7 @@ def test_a_data_set_is_dealt_to_label_owners_by_class() -> None:
     assert set(known.tolist()) == {0, 1}
     assert set(every.labels.tolist()) == set(range(10))
     assert not set(few.ids) & set(every.ids)
-    assert list(shares.data_owners) == [f"client_0{number}" for number in range(1, 5)]
+    assert list(shares.columns) == [f"client_0{number}" for number in range(1, 5)]
     whole = np.concatenate([part.array() for part in (source.train, source.test) if part is not None])
     rows = shares.ids.astype(int)
     truth = np.concatenate([part.y for part in (source.train, source.test) if part is not None])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from colonnade.core import Agreed, Batches
-from colonnade.federation.rounds import Rounds
+from colonnade.core.batches import Rounds
 
 
 def agreed(seed: int = 0) -> Agreed:

@@ -47,7 +47,7 @@ class Waiting:
     answer: Future[list[Row]] = field(default_factory=Future)
 
 
-class Desk:
+class Batcher:
     """Asks one source on behalf of many, from many threads. With a `window` of 0 each request is a batch of its own."""
 
     def __init__(

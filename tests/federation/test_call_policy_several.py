@@ -11,12 +11,12 @@ from tests.federation.small_multi import federation, quick
 
 from colonnade.core import Transport
 from colonnade.errors import ConfigError, PartyError
-from colonnade.federation import MultiFederation
+from colonnade.federation import Federation
 from colonnade.settings.owners import SERVER
 from colonnade.transport import Fault, Faulty, Retrying
 
 
-def away(faults: dict[str, list[Fault]], **engine: Any) -> MultiFederation:
+def away(faults: dict[str, list[Fault]], **engine: Any) -> Federation:
     """The small federation, with a network between its parties: whoever asks meets its own faults."""
     settings = quick(federation={"cohort": "off", "retries": 0, "deadline": 20.0, **engine})
     near = federation(settings)
@@ -24,18 +24,23 @@ def away(faults: dict[str, list[Fault]], **engine: Any) -> MultiFederation:
     def between(asker: str, transport: Transport) -> Transport:
         return Faulty(transport, faults[asker]) if asker in faults else transport
 
-    far = MultiFederation(near.settings, near.holdings, between=between)
+    far = Federation(near.settings, near.holdings, between=between)
     for party in (far.driver, *far.label_owners.values()):
         assert isinstance(party.peers.transport, Retrying)
         party.peers.transport.pause = 0.0
     return far
 
 
-def learned(one: MultiFederation) -> dict[str, torch.Tensor]:
-    return {k: t for name in one.seats for k, t in tensors(one.state_of(name), name) if "/seat/" not in k}
+def learned(one: Federation) -> dict[str, torch.Tensor]:
+    return {
+        k: t
+        for name in one.organisations
+        for k, t in tensors(one.organisations[name].state(), name)
+        if "/seat/" not in k
+    }
 
 
-def same(one: MultiFederation, other: MultiFederation) -> bool:
+def same(one: Federation, other: Federation) -> bool:
     mine, theirs = learned(one), learned(other)
     return mine.keys() == theirs.keys() and all(torch.equal(mine[key], theirs[key]) for key in mine)
 

@@ -15,10 +15,11 @@ from tests.federation.small_multi import COLUMNS, GAUSSIAN, LABELS, federation, 
 from colonnade.core import Step
 from colonnade.errors import ConfigError, DataError, PartyError
 from colonnade.evaluate.metrics import measure
-from colonnade.federation import Federation, MultiFederation, Settings, load
-from colonnade.federation.guarantees import guarantees, of_run, plan
-from colonnade.federation.multi import federation_for, mean_scores
+from colonnade.federation import Federation, load
+from colonnade.federation.guarantees import guarantees, of_run
+from colonnade.federation.scores import mean_scores
 from colonnade.optim.losses import Squared
+from colonnade.planning.budgets import plan
 from colonnade.privacy.accounting import gaussian_epsilon
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.owners import SERVER
@@ -28,7 +29,7 @@ from colonnade.transport.faulty import Fault, Faulty
 def test_scores_are_the_label_owners_own_weighted_by_rows() -> None:
     one = federation()
     one.fit()
-    outputs = {k: one.outputs(k, "test") for k in LABELS}
+    outputs = {k: one.outputs("test", k) for k in LABELS}
     labels = {k: s.labels[s.splits["test"]] for k, s in one.holdings.label_owners.items()}
     joined = measure(one.holdings.loss, torch.cat(list(outputs.values())), torch.cat(list(labels.values())))
     found, each = one.evaluate("test"), one.score("test").each
@@ -84,7 +85,7 @@ def test_what_carries_the_calls_changes_nothing(engine: dict[str, Any]) -> None:
     one, other = federation(quick(federation={"cohort": "off"})), federation(quick(federation=engine))
     one.fit()
     other.fit()
-    assert equal(learned_of(one), learned_of(other))  # type: ignore[arg-type]
+    assert equal(learned_of(one), learned_of(other))
     assert one.evaluate() == other.evaluate()
 
 
@@ -95,51 +96,49 @@ def test_a_run_goes_on_bit_equal(tmp_path: Path) -> None:
 
     noisy = quick(data_owners=[{"name": "lab", "outbox": GAUSSIAN}])
     path = write(tmp_path, quick())
-    whole = MultiFederation.from_toml(path).fit(tmp_path / "whole")
+    whole = Federation.from_toml(path).fit(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        MultiFederation.from_toml(path).fit(tmp_path / "cut", watch=interrupt)
-    outcome = MultiFederation.from_toml(path).fit(tmp_path / "cut", resume=True)
+        Federation.from_toml(path).fit(tmp_path / "cut", watch=interrupt)
+    outcome = Federation.from_toml(path).fit(tmp_path / "cut", resume=True)
     assert equal(checkpoint_of(tmp_path / "whole"), checkpoint_of(tmp_path / "cut"))
     assert records(tmp_path / "whole") == records(tmp_path / "cut")
     assert ledgers(tmp_path / "whole") == ledgers(tmp_path / "cut")
     assert outcome.summary["metrics"] == whole.summary["metrics"]
     assert outcome.summary["label_owners"] == whole.summary["label_owners"]
-    longer = MultiFederation.from_toml(write(tmp_path, quick(train={"epochs": 4})))
+    longer = Federation.from_toml(write(tmp_path, quick(train={"epochs": 4})))
     assert longer.fit(tmp_path / "cut", resume=True).summary["rounds"] == 4
     with pytest.raises(ConfigError, match=r"\[data_owners\] lab is .* now and was"):
-        MultiFederation.from_toml(write(tmp_path, noisy)).fit(tmp_path / "cut", resume=True)
+        Federation.from_toml(write(tmp_path, noisy)).fit(tmp_path / "cut", resume=True)
 
 
 def test_loaded_it_scores_and_predicts_as_saved(tmp_path: Path) -> None:
-    one = MultiFederation.from_toml(write(tmp_path))
+    one = Federation.from_toml(write(tmp_path))
     one.fit(tmp_path / "run")
-    loaded = MultiFederation.load(tmp_path / "run")
+    loaded = load(tmp_path / "run")
     assert loaded.evaluate() == one.evaluate()
     assert loaded.evaluate(model="own") == one.evaluate(model="own") != one.evaluate()
     for owner, model in (("north", "aggregated"), ("south", "aggregated"), ("south", "own")):
         ids = frames()[owner]["patient"].tolist()[:7]
-        expected = one.predict(ids, owner=owner, model=model)  # type: ignore[arg-type]
-        fresh = MultiFederation.load(tmp_path / "run", ids=ids, owner=owner)
-        found = fresh.predict(ids, owner=owner, model=model)  # type: ignore[arg-type]
+        expected = one.predict(ids, owner=owner, model=model)
+        fresh = load(tmp_path / "run", ids=ids, owner=owner)
+        found = fresh.predict(ids, owner=owner, model=model)
         assert found.ids.tolist() == ids
         assert np.allclose(found.scores, expected.scores, atol=1e-6)
         assert found.labels.tolist() == expected.labels.tolist()
-    with pytest.raises(ConfigError, match=r"several label owners \(multi_vfl\).*MultiFederation\.load"):
-        load(tmp_path / "run")
 
 
 def test_rows_that_no_hospital_knew_can_be_predicted(tmp_path: Path) -> None:
     given = frames()
     given["south"] = given["south"].iloc[:-5]
-    MultiFederation.from_toml(write(tmp_path, given=given)).fit(tmp_path / "run")
+    Federation.from_toml(write(tmp_path, given=given)).fit(tmp_path / "run")
     new = ["P149", "P147", "P149"]  # in any order, and twice
-    found = MultiFederation.load(tmp_path / "run", ids=new).predict(new)
+    found = load(tmp_path / "run", ids=new).predict(new)
     assert found.ids.tolist() == new
     assert (found.scores[0] == found.scores[2]).all()
     with pytest.raises(DataError, match=r"1 of 2 ids are not among the 90 rows that 'north' has in common"):
-        MultiFederation.load(tmp_path / "run").predict(["P000", "P149"])
+        load(tmp_path / "run").predict(["P000", "P149"])
     with pytest.raises(ConfigError, match=r"'nort' is no label owner here \(did you mean 'north'\?\)"):
-        MultiFederation.load(tmp_path / "run", ids=new, owner="nort")
+        load(tmp_path / "run", ids=new, owner="nort")
 
 
 def test_a_label_owner_that_fails_is_left_out_and_comes_back(tmp_path: Path) -> None:
@@ -212,7 +211,7 @@ def test_automatic_noise_lasts_for_all_rounds_exactly() -> None:
 def test_labels_may_be_drawn_at_random_once(tmp_path: Path) -> None:
     rule = {"labels": {"mechanism": {"name": "randomized_response", "epsilon": 0.5}}}
     path = write(tmp_path, quick(label_owners=[{"name": "south", "outbox": rule}]))
-    one = MultiFederation.from_toml(path)
+    one = Federation.from_toml(path)
     train = one.holdings.label_owners["south"].splits["train"]
     drawn = one.label_owners["south"].labels.clone()
     true = one.holdings.label_owners["south"].labels
@@ -220,9 +219,9 @@ def test_labels_may_be_drawn_at_random_once(tmp_path: Path) -> None:
     outside = torch.ones(len(true), dtype=torch.bool).index_fill(0, train, False)
     assert torch.equal(drawn[outside], true[outside])
     scores = one.fit(tmp_path / "run").summary["label_owners"]["south"]["metrics"]["train"]
-    outputs, loss = one.outputs("south", "train"), one.holdings.loss
+    outputs, loss = one.outputs("train", "south"), one.holdings.loss
     assert scores == measure(loss, outputs, drawn[train]) != measure(loss, outputs, true[train])
-    again = MultiFederation.load(tmp_path / "run")
+    again = load(tmp_path / "run")
     assert torch.equal(again.label_owners["south"].labels, drawn)
     assert again.score("train").each["south"] == scores, "the true labels of training rows are never measured with"
     told = {(g.party, g.protects): g.statements[0] for g in of_run(RunDirectory(tmp_path / "run"))}
@@ -237,7 +236,7 @@ def test_an_organisation_may_hold_labels_and_columns() -> None:
     labelled = some(given, LABELS)
     columns = {"lab": given["lab"], "north": given["scan"]}
     settings = quick(data_owners=[{"name": "north", "outbox": GAUSSIAN}])
-    one = MultiFederation.from_frames(labelled, columns, id="patient", label="diagnosis", settings=settings)
+    one = Federation.from_frames(columns, label_owners=labelled, id="patient", label="diagnosis", settings=settings)
     outcome = one.fit()
     assert outcome.summary["parties"]["north"] == ["features", "labels"]
     inside = [entry for entry in one.ledgers["north"].entries if entry.peer == "north"]
@@ -251,11 +250,14 @@ def test_an_organisation_may_hold_labels_and_columns() -> None:
     assert [what for _, what, _ in told] == ["labels", "columns"]
     settings["data_owners"][0]["budget"] = {"epsilon": 1.0}
     with pytest.raises(ConfigError, match=r"\[data_owners\.budget\] of 'north' can never be kept"):
-        MultiFederation.from_frames(labelled, columns, id="patient", label="diagnosis", settings=settings)
+        Federation.from_frames(columns, label_owners=labelled, id="patient", label="diagnosis", settings=settings)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"data_owners": [{"name": "lap"}]}, r"\[\[data_owners\]\] 'lap' holds no columns here \(did you mean 'lab'\?\)"),
+    (
+        {"data_owners": [{"name": "lap"}]},
+        r"\[\[data_owners\]\] 'lap' is no party of this federation \(did you mean 'lab'\?\)",
+    ),
     (
         {"label_owners": [{"name": "north", "outbox": {"embedding": {"mechanism": "plain"}}}]},
         r"\[label_owners\.outbox\] of 'north' has a rule for 'embedding', which is never released.*gradient, weights",
@@ -275,13 +277,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_mistakes_are_named(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         federation(quick(**changes))
-
-
-def test_each_kind_of_federation_has_its_class(tmp_path: Path) -> None:
-    settings = Settings.from_toml(write(tmp_path))
-    assert isinstance(federation_for(settings, seed=3), MultiFederation)
-    with pytest.raises(ConfigError, match=r"several label owners, and a Federation has one"):
-        Federation.from_settings(settings)
 
 
 def test_entries_on_disk_name_their_batches(tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+"""Options that several commands have, and what they mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from colonnade.cli.console import console
+from colonnade.errors import ConfigError
+from colonnade.federation import Settings
+
+VARIABLE = "COLONNADE_TOKEN"
+Table = Annotated[
+    list[str] | None, typer.Option(metavar="PARTY=FILE", help="A party's table of new rows; may be repeated.")
+]
+Owner = Annotated[
+    str | None, typer.Option("--as", metavar="NAME", help="With several label owners: who asks; else the first.")
+]
+Model = Annotated[
+    str | None,
+    typer.Option(metavar="MODEL", help="With several label owners: aggregated (the default), or own, the asker's."),
+]
+
+Engine = Annotated[
+    str, typer.Option(help="in-process; or NVIDIA FLARE: flare-sim, flare-poc (both on this machine), flare (sites).")
+]
+StartupKit = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="With --engine flare: the lead's kit, by colonnade provision.")
+]
+
+
+def check_several(settings: Settings, owner: str | None, model: str | None) -> None:
+    """--as and --model belong to runs with several label owners."""
+    if not settings.label_owners and (owner is not None or model is not None):
+        raise ConfigError("--as and --model are for runs with several label owners, and this one has one.")
+    if model not in (None, "aggregated", "own"):
+        raise ConfigError(f"--model is aggregated or own; found {model!r}.")
+
+
+def overrides(given: list[str], parties: Any) -> dict[str, str]:
+    """--table PARTY=FILE, as many as there are."""
+    pairs = dict(one.partition("=")[::2] for one in given)
+    for name, path in pairs.items():
+        if name not in parties or not path:
+            raise ConfigError(f"--table takes PARTY=FILE with one of {', '.join(parties)}; found {name}={path}.")
+    return pairs
+
+
+def say_how(url: str, *, token: bool) -> None:
+    bearer = " -H 'Authorization: Bearer TOKEN'" if token else ""
+    body = '{"ids": ["ID"]}'
+    line = f"curl -s {url}/predict -H 'Content-Type: application/json'{bearer} -d '{body}'"
+    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,48 @@
+"""explain.json, tsne.json and the pictures, in a folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from colonnade.errors import InputError
+from colonnade.explain.canvas import can_draw
+from colonnade.explain.pictures import draw
+from colonnade.explain.report import Report, summary_of
+from colonnade.runs.run_directory import write_text
+
+PICTURES = ("importance", "tsne", "summarization", "denoising")
+MADE = ("tsne.json", *(f"{name}.{kind}" for name in PICTURES for kind in ("png", "svg")))
+"""What `write` may make beside explain.json."""
+
+
+def write(report: Report, folder: Path, *, pictures: bool = True) -> list[Path]:
+    """explain.json and, unless told not to, the pictures. The plane of t-SNE has a file of its own, tsne.json."""
+    if pictures:
+        can_draw()
+    prepare(folder)
+    try:
+        made = [folder / "explain.json"]
+        write_text(made[0], summary_of(report).to_json())
+        if report.tsne:
+            made.append(folder / "tsne.json")
+            write_text(made[1], json.dumps(report.tsne) + "\n")
+        made += draw(report, folder) if pictures else []
+        for old in (folder / name for name in MADE):
+            if old not in made:  # of an earlier report, and no longer true
+                old.unlink(missing_ok=True)
+        return made
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+def prepare(folder: Path) -> None:
+    """Make the folder, before anything is measured that a party pays for."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    return InputError(f"{folder} cannot be written: {error.strerror}. Choose another --out.")

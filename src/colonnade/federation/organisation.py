@@ -1,0 +1,219 @@
+"""An organisation, built from its own settings and what it holds: the same in one process and at a site of its own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from colonnade import models
+from colonnade.algorithms import complete, find
+from colonnade.algorithms.algorithm import AnyAlgorithm
+from colonnade.core import Agreed, Batches, Organisation, Plain, roles
+from colonnade.core.chance import Secret
+from colonnade.core.party import seed_for
+from colonnade.errors import ConfigError
+from colonnade.privacy import Account
+from colonnade.privacy.accounting import dp_accounting
+from colonnade.rows.holdings import Holdings
+from colonnade.settings.federation_file import PartySettings, Settings
+from colonnade.settings.owners import SERVER, LabelOwnerSettings, place_of
+from colonnade.settings.rules import LABELS, rules_from
+
+ROWS = 4
+"""So many rows beside one that is changed show whether a model mixes them."""
+
+
+def local_epochs(settings: Settings) -> int:
+    """How often each epoch of a run goes through a label owner's rows."""
+    return 1 if find(settings.algorithm).nested is None else int(settings.config.local_epochs)
+
+
+def epochs_of(settings: Settings) -> int:
+    """How often a whole run goes through a label owner's rows."""
+    return find(settings.algorithm).passes(settings.train.epochs) * local_epochs(settings)
+
+
+def agreed_on(settings: Settings, holdings: Holdings) -> Agreed:
+    """The batches of every label owner, which follow from the agreed settings and its rows."""
+    algorithm, train = find(settings.algorithm), settings.train
+    epochs = train.epochs * local_epochs(settings)
+
+    def batches(splits: Mapping[str, Tensor], owner: str) -> Batches:
+        return Batches(
+            splits,
+            batch_size=algorithm.batch_size(train.batch_size, len(splits.get("train", ()))),
+            epochs=epochs,
+            seed=settings.engine.seed,
+            reshuffle=train.reshuffle,
+            owner=owner,
+        )
+
+    return holdings.agreed(batches)
+
+
+def organise(name: str, settings: Settings, holdings: Holdings, agreed: Agreed, device: torch.device) -> Organisation:
+    """Its outbox with its owner's rules, where its noise comes from, its account, and the roles it plays. Its ledger
+    begins with what crossed while rows were agreed on."""
+    organisation = _with_outbox(name, settings, holdings, agreed, device)
+    organisation.fitted = holdings.state_of(name)
+    organisation.ledger.carry(holdings.aligned.get(name, ()))
+    if name in holdings.columns:
+        organisation.roles["features"] = _feature_owner(organisation, settings, holdings)
+    if name in holdings.label_owners:
+        organisation.roles["labels"] = _label_owner(organisation, settings, holdings)
+    if name == SERVER:
+        nested = find(settings.algorithm).nested
+        assert nested is not None
+        organisation.roles["server"] = nested.aggregation_server(organisation, settings.config, settings.train.epochs)
+    return organisation
+
+
+def agreed_with(organisation: Organisation) -> Agreed:
+    """What an organisation of a federation agreed on with label owners."""
+    assert isinstance(organisation.batches, Agreed)
+    return organisation.batches
+
+
+def account_of(organisation: Organisation) -> Account | None:
+    """Where an organisation's rules promise something for its columns."""
+    meter = organisation.outbox.meter
+    return meter if isinstance(meter, Account) else None
+
+
+def accounts_of(organisations: Mapping[str, Organisation]) -> dict[str, Account]:
+    found = {name: account_of(organisation) for name, organisation in organisations.items()}
+    return {name: account for name, account in found.items() if account is not None}
+
+
+def _with_outbox(
+    name: str, settings: Settings, holdings: Holdings, agreed: Agreed, device: torch.device
+) -> Organisation:
+    algorithm = find(settings.algorithm)
+    features, labels = name in holdings.columns, name in holdings.label_owners
+    party = settings.parties.get(name, PartySettings())
+    labelled = settings.label_owners.get(name, LabelOwnerSettings())
+    section = "label_owners" if name in settings.label_owners and not features else settings.section
+    budget = party.limit(name, section)
+    if budget is not None and (labels or not features):
+        raise ConfigError(
+            f"{place_of(section, name, 'budget')} can never be kept: a budget is for columns that leave with noise, "
+            f"and what '{name}' sends as the label owner follows its labels and its own columns as they are. Remove "
+            'it; labels are protected by outbox.labels = { mechanism = { name = "randomized_response", epsilon = 2.0 } '
+            "}."
+        )
+    rules = rules_from(
+        _joined(name, party.outbox, labelled.outbox),
+        owner=name,
+        releases=_released_by(algorithm, features=features, labels=labels),
+        from_columns=algorithm.from_columns,
+        classes=len(holdings.encoder.classes) if labels else None,
+        budget=budget,
+        epochs=epochs_of(settings),
+        known_to=holdings.known_to,
+        section=section,
+    )
+    engine = settings.engine
+    secret = settings.models_of(name) == "secret"
+    organisation = Organisation.at(name, agreed, seed=engine.seed, secret=secret, rules=rules, device=device)
+    if rules and engine.noise == "secret":
+        organisation.outbox.noise = Secret()
+    if features and not labels and any(not isinstance(rule.mechanism, Plain) for rule in rules.values()):
+        dp_accounting()  # a missing library is told now, not at the first release
+        organisation.outbox.meter = Account(name, agreed, holdings.ids.tolist(), budget, per_row=algorithm.per_row)
+    return organisation
+
+
+def _released_by(algorithm: AnyAlgorithm, *, features: bool, labels: bool) -> list[str]:
+    """The names that an organisation may have rules for."""
+    if algorithm.nested is None:
+        return list(algorithm.releases)
+    columns = algorithm.from_columns
+    driven = [name for name in algorithm.releases if name not in columns]
+    return [*(columns if features else ()), *(driven if labels else ())] or driven
+
+
+def _joined(name: str, columns: Mapping[str, Any], labels: Mapping[str, Any]) -> dict[str, Any]:
+    """An organisation's rules from both of its tables."""
+    for rule in set(columns) & set(labels):
+        raise ConfigError(
+            f"'{name}' has one outbox, and a rule for {rule!r} in both of its tables: [[data_owners]] and "
+            "[[label_owners]]. Keep one."
+        )
+    return {**columns, **labels}
+
+
+def _feature_owner(organisation: Organisation, settings: Settings, holdings: Holdings) -> roles.FeatureOwner:
+    """Columns and their model, which those with labels alone may ask."""
+    algorithm, features = find(settings.algorithm), holdings.columns[organisation.name].features
+    model = local_model(settings, organisation, features, holdings.outputs)
+    more = [] if algorithm.nested is None else [organisation.batches]
+    owner: roles.FeatureOwner = algorithm.feature_owner(organisation, features, model, settings.config, *more)
+    owner.serves_for = frozenset(holdings.label_owners)
+    return owner
+
+
+def _label_owner(organisation: Organisation, settings: Settings, holdings: Holdings) -> roles.LabelOwner:
+    """Labels: where its owner's rule says so, those of the training rows are drawn at random."""
+    name, algorithm = organisation.name, find(settings.algorithm)
+    held, loss = holdings.label_owners[name], holdings.loss
+    labels, drawn = held.labels, None
+    rule, train = organisation.outbox.rules.get(LABELS), held.splits.get("train")
+    if rule is not None and train is not None:
+        labels = labels.clone()
+        labels[train], drawn = rule.mechanism.apply(held.labels[train], organisation.outbox.noise)
+    more: list[Any] = []
+    if algorithm.nested is not None:
+        spec, start = settings.label_model or "mlp", organisation.start(seed_for(settings.engine.seed, name, "head"))
+
+        def build(shape: tuple[int, ...]) -> nn.Module:
+            return models.build_head(spec, shape, loss.outputs, seed=start, owner=name, allow=settings.allow_models)
+
+        more = [agreed_with(organisation)[name], build]
+    owner: roles.LabelOwner = algorithm.label_owner(organisation, labels, loss, settings.config, *more)
+    owner.drawn = drawn
+    return owner
+
+
+def local_model(settings: Settings, organisation: Organisation, features: Tensor, outputs: int = 0) -> nn.Module:
+    """A party's own model: as its owner wants it or else as agreed, with the head that the algorithm may want, for so
+    many `outputs`."""
+    name, seed = organisation.name, settings.engine.seed
+    spec = settings.parties.get(name, PartySettings()).model or settings.model or "mlp"
+    start, allow = organisation.start(seed_for(seed, name, "model")), settings.allow_models
+    model = models.build(spec, tuple(features.shape[1:]), seed=start, owner=name, allow=allow)
+    head = organisation.start(seed_for(seed, name, "head"))
+    model = complete(find(settings.algorithm), model, features[:1], outputs, seed=head)
+    model = models.seeded(model, organisation.generator, owner=name)
+    if organisation.outbox.meter is not None and mixes_rows(model, features, organisation.generator):
+        raise ConfigError(
+            f"The model of '{name}' lets the rows of a batch change each other, as BatchNorm does. So the noise "
+            "for a row does not cover what it shows through the others, and no epsilon would be true. Use GroupNorm "
+            "or LayerNorm, or remove the noise."
+        )
+    return model
+
+
+def models_told(settings: Settings, names: Iterable[str]) -> dict[str, str]:
+    """For a summary: of each of these organisations that has a model to train, where its initial weights came from."""
+    if not find(settings.algorithm).trains:
+        return {}
+    return {name: settings.models_of(name) for name in names if name != SERVER}
+
+
+def mixes_rows(model: nn.Module, features: Tensor, generator: Generator) -> bool:
+    """Whether, in training, what comes out for a row depends on the others: one is changed, and the rest looked at.
+    Dropout draws the same for both, and goes on as if nothing had been drawn."""
+    chosen = features[torch.linspace(0, len(features) - 1, ROWS + 1).long()]
+    before, outputs = generator.get_state(), []
+    for first in chosen[:2]:
+        generator.set_state(before)
+        trial = copy.deepcopy(model, {id(generator): generator}).train()
+        with torch.no_grad():
+            outputs.append(trial(torch.cat([first[None], chosen[2:]]))[1:])
+    generator.set_state(before)
+    one, other = outputs
+    return not torch.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True)

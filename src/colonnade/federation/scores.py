@@ -1,0 +1,82 @@
+"""What comes out of a joint model: predictions for ids, and scores on a split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from colonnade.evaluate.metrics import measure
+from colonnade.rows.holdings import Holdings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """One row per id: the predicted label, and a score per class (or the value itself)."""
+
+    ids: NDArray[np.str_]
+    labels: NDArray[Any]
+    scores: NDArray[np.float64]
+    classes: tuple[Any, ...]
+    degraded: tuple[str, ...] | None = None  # per row who was missing, "" for nobody; None: then it is an error
+    id_column: str = "id"  # as the asker's table calls it
+
+    def to_frame(self, id_column: str | None = None) -> pd.DataFrame:
+        import pandas as pd
+
+        frame = pd.DataFrame({"prediction": self.labels})
+        frame.insert(0, id_column or self.id_column, self.ids, allow_duplicates=True)
+        for number, name in enumerate(self.classes):
+            frame[f"score_{name}"] = self.scores[:, number]
+        if self.degraded is not None:
+            frame["degraded"] = list(self.degraded)
+        return frame
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of the joint model on a split: on all rows, and where there are several label owners, on the rows of each."""
+
+    all: dict[str, float]
+    each: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+def decoded(holdings: Holdings, ids: NDArray[np.str_], outputs: Tensor) -> Predictions:
+    """Outputs as labels and scores."""
+    loss, encoder = holdings.loss, holdings.encoder
+    labels = encoder.decode(loss.decide(outputs))
+    if encoder.task == "regression":
+        return Predictions(ids, labels, labels[:, None], ())
+    return Predictions(ids, labels, loss.scores(outputs).double().cpu().numpy(), encoder.classes)
+
+
+def measured(holdings: Holdings, outputs: Tensor, labels: Tensor) -> dict[str, float]:
+    """The loss and scores of outputs, errors in the label's own units."""
+    scores = measure(holdings.loss, outputs, labels)
+    for name in {"rmse", "mae"} & set(scores):
+        scores[name] *= holdings.encoder.scale
+    return scores
+
+
+def mean_scores(each: Mapping[str, Mapping[str, float]], rows: Mapping[str, int]) -> dict[str, float]:
+    """Weighted by rows, over those who have the score: AUC needs rows of both classes.
+
+    Of the loss, accuracy and MAE this is the score on all rows together, and so it is of RMSE, whose squares are
+    averaged. Of R squared, AUC, precision, recall and F1 it is a mean of the owners' scores and no more."""
+    if len(each) == 1:
+        return dict(next(iter(each.values())))
+    means = {}
+    for name in next(iter(each.values())):
+        power = 2 if name == "rmse" else 1
+        values = {owner: scores[name] ** power for owner, scores in each.items() if np.isfinite(scores[name])}
+        total = sum(rows[owner] for owner in values)
+        mean = sum(value * rows[owner] for owner, value in values.items()) / total if total else float("nan")
+        means[name] = mean ** (1 / power)
+    return means

@@ -1,0 +1,196 @@
+"""From tables to holdings: which rows are common, how they are divided, and what becomes of columns and labels."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from colonnade.errors import DataError
+from colonnade.rows.holdings import Columns, Crossed, Holdings, Ids, LabelledRows, State
+from colonnade.rows.splits import check_sides, divide
+from colonnade.settings.federation_file import Settings, scale_of
+
+if TYPE_CHECKING:
+    from colonnade.datasets.labels import Labels
+    from colonnade.datasets.table import Table
+
+NOBODY = torch.zeros(0, dtype=torch.int64)
+
+
+def from_tables(settings: Settings, tables: Mapping[str, Table]) -> Holdings:
+    """One label owner among these: align, divide, and let each party prepare its own columns on its own training rows.
+
+    `tables` are in party order; the one with a label is the label owner's, and its other columns are a party's too.
+    """
+    owner = _label_owner({name: table.label is not None for name, table in tables.items()})
+    return _made(settings, {owner: tables[owner]}, tables)
+
+
+def from_several(settings: Settings, labelled: Mapping[str, Table], columns: Mapping[str, Table]) -> Holdings:
+    """Several label owners: each aligns itself with all data owners; then they agree on classes."""
+    return _made(settings, labelled, columns)
+
+
+def _made(settings: Settings, labelled: Mapping[str, Table], columns: Mapping[str, Table]) -> Holdings:
+    import pandas as pd
+
+    from colonnade.datasets.labels import Labels
+
+    crossed: Crossed = {}
+    rows = {name: _common(settings, name, table, columns, crossed) for name, table in labelled.items()}
+    ids = {name: table.ids for name, table in rows.items()}
+    placed = place(settings, ids)
+    splits = {name: held.splits for name, held in placed.label_owners.items()}
+    learned = [_label(table).iloc[splits[name]["train"].numpy()] for name, table in rows.items()]
+    task: Any = settings.data.task
+    encoder = Labels.fit(pd.concat(learned, ignore_index=True), owner=", ".join(rows), task=task)
+    owners = {
+        name: dataclasses.replace(held, labels=encoded(encoder, name, rows[name]))
+        for name, held in placed.label_owners.items()
+    }
+    held = {name: own_columns(settings, name, table, placed) for name, table in columns.items() if table.columns}
+    return dataclasses.replace(placed, columns=held, label_owners=owners, encoder=encoder, aligned=crossed)
+
+
+def place(settings: Settings, ids: Mapping[str, Ids]) -> Holdings:
+    """All rows, sorted by id: where those of each label owner are, and how it divides them. Nobody's data are in it."""
+    from colonnade.datasets.labels import Labels
+
+    several = bool(settings.label_owners)
+    data, seed = settings.data, settings.engine.seed
+    splits = {owner: divide(known, data, seed, owner, shared=several) for owner, known in ids.items()}
+    every = np.unique(np.concatenate(list(ids.values())))
+    at = {owner: torch.from_numpy(np.searchsorted(every, known)) for owner, known in ids.items()}
+    check_sides(settings.data, splits, at, len(every))
+    owners = {
+        owner: LabelledRows(known, NOBODY, splits[owner], at[owner] if several else None)
+        for owner, known in ids.items()
+    }
+    known_to = int(torch.bincount(torch.cat(list(at.values()))).max())
+    return Holdings({}, owners, every, Labels(", ".join(ids), "classification"), known_to, several)
+
+
+def own_columns(settings: Settings, name: str, table: Table, placed: Holdings) -> Columns:
+    """One organisation's columns of all rows, prepared on the training rows of all label owners."""
+    from colonnade.datasets.preprocess import Preprocessor
+
+    trained = [held.splits["train"] if held.rows is None else held.rows[held.splits["train"]]
+               for held in placed.label_owners.values()]  # fmt: skip
+    train = torch.from_numpy(np.unique(torch.cat(trained).numpy()))
+    mine = table.in_order(placed.ids)
+    prepared = Preprocessor.fit(mine, train, scale=scale_of(settings, name))
+    return Columns(prepared.transform(mine), prepared)
+
+
+def encoded(encoder: Labels, owner: str, table: Table) -> Tensor:
+    """A label owner's labels as numbers."""
+    return dataclasses.replace(encoder, owner=owner).encode(_label(table))
+
+
+def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> tuple[dict[str, Table], Crossed]:
+    """Only the rows whose ids all parties hold, which they find out without showing each other the rest; and what
+    crossed for it."""
+    from colonnade.alignment import Ids as Aligning
+    from colonnade.alignment import align_here
+
+    settings.alignment.check_trains()
+    ids = {name: Aligning.of(name, [table.ids.tolist()]) for name, table in tables.items()}
+    aligned = align_here(ids, settings.alignment, driver=driver, through_bytes=settings.engine.through_bytes)
+    if not aligned.found.common:
+        raise DataError("No id is held by all parties, so there is no row to train on. Compare how ids are written.")
+    common = {name: table.in_order(table.ids[aligned.rows[name]]) for name, table in tables.items()}
+    return common, {name: book.entries for name, book in aligned.ledgers.items()}
+
+
+def _common(settings: Settings, owner: str, table: Table, columns: Mapping[str, Table], crossed: Crossed) -> Table:
+    """A label owner's rows that all who hold columns hold too, in the agreed order: sorted by id. `crossed` grows by
+    what crossed for it."""
+    if settings.data.align == "private":
+        others = {name: held for name, held in columns.items() if name != owner}
+        if owner in columns:  # its own tables it compares by itself
+            table = table.in_order(np.intersect1d(table.ids, columns[owner].ids))
+        if others:
+            in_party_order = {name: table if name == owner else held for name, held in columns.items()}
+            common, entries = in_common(settings, {owner: table} | in_party_order, owner)
+            table = common[owner]
+            for name, noted in entries.items():
+                crossed.setdefault(name, []).extend(noted)
+        if not len(table):
+            raise DataError(f"'{owner}' has no id in common with its own columns. Compare how its ids are written.")
+    elif not settings.label_owners:
+        from colonnade import datasets
+
+        datasets.align(columns)  # that all hold the same ids
+    return table.in_order(np.sort(table.ids))
+
+
+def to_predict(
+    columns: Mapping[str, Table],
+    fitted: Mapping[str, State],
+    ids: Sequence[str],
+    owner: str | None = None,
+    *,
+    may_lack: bool = False,
+) -> Holdings:
+    """Only these rows, all of one label owner (the first unless named), prepared as `Holdings.state_of` remembers:
+    nothing is learned, and no labels are needed.
+
+    `columns` are the tables of those with columns; they may hold rows that are new since training. With `may_lack` a
+    party may hold some of the rows only, or have no table at all; but every row must be held by somebody.
+    """
+    from colonnade.datasets.labels import Labels
+    from colonnade.datasets.preprocess import Preprocessor
+
+    owners = [name for name, state in fitted.items() if "labels" in state]
+    asks = owner or owners[0]
+    order = np.array(list(ids), dtype=np.str_)
+    held_columns: dict[str, Columns] = {}
+    away: dict[str, Tensor] = {}
+    for name in [name for name, state in fitted.items() if "columns" in state]:
+        prepared = Preprocessor.from_state(fitted[name]["columns"])
+        held = np.ones(len(order), dtype=bool)
+        if may_lack:
+            held = np.isin(order, columns[name].ids if name in columns else np.array([], dtype=np.str_))
+        if held.all():
+            held_columns[name] = Columns(prepared.transform(columns[name].in_order(order)), prepared)
+            continue
+        away[name] = torch.from_numpy(~held)
+        features = torch.zeros(len(order), len(prepared.names))  # nobody is asked for a row that it lacks
+        if held.any():
+            features[~away[name]] = prepared.transform(columns[name].in_order(order[held]))
+        held_columns[name] = Columns(features, prepared)
+    if len(away) == len(held_columns) and bool((nobody := torch.stack(list(away.values())).all(0)).any()):
+        lost = order[nobody.numpy()]
+        raise DataError(f"{len(lost)} of {len(order)} ids are in no party's table, such as {str(lost[0])!r}.")
+    several = any("known_to" in state for state in fitted.values())
+    known_to = max((int(state.get("known_to", 1)) for state in fitted.values()), default=1)
+    encoder = Labels.from_state(fitted[asks]["labels"])
+    asked = asked_by(asks, owners, order, several=several)
+    return Holdings(held_columns, asked, order, encoder, known_to, several, away)
+
+
+def asked_by(owner: str, owners: Sequence[str], ids: Ids, *, several: bool) -> dict[str, LabelledRows]:
+    """These rows to predict by one label owner, and nothing of the others; no label is known."""
+    everybody = torch.arange(len(ids))
+    asks = LabelledRows(ids, torch.zeros(len(ids), dtype=torch.int64), {"predict": everybody}, everybody)
+    if not several:
+        return {owner: dataclasses.replace(asks, rows=None)}
+    return {name: asks if name == owner else LabelledRows(ids[:0], NOBODY, {}, NOBODY) for name in owners}
+
+
+def _label(table: Table) -> Any:
+    assert table.label is not None
+    return table.label
+
+
+def _label_owner(has_label: Mapping[str, bool]) -> str:
+    owners = [name for name, has in has_label.items() if has]
+    if len(owners) != 1:
+        found = ", ".join(map(repr, owners)) or "none"
+        raise DataError(f"Exactly one party must name its label column (label = ...); found {found}.")
+    return owners[0]

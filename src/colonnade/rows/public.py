@@ -1,0 +1,150 @@
+"""Named public data sets: their columns cut into parties, their training rows dealt to label owners."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from colonnade import datasets
+from colonnade.core.party import seed_for
+from colonnade.errors import ConfigError
+from colonnade.rows.holdings import Columns, Holdings, LabelledRows
+from colonnade.rows.splits import divide
+from colonnade.settings.federation_file import DataSettings, Settings, scale_of
+from colonnade.settings.owners import known_classes
+
+
+def from_dataset(settings: Settings) -> Holdings:
+    """All parties of a named data set, each row with one label owner.
+
+    Official test rows stay test rows. Several label owners are dealt them evenly, with all classes, so that the loss
+    and accuracy weighted by rows are those on all of them; AUC, precision, recall and F1 are means of the owners'
+    scores.
+    """
+    from colonnade.datasets.labels import Labels
+
+    data, seed = settings.data, settings.engine.seed
+    source = datasets.load(str(data.dataset))
+    official = 0 if source.test is None else len(source.test)
+    several = bool(settings.label_owners)
+    y = torch.from_numpy(np.concatenate([part.y for part in (source.train, source.test) if part is not None]))
+    own = {data.labels_at: torch.arange(len(source.train))}
+    tests: tuple[Tensor, ...] = (torch.arange(len(source.train), len(y)),)
+    if several:
+        random = torch.Generator().manual_seed(seed_for(seed, "dealt"))
+        own = deal(settings, y[: len(source.train)], source.classes, random)
+        tests = (torch.randperm(official, generator=random) + len(source.train)).tensor_split(len(own))
+    every = torch.cat([*own.values(), *tests]).sort().values
+    owners, train = {}, []
+    for (name, mine), test in zip(own.items(), tests, strict=True):
+        ids = mine.numpy().astype(np.str_)
+        splits = divide(ids, dataclasses.replace(data, test=0.0) if official else data, seed, name, shared=several)
+        train.append(mine[splits["train"]])
+        if official:
+            splits["test"] = torch.arange(len(mine), len(mine) + len(test))
+        rows = torch.cat([mine, test])
+        placed = torch.searchsorted(every, rows) if several else None
+        owners[name] = LabelledRows(rows.numpy().astype(np.str_), y[rows].to(torch.int64), splits, placed)
+    columns = cut(source, settings, torch.cat(train))
+    if len(every) < len(y):
+        columns = {name: dataclasses.replace(held, features=held.features[every]) for name, held in columns.items()}
+    encoder = Labels(", ".join(own), "classification", source.classes)
+    return Holdings(columns, owners, every.numpy().astype(np.str_), encoder, several=several)
+
+
+def deal(settings: Settings, y: Tensor, classes: tuple[Any, ...], random: torch.Generator) -> dict[str, Tensor]:
+    """Which training rows of a data set each label owner gets; those who want certain classes choose first."""
+    owners = settings.label_owners
+    free = torch.ones(len(y), dtype=torch.bool)
+    dealt: dict[str, Tensor] = {}
+    for name in sorted(owners, key=lambda one: owners[one].classes is None):
+        wanted = known_classes(name, owners[name], classes)
+        fitting = (free & torch.isin(y, torch.tensor(sorted(wanted)))).nonzero()[:, 0]
+        count = owners[name].rows or len(y) // len(owners)
+        if count > len(fitting):
+            raise ConfigError(
+                f"[[label_owners]] {name!r} is to get {count} rows, and {len(fitting)} of its classes are left of "
+                f"{len(y)}. Set rows to fewer, there or at others."
+            )
+        dealt[name] = fitting[torch.randperm(len(fitting), generator=random)[:count]].sort().values
+        free[dealt[name]] = False
+    return {name: dealt[name] for name in owners}
+
+
+def cut(source: datasets.Dataset, settings: Settings, train: Tensor) -> dict[str, Columns]:
+    """All rows, the official test rows last, with their columns divided; prepared on the training rows."""
+    return (_cut_table if source.kind == "tabular" else _cut_array)(source, settings, train)
+
+
+def _cut_table(source: datasets.Dataset, settings: Settings, train: Tensor) -> dict[str, Columns]:
+    """Columns as the parties' settings name them, or in runs; each party prepares its own."""
+    import pandas as pd
+
+    from colonnade.datasets.preprocess import Preprocessor
+    from colonnade.datasets.table import Table
+
+    frame = pd.concat([part.frame() for part in (source.train, source.test) if part is not None], ignore_index=True)
+    given = {name: list(party.columns) for name, party in settings.parties.items() if party.columns}
+    if not given:
+        runs = datasets.column_runs(frame.shape[1], settings.data.parts)
+        names = datasets.party_names(len(runs))
+        given = {name: [str(frame.columns[c]) for c in run] for name, run in zip(names, runs, strict=True)}
+    ids = np.arange(len(frame)).astype(np.str_)
+    parties = {}
+    for name, part in datasets.by_names(frame, given).items():
+        table = Table(name, ids, part)
+        preprocessor = Preprocessor.fit(table, train, scale=scale_of(settings, name))
+        parties[name] = Columns(preprocessor.transform(table), preprocessor)
+    return parties
+
+
+def _cut_array(source: datasets.Dataset, settings: Settings, train: Tensor) -> dict[str, Columns]:
+    """Pictures, voxels and points, scaled by the public set's own mean and deviation, then cut; features as published.
+
+    Views are cut first and scaled one by one, so that those nobody is given cost no memory as floats.
+    """
+    data = settings.data
+    whole = _whole(source)
+    if source.kind == "views" and data.split == "views":
+        seen = datasets.picture_views(whole, _count(data))
+        return {name: Columns(_scaled(view, train)) for name, view in seen.items()}
+    by_channel = whole.dim() == 4 or source.kind == "points"
+    x = whole.to(torch.float32) if source.kind == "features" else _scaled(whole, train, by_channel)
+    match data.split:
+        case "columns":
+            parts = datasets.column_blocks(x.flatten(1), data.parts)
+        case "strips":
+            parts = datasets.image_strips(x, _count(data))
+        case "patches":
+            grid = data.parts if isinstance(data.parts, tuple) else (data.parts, data.parts)
+            if len(grid) != 2:
+                raise ConfigError(f"[data] parts must be [rows, columns] for patches; found {list(grid)}.")
+            parts = datasets.image_patches(x, (grid[0], grid[1]), size=data.patch, pad=True)
+        case _:
+            parts = datasets.views(x)
+    return {name: Columns(features) for name, features in parts.items()}
+
+
+def _whole(source: datasets.Dataset) -> Tensor:
+    """All rows, the official test rows last; colours before height and width."""
+    x = torch.from_numpy(np.concatenate([part.array() for part in (source.train, source.test) if part is not None]))
+    return x.permute(0, 3, 1, 2) if source.kind == "image" and x.dim() == 4 and x.shape[-1] in (1, 3) else x
+
+
+def _scaled(whole: Tensor, train: Tensor, by_channel: bool = False) -> Tensor:
+    x = whole.to(torch.float32)
+    axes = [axis for axis in range(x.dim()) if axis != 1] if by_channel else None
+    seen = x[train]
+    mean = seen.mean() if axes is None else seen.mean(axes, keepdim=True)
+    deviation = seen.std() if axes is None else seen.std(axes, keepdim=True)
+    return (x - mean) / deviation.clamp_min(1e-8)
+
+
+def _count(data: DataSettings) -> int:
+    if not isinstance(data.parts, int):
+        raise ConfigError(f"[data] parts must be a whole number for {data.split}; found {list(data.parts)}.")
+    return data.parts

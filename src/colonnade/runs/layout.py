@@ -1,0 +1,27 @@
+"""What lies where in a run directory, and beside it in an organisation's folder of runs. Each name stands here once.
+
+    federation.toml              the settings, every default written out
+    metrics.jsonl                one line per epoch
+    summary.json                 final metrics, rounds, seconds, bytes per party and direction
+    checkpoint.json              which checkpoint is the last that all parties here saved
+    .lock                        held by the process that trains here; empty
+    widths.json                  between sites, at a label owner: what each party sends for a row, in their order
+    serve.json                   between sites, while a label owner predicts over HTTP: where
+    rows/ predictions/           between sites, at a label owner: ids to predict, and what came of them
+    parties/<name>/              columns.json  ledger.jsonl  ledger-after.jsonl  spent.journal  checkpoint-<number>/
+
+What crossed in training is in ledger.jsonl; what crosses later, to predict or to explain, in ledger-after.jsonl.
+
+On one machine this is one folder; each `parties/<name>` belongs to that organisation alone. Between sites each has such
+a folder with its own part, and beside its runs:
+
+    spent.journal                what all its runs spent together
+    refused.jsonl                calls that it did not answer
+    failed.json                  why the last run ended, or could not begin
+"""
+
+MARK, METRICS, SUMMARY, SETTINGS = "checkpoint.json", "metrics.jsonl", "summary.json", "federation.toml"
+WIDTHS, ANSWERS, LOCK = "widths.json", "serve.json", ".lock"
+ROWS, PREDICTIONS, PARTIES = "rows", "predictions", "parties"
+COLUMNS, LEDGER, AFTER, JOURNAL = "columns.json", "ledger.jsonl", "ledger-after.jsonl", "spent.journal"
+REFUSED, FAILURE = "refused.jsonl", "failed.json"

@@ -1,0 +1,143 @@
+"""The driver's side of a run between sites, from joining to the summaries; `sites.site` has the order of calls."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import torch
+
+from colonnade.core import Organisation, Peers
+from colonnade.datasets.labels import Labels
+from colonnade.errors import BoundaryError, CheckpointError, ConfigError, NoAnswer
+from colonnade.federation.federation import Federation
+from colonnade.federation.fit import Outcome, Watch, fit
+from colonnade.federation.organisation import agreed_on, organise
+from colonnade.federation.scores import Scores, mean_scores
+from colonnade.rows.holdings import Holdings, LabelledRows
+from colonnade.rows.making import NOBODY
+from colonnade.runs.run_directory import RunDirectory
+from colonnade.settings.owners import SERVER
+from colonnade.settings.party_file import SiteConfig
+from colonnade.sites.host import check_run
+from colonnade.sites.label_sets import described_alone
+from colonnade.sites.messages import Align, GetReady, Join, Measure, Ready
+from colonnade.sites.own_rows import own_columns, own_labels
+from colonnade.sites.saves import Saves
+from colonnade.sites.site import Site
+
+log = logging.getLogger("colonnade.party")
+
+
+def drive(site: Site, run: str, *, resume: bool = False, watch: Watch | None = None) -> Outcome:
+    """Train with the others; this organisation's part is in its own folder."""
+    own = site.own
+    if not own.drives:
+        raise BoundaryError(f"'{own.name}' does not drive; in the federation it agreed to, '{own.driver}' does.")
+    check_run(run)
+    return (_aggregate if own.several else _label_owner)(site, RunDirectory(own.runs / run), resume, watch)
+
+
+def _label_owner(site: Site, folder: RunDirectory, resume: bool, watch: Watch | None) -> Outcome:
+    """As the one label owner, which drives those who hold columns."""
+    own = site.own
+    others = site.partners()
+    site.read()
+    others.ask(Join(own.agreed))
+    site.align()
+    saves = Saves(folder, others, lenient=own.settings.engine.on_missing in ("stale", "skip"))
+    number = saves.go_back() if resume else 0
+    step = folder.mark()["step"] if number else 0
+    federation = site.prepare(folder.path, site.own_labels(), number if resume else None, step)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.keep_widths(federation.shapes)
+    return _train(federation, folder, saves, number, watch)
+
+
+def _aggregate(site: Site, folder: RunDirectory, resume: bool, watch: Watch | None) -> Outcome:
+    """As the aggregation server, which drives several label owners."""
+    own = site.own
+    site.routes = {name: site.routes[name] for name in own.label_owners}
+    others = site.peers(own.label_owners)
+    others.ask(Join(own.agreed))
+    others.ask(Align())
+    saves = Saves(folder, others, lenient=True)  # who is silent misses a round, and may miss a checkpoint
+    number = saves.go_back() if resume else 0
+    ready = others.ask(GetReady(folder.path.name, resume, number))
+    step = folder.mark()["step"] if number else 0
+    for name, one in ready.items():
+        if one.step != step:
+            raise CheckpointError(f"'{name}' is at round {one.step} of this run, and {step} are done. Start a new one.")
+    federation = aggregation(site, ready, others)
+    return _train(federation, folder, saves, number, watch, lenient=False)
+
+
+def _train(
+    federation: Federation,
+    folder: RunDirectory,
+    saves: Saves,
+    number: int,
+    watch: Watch | None,
+    lenient: bool | None = None,
+) -> Outcome:
+    """Train, and have everybody save after each checkpoint, and at the end close."""
+    watch = saves.after(federation.settings.train.checkpoint_every, watch)
+    outcome = fit(federation, folder, resume=number > 0, watch=watch)
+    saves.lenient = saves.lenient if lenient is None else lenient
+    saves.save(federation.batches.done)
+    saves.close(outcome)
+    return outcome
+
+
+def aggregation(site: Site, ready: dict[str, Ready], others: Peers) -> Federation:
+    """The aggregation server, whose label owners are all elsewhere. It knows of each how many rows it has, its losses
+    and scores, and its weights: nothing by row, no id, and nothing of who holds columns."""
+    nobody = np.array([], dtype=np.str_)
+    owners, start = {}, 0
+    for name, one in ready.items():
+        splits, count = {}, 0
+        for split, rows in one.rows.items():
+            splits[split], count = torch.arange(count, count + rows), count + rows
+        owners[name] = LabelledRows(nobody, NOBODY, splits, torch.arange(start, start + count))
+        start += count
+    task: Any = next(iter(ready.values())).task
+    holdings = Holdings({}, owners, nobody, Labels(SERVER, task), several=True)
+
+    def score(split: str, model: str | None) -> Scores:
+        """Each label owner measures its own rows; the mean is weighted by rows. Who is silent is left out of it."""
+        told, failed = others.attempt(dict.fromkeys(others, Measure(split, model or "aggregated")))
+        for error in failed.values():
+            if not told or not isinstance(error, NoAnswer):
+                raise error
+            log.warning("%s The score is without it.", error)
+        answers = {name: one for name, one in told.items() if one.rows}
+        if not answers:
+            there = ", ".join({split for one in ready.values() for split in one.rows})
+            raise ConfigError(f"No label owner has rows called {split!r}; there are {there}.")
+        each = {name: dict(one.scores) for name, one in answers.items()}
+        return Scores(mean_scores(each, {name: one.rows for name, one in answers.items()}), each)
+
+    federation = Federation(
+        site.own.local, holdings, here={SERVER}, elsewhere=list(ready), score=score,
+        between=lambda _, here: site.carrier(),  # noqa: ARG005 - nobody whom it asks is here
+    )  # fmt: skip
+    federation.counted_elsewhere = any(one.counts for one in ready.values())
+    return federation
+
+
+def rehearse(own: SiteConfig) -> tuple[Holdings, Organisation] | None:
+    """What an organisation can check by itself before anybody calls: its table, columns, model, rules and budget, as if
+    it shared all its rows; the aggregation server has none of these."""
+    if own.several and own.drives:
+        return None
+    site = Site(own)
+    site.read()
+    table = site.table
+    if own.name in own.feature_owners:
+        ids = {} if table is None else dict.fromkeys(own.label_owners, table.ids)
+        holdings = own_columns(own, table, ids, outputs=1)
+    else:
+        encoder = described_alone(own, table) if own.several and table is not None else None
+        holdings = own_labels(own, table, encoder)
+    return holdings, organise(own.name, own.local, holdings, agreed_on(own.local, holdings), torch.device("cpu"))

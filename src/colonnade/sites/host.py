@@ -1,0 +1,229 @@
+"""Who answers at a site what is not about the algorithm: whether it is there, what it agreed to, its part of a run.
+
+A `ColumnHost` stands for who holds columns. Label owners ask it; where there are several, the first is obeyed and the
+others are compared, since what every label owner passes on is done once. A `LabelHost` stands for one of several label
+owners: the aggregation server asks it, and it asks those with columns in turn. `sites.site` has the order of calls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from colonnade.core import Done, Organisation, Party, Peers, serves
+from colonnade.core.message import Ping, Pong
+from colonnade.errors import ConfigError
+from colonnade.federation.federation import Federation
+from colonnade.runs.refusals import Refusals
+from colonnade.runs.run_directory import RunDirectory
+from colonnade.settings.owners import SERVER
+from colonnade.settings.party_file import SiteConfig
+from colonnade.sites.messages import (
+    Align,
+    Close,
+    GetReady,
+    Join,
+    Kept,
+    Measure,
+    Measured,
+    Numbers,
+    Prepare,
+    Prepared,
+    Ready,
+    Save,
+)
+from colonnade.sites.participant import Participant
+from colonnade.sites.saves import numbers
+
+RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+MOST_OUTPUTS = 1 << 20
+"""Of a model: whoever asks says how many, and a party makes that much room."""
+
+
+def check_run(run: str) -> None:
+    """That this names a run."""
+    if not RUN.fullmatch(run):
+        raise ConfigError(f"A run's name has letters, digits, '-', '_' and '.'; found {run!r}.")
+
+
+class Home(Protocol):
+    """What a host does for its site (`sites.site`)."""
+
+    own: SiteConfig
+    refused: Refusals
+    participant: Participant | None
+
+    def read(self) -> None:
+        """Read this organisation's table, once."""
+        ...
+
+    def take_part(self, folder: Path, outputs: int, resumed: int | None) -> None:
+        """Build this organisation's columns, and answer the algorithm's requests from here on."""
+        ...
+
+    def partners(self) -> Peers:
+        """Those who hold columns, as a label owner asks them."""
+        ...
+
+    def align(self) -> None:
+        """Find the rows that this label owner has in common with them."""
+        ...
+
+    def get_ready(self, folder: Path, resumed: int | None) -> Federation:
+        """Build this label owner, meet those who hold columns, and answer from here on."""
+        ...
+
+    def digest(self, ids: NDArray[Any]) -> str:
+        """Tell two lists of ids apart."""
+        ...
+
+
+class Host(Party):
+    """Answers for one organisation, and only to `askers`."""
+
+    aside = (Ping,)
+
+    def __init__(self, organisation: Organisation, site: Home, askers: Collection[str]) -> None:
+        super().__init__(organisation)
+        self.site, self.own, self.serves_for = site, site.own, frozenset(askers)
+
+    @serves
+    def ping(self, request: Ping) -> Pong:  # noqa: ARG002
+        return Pong()
+
+    def check_agreed(self, agreed: str) -> None:
+        """To the same agreed file, or not at all."""
+        mine = self.own.agreed
+        self.expect(agreed == mine, f"it agreed to {mine}, and was asked to join {agreed[:64]!r}")
+
+    def folder(self, run: str) -> Path:
+        """This organisation's own, of a run."""
+        self.expect(RUN.fullmatch(run) is not None, "a run's name has letters, digits, '-', '_' and '.'")
+        return self.own.runs / run
+
+    def participant(self) -> Participant:
+        """This organisation's part of the run that it was prepared for."""
+        participant = self.site.participant
+        self.expect(participant is not None and not participant.predicts, "it was not prepared for a run")
+        assert participant is not None
+        return participant
+
+    def keep(self, request: Save) -> None:
+        """Save this organisation's part. Asked again for the same checkpoint, by another label owner, it did so."""
+        participant, mark = self.participant(), self.participant().run.mark()
+        again = request.number == mark["number"] and request.step == mark["step"] and len(self.serves_for or ()) > 1
+        self.expect(
+            again or request.number > mark["number"],
+            f"it saved {mark['number']} last, and was asked to save {request.number}",
+        )
+        if not again:
+            participant.save(request.step, request.number, request.common)
+
+
+class ColumnHost(Host):
+    """Of an organisation that holds columns; label owners ask it."""
+
+    def __init__(self, organisation: Organisation, site: Home, askers: Collection[str]) -> None:
+        super().__init__(organisation, site, askers)
+        self.prepared: dict[str, Prepare] = {}
+        self.closed = False
+
+    @serves
+    def join(self, request: Join) -> Done:
+        self.check_agreed(request.agreed)
+        self.site.read()
+        return Done()
+
+    @serves
+    def kept(self, request: Kept) -> Numbers:
+        return Numbers(numbers(RunDirectory(self.folder(request.run))))
+
+    @serves
+    def prepare(self, request: Prepare) -> Prepared:
+        site, asker = self.site, str(self.asker)
+        folder = self.folder(request.run)
+        self.expect(0 < request.outputs <= MOST_OUTPUTS, f"a model cannot have {request.outputs} outputs")
+        self.expect(site.participant is None or not site.participant.predicts, "it answers a prediction now")
+        self.expect(asker not in self.prepared, "it takes part in a run already")
+        first = next(iter(self.prepared.values()), request)
+        self.expect(
+            request == first, f"another label owner asked for the run {first.run!r}, from checkpoint {first.number}"
+        )
+        if site.participant is None:
+            site.take_part(folder, request.outputs, request.number if request.resume else None)
+        self.prepared = {**self.prepared, asker: request}
+        participant = self.participant()
+        ids = participant.ids_shared_with(asker)
+        return Prepared(len(ids), site.digest(ids), participant.step, bool(participant.accounts))
+
+    @serves
+    def save(self, request: Save) -> Done:
+        self.keep(request)
+        return Done()
+
+    @serves
+    def close(self, request: Close) -> Done:
+        if not self.closed:
+            self.participant().close(request.outcome[:200], self.site.refused.count)
+            self.closed = True
+        return Done()
+
+
+class LabelHost(Host):
+    """Of one of several label owners; the aggregation server alone asks it."""
+
+    def __init__(self, organisation: Organisation, site: Home) -> None:
+        super().__init__(organisation, site, {SERVER})
+
+    @serves
+    def join(self, request: Join) -> Done:
+        self.check_agreed(request.agreed)
+        self.site.read()
+        self.site.partners().ask(request)
+        return Done()
+
+    @serves
+    def align(self, request: Align) -> Done:  # noqa: ARG002
+        self.expect(self.site.participant is None, "it takes part in a run already")
+        self.site.align()
+        return Done()
+
+    @serves
+    def kept(self, request: Kept) -> Numbers:
+        """What it has, and everybody with columns too."""
+        mine = numbers(RunDirectory(self.folder(request.run)))
+        others = self.site.partners().ask(request).values()
+        return Numbers(tuple(n for n in mine if all(n in other.numbers for other in others)))
+
+    @serves
+    def get_ready(self, request: GetReady) -> Ready:
+        folder = self.folder(request.run)
+        self.expect(self.site.participant is None, "it takes part in a run already")
+        federation = self.site.get_ready(folder, request.number if request.resume else None)
+        labelled = federation.holdings.label_owners[self.name]
+        rows = {split: len(rows) for split, rows in labelled.splits.items()}
+        task = federation.holdings.encoder.task
+        return Ready(rows, task, federation.batches.done, federation.counted_elsewhere)
+
+    @serves
+    def measure(self, request: Measure) -> Measured:
+        self.expect(request.model in ("aggregated", "own"), f"there is no model {request.model[:40]!r}")
+        scores, rows = self.participant().measure(request.split, request.model)
+        return Measured(scores, rows)
+
+    @serves
+    def save(self, request: Save) -> Done:
+        self.participant()
+        self.site.partners().ask(request)
+        self.keep(request)
+        return Done()
+
+    @serves
+    def close(self, request: Close) -> Done:
+        self.site.partners().ask(request)
+        self.participant().close(request.outcome[:200], self.site.refused.count)
+        return Done()

@@ -1,0 +1,137 @@
+"""What one organisation holds at its own site: read from its own table, or its part of a public data set."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from colonnade.errors import ConfigError, DataError, InputError
+from colonnade.rows.holdings import Holdings, Ids, LabelledRows, State
+from colonnade.rows.making import NOBODY, encoded, from_tables, place
+from colonnade.rows.making import own_columns as columns_of
+from colonnade.rows.public import from_dataset
+from colonnade.rows.splits import divide
+from colonnade.rows.tables import read_own, read_own_labels
+from colonnade.settings.party_file import SiteConfig
+
+if TYPE_CHECKING:
+    from colonnade.datasets.labels import Labels
+    from colonnade.datasets.table import Table
+
+log = logging.getLogger("colonnade.party")
+DIGEST = 16
+Prepare = Callable[[Ids], torch.Tensor]
+
+
+def read_own_table(own: SiteConfig) -> Table:
+    """This organisation's table in the order of its ids."""
+    labels = own.section == "label_owners"
+    table = (read_own_labels if labels else read_own)(own.settings, own.name)
+    if own.name in own.feature_owners and not table.columns:
+        raise DataError(f"'{own.name}' holds no feature columns, and no labels. Name some columns.")
+    return table.in_order(np.sort(table.ids))
+
+
+def own_columns(own: SiteConfig, table: Table | None, ids: Mapping[str, Ids], outputs: int) -> Holdings:
+    """Of one that holds columns: by label owner the rows they share, and its columns of all of them. Without a table,
+    its part of a public data set."""
+    name = own.name
+    if table is None:
+        whole = from_dataset(own.settings)
+        if name not in whole.columns:
+            raise ConfigError(f"{name!r} holds no columns of this data set; there are {', '.join(whole.columns)}.")
+        owners = {k: replace(held, labels=NOBODY) for k, held in whole.label_owners.items()}
+        part = replace(whole, columns={name: whole.columns[name]}, label_owners=owners)
+    else:
+        part = place(own.settings, ids)
+        part = replace(part, columns={name: columns_of(own.settings, name, table, part)})
+    return replace(part, outputs_elsewhere=outputs)
+
+
+def own_labels(own: SiteConfig, table: Table | None, encoder: Labels | None) -> Holdings:
+    """Of a label owner: its rows, and where it is the only one, its columns. Several agree on an `encoder`."""
+    settings, name = own.settings, own.name
+    if table is None:
+        whole = from_dataset(settings)
+        mine = {name: whole.columns[name]} if name in whole.columns and not own.several else {}
+        held = whole.label_owners[name]
+        if own.several:
+            held = replace(held, rows=torch.arange(len(held.ids)))
+        return replace(whole, columns=mine, label_owners={name: held}, ids=held.ids, known_to=1)
+    if encoder is None:
+        exact = replace(own.local, data=replace(settings.data, align="exact"))
+        return from_tables(exact, {name: table})
+    splits = divide(table.ids, settings.data, settings.engine.seed, name, shared=True)
+    held = LabelledRows(table.ids, encoded(encoder, name, table), splits, torch.arange(len(table)))
+    return Holdings({}, {name: held}, table.ids, encoder, several=True)
+
+
+class OwnRows:
+    """An organisation's table, read once, and again when its file has changed; one that cannot be read, such as one
+    that is half-written, changes nothing."""
+
+    def __init__(self, own: SiteConfig) -> None:
+        self.own, self._seen, self._fitted = own, written(own), State()
+        self._rows: tuple[Ids, Prepare] | None = None
+
+    def now(self, fitted: State) -> tuple[Ids, Prepare]:
+        """The ids, and the columns of some of them, prepared as in training."""
+        seen = written(self.own)
+        if self._rows is None or fitted != self._fitted:
+            self._rows = rows_of(self.own, fitted)
+        elif seen != self._seen:
+            try:
+                self._rows = rows_of(self.own, fitted)
+            except InputError as error:
+                kind = type(error).__name__
+                log.warning("%s: its table changed and cannot be read (%s); the old rows stay", self.own.name, kind)
+        self._seen, self._fitted = seen, fitted
+        return self._rows
+
+
+def written(own: SiteConfig) -> tuple[int, int] | None:
+    """When an organisation's table was written, and its size; None where it has none."""
+    table = own.settings.parties[own.name].table if own.name in own.settings.parties else None
+    if table is None:
+        return None
+    try:
+        about = Path(table).stat()
+    except OSError:
+        return None
+    return about.st_mtime_ns, about.st_size
+
+
+def rows_of(own: SiteConfig, fitted: State) -> tuple[Ids, Prepare]:
+    """The ids in an organisation's table as it is now, and its columns of some of them, prepared as in training."""
+    from colonnade.datasets.preprocess import Preprocessor
+
+    if own.settings.data.dataset is not None:
+        whole = from_dataset(own.settings)
+        index, features = {one: at for at, one in enumerate(whole.ids.tolist())}, whole.columns[own.name].features
+        return whole.ids, lambda ids: features[[index[one] for one in ids.tolist()]]
+    prepared = Preprocessor.from_state(fitted["columns"])
+    names = tuple(column["name"] for column in fitted["columns"]["columns"])
+    brings = replace(own.settings.parties[own.name], label=None, columns=names)
+    table = read_own(replace(own.settings, parties={own.name: brings}), own.name)
+    return table.ids, lambda ids: prepared.transform(table.in_order(ids))
+
+
+def has_columns(own: SiteConfig, fitted: State) -> bool:
+    """Whether a label owner that asks brings columns itself: of several, none does."""
+    if own.several or own.settings.data.dataset is None:
+        return "columns" in fitted
+    return own.name in from_dataset(own.settings).columns
+
+
+def digests_of(own: SiteConfig, ids: NDArray[Any]) -> list[bytes]:
+    """Of ids, keyed with the agreed file's fingerprint."""
+    key = own.agreed.encode()
+    return [hashlib.blake2b(one.encode(), key=key, digest_size=DIGEST).digest() for one in ids.tolist()]

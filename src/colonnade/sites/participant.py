@@ -1,0 +1,122 @@
+"""An organisation's own part of a run at its site: its folder of the run, its checkpoints, its summary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from colonnade.core import Party
+from colonnade.federation.federation import Federation
+from colonnade.federation.guarantees import guarantees
+from colonnade.federation.organisation import models_told
+from colonnade.privacy import Account
+from colonnade.runs.budget_over_runs import BudgetOverRuns
+from colonnade.runs.run_directory import RunDirectory
+from colonnade.settings.party_file import SiteConfig
+
+
+class Participant:
+    """One organisation while it takes part in a run that another drives, or answers for rows to predict."""
+
+    def __init__(
+        self, own: SiteConfig, federation: Federation, folder: Path, *, predicts_for: str | None = None
+    ) -> None:
+        self.own, self.federation, self.predicts_for = own, federation, predicts_for
+        self.organisation = federation.organisations[own.name]
+        self.budget = BudgetOverRuns(
+            own.name, own.runs, folder.name, federation.accounts, federation.settings.alignment.ids
+        )
+        self.run = RunDirectory(folder, self.budget)
+        self.measured: dict[str, dict[str, float]] = {}
+
+    @property
+    def predicts(self) -> bool:
+        return self.predicts_for is not None
+
+    @property
+    def role(self) -> Party:
+        """What answers the algorithm's requests."""
+        return next(iter(self.organisation.roles.values()))
+
+    @property
+    def step(self) -> int:
+        """Where its training stands."""
+        return self.federation.batches.done
+
+    @property
+    def accounts(self) -> dict[str, Account]:
+        return self.federation.accounts
+
+    @property
+    def ids(self) -> NDArray[np.str_]:
+        return self.federation.holdings.ids
+
+    def ids_shared_with(self, label_owner: str) -> NDArray[np.str_]:
+        """The ids of the rows that a label owner knows, in its order."""
+        return self.federation.holdings.label_owners[label_owner].ids
+
+    def begin(self, resumed: int | None) -> None:
+        """Open this organisation's folder of the run: a new one, or as the checkpoint `resumed` left it (0: as nobody
+        had trained yet)."""
+        with self.budget.held():
+            if resumed is not None:
+                self.run.back_to(resumed)
+            if resumed:
+                self.federation.settings.check_continues(self.run.settings())
+                self.run.restore(self.federation)
+                self.run.keep(self.federation.settings)
+            else:
+                self.run.begin(self.federation)
+                self.save(0, 1)
+
+    def load(self, number: int) -> None:
+        """Stand where that checkpoint of the run left it, to predict."""
+        with self.budget.held():
+            self.run.load(self.federation, self.run.marked(number))
+            self.run.follow(self.federation)
+
+    def ask(self, rows: torch.Tensor) -> None:
+        """From here on, `predict` are these rows of those that were looked for."""
+        assert self.predicts_for is not None
+        with self.role.undisturbed():
+            self.federation.agreed[self.predicts_for].ask(rows)
+
+    def save(self, step: int, number: int, common: int | None = None) -> None:
+        """A checkpoint, where the driver says that training stands; `common` is kept as well."""
+        self.federation.batches.done, self.run.common = step, common
+        self.run.checkpoint(self.federation, number=number)
+
+    def measure(self, split: str, model: str) -> tuple[dict[str, float], int]:
+        """A label owner's scores on its own rows of a split, and how many they are."""
+        batches = self.federation.agreed[self.own.name]
+        if split not in batches.splits:
+            return {}, 0
+        self.measured[split] = self.federation.evaluate(split, model=model)
+        return self.measured[split], len(batches.splits[split])
+
+    def close(self, outcome: str, refused: int) -> None:
+        """Write this organisation's own summary; another run may begin."""
+        name, book, federation = self.own.name, self.organisation.ledger, self.federation
+        summary: dict[str, Any] = {
+            "party": name,
+            "algorithm": federation.settings.algorithm,
+            "parties": {name: list(self.organisation.roles)},
+            "models": models_told(federation.settings, federation.organisations),
+            "rows": {split: len(rows) for split, rows in federation.batches.splits.items()},
+            "rounds": federation.batches.done,
+            "stopped": outcome,
+            "bytes": {name: {"out": book.total("out"), "in": book.total("in")}},
+            "refused_calls": refused,
+            "privacy": [guarantee.to_json() for guarantee in guarantees(federation)],
+        }
+        if "labels" in self.organisation.roles:
+            summary["metrics"] = self.measured
+        else:
+            summary["outputs"] = federation.holdings.outputs
+        self.run.write_summary(summary)
+        self.run.finish()
+        self.budget.leave()
