@@ -364,3 +364,14 @@ def test_who_resumes_while_others_release_under_the_budget_is_told_before_anythi
 def test_what_is_no_number_is_null_wherever_it_stands() -> None:
     nan, inf = float("nan"), float("inf")
     assert to_json({"a": [nan, {"b": inf}], "c": (1.0, -inf)}) == '{"a": [null, {"b": null}], "c": [1.0, null]}'
+
+
+@pytest.mark.parametrize("number", [0, 99])
+def test_what_was_trained_is_not_deleted_by_going_back_to_what_is_not_kept(tmp_path: Path, number: int) -> None:
+    """A driver says from which checkpoint a run is resumed: its word must not cost what a site has trained."""
+    federation().fit(tmp_path / "run")
+    run = RunDirectory(tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(CheckpointError, match=f"was asked to go back to {number}"):
+        run.back_to(number)
+    assert {path: path.read_bytes() for path in before} == before
