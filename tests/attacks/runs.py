@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.federation.small import Frames, federation, frames, quick, write
 
+from colonnade.attacks.inversion import TABLE
 from colonnade.federation import Federation
 
 LONGER = {"epochs": 6, "batch_size": 32, "early_stop": False}
@@ -46,6 +50,15 @@ def finished(folder: Path, algorithm: str = "splitnn", **changes: Mapping[str, A
     """A run directory."""
     Federation.from_toml(write(folder, frames(120, "classes"), settings(algorithm, **changes))).fit(folder / "run")
     return folder / "run"
+
+
+@contextmanager
+def few_steps() -> Iterator[None]:
+    """Inversion of tables takes no time, and rebuilds little: for tests of what is done with what attacks found."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("inversion_audit", "known_model"):
+            patch.setattr(f"colonnade.attacks.{module}.TABLE", dataclasses.replace(TABLE, steps=20))
+        yield
 
 
 def fingerprints(folder: Path, *, without: str = "audit") -> dict[str, tuple[str, int]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.attacks.runs import BUDGETED, GAUSSIAN, fingerprints, finished, trained
+from tests.attacks.runs import BUDGETED, GAUSSIAN, few_steps, fingerprints, finished, trained
 from tests.federation.small import federation, frames
 
 from colonnade.attacks import (
@@ -22,6 +22,12 @@ from colonnade.attacks import (
     label_solving,
 )
 from colonnade.errors import AuditFailed, ConfigError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick() -> Iterator[None]:
+    with few_steps():
+        yield
 
 
 @pytest.fixture(scope="module")

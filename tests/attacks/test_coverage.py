@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.attacks.runs import three, trained
+from tests.attacks.runs import few_steps, three, trained
 from tests.federation.small import frames
 
 from colonnade.algorithms import ALGORITHMS, Kind, Release, embedding, splitnn
@@ -14,6 +15,12 @@ from colonnade.attacks import Audit, audit_federation
 from colonnade.attacks.coverage import FAILED, SUMMED, UNDECLARED, UNREAD
 from colonnade.core import Batches, Peers, Step
 from colonnade.errors import AuditFailed
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick() -> Iterator[None]:
+    with few_steps():
+        yield
 
 
 def audited(algorithm: str, audit: dict[str, float] | None = None, **changes: Any) -> Audit:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.attacks.runs import three, trained
+from tests.attacks.runs import few_steps, three, trained
 
 from colonnade.attacks import Audit, audit_federation
 from colonnade.attacks.inversion_audit import Rebuilt
@@ -20,7 +20,8 @@ from colonnade.errors import InputError
 
 @pytest.fixture(scope="module")
 def table() -> Audit:
-    return audit_federation(trained("vimadmm", audit={"inversion_r2": 0.5}), "run", rows=16)
+    with few_steps():
+        return audit_federation(trained("vimadmm", audit={"inversion_r2": 0.5}), "run", rows=16)
 
 
 def picture(dataset: str | None, **changes: Any) -> Audit:

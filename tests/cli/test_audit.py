@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.attacks.runs import fingerprints, finished, settings, three
+from tests.attacks.runs import few_steps, fingerprints, finished, settings, three
 from tests.cli.called import Caller
 from tests.federation.small import frames, write
 
@@ -16,6 +17,12 @@ from colonnade.attacks.audit import audit_run
 from colonnade.cli.audit import tables_of
 from colonnade.federation import Federation
 from colonnade.report.facts import read
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick() -> Iterator[None]:
+    with few_steps():
+        yield
 
 
 @pytest.fixture(scope="module")

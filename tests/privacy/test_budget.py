@@ -368,7 +368,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("sync_every", ["0.0", "1000.0"])
+@pytest.mark.parametrize("sync_every", ["0.0", pytest.param("1000.0", marks=pytest.mark.long)])
 def test_a_process_that_is_killed_at_any_moment_forgets_nothing(tmp_path: Path, sync_every: str) -> None:
     """Counted by whoever gets what is released, outside of the process; one more may be written down and not left."""
     path, left = tmp_path / "spent.journal", 0

@@ -201,7 +201,7 @@ class Hostile:
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one label owner", "several"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_no_order_of_runs_spends_more_than_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, several: bool, seed: int
 ) -> None:
@@ -289,7 +289,7 @@ def truth(monkeypatch: pytest.MonkeyPatch) -> tuple[Truth, list[InOneProcess]]:
     return counted, who
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_no_order_of_trainings_and_predictions_of_one_run_directory_spends_more(
     tmp_path: Path, truth: tuple[Truth, list[InOneProcess]], seed: int
 ) -> None:

@@ -126,8 +126,8 @@ def test_a_model_may_be_a_name() -> None:
 WRONG: list[tuple[str, str]] = [
     ("[trian]", r"federation\.toml has no table \[trian\] \(did you mean 'train'\?\)\. It knows: algorithm, data, "),
     ("[train]\nepoch = 3", r"\[train\] has no setting 'epoch' \(did you mean 'epochs'\?\)\. It knows: epochs, "),
-    ("[train]\nepochs = 0", r"\[train\]: epochs must be a whole number, 1 or more; found 0\."),
-    ("[train]\nepochs = 2.5", r"\[train\]: epochs must be a whole number, 1 or more; found 2\.5\."),
+    ("[train]\nepochs = 0", r"\[train\]: epochs must be a whole number, 1 or more, at most 1000000000; found 0\."),
+    ("[train]\nepochs = 2.5", r"\[train\]: epochs must be a whole number, 1 or more, at most 1000000000; found 2\.5\."),
     ("[train]\npatience_drop = 1.0", r"patience_drop must be a number from 0 up to, not including, 1; found 1\.0\."),
     ('[train]\nearly_stop = "no"', r"\[train\]: early_stop must be true or false; found 'no'\."),
     ("[data]\nvalidation = -0.1", r"\[data\]: validation must be a fraction from 0 up to, not including, 1, or"),
@@ -223,3 +223,19 @@ def test_a_module_is_named_by_where_it_can_be_imported_from() -> None:
     message = r'\[model\] must be a table of settings, or a name: .* "my_package\.nets:Tower"; found Linear'
     with pytest.raises(ConfigError, match=message):
         Settings.from_mapping({"model": torch.nn.Linear(2, 3)})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("x = " + "[" * 5000 + "]" * 5000, "its values are nested too deeply"),
+        ("[train]\nepochs = " + "9" * 5000, "is not TOML: .*digits"),
+        ("[train]\nepochs = 1" + "0" * 30, r"\[train\]: epochs must be"),
+        ("[train]\nbatch_size = 1" + "0" * 30, r"\[train\]: batch_size must be"),
+    ],
+    ids=["nested", "digits", "epochs", "batch_size"],
+)
+def test_a_hostile_file_is_one_message(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "federation.toml").write_text(text)
+    with pytest.raises(ConfigError, match=told):
+        Settings.from_toml(tmp_path / "federation.toml")

@@ -93,16 +93,16 @@ def test_a_row_pays_once_for_each_copy_however_it_is_asked_for(tmp_path: Path, m
     pytest.importorskip("dp_accounting")
     lab = budget_added(tmp_path)
     monkeypatch.setattr(Reader, "_each_once", lambda *_: None)
-    ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P001"] * 200)))
+    ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P001"] * 50)))
     with pytest.raises(BudgetExhausted, match="epsilon would be"):
-        ask(lab, "clinic", Embed("predict[0:200]"))
+        ask(lab, "clinic", Embed("predict[0:50]"))
     left = 0
-    for start in range(200):
+    for start in range(50):
         try:
             ask(lab, "clinic", Embed(f"predict[{start}:{start + 1}]"))
             left += 1
         except BudgetExhausted:
-            ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P001"] * 200)))  # and begins anew
+            ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P001"] * 50)))  # and begins anew
     assert left == 1
     ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P002", "P001"])))
     ask(lab, "clinic", Take(sent([1], torch.int64)))

@@ -78,8 +78,8 @@ class DataSettings:
 class TrainSettings:
     """How long, and what is kept on the way."""
 
-    epochs: int = whole(default=10)
-    batch_size: int = whole(default=1024)
+    epochs: int = whole(default=10, most=10**9)
+    batch_size: int = whole(default=1024, most=10**12)
     reshuffle: bool = True  # new batches every epoch
     early_stop: bool = True  # stop when the validation score fell by more than `patience_drop`, or nothing changes
     patience_drop: float = fraction(default=0.02)
@@ -233,12 +233,7 @@ class Settings:
     def from_toml(cls, path: Path, *, allow_models: Sequence[str] = ()) -> Settings:
         """From a file; relative table paths are resolved against its folder. `allow_models` is not in the file, which
         may be somebody else's: it is the word of who runs it."""
-        try:
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"The federation file {path} cannot be read: {error.strerror}.") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"The federation file {path} is not TOML: {error}.") from None
+        tables = read_toml(path, f"The federation file {path}")
         settings = cls.from_mapping(tables, where=str(path), allow_models=allow_models)
 
         def resolved(owners: Mapping[str, Any]) -> dict[str, Any]:
@@ -301,6 +296,18 @@ class Settings:
                         f"A run is continued as it was started, and [{section}] {key} is {new!r} now and was {old!r}. "
                         "Undo the change, or start a new run."
                     )
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The tables of a file, which may be somebody else's: whatever is wrong with it is told as an error of the file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{what} cannot be read: {error.strerror}.") from None
+    except RecursionError:
+        raise ConfigError(f"{what} is not TOML that can be read: its values are nested too deeply.") from None
+    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
+        raise ConfigError(f"{what} is not TOML: {str(error)[:200]}.") from None
 
 
 def scale_of(settings: Settings, party: str) -> Any:

@@ -37,7 +37,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,7 +47,7 @@ from colonnade import models
 from colonnade.algorithms import find
 from colonnade.core.checks import did_you_mean, from_mapping
 from colonnade.errors import ConfigError
-from colonnade.settings.federation_file import PartySettings, Settings, to_toml
+from colonnade.settings.federation_file import PartySettings, Settings, read_toml, to_toml
 from colonnade.settings.owners import LISTS, SERVER, LabelOwnerSettings, by_name, place_of
 from colonnade.settings.serving import ServeSettings, checked_pins
 
@@ -140,7 +139,7 @@ class SiteConfig:
 
 def read_own(path: Path) -> SiteConfig:
     """A party.toml and the agreed file it names, checked against each other."""
-    tables = dict(_toml(path))
+    tables = dict(read_toml(path, str(path)))
     name, runs = tables.pop("name", None), tables.pop("runs", "runs")
     federation, tracking = tables.pop("federation", AGREED), tables.pop("tracking", {})
     allow = _allowed(tables, path)
@@ -150,7 +149,7 @@ def read_own(path: Path) -> SiteConfig:
     for key, value in (("runs", runs), ("federation", federation)):
         if not isinstance(value, str):
             raise ConfigError(f"{path}: {key} must be text, a path; found {value!r}.")
-    agreed = dict(_toml(path.parent / federation))
+    agreed = dict(read_toml(path.parent / federation, str(path.parent / federation)))
     _refuse_private(agreed, path.parent / federation)
     held = _sections(agreed)
     section = _section_of(name, held, path, federation)
@@ -205,7 +204,7 @@ def runs_of(path: Path) -> Path:
     """Where an organisation keeps its runs, by its own file as far as that can be read: failures are told there."""
     usual = "../runs" if path.parent.name == "local" else "runs"
     try:
-        found = _toml(path).get("runs", "runs")
+        found = read_toml(path, str(path)).get("runs", "runs")
     except ConfigError:
         found = usual
     return (path.parent / (found if isinstance(found, str) else usual)).resolve()
@@ -322,7 +321,7 @@ def write_own(folder: Path, settings: Settings, name: str, *, runs: Path | None 
 
 def write_serve(path: Path, serve: Mapping[str, Any]) -> None:
     """[serve] of a party.toml of this machine, in the place of what it had."""
-    path.write_text(to_toml({**_toml(path), "serve": dict(serve)}), encoding="utf-8")
+    path.write_text(to_toml({**read_toml(path, str(path)), "serve": dict(serve)}), encoding="utf-8")
     read_own(path)
 
 
@@ -400,12 +399,3 @@ def _refuse_private(tables: Mapping[str, Any], path: Path) -> None:
                         f"in its own {OWN} alone: remove it there; `colonnade provision` writes an agreed file without "
                         "it."
                     )
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}.") from None
