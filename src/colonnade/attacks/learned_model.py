@@ -13,6 +13,7 @@ known rows and a better model may do better.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -67,7 +68,8 @@ def learned_findings(federation: Federation, rehearsal: Rehearsal, party: str | 
             "r2_without_embeddings": without[most],
             "by_known_rows": {str(number): max(found.values(), default=0.0) for number, found in gains.items()},
         }
-        yield _finding(attacker, victim, rehearsal.moment, gains[most], details)
+        finding = _finding(attacker, victim, rehearsal.moment, gains[most], details)
+        yield dataclasses.replace(finding, releases=names)
 
 
 def _gains(with_them: Mapping[str, float], without: Mapping[str, float]) -> dict[str, float]:
