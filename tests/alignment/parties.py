@@ -37,10 +37,12 @@ class Meeting:
         return [self.ids[name][row] for row in rows.tolist()]
 
 
-def owner(name: str, ids: Iterable[Any], settings: AlignmentSettings | None = None) -> IdOwner:
+def owner(
+    name: str, ids: Iterable[Any], settings: AlignmentSettings | None = None, among: Sequence[str] = NAMES[:2]
+) -> IdOwner:
     organisation = Organisation.at(name, Batches({}, batch_size=1, epochs=1, seed=0))
     settings = settings or AlignmentSettings()
-    return IdOwner(organisation, Ids.of(name, [ids], settings), settings, threads=1)
+    return IdOwner(organisation, Ids.of(name, [ids], settings), settings, among=among, threads=1)
 
 
 def meeting(
@@ -50,7 +52,7 @@ def meeting(
     through_bytes: bool = False,
     faults: Sequence[Fault] = (),
 ) -> Meeting:
-    parties = {name: owner(name, held, settings) for name, held in ids.items()}
+    parties = {name: owner(name, held, settings, tuple(ids)) for name, held in ids.items()}
     driver, *others = parties
     peers = {name: parties[name] for name in others}
     transport: Transport = InProcess(peers, through_bytes=through_bytes)

@@ -117,9 +117,11 @@ def test_it_does_only_what_its_own_settings_say(change: dict[str, Any], message:
         owner("clinic", ["a"]).answer(Agree(**asked))
 
 
-def test_it_must_be_among_those_who_align() -> None:
-    with pytest.raises(PartyError, match=r"it is not among the parties \['bank', 'lab'\]"):
-        owner("clinic", ["a"]).answer(Agree(("bank", "lab"), "exact", "rows", ("bank", "lab")))
+@pytest.mark.parametrize("parties", [("bank", "lab"), ("clinic",), ("clinic", "lab", "bank"), ("clinic", "lab", "lab")])
+def test_it_aligns_with_those_alone_that_it_knows(parties: tuple[str, ...]) -> None:
+    """A driver that made others up could hand it as many lists as it likes."""
+    with pytest.raises(PartyError, match=r"it aligns with 'clinic', 'lab', and was asked to with \['"):
+        owner("clinic", ["a"]).answer(Agree(parties, "exact", "rows", parties))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from colonnade.errors import BoundaryError, BudgetExhausted, PartyError
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import OWN
 from colonnade.sites.driving import drive
+from colonnade.sites.messages import Join
 from colonnade.sites.own_rows import DIGEST, digests_of
 from colonnade.sites.reader import Enough, Look, Reader, Take
 from colonnade.sites.site import Site
@@ -169,9 +170,13 @@ def test_another_takes_over_from_one_that_has_gone_and_never_while_it_is_answere
     lab = sites(tmp_path)["lab"]
     assert lab.reader is not None
     mark = RunDirectory(tmp_path / "lab" / "runs" / "run").mark()["number"]
+    ask(lab, "north", Join(lab.own.agreed))
 
     def look(owner: str, id_: str) -> None:
-        ask(lab, owner, Look("run", mark, 1, digests(lab, [id_])))
+        """As after the two aligned."""
+        assert lab.table is not None
+        lab.id_owners[owner].common_rows = np.flatnonzero(lab.table.ids == id_)
+        ask(lab, owner, Look("run", mark, 1, None))
 
     look("north", "P002")  # and then it dies
     with pytest.raises(PartyError, match="it answers 'north' now"):

@@ -2,11 +2,16 @@
 
 Secret multipliers and shuffles come from the operating system, not from the party's generator, whose seed others know.
 Both are new for every alignment, forgotten at its end and never saved.
+
+A driver may lie: it could hand out points of parties that it made up, or ask for one id at a time. So a party takes
+part with those alone that its own settings name, in lists of distinct points that are not too short, and as often as
+its `Allowance` says.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade.alignment import curve
+from colonnade.alignment.allowance import Allowance
 from colonnade.alignment.ids import Ids
 from colonnade.alignment.settings import AlignmentSettings
 from colonnade.core.chance import Source
@@ -42,12 +48,14 @@ class IdCount(Message):
 
 
 class Agree(Request[IdCount]):
-    """Asked first: who takes part in which order, and what will be learned by whom. It makes a new secret."""
+    """Asked first: who takes part in which order, and what will be learned by whom. It makes a new secret. To predict,
+    the asker aligns with each party alone."""
 
     parties: tuple[str, ...]
     ids: str
     reveal: str
     learners: tuple[str, ...]
+    predict: bool = False
 
 
 class Points(Message):
@@ -138,19 +146,29 @@ class Raising:
 
 
 class IdOwner(Party):
-    """Holds ids. After `align`, a learner knows how many are common and, where agreed, which of its rows they are."""
+    """Holds ids. After `align`, a learner knows how many are common and, where agreed, which of its rows they are.
+    `among` are all who take part, as this party knows them; `allowance` is what it allows others in a day, between
+    machines."""
 
     _parties: tuple[str, ...]
+    _predicts: bool
     _secret: bytes
     _order: NDArray[np.int64]
     _raising: dict[str, Raising]
 
     def __init__(
-        self, organisation: Organisation, ids: Ids, settings: AlignmentSettings, *, threads: int | None = None
+        self,
+        organisation: Organisation,
+        ids: Ids,
+        settings: AlignmentSettings,
+        *,
+        among: Collection[str],
+        allowance: Allowance | None = None,
+        threads: int | None = None,
     ) -> None:
         super().__init__(organisation)
         curve.public_key()  # a missing library is told now, not at the first request
-        self.settings, self.threads = settings, threads
+        self.settings, self.among, self.allowance, self.threads = settings, among, allowance, threads
         self.ids = ids
 
     @property
@@ -168,16 +186,20 @@ class IdOwner(Party):
 
     @serves
     def agree(self, request: Agree) -> IdCount:
+        asked, parties = self.asker, self._agreed(request.predict)
+        told = f"it aligns with {', '.join(map(repr, parties))}, and was asked to with {list(request.parties)}"[:400]
+        self.expect(sorted(request.parties) == parties, told)
         mine = {
             "ids": self.settings.ids,
             "reveal": self.settings.reveal,
             "learners": self.settings.told(request.parties),
         }
         for key, value in mine.items():
-            asked = getattr(request, key)
-            self.expect(asked == value, f"its settings say {key} = {value!r}, and it was asked for {asked!r}")
-        self.expect(self.name in request.parties, f"it is not among the parties {list(request.parties)}")
-        self._parties, self._secret = request.parties, curve.fresh_secret()
+            wish = getattr(request, key)
+            self.expect(wish == value, f"its settings say {key} = {value!r}, and it was asked for {wish!r}")
+        if self.allowance is not None and asked is not None and not request.predict:
+            self.allowance.align(asked)
+        self._parties, self._predicts, self._secret = request.parties, request.predict, curve.fresh_secret()
         self._order = shuffled(len(self.ids))
         self._raising = {}
         self.common, self.common_rows = None, None
@@ -196,6 +218,7 @@ class IdOwner(Party):
         owner, known = request.owner, self._raising.get(request.owner)
         self.expect(owner in self._parties and owner != self.name, f"it was given points of {owner!r}, no other party")
         if request.start == 0 and known is None:
+            self._admit(owner, request.total)
             known = Raising(request.total)
         fits = known is not None and (request.start, request.total) == (known.received, known.total)
         self.expect(fits, f"the points of '{owner}' came out of turn, at {request.start} of {request.total}")
@@ -205,17 +228,21 @@ class IdOwner(Party):
         fits = len(points) > 0 and received <= known.total
         self.expect(fits, f"'{owner}' has more points than it announced, or none")
         try:
-            known.chunks.append(curve.multiply(points, self._secret, self.threads))
+            raised = curve.multiply(points, self._secret, self.threads)
         except curve.NotAPoint as error:
             at = request.start + error.at
             raise Refused(
                 f"point {at} of what '{request.giver}' handed out of '{owner}' is not on the curve secp256k1"
             ) from None
-        self._raising[owner], known.received = known, received  # now only: a refused call leaves no trace
         if received == known.total:
+            whole = np.concatenate([*known.chunks, raised])
+            distinct = len(np.unique(whole, axis=0))
+            self.expect(distinct == len(whole), f"of {len(whole)} points of '{owner}' only {distinct} differ")
             known.order = shuffled(known.total)
-            known.points, known.chunks = np.concatenate(known.chunks), []
-            known.points = known.points[known.order]
+            known.points, known.chunks = whole[known.order], []
+        else:
+            known.chunks.append(raised)
+        self._raising[owner], known.received = known, received  # now only: a refused call leaves no trace
         return Done()
 
     @serves
@@ -256,8 +283,25 @@ class IdOwner(Party):
         self._forget()
         return Done()
 
+    def _agreed(self, predict: bool) -> list[str]:
+        """Whom an alignment is with: all who take part; to predict, the asker alone."""
+        with_one = predict and self.asker in self.among
+        return sorted({self.name, str(self.asker)} if with_one else self.among)
+
+    def _admit(self, owner: str, total: int) -> None:
+        """Before a list of another's is worked on: one that is too short would tell about single ids."""
+        if self.allowance is None or self.asker is None:
+            return
+        if self._predicts:
+            self.allowance.compare(self.asker, max(total, 1))
+            return
+        least = self.allowance.smallest
+        told = f"it compares lists of {least} ids or more, and '{owner}' has {total}: fewer would tell about single ids"
+        self.expect(total >= least, told)
+
     def _forget(self) -> None:
-        self._parties, self._secret, self._order, self._raising = (), b"", np.empty(0, dtype=np.int64), {}
+        self._parties, self._predicts, self._secret, self._raising = (), False, b"", {}
+        self._order = np.empty(0, dtype=np.int64)
         self.outbox.rules.pop(BLINDED, None)
 
     def _expect_secret(self) -> None:

@@ -90,7 +90,8 @@ def align_here(
     settings = settings or AlignmentSettings()
     nothing = Batches({}, batch_size=1, epochs=1, seed=0)  # rows are agreed on here, not before
     parties = {
-        name: IdOwner(Organisation.at(name, nothing), held, settings, threads=threads) for name, held in ids.items()
+        name: IdOwner(Organisation.at(name, nothing), held, settings, among=tuple(ids), threads=threads)
+        for name, held in ids.items()
     }
     first = parties[driver or next(iter(parties))]
     others = {name: party for name, party in parties.items() if party is not first}

@@ -20,9 +20,11 @@ Who learns what, when all follow the protocol and do not pool what they saw:
                         its own list comes back shuffled, so it cannot tell its ids apart in it
     who is no learner   with reveal = "rows": the count, from the positions that pass through it
 
-A count can say much: a party that brings a single id learns whether all others have it. Nothing here stops a party that
-lies, that brings ids it does not have, or hands out points it did not compute; a driver could hand a party other points
-than it says. Ids are safe although they are easy to guess, since no guess can be tried without the owner's secret.
+A count can say much: a party that brings a single id learns whether all others have it. Nothing here can see that a
+party brings ids it does not have, or hands out points it did not compute; a driver could hand a party other points than
+it says, and tell by them which of its guesses are held, even where only a count is agreed on. So between machines each
+party bounds how often, with whom and with how short a list it takes part (`allowance`). Among parties that follow the
+protocol ids are safe although they are easy to guess, since no guess can be tried without the owner's secret.
 """
 
 from __future__ import annotations
@@ -93,19 +95,25 @@ class Alignment:
         return found
 
 
-def align(driver: IdOwner, peers: Peers, *, watch: Watch | None = None, chunk: int = CHUNK) -> Alignment:
-    """Find the common rows of the driver and its peers. Each learner's are then its own `common_rows`."""
+def align(
+    driver: IdOwner, peers: Peers, *, predict: bool = False, watch: Watch | None = None, chunk: int = CHUNK
+) -> Alignment:
+    """Find the common rows of the driver and its peers, or of one of them, to `predict` some rows. Each learner's are
+    then its own `common_rows`."""
     names = (driver.name, *peers)
     if len(names) < 2 or len(set(names)) != len(names):
         raise ConfigError(f"An alignment takes two or more parties with names of their own; found {list(names)}.")
-    return _Run(driver, peers, names, watch or (lambda _done, _total: None), chunk)()
+    return _Run(driver, peers, names, predict, watch or (lambda _done, _total: None), chunk)()
 
 
 class _Run:
     """One alignment, as its driver conducts it; it asks itself like the others, but nothing crosses then."""
 
-    def __init__(self, driver: IdOwner, peers: Peers, names: tuple[str, ...], watch: Watch, chunk: int) -> None:
-        self.driver, self.peers, self.names, self.watch, self.chunk = driver, peers, names, watch, chunk
+    def __init__(
+        self, driver: IdOwner, peers: Peers, names: tuple[str, ...], predict: bool, watch: Watch, chunk: int
+    ) -> None:
+        self.driver, self.peers, self.names, self.predict = driver, peers, names, predict
+        self.watch, self.chunk = watch, chunk
         self.learners = driver.settings.told(names)
         self.sizes: dict[str, int] = {}
         self.lists: dict[str, list[Released]] = {}  # of each party, as far as it got
@@ -137,7 +145,7 @@ class _Run:
 
     def _agree(self) -> None:
         settings = self.driver.settings
-        request = Agree(self.names, settings.ids, settings.reveal, self.learners)
+        request = Agree(self.names, settings.ids, settings.reveal, self.learners, self.predict)
         cards = {name: self._ask(name, request) for name in self.names}
         for name, card in cards.items():
             mine = cards[self.driver.name].columns

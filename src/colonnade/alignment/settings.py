@@ -1,10 +1,11 @@
-"""What parties must agree on before they align: the [alignment] table of a federation file."""
+"""What parties must agree on before they align, the [alignment] table of a federation file; and what each allows of it,
+the [alignments] table of its own party.toml."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from colonnade.core.checks import one_of
+from colonnade.core.checks import one_of, whole
 from colonnade.errors import ConfigError
 
 
@@ -41,3 +42,12 @@ class AlignmentSettings:
                 there = ", ".join(map(repr, parties))
                 raise ConfigError(f"[alignment] learners names {name!r}, which is no party here; there are {there}.")
         return tuple(name for name in parties if name in self.learners or not self.learners)
+
+
+@dataclass(frozen=True)
+class AllowanceSettings:
+    """Between machines: how much of its ids an organisation lets each of the others compare with theirs."""
+
+    per_day: int = whole(default=10, least=0)  # alignments to train; a run that is resumed aligns anew
+    predicted_per_day: int = whole(default=1000, least=0)  # ids that are compared to predict them
+    smallest: int = whole(default=10)  # distinct ids in a list, at least, to train

@@ -15,6 +15,7 @@ import typer
 from rich.table import Table
 
 from colonnade.algorithms import find
+from colonnade.alignment.allowance import ALIGNMENTS, IDS, Allowance
 from colonnade.cli.console import console, error_console
 from colonnade.cli.options import check_several
 from colonnade.core import Mechanism, Organisation, Plain
@@ -27,7 +28,7 @@ from colonnade.flare.provision import provision as make_kits
 from colonnade.privacy import Budget
 from colonnade.rows.tables import read_labels, read_tables
 from colonnade.runs.budget_over_runs import spent_before
-from colonnade.runs.layout import SETTINGS
+from colonnade.runs.layout import ALIGNED, SETTINGS
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import (
     AGREED,
@@ -138,6 +139,8 @@ def _check(own: SiteConfig) -> None:
     console.print(asked if own.several else f"'{own.driver}' holds the labels; {asked[0].lower()}{asked[1:]}")
     columns_of, driven = find(own.settings.algorithm).crosses(own.settings.config)
     _what_may_leave(own, organisation, list(driven if labels else columns_of))
+    if own.private and not labels:
+        _say_alignments(own)
     if name in own.settings.parties:
         _say_budget(own, organisation, own.settings.parties[name].limit(name, own.settings.section))
 
@@ -165,6 +168,20 @@ def _in_words(mechanism: Mechanism) -> str:
     name = next((name for name, kind in known.items() if kind is type(mechanism)), type(mechanism).__name__)
     settings: Mapping[str, Any] = asdict(mechanism) if is_dataclass(mechanism) else {}
     return ", ".join([name, *(f"{key} {value:g}" for key, value in settings.items())])
+
+
+def _say_alignments(own: SiteConfig) -> None:
+    """What others may compare with its ids, and what of today's they took."""
+    allowed, taken = own.alignments, Allowance(own.name, own.runs / ALIGNED, own.alignments).taken()
+    console.print(
+        f"In a day each who may ask aligns with it {allowed.per_day} times to train, by lists of {allowed.smallest} "
+        f"ids or more, and compares {allowed.predicted_per_day:,} ids to predict ([alignments]).",
+        markup=False,
+        highlight=False,
+    )
+    for name, mine in taken.items():
+        told = f"'{name}' aligned {mine[ALIGNMENTS]} times to train, and compared {mine[IDS]:,} ids to predict"
+        console.print(f"Today: {told}.", markup=False, highlight=False)
 
 
 def _say_budget(own: SiteConfig, organisation: Organisation, budget: Budget | None) -> None:

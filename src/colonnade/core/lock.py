@@ -8,14 +8,14 @@ from typing import IO
 from colonnade.errors import ConfigError
 
 
-def hold(path: Path, otherwise: str) -> IO[str]:
-    """The file, until it is closed; ConfigError where another process has it. OSError where the place has no locks; a
-    system without them (Windows) keeps nobody out."""
+def hold(path: Path, otherwise: str, *, wait: bool = False) -> IO[str]:
+    """The file, until it is closed; ConfigError where another process has it, unless this one is to `wait`. OSError
+    where the place has no locks; a system without them (Windows) keeps nobody out."""
     file = path.open("a", encoding="utf-8")
     try:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except ImportError:
         return file
     except BlockingIOError:

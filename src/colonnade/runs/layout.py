@@ -17,6 +17,7 @@ a folder with its own part, and beside its runs:
 
     spent.journal                what all its runs spent together
     refused.jsonl                calls that it did not answer
+    alignments.json              how often it aligned its ids with whom today
     failed.json                  why the last run ended, or could not begin
 """
 
@@ -24,4 +25,4 @@ MARK, METRICS, SUMMARY, SETTINGS = "checkpoint.json", "metrics.jsonl", "summary.
 WIDTHS, ANSWERS, LOCK = "widths.json", "serve.json", ".lock"
 ROWS, PREDICTIONS, PARTIES = "rows", "predictions", "parties"
 COLUMNS, LEDGER, AFTER, JOURNAL = "columns.json", "ledger.jsonl", "ledger-after.jsonl", "spent.journal"
-REFUSED, FAILURE = "refused.jsonl", "failed.json"
+REFUSED, FAILURE, ALIGNED = "refused.jsonl", "failed.json", "alignments.json"

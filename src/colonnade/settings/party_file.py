@@ -22,6 +22,10 @@
         port = 8080
         token_file = "token.txt"
 
+        [alignments]                        # where rows are found privately: what each label owner may ask in a day
+        per_day = 10                        # alignments to train, of lists of `smallest` ids or more
+        predicted_per_day = 1000            # ids to predict
+
         [peers]                             # whose certificate has which fingerprint (`colonnade party check` tells)
         clinic = "sha256:9f86d0..."
 
@@ -41,10 +45,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from colonnade import models
 from colonnade.algorithms import find
+from colonnade.alignment.settings import AllowanceSettings
 from colonnade.core.checks import did_you_mean, from_mapping
 from colonnade.errors import ConfigError
 from colonnade.settings.federation_file import PartySettings, Settings, read_toml, to_toml
@@ -54,6 +59,7 @@ from colonnade.settings.serving import ServeSettings, checked_pins
 AGREED = "federation.toml"
 OWN = "party.toml"
 STARTUP = "startup"
+T = TypeVar("T")
 LOCAL = ("device", "threads", "cohort", "through_bytes", "engine")
 """Of [federation]: how a machine computes is its owner's business."""
 
@@ -88,6 +94,7 @@ class SiteConfig:
     runs: Path
     serve: ServeSettings | None = None  # None: no job makes it listen
     peers: Mapping[str, str] = field(default_factory=dict)  # fingerprints of their certificates; none: as issued
+    alignments: AllowanceSettings = field(default_factory=AllowanceSettings)  # what others may compare with its ids
 
     @property
     def drives(self) -> bool:
@@ -143,7 +150,8 @@ def read_own(path: Path) -> SiteConfig:
     name, runs = tables.pop("name", None), tables.pop("runs", "runs")
     federation, tracking = tables.pop("federation", AGREED), tables.pop("tracking", {})
     allow = _allowed(tables, path)
-    serve, pinned = _serve(tables.pop("serve", None), path), tables.pop("peers", None)
+    serve = _table(ServeSettings, tables, "serve", path)
+    alignments, pinned = _table(AllowanceSettings, tables, "alignments", path), tables.pop("peers", None)
     if not isinstance(name, str):
         raise ConfigError(f'{path} must have the name of its organisation, as in name = "lab"; found {name!r}.')
     for key, value in (("runs", runs), ("federation", federation)):
@@ -163,7 +171,7 @@ def read_own(path: Path) -> SiteConfig:
     known = [field.name for field in dataclasses.fields(kind)] if section else []
     for key in tables:
         if key not in known:
-            knows = ["name", "federation", "runs", "allow_models", *known, "serve", "peers", "tracking"]
+            knows = ["name", "federation", "runs", "allow_models", *known, "alignments", "serve", "peers", "tracking"]
             raise ConfigError(f"{path} has no setting {key!r}{did_you_mean(key, knows)}. It knows: {', '.join(knows)}.")
     if section:
         every = {**held[section], name: {"models": "secret", **mine, **tables}}
@@ -185,7 +193,9 @@ def read_own(path: Path) -> SiteConfig:
         )
     names = sites_of(settings)
     pinned = {} if pinned is None else checked_pins(pinned, [one for one in names if one != name], path)
-    return SiteConfig(name, settings, names, driver_of(settings), (path.parent / runs).resolve(), serve, pinned)
+    serve = None if serve is None else serve.below(path.parent)
+    alignments, runs = alignments or AllowanceSettings(), (path.parent / runs).resolve()
+    return SiteConfig(name, settings, names, driver_of(settings), runs, serve, pinned, alignments)
 
 
 @contextmanager
@@ -336,12 +346,14 @@ def _allowed(tables: dict[str, Any], path: Path) -> tuple[str, ...]:
     return (*listed, own) if own is not None else tuple(listed)
 
 
-def _serve(table: Any, path: Path) -> ServeSettings | None:
+def _table(kind: type[T], tables: dict[str, Any], name: str, path: Path) -> T | None:
+    """The settings under a heading that is an organisation's own alone; None where there is none."""
+    table = tables.pop(name, None)
     if table is None:
         return None
     if not isinstance(table, Mapping):
-        raise ConfigError(f"{path}: [serve] must be a table of settings; found {table!r}.")
-    return from_mapping(ServeSettings, table, where=f"{path} [serve]").below(path.parent)
+        raise ConfigError(f"{path}: [{name}] must be a table of settings; found {table!r}.")
+    return from_mapping(kind, table, where=f"{path} [{name}]")
 
 
 def _sections(tables: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -387,9 +399,9 @@ def _told_of(section: str, public: bool) -> tuple[str, ...]:
 
 def _refuse_private(tables: Mapping[str, Any], path: Path) -> None:
     public = tables.get("data", {}).get("dataset") is not None
-    for section in ("tracking", "serve"):
+    for section, whose in (("tracking", "of who drives"), ("serve", "of who drives"), ("alignments", "of each")):
         if section in tables:
-            raise ConfigError(f"{path} is agreed among all, and has [{section}]. Put it into the {OWN} of who drives.")
+            raise ConfigError(f"{path} is agreed among all, and has [{section}]. Put it into the {OWN} {whose}.")
     for section, parties in _sections(tables).items():
         for name, party in parties.items():
             for key in party if isinstance(party, Mapping) else ():

@@ -139,6 +139,7 @@ class Reader(Party):
             assert wanted is not None
             self.expect(bool(np.isin(wanted, known).all()), "its table has changed since ids were compared; ask again")
         else:
+            self.expect(not site.own.private, 'ids are compared privately, by its [data] align = "private"')
             mine = {digest: place for place, digest in enumerate(digests_of(site.own, known))}
             asked = request.digests.tensor
             fits = asked.dtype == torch.uint8 and asked.dim() == 2 and asked.shape[1] == DIGEST

@@ -234,8 +234,9 @@ class Session:
     def _in_common(self, name: str, ids: Strings) -> torch.Tensor:
         """Which of these a party holds, too: it learns these and no others."""
         organisation = Organisation.at(self.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
-        mine = IdOwner(organisation, Ids.of(self.own.name, [ids.tolist()]), self.own.settings.alignment)
-        align(mine, Peers(self.own.name, [name], self.there.transport, self.host.ledger))
+        held, settings = Ids.of(self.own.name, [ids.tolist()]), self.own.settings.alignment
+        mine = IdOwner(organisation, held, settings, among=(self.own.name, name))
+        align(mine, Peers(self.own.name, [name], self.there.transport, self.host.ledger), predict=True)
         rows = mine.common_rows
         return torch.empty(0, dtype=torch.int64) if rows is None else torch.from_numpy(rows.astype(np.int64))
 

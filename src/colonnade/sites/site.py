@@ -42,6 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.alignment import Ids
+from colonnade.alignment.allowance import Allowance
 from colonnade.alignment.id_owner import Agree, IdOwner
 from colonnade.alignment.intersection import align
 from colonnade.core import Batches, Message, Organisation, Party, Peers, Transport
@@ -51,7 +52,7 @@ from colonnade.errors import BoundaryError, CheckpointError, DataError, InputErr
 from colonnade.federation.call_policy import CallPolicy
 from colonnade.federation.federation import Federation, device_of
 from colonnade.rows.holdings import Holdings
-from colonnade.runs.layout import AFTER, PARTIES
+from colonnade.runs.layout import AFTER, ALIGNED, PARTIES
 from colonnade.runs.refusals import Refusals
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import EngineSettings
@@ -294,7 +295,8 @@ class Site:
         own, settings = self.own, self.own.settings.alignment
         settings.check_trains()
         ids = Ids.of(own.name, [table.ids.tolist()])
-        owners = {name: IdOwner(self._seat(), ids, settings)
+        allowance = Allowance(own.name, own.runs / ALIGNED, own.alignments)
+        owners = {name: IdOwner(self._seat(), ids, settings, among=(name, *own.feature_owners), allowance=allowance)
                   for name in ([own.name] if self.holds_labels else own.label_owners)}  # fmt: skip
         for name, owner in owners.items():
             owner.serves_for = frozenset({name} - {own.name})

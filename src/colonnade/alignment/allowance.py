@@ -1,0 +1,123 @@
+"""How much of its ids an organisation lets others compare with theirs in a day, kept in its own folder.
+
+Whoever aligns with a party may lie about its own ids, and learns of each whether the party holds it; a list that
+differs from yesterday's by one id tells about that one, even where only a count is told. No check of a list can see
+this. What bounds it is how often a party takes part: so often a day with each asker, and for predictions, whose lists
+may be as short as one id, with so many ids.
+
+    5f0c91aa {"day": "2026-03-01", "taken": {"clinic": {"alignments": 3, "ids": 120}}}     a checksum, and today's
+
+It is on the disk before anything is answered, and a restart changes nothing. A day is one of UTC and never ends early:
+a clock that is set back counts on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from colonnade.alignment.settings import AllowanceSettings
+from colonnade.core.lock import hold
+from colonnade.core.party import Refused
+from colonnade.errors import CheckpointError, InputError
+
+log = logging.getLogger("colonnade.party")
+ALIGNMENTS, IDS = "alignments", "ids"
+Taken = dict[str, dict[str, int]]
+
+
+def today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
+class Allowance:
+    """Of one organisation, with everybody. `of` is what its own party.toml says; several processes may share it."""
+
+    def __init__(
+        self, owner: str, path: Path, of: AllowanceSettings | None = None, *, day: Callable[[], str] = today
+    ) -> None:
+        self.owner, self.path, self.settings, self.day = owner, path, of or AllowanceSettings(), day
+
+    @property
+    def smallest(self) -> int:
+        """Of how many distinct points a list has at least, unless it is to be predicted."""
+        return self.settings.smallest
+
+    def align(self, asker: str) -> None:
+        """Take one alignment to train off what is left of today's, or refuse."""
+        most = self.settings.per_day
+        count = self._take(asker, ALIGNMENTS, 1, most, f"aligns with '{asker}' {most} times a day", "per_day")
+        log.info("%s: '%s' aligns ids to train, %d of %d times today", self.owner, asker, count, most)
+
+    def compare(self, asker: str, ids: int) -> None:
+        """Take so many ids to predict off what is left of today's, or refuse."""
+        most = self.settings.predicted_per_day
+        rule = f"compares {most} ids a day with '{asker}' to predict"
+        count = self._take(asker, IDS, ids, most, rule, "predicted_per_day")
+        log.info("%s: '%s' aligns %d ids to predict, %d of %d today", self.owner, asker, ids, count, most)
+
+    def taken(self) -> Taken:
+        """Today, by everybody who asked."""
+        return self._read()[1]
+
+    def _take(self, asker: str, what: str, more: int, most: int, rule: str, setting: str) -> int:
+        with self._alone():
+            day, taken = self._read()
+            mine = {ALIGNMENTS: 0, IDS: 0} | taken.get(asker, {})
+            if mine[what] + more > most:
+                log.warning("%s: refused %d more of '%s': it %s", self.owner, more, asker, rule)
+                raise Refused(
+                    f"it {rule}, had {mine[what]} today and was asked for {more} more. Its owner may raise "
+                    f"{setting} under [alignments] in its party.toml; or wait for tomorrow (UTC)"
+                )
+            mine[what] += more
+            self._write(day, taken | {asker: mine})
+            return mine[what]
+
+    def _read(self) -> tuple[str, Taken]:
+        """Which day is counted, and what was taken."""
+        day = self.day()
+        try:
+            check, _, text = self.path.read_text(encoding="utf-8").rstrip("\n").partition(" ")
+            if check != f"{zlib.crc32(text.encode()):08x}":
+                raise ValueError
+            found = json.loads(text)
+            before, taken = str(found["day"]), found["taken"]
+        except FileNotFoundError:
+            return day, {}
+        except (ValueError, KeyError, TypeError):
+            raise CheckpointError(
+                f"{self.path} is damaged, and it has how often '{self.owner}' aligned with whom today. It aligns with "
+                "nobody until a copy of it is put back; who removes it lets everybody begin anew."
+            ) from None
+        return (before, taken) if before >= day else (day, {})
+
+    def _write(self, day: str, taken: Taken) -> None:
+        text = json.dumps({"day": day, "taken": taken})
+        fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        try:
+            with fresh.open("w", encoding="utf-8") as file:
+                file.write(f"{zlib.crc32(text.encode()):08x} {text}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self.path)
+        except OSError as error:
+            fresh.unlink(missing_ok=True)
+            raise InputError(f"{self.path} cannot be written: {error.strerror}. Make room for it.") from error
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One process and thread at a time counts."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = hold(self.path.with_name(f".{self.path.name}.lock"), "", wait=True)
+        except OSError as error:
+            raise InputError(f"{self.path.parent} takes no lock: {error.strerror}. Make it so.") from error
+        with file:
+            yield
