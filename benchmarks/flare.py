@@ -78,11 +78,12 @@ class Answerer(Party):
 def run(quick: bool) -> list[Result]:
     if importlib.util.find_spec("nvflare") is None:
         return [Result("a round over FLARE", "not measured", 'FLARE is not installed: pip install "colonnade[flare]"')]
-    from colonnade.flare.job import ALLOWED, issue, simulator, write_job
+    from colonnade.flare.job import ALLOWED, Job, issue, write_job
+    from colonnade.flare.simulator import simulator
 
     with tempfile.TemporaryDirectory(prefix="colonnade-flare-") as folder:
         work, member = Path(folder), f"{Path(__file__).stem}.Measuring"
-        job = write_job(work / "job", driver=DRIVER, sites=5, run="bench", member=member)
+        job = write_job(work / "job", Job(DRIVER, (DRIVER, *PARTIES), "bench"), member)
         path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
         issue({name: work / "kits" / name for name in (DRIVER, *PARTIES)})
         environment = {FOUND: str(work / "found.json"), QUICK: "1" if quick else "", "PYTHONPATH": path}

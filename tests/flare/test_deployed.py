@@ -13,8 +13,9 @@ from tests.federation.small import checkpoint_of, quick, with_models, write
 
 from colonnade.errors import ConfigError, PartyError
 from colonnade.federation import Federation, Settings
-from colonnade.flare.deployed import Session, _free_ports, _run, on_this_machine, running
-from colonnade.flare.job import MEMBER, RELAY, conclude, write_job
+from colonnade.flare.deployed import Poc, Session, _free_ports, carry_out, running
+from colonnade.flare.engines import OnThisMachine, conclude
+from colonnade.flare.job import MEMBER, RELAY, Job, write_job
 from colonnade.runs.layout import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -53,13 +54,14 @@ def test_processes_with_certificates_train_what_one_process_would_though_one_is_
             killed.append(_kill_job_of(lab))
 
     with pytest.raises(PartyError, match="'lab' failed while answering"):
-        on_this_machine(settings, work, tmp_path / "run", watch=watch)
+        OnThisMachine(Poc(work)).train(settings, tmp_path / "run", watch=watch)
     assert killed
     shutil.rmtree(work / "kits" / "relay" / "kept", ignore_errors=True)
     _let_relay_be(work / "kits" / "relay", HOSTILE)
     with running(work / "kits", settings.parties, work):
         driver = work / "kits" / "parties" / "clinic" / "runs" / "run"
-        _run(settings, work / "kits" / "lead", "run", True, driver / METRICS, seen.append)
+        job = Job.to_train(settings, "run", resume=True)
+        carry_out(settings, work / "kits" / "lead", job, driver / METRICS, seen.append)
         _hostile(work, settings)
         _forged(work, settings)
     assert seen[-1]["epoch"] == 40
@@ -88,10 +90,10 @@ def _kill_job_of(kit: Path) -> int:
 
 
 def _hostile(work: Path, settings: Settings) -> None:
-    code = write_job(work / "code", driver="clinic", sites=2, run="code")
+    code = write_job(work / "code", Job("clinic", ("clinic", "lab"), "code"))
     (code / "app" / "custom").mkdir()
     (code / "app" / "custom" / "mine.py").write_text("print('I run at your site')\n")
-    other = write_job(work / "other", driver="clinic", sites=2, run="other")
+    other = write_job(work / "other", Job("clinic", ("clinic", "lab"), "other"))
     client = other / "app" / "config" / "config_fed_client.json"
     client.write_text(client.read_text().replace(MEMBER, "nvflare.app_common.np.np_trainer.NPTrainer"))
     session = Session(work / "kits" / "lead")
@@ -114,7 +116,7 @@ def _let_relay_be(kit: Path, name: str) -> None:
 
 
 def _forged(work: Path, settings: Settings) -> None:
-    job = write_job(work / "forged", driver="clinic", sites=2, run="forged")
+    job = write_job(work / "forged", Job("clinic", ("clinic", "lab"), "forged"))
     server = job / "app" / "config" / "config_fed_server.json"
     server.write_text(server.read_text().replace(RELAY, HOSTILE))
     session = Session(work / "kits" / "lead")

@@ -20,17 +20,22 @@ from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, NoAns
 from colonnade.federation import Federation, Settings, load
 from colonnade.federation.guarantees import of_run
 from colonnade.flare import job as engine
+from colonnade.flare.engines import OnThisMachine, gather
+from colonnade.flare.simulator import NOT_STARTED, Simulator, starts, write_sites
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.owners import SERVER
-from colonnade.settings.party_file import asked_with, asker_of
 from colonnade.sites.driving import drive
 
 WITHOUT = 'NVIDIA FLARE is not installed: pip install "colonnade[flare]"'
 
 
+def simulated(work: Path) -> OnThisMachine:
+    return OnThisMachine(Simulator(work))
+
+
 def test_a_job_brings_no_code_and_no_settings(tmp_path: Path) -> None:
     """So a site may forbid code altogether, and nothing about data can be said to it."""
-    job = engine.write_job(tmp_path / "job", driver="clinic", sites=2, run="run")
+    job = engine.write_job(tmp_path / "job", engine.Job("clinic", ("clinic", "lab"), "run"))
     files = sorted(path.relative_to(job).as_posix() for path in job.rglob("*") if path.is_file())
     assert files == ["app/config/config_fed_client.json", "app/config/config_fed_server.json", "meta.json"]
     client = json.loads((job / "app/config/config_fed_client.json").read_text())
@@ -44,7 +49,7 @@ def test_a_job_brings_no_code_and_no_settings(tmp_path: Path) -> None:
 
 def test_a_job_that_serves_says_so_and_names_the_class_that_can(tmp_path: Path) -> None:
     """Where to listen, and for whom, is no part of it."""
-    job = engine.write_job(tmp_path / "job", driver="clinic", sites=2, run="run", serve=True)
+    job = engine.write_job(tmp_path / "job", engine.Job("clinic", ("clinic", "lab"), "run", serve=True))
     client = json.loads((job / "app/config/config_fed_client.json").read_text())
     assert client["components"] == [{"id": "member", "path": engine.SERVING, "args": {}}]
     server = json.loads((job / "app/config/config_fed_server.json").read_text())
@@ -53,9 +58,10 @@ def test_a_job_that_serves_says_so_and_names_the_class_that_can(tmp_path: Path) 
 
 def test_a_job_to_predict_names_a_label_owner_and_a_model_and_needs_no_other(tmp_path: Path) -> None:
     settings = Settings.from_toml(small_multi.write(tmp_path / "all", private()))
-    assert [asker_of(settings), asker_of(settings, "south")] == ["north", "south"]
-    assert asked_with(settings, "south") == ("south", "lab", "scan")
-    job = engine.write_job(tmp_path / "job", driver="south", sites=3, run="run", predict="new.csv", model="own")
+    assert engine.Job.to_serve(settings, "run").driver == "north"
+    asked = engine.Job.to_predict(settings, "run", "new.csv", "south", "own")
+    assert asked.sites == ("south", "lab", "scan")
+    job = engine.write_job(tmp_path / "job", asked)
     server = json.loads((job / "app/config/config_fed_server.json").read_text())
     assert server["components"][0]["args"] == {
         "driver": "south", "run": "run", "resume": False, "predict": "new.csv", "model": "own",
@@ -66,7 +72,7 @@ def test_a_job_to_predict_names_a_label_owner_and_a_model_and_needs_no_other(tmp
 def test_sites_have_their_own_files_and_nobody_elses(tmp_path: Path, several: bool) -> None:
     pytest.importorskip("nvflare", reason=WITHOUT)
     file = small_multi.write(tmp_path / "all", private()) if several else write(tmp_path / "all")
-    engine.write_sites(tmp_path / "sites", Settings.from_toml(file))
+    write_sites(tmp_path / "sites", Settings.from_toml(file))
     names, keys = EVERY if several else ("clinic", "lab"), set[str]()
     for name in names:
         files = [path.read_text() for path in (tmp_path / "sites" / name).rglob("*") if path.is_file()]
@@ -92,10 +98,10 @@ def test_one_folder_made_of_all_organisations_has_their_accounts(tmp_path: Path)
     pytest.importorskip("dp_accounting")
     rules = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 50.0}}}
     settings = Settings.from_toml(write(tmp_path / "all", settings=quick(parties={"lab": {"outbox": rules}})))
-    engine.write_sites(tmp_path / "sites", settings)
+    write_sites(tmp_path / "sites", settings)
     every = sites(tmp_path / "sites")
     drive(every["clinic"], "run")
-    engine.gather(settings, {name: site.own.runs / "run" for name, site in every.items()}, "clinic", tmp_path / "out")
+    gather(settings, {name: site.own.runs / "run" for name, site in every.items()}, "clinic", tmp_path / "out")
     (lab,) = [one for one in of_run(RunDirectory(tmp_path / "out")) if one.party == "lab"]
     (there,) = of_run(RunDirectory(every["lab"].own.runs / "run"))
     assert lab.to_json() == there.to_json()
@@ -146,14 +152,14 @@ def test_what_was_started_does_not_outlive_its_end() -> None:
 def test_what_did_not_start_is_started_again_and_what_failed_later_is_not(tmp_path: Path) -> None:
     log, said = (
         tmp_path / "flare.log",
-        [f"RuntimeError: {engine.NOT_STARTED[0]} in SimulatorClientRunner", "failed", ""],
+        [f"RuntimeError: {NOT_STARTED[0]} in SimulatorClientRunner", "failed", ""],
     )
     tried = []
-    for number in engine.starts(log):
+    for number in starts(log):
         tried.append(number)
         log.write_text(said[number])
     assert tried == [0, 1]
-    assert [log.write_text(said[0]) and number for number in engine.starts(log, most=2)] == [0, 1]
+    assert [log.write_text(said[0]) and number for number in starts(log, most=2)] == [0, 1]
 
 
 def test_each_record_is_passed_on_once(tmp_path: Path) -> None:
@@ -188,7 +194,7 @@ def test_a_federation_in_the_simulator_is_the_federation_in_one_process(tmp_path
         settings = replace(settings, parties={"lab": settings.parties["lab"]})  # a process less
         asks = {"owner": "south", "model": "own"}
     here = Federation.from_settings(settings).fit(tmp_path / "here").summary
-    summary = engine.simulate(settings, tmp_path / "work", tmp_path / "run", watch=seen.append)
+    summary = simulated(tmp_path / "work").train(settings, tmp_path / "run", watch=seen.append)
     for key in ("metrics", "bytes", "parties", "rows", "rounds", "privacy", *(["label_owners"] if asks else [])):
         assert summary[key] == here[key], key
     assert not summary["exhausted"]
@@ -196,7 +202,7 @@ def test_a_federation_in_the_simulator_is_the_federation_in_one_process(tmp_path
     same_bits(checkpoint_of(tmp_path / "here"), checkpoint_of(tmp_path / "run"))
     ids = ["P003", "P001"]
     (tmp_path / "ids.csv").write_text("\n".join(["patient", *ids, ""]))
-    out = engine.simulate_prediction(settings, tmp_path / "work", "run", tmp_path / "ids.csv", **asks)
+    out = simulated(tmp_path / "work").predict(settings, "run", tmp_path / "ids.csv", **asks)
     mine = load(tmp_path / "run", ids=ids, owner=asks.get("owner")).predict(ids, **asks)
     assert out.read_text() == mine.to_frame().rename(columns={"id": "patient"}).to_csv(index=False)
     assert load(tmp_path / "run").evaluate("test") == here["metrics"]["test"]
@@ -207,10 +213,10 @@ def test_a_run_in_the_simulator_whose_sites_saved_at_different_steps_is_resumed(
     """As after a kill while they saved: the driver has a checkpoint that the laboratory has not."""
     pytest.importorskip("nvflare", reason=WITHOUT)
     settings, there = Settings.from_toml(write(tmp_path / "all", settings=quick(**ALONE))), tmp_path / "work" / "sites"
-    engine.write_sites(there, settings)
+    write_sites(there, settings)
     drive(sites(there)["clinic"], "run")
     before = saved(there, "run")
     lab = RunDirectory(there / "lab" / "runs" / "run")
     lab.back_to(lab.marks()[1]["number"])
-    engine.simulate(settings, tmp_path / "work", tmp_path / "run", resume=True)
+    simulated(tmp_path / "work").train(settings, tmp_path / "run", resume=True)
     same_bits(before, saved(there, "run"))

@@ -17,7 +17,9 @@ from tests.sites.kinds import made, several
 from colonnade.core import Done, Envelope, wire
 from colonnade.errors import BoundaryError, ColonnadeError, WireError
 from colonnade.federation import Settings
-from colonnade.flare.job import conclude, issue, write_sites
+from colonnade.flare.engines import conclude
+from colonnade.flare.job import issue
+from colonnade.flare.simulator import write_sites
 from colonnade.runs.layout import FAILURE
 from colonnade.serving.site_service import serve_at
 from colonnade.settings.owners import SERVER

@@ -11,7 +11,9 @@ from tests.federation.small import quick, with_models, write
 from tests.federation.small_sites import sites
 
 from colonnade.federation import Federation, Settings
-from colonnade.flare import job as engine
+from colonnade.flare.engines import OnThisMachine, listening
+from colonnade.flare.job import failure_in
+from colonnade.flare.simulator import Simulator, write_sites
 from colonnade.runs.layout import ANSWERS, FAILURE
 from colonnade.serving.source import Source
 from colonnade.settings.party_file import OWN, write_serve
@@ -25,7 +27,7 @@ def test_a_site_answers_while_its_job_runs(tmp_path: Path) -> None:
     settings, seen = with_models(Settings.from_toml(file), "seeded"), list[dict[str, Any]]()
     Federation.from_toml(file).fit(tmp_path / "here")
     here, places = Source(tmp_path / "here"), tmp_path / "work" / "sites"
-    engine.write_sites(places, settings)
+    write_sites(places, settings)
     drive(sites(places)["clinic"], "run")
     write_serve(places / "clinic" / OWN, {"port": 0})
 
@@ -40,7 +42,7 @@ def test_a_site_answers_while_its_job_runs(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        engine.simulate_service(settings, tmp_path / "work", "run", watch)
+        OnThisMachine(Simulator(tmp_path / "work")).serve(settings, "run", watch)
     assert [one["parties"] for one in seen] == [["clinic", "lab"]]
     assert not (places / "clinic" / "runs" / "run" / ANSWERS).exists()
     assert not (places / "clinic" / "runs" / FAILURE).exists(), "it ended as it should"
@@ -54,8 +56,8 @@ def test_a_driver_that_failed_before_is_not_taken_for_one_that_listens(tmp_path:
     run.mkdir(parents=True)
     (run / ANSWERS).write_text("{}")
     (run.parent / FAILURE).write_text("{}")
-    with engine.listening(run) as answers:
+    with listening(run) as answers:
         assert not answers.exists()
-        assert engine.failure_in(run.parent / FAILURE) is None
+        assert failure_in(run.parent / FAILURE) is None
         answers.write_text("{}")
     assert not (run / ANSWERS).exists()

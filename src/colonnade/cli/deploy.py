@@ -1,41 +1,32 @@
-"""`colonnade provision`, `colonnade party check`, and `colonnade run --engine flare-sim | flare-poc | flare`."""
+"""`colonnade provision` and `colonnade party check`."""
 
 from __future__ import annotations
 
 import math
-import shutil
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from colonnade.algorithms import find
 from colonnade.alignment.allowance import ALIGNMENTS, IDS, Allowance
-from colonnade.cli.console import console, error_console
-from colonnade.cli.options import check_several
+from colonnade.cli.console import console
 from colonnade.core import Mechanism, Organisation, Plain
-from colonnade.errors import ColonnadeError, ConfigError, DataError, InputError
+from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.federation.organisation import accounts_of
-from colonnade.flare.deployed import deploy, on_this_machine, predict_on_this_machine
-from colonnade.flare.job import simulate, simulate_prediction
 from colonnade.flare.provision import provision as make_kits
 from colonnade.privacy import Budget
-from colonnade.rows.tables import read_labels, read_tables
 from colonnade.runs.budget_over_runs import spent_before
-from colonnade.runs.layout import ALIGNED, SETTINGS
-from colonnade.runs.run_directory import RunDirectory
+from colonnade.runs.layout import ALIGNED
 from colonnade.settings.party_file import (
-    AGREED,
     OWN,
     STARTUP,
     SiteConfig,
-    asker_of,
     driver_of,
     in_own_words,
     read_own,
@@ -43,12 +34,6 @@ from colonnade.settings.party_file import (
 )
 from colonnade.settings.rules import LABEL_MECHANISMS, LABELS, MECHANISMS
 from colonnade.sites.driving import rehearse
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-DONE = "FINISHED:COMPLETED"
-ENGINES = ("in-process", "flare-sim", "flare-poc", "flare")
 
 
 class Action(StrEnum):
@@ -199,156 +184,3 @@ def _say_budget(own: SiteConfig, organisation: Organisation, budget: Budget | No
         of = "" if budget is None else f" of {budget.epsilon:g}"
         paid = f"epsilon {spent:.4g}" if math.isfinite(spent) else "more than any epsilon"
         console.print(f"Spent in its runs so far, by the row that paid most: {paid}{of}.", highlight=False)
-
-
-def run_on_flare(
-    file: Path,
-    engine: str,
-    out: Path,
-    *,
-    startup_kit: Path | None = None,
-    resume: bool = False,
-    seed: int | None = None,
-    quiet: bool = False,
-    allow_models: Sequence[str] = (),
-) -> dict[str, Any] | None:
-    """Train over FLARE. Gives the summary, with "exhausted", where all organisations are on this machine; None where
-    results stay with the sites. `allow_models` goes into the own files of organisations on this machine."""
-    settings = Settings.from_toml(file, allow_models=allow_models)
-    if engine == "flare" and allow_models:
-        raise ConfigError("--allow-model is no part of a job: each site says in its own party.toml what it allows.")
-    if engine == "flare" and seed is not None:
-        raise ConfigError("--seed cannot be used with --engine flare: the seed is in the file that all agreed on.")
-    if resume and engine in ENGINES[1:3]:
-        seed = _seed_of(settings, engine, out)
-    if seed is not None:
-        settings = replace(settings, engine=replace(settings.engine, seed=seed))
-    if engine == "flare":
-        ended = deploy(settings, _kit(startup_kit), out.name, resume=resume, say=None if quiet else waiting)
-        if ended != DONE:
-            raise ColonnadeError(f"The run ended as {ended}. {why_at(driver_of(settings))}")
-        console.print(f"Done. Each organisation has its part in its own runs/{out.name}; metrics are with the driver.")
-        return None
-    if engine not in ENGINES:
-        raise ConfigError(f"--engine must be one of {', '.join(ENGINES)}; found {engine!r}.")
-    work = out.with_name(f"{out.name}.flare")
-    if not resume and (work.exists() or out.exists()):
-        raise ConfigError(f"{work if work.exists() else out} is there already. Choose another --out, or --resume.")
-    if not resume and settings.data.dataset is None:  # a mistake in a table is told before anything is made
-        read_labels(settings)
-        read_tables(settings)
-    work.mkdir(parents=True, exist_ok=True)
-    started = time.perf_counter()
-
-    def watch(record: dict[str, Any]) -> None:
-        if not quiet:
-            scores = "".join(f"  {k} {v:.4f}" for k, v in record.get("validation", {}).items() if k != "loss")
-            error_console.print(f"epoch {record['epoch']}  loss {record['loss']:.4f}{scores}")
-
-    train = simulate if engine == "flare-sim" else on_this_machine
-    try:
-        summary = train(_with_names(settings), work, out, resume=resume, watch=watch)
-    except InputError:
-        if not resume and not any(work.rglob(f"runs/{out.name}/{SETTINGS}")):
-            shutil.rmtree(work, ignore_errors=True)  # nobody has begun: the corrected command is the same one
-        raise
-    if not quiet:
-        whole = time.perf_counter() - started
-        error_console.print(f"{summary['seconds']:.1f} s of training; {whole:.0f} s with FLARE's start and end.")
-    return summary
-
-
-def _seed_of(settings: Settings, engine: str, out: Path) -> int | None:
-    """Of the run to resume, as its driver has it; None where it broke off before its driver had begun."""
-    work = out.with_name(f"{out.name}.flare")
-    if not work.exists():
-        raise ConfigError(f"There is no run to resume: {work} is missing. Start it without --resume.")
-    place = "sites" if engine == "flare-sim" else "kits/parties"
-    run = RunDirectory(work / place / driver_of(settings) / "runs" / out.name)
-    return run.settings().engine.seed if (run.path / SETTINGS).exists() else None
-
-
-def predict_on_flare(
-    folder: Path,
-    rows: Path,
-    engine: str,
-    *,
-    startup_kit: Path | None = None,
-    owner: str | None = None,
-    model: str | None = None,
-) -> pd.DataFrame | None:
-    """Predict over FLARE with the run called as `folder` is; of several label owners as `owner`, with one `model` of
-    its two. Gives the predictions where all organisations are on this machine; None where they stay with who predicts,
-    who then has the ids in its own runs/RUN/rows."""
-    if engine not in ENGINES[1:]:
-        raise ConfigError(f"--engine must be one of {', '.join(ENGINES)}; found {engine!r}.")
-    if engine == "flare":
-        settings = agreed_in(startup_kit)
-        check_several(settings, owner, model)
-        driver = asker_of(settings, owner)
-        several: Any = {"owner": driver, "model": model or ""} if settings.label_owners else {}
-        ended = deploy(settings, _kit(startup_kit), folder.name, predict=rows.name, say=waiting, **several)
-        if ended != DONE:
-            raise ColonnadeError(f"It ended as {ended}. {why_at(driver)}")
-        console.print(f"The predictions are at '{driver}', in its own runs/{folder.name}/predictions/{rows.name}.")
-        return None
-    work = rehearsed(folder, engine)
-    if not rows.is_file():
-        raise DataError(f"--rows names {rows}, and there is no such file.")
-    settings = RunDirectory(folder).settings()
-    check_several(settings, owner, model)
-    ask = simulate_prediction if engine == "flare-sim" else predict_on_this_machine
-    out = ask(settings, work, folder.name, rows, owner=owner, model=model or "")
-    import pandas as pd
-
-    return pd.read_parquet(out) if out.suffix == ".parquet" else pd.read_csv(out, keep_default_na=False)
-
-
-def waiting(told: str) -> None:
-    """Says for whom a job waits."""
-    error_console.print(told, markup=False, highlight=False, soft_wrap=True)
-
-
-def why_at(driver: str) -> str:
-    """Where a failure is told in full."""
-    return (
-        f"Why is in {driver}'s own runs/failed.json, at its site; of a site that could not start, in that site's own."
-    )
-
-
-def agreed_in(startup_kit: Path | None) -> Settings:
-    """What the lead's kit says was agreed."""
-    agreed = _kit(startup_kit) / AGREED
-    if not agreed.exists():
-        raise ConfigError(f"{agreed} is missing: copy the agreed file there.")
-    return Settings.from_toml(agreed)
-
-
-def rehearsed(folder: Path, engine: str) -> Path:
-    """Where the sites of a run are that was trained on this machine with an engine of FLARE's."""
-    work = folder.with_name(f"{folder.name}.flare")
-    there = work / ("sites" if engine == "flare-sim" else "kits")
-    if not there.exists():
-        raise ConfigError(
-            f"{there} is missing, so {folder} was not trained with --engine {engine}. Use its own engine."
-        )
-    return work
-
-
-def _kit(given: Path | None) -> Path:
-    if given is None:
-        raise ConfigError("--engine flare needs --startup-kit DIR, the kit of the lead (`colonnade provision`).")
-    return given
-
-
-def _with_names(settings: Settings) -> Settings:
-    """A named data set is cut into parties that the file need not name; sites must have names."""
-    if settings.data.dataset is None:
-        return settings
-    from colonnade.rows.public import from_dataset
-    from colonnade.settings.federation_file import PartySettings
-
-    several = bool(settings.label_owners)
-    made = from_dataset(settings)
-    names = list(made.columns if several else made.names)
-    return replace(settings, parties={name: settings.parties.get(name, PartySettings()) for name in names})

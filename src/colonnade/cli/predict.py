@@ -50,7 +50,7 @@ def predict(
     if engine != "in-process":
         if table:
             raise ConfigError("--table is for --engine in-process; with FLARE a site has its own.")
-        from colonnade.cli.deploy import predict_on_flare
+        from colonnade.cli.on_flare import predict_on_flare
 
         told = predict_on_flare(folder, rows, engine, startup_kit=startup_kit, owner=owner, model=model)
         if told is not None:

@@ -26,7 +26,7 @@ from colonnade.cli.console import (
     traffic_table,
     typed,
 )
-from colonnade.cli.deploy import run_on_flare
+from colonnade.cli.on_flare import run_on_flare
 from colonnade.cli.privacy import show_privacy
 from colonnade.core import Step
 from colonnade.errors import BudgetExhausted, ConfigError

@@ -66,7 +66,7 @@ def serve(
     if engine != "in-process":
         if table:
             raise ConfigError("--table is for --engine in-process; with FLARE a site has its own.")
-        from colonnade.cli.serve_sites import serve_on_flare
+        from colonnade.cli.on_flare import serve_on_flare
 
         serve_on_flare(folder, engine, own, startup_kit=startup_kit, owner=owner, model=model, quiet=quiet)
         return

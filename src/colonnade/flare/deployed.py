@@ -16,27 +16,15 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from colonnade.errors import ColonnadeError, ConfigError, PartyError
-from colonnade.flare.job import (
-    LAST,
-    Watch,
-    asked_and_told,
-    conclude,
-    failure_in,
-    follow,
-    listening,
-    require,
-    stop,
-    told,
-    write_job,
-)
+from colonnade.flare.job import LAST, Job, Watch, follow, require, stop, write_job
 from colonnade.flare.provision import provision
-from colonnade.runs.layout import FAILURE, METRICS
+from colonnade.runs.layout import FAILURE
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.party_file import asked_with, asker_of, at_sites, driver_of, sites_of, write_agreed
+from colonnade.settings.party_file import sites_of, write_agreed
 
 PATIENCE = 180.0
 """Seconds in which sites must have connected to the relay."""
@@ -44,60 +32,46 @@ GRACE = 15.0
 """Seconds for which a prediction waits for those who may be missing."""
 QUIET, AGAIN = 10.0, 30.0
 """Seconds of waiting until it is said for whom, and then between two times that it is."""
+DONE = "FINISHED:COMPLETED"
 OVER = ("FINISHED", "FAILED", "ABORTED", "ABANDONED")
 
 Say = Callable[[str], None]
 
 
-def on_this_machine(
-    settings: Settings,
-    work: Path,
-    out: Path,
-    *,
-    resume: bool = False,
-    watch: Watch | None = None,
-) -> dict[str, Any]:
-    """A rehearsal of a deployment: kits, certificates, encrypted calls, a process per organisation and one for the
-    relay, all on this machine. Gives the driver's summary."""
-    require()
-    settings = at_sites(settings)
-    driver, kits, run = driver_of(settings), work / "kits", out.name
-    if not (resume and kits.exists()):
-        port, admin_port = _free_ports()
-        provision(settings, kits, server="localhost", port=port, admin_port=admin_port)
-        _store_in(kits / "relay")
-    names = sites_of(settings)
-    for name in names:  # a resumed run may have more epochs
-        write_agreed(kits / "parties" / name / "local", settings)
-    folders = {name: kits / "parties" / name / "runs" / run for name in names}
-    with running(kits, names, work):
-        _run(settings, kits / "lead", run, resume, folders[driver] / METRICS, watch)
-    return conclude(settings, folders, out, work / f"{driver}.log")
+@dataclass(frozen=True)
+class Poc:
+    """The machine that `flare-poc` runs on: a rehearsal of a deployment with kits, certificates, encrypted calls, a
+    process per organisation and one for the relay."""
 
+    work: Path
 
-def predict_on_this_machine(
-    settings: Settings, work: Path, run: str, rows: Path, *, owner: str | None = None, model: str = ""
-) -> Path:
-    """Predict with a run that `on_this_machine` trained, as `owner` of several label owners; gives its file of
-    predictions."""
-    require()
-    driver, kits = asker_of(settings, owner), work / "kits"
-    folder = kits / "parties" / driver / "runs" / run
-    with asked_and_told(folder, rows) as out, running(kits, asked_with(settings, driver), work):
-        _run(settings, kits / "lead", run, False, None, None, predict=rows.name, owner=owner, model=model)
-    return told(folder, out, work / f"{driver}.log")
+    @property
+    def kept(self) -> Path:
+        """Where the kits are, and in them the organisations."""
+        return self.work / "kits"
 
+    def folder(self, name: str) -> Path:
+        return self.kept / "parties" / name
 
-def serve_on_this_machine(
-    settings: Settings, work: Path, run: str, watch: Watch, *, owner: str | None = None, model: str = ""
-) -> None:
-    """Serve a run that `on_this_machine` trained, until KeyboardInterrupt; `watch` is told where it listens."""
-    require()
-    driver, kits = asker_of(settings, owner), work / "kits"
-    folder = kits / "parties" / driver / "runs" / run
-    with listening(folder) as answers, running(kits, asked_with(settings, driver), work):
-        ended = _run(settings, kits / "lead", run, False, answers, watch, serve=True, owner=owner, model=model)
-    raise failure_in(folder.parent / FAILURE) or ColonnadeError(f"It ended as {ended}. See {work}/{driver}.log.")
+    def files(self, name: str) -> Path:
+        """Where an organisation's own file is."""
+        return self.folder(name) / "local"
+
+    def log(self, name: str) -> Path:
+        return self.work / f"{name}.log"
+
+    def prepare(self, settings: Settings, *, resume: bool) -> None:
+        if not (resume and self.kept.exists()):
+            port, admin_port = _free_ports()
+            provision(settings, self.kept, server="localhost", port=port, admin_port=admin_port)
+            _store_in(self.kept / "relay")
+        for name in sites_of(settings):  # a resumed run may have more epochs
+            write_agreed(self.files(name), settings)
+
+    def carry_out(self, settings: Settings, job: Job, told: Path, watch: Watch | None) -> str:
+        """Do a job to its end, passing on what its driver writes into the file `told`."""
+        with running(self.kept, job.sites, self.work):
+            return carry_out(settings, self.kept / "lead", job, told, watch)
 
 
 @contextmanager
@@ -113,43 +87,42 @@ def running(kits: Path, names: Collection[str], logs: Path) -> Iterator[None]:
             stop(process)
 
 
-def deploy(settings: Settings, kit: Path, run: str, *, resume: bool = False, **what: Any) -> str:
-    """Start a run on sites that are up elsewhere, or with `what` a prediction or a service of it, and wait for its end;
-    gives FLARE's word for how it ended."""
-    return _run(settings, kit, run, resume, None, None, **what)
+@dataclass(frozen=True)
+class Deployed:
+    """Sites that are up elsewhere, each with its own kit; the lead's kit starts runs, and `say` is told for whom it
+    waits. What is found stays with the sites."""
+
+    kit: Path
+    say: Say | None = None
+
+    def train(self, settings: Settings, out: Path, *, resume: bool = False, watch: Watch | None = None) -> None:
+        self._carry_out(settings, Job.to_train(settings, out.name, resume=resume), watch)
+
+    def predict(self, settings: Settings, run: str, rows: Path, *, owner: str | None = None, model: str = "") -> None:
+        self._carry_out(settings, Job.to_predict(settings, run, rows.name, owner, model))
+
+    def serve(self, settings: Settings, run: str, watch: Watch, *, owner: str | None = None, model: str = "") -> None:
+        self._carry_out(settings, Job.to_serve(settings, run, owner, model), watch)
+
+    def _carry_out(self, settings: Settings, job: Job, watch: Watch | None = None) -> None:
+        ended = carry_out(settings, self.kit, job, Path(os.devnull), watch, self.say)
+        if ended != DONE:
+            raise ColonnadeError(
+                f"It ended as {ended}. Why is in {job.driver}'s own runs/{FAILURE}, at its site; of a site that could "
+                "not start, in that site's own."
+            )
 
 
-def _run(
-    settings: Settings,
-    kit: Path,
-    run: str,
-    resume: bool,
-    metrics: Path | None,
-    watch: Watch | None,
-    *,
-    predict: str = "",
-    serve: bool = False,
-    owner: str | None = None,
-    model: str = "",
-    say: Say | None = None,
-) -> str:
-    """`owner` of several label owners predicts or serves, with this model of its two; `say` is told for whom it
-    waits."""
+def carry_out(settings: Settings, kit: Path, job: Job, told: Path, watch: Watch | None, say: Say | None = None) -> str:
+    """Submit a job with the lead's kit and wait for its end; gives FLARE's word for how it ended."""
     session = Session(kit, patience=PATIENCE, say=say)
-    job = Path(kit) / "transfer" / f"{run}-{os.getpid()}"
+    folder = Path(kit) / "transfer" / f"{job.run}-{os.getpid()}"
     try:
-        driver, names = driver_of(settings), sites_of(settings)
-        if predict or serve:
-            driver = asker_of(settings, owner)
-            names = asked_with(settings, driver)
-        if (predict or serve) and settings.engine.on_missing in ("stale", "skip"):  # who is not there, is not asked
-            session.wait_for([driver], PATIENCE)
-            names = tuple(session.soon(names, GRACE))
-        session.wait_for(names, PATIENCE)
-        write_job(
-            job, driver=driver, sites=len(names), run=run, resume=resume, predict=predict, serve=serve, model=model
-        )
-        number = session.submit(job)
+        if not job.trains and settings.engine.on_missing in ("stale", "skip"):  # who is not there, is not asked
+            session.wait_for([job.driver], PATIENCE)
+            job = replace(job, sites=tuple(session.soon(job.sites, GRACE)))
+        session.wait_for(job.sites, PATIENCE)
+        number = session.submit(write_job(folder, job))
         states = [""]
 
         def running() -> bool:
@@ -157,7 +130,7 @@ def _run(
             return not states[-1].startswith(OVER)
 
         try:
-            follow(running, metrics or Path(os.devnull), watch, pause=1.0)
+            follow(running, told, watch, pause=1.0)
         except KeyboardInterrupt:
             session.abort(number)
             session.wait(number, LAST)
@@ -165,7 +138,7 @@ def _run(
         return states[-1]
     finally:
         session.close()
-        shutil.rmtree(job, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def start(kit: Path, log: Path) -> subprocess.Popen[bytes]:

@@ -1,0 +1,220 @@
+"""`colonnade run`, `predict` and `serve` with --engine flare-sim | flare-poc | flare."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from colonnade.cli.console import console, error_console
+from colonnade.cli.options import VARIABLE, check_several, say_how
+from colonnade.errors import ConfigError, DataError, InputError
+from colonnade.federation import Settings
+from colonnade.flare.engines import OnThisMachine, find_engine
+from colonnade.rows.tables import read_labels, read_tables
+from colonnade.runs.layout import ANSWERS, SETTINGS
+from colonnade.runs.run_directory import RunDirectory
+from colonnade.settings.owners import SERVER
+from colonnade.settings.party_file import AGREED, OWN, asker_of, driver_of, write_serve
+from colonnade.settings.serving import ServeSettings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def run_on_flare(
+    file: Path,
+    engine: str,
+    out: Path,
+    *,
+    startup_kit: Path | None = None,
+    resume: bool = False,
+    seed: int | None = None,
+    quiet: bool = False,
+    allow_models: Sequence[str] = (),
+) -> dict[str, Any] | None:
+    """Train over FLARE. Gives the summary, with "exhausted", where all organisations are on this machine; None where
+    results stay with the sites. `allow_models` goes into the own files of organisations on this machine."""
+    settings = Settings.from_toml(file, allow_models=allow_models)
+    if engine == "flare" and allow_models:
+        raise ConfigError("--allow-model is no part of a job: each site says in its own party.toml what it allows.")
+    if engine == "flare" and seed is not None:
+        raise ConfigError("--seed cannot be used with --engine flare: the seed is in the file that all agreed on.")
+    found = find_engine(engine, out, startup_kit, None if quiet else waiting)
+    if not isinstance(found, OnThisMachine):
+        found.train(settings, out, resume=resume)
+        console.print(f"Done. Each organisation has its part in its own runs/{out.name}; metrics are with the driver.")
+        return None
+    work = found.machine.kept.parent
+    if resume:
+        seed = _seed_of(found, settings, out)
+    elif work.exists() or out.exists():
+        raise ConfigError(f"{work if work.exists() else out} is there already. Choose another --out, or --resume.")
+    if seed is not None:
+        settings = replace(settings, engine=replace(settings.engine, seed=seed))
+    if not resume and settings.data.dataset is None:  # a mistake in a table is told before anything is made
+        read_labels(settings)
+        read_tables(settings)
+    work.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+
+    def watch(record: dict[str, Any]) -> None:
+        if not quiet:
+            scores = "".join(f"  {k} {v:.4f}" for k, v in record.get("validation", {}).items() if k != "loss")
+            error_console.print(f"epoch {record['epoch']}  loss {record['loss']:.4f}{scores}")
+
+    try:
+        summary = found.train(_with_names(settings), out, resume=resume, watch=watch)
+    except InputError:
+        if not resume and not any(work.rglob(f"runs/{out.name}/{SETTINGS}")):
+            shutil.rmtree(work, ignore_errors=True)  # nobody has begun: the corrected command is the same one
+        raise
+    if not quiet:
+        whole = time.perf_counter() - started
+        error_console.print(f"{summary['seconds']:.1f} s of training; {whole:.0f} s with FLARE's start and end.")
+    return summary
+
+
+def _seed_of(engine: OnThisMachine, settings: Settings, out: Path) -> int | None:
+    """Of the run to resume, as its driver has it; None where it broke off before its driver had begun."""
+    if not (work := engine.machine.kept.parent).exists():
+        raise ConfigError(f"There is no run to resume: {work} is missing. Start it without --resume.")
+    run = RunDirectory(engine.runs(driver_of(settings), out.name))
+    return run.settings().engine.seed if (run.path / SETTINGS).exists() else None
+
+
+def predict_on_flare(
+    folder: Path,
+    rows: Path,
+    engine: str,
+    *,
+    startup_kit: Path | None = None,
+    owner: str | None = None,
+    model: str | None = None,
+) -> pd.DataFrame | None:
+    """Predict over FLARE with the run called as `folder` is; of several label owners as `owner`, with one `model` of
+    its two. Gives the predictions where all organisations are on this machine; None where they stay with who predicts,
+    who then has the ids in its own runs/RUN/rows."""
+    found = find_engine(engine, folder, startup_kit, waiting)
+    if not isinstance(found, OnThisMachine):
+        settings = agreed_in(startup_kit)
+        check_several(settings, owner, model)
+        found.predict(settings, folder.name, rows, owner=owner, model=model or "")
+        driver = asker_of(settings, owner)
+        console.print(f"The predictions are at '{driver}', in its own runs/{folder.name}/predictions/{rows.name}.")
+        return None
+    check_trained(found, folder, engine)
+    if not rows.is_file():
+        raise DataError(f"--rows names {rows}, and there is no such file.")
+    settings = RunDirectory(folder).settings()
+    check_several(settings, owner, model)
+    out = found.predict(settings, folder.name, rows, owner=owner, model=model or "")
+    import pandas as pd
+
+    return pd.read_parquet(out) if out.suffix == ".parquet" else pd.read_csv(out, keep_default_na=False)
+
+
+def serve_on_flare(
+    folder: Path,
+    engine: str,
+    own: Mapping[str, Any],
+    *,
+    startup_kit: Path | None = None,
+    owner: str | None = None,
+    model: str | None = None,
+    quiet: bool = False,
+) -> None:
+    """Serve the run called as `folder` is, until SIGTERM or SIGINT. A job says which run, and nothing of `own`: where
+    all organisations are on this machine, that goes into the label owner's own file first."""
+    if engine == "flare":
+        _check_nothing_own(own)
+    found = find_engine(engine, folder, startup_kit, waiting)
+    if isinstance(found, OnThisMachine):
+        if VARIABLE in os.environ and "token_file" not in own:
+            raise ConfigError(
+                f"{VARIABLE} is set, and a site takes its token from a file alone. Give --token-file FILE."
+            )
+        check_trained(found, folder, engine)
+        settings = RunDirectory(folder).settings()
+    else:
+        settings = agreed_in(startup_kit)
+    check_several(settings, owner, model)
+    driver, run = asker_of(settings, owner), folder.name
+    if isinstance(found, OnThisMachine):
+        write_serve(found.machine.files(driver) / OWN, own)
+    else:
+        console.print(f"'{driver}' listens as its own {OWN} says; its runs/{run}/{ANSWERS} says where. Ctrl-C ends it.")
+
+    def told(record: dict[str, Any]) -> None:
+        text = f"{driver} predicts with {', '.join(record['parties'])} at {record['url']}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        if not quiet:
+            say_how(record["url"], token=record["token"])
+
+    with _until_told():
+        found.serve(settings, run, told, owner=owner, model=model or "")
+        console.print(f"'{driver}' has ended it.")
+
+
+def _check_nothing_own(own: Mapping[str, Any]) -> None:
+    defaults = asdict(ServeSettings())
+    for key, value in own.items():
+        if value != defaults[key]:
+            option = f"--{key.replace('_', '-')}"
+            raise ConfigError(
+                f"{option} is no part of a job: with --engine flare the label owner's site listens as [serve] in its "
+                f"own {OWN} says. Set {key} there."
+            )
+
+
+@contextmanager
+def _until_told() -> Iterator[None]:
+    """SIGTERM ends it as SIGINT does, and neither is an error."""
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print("Ended.")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def waiting(told: str) -> None:
+    """Says for whom a job waits."""
+    error_console.print(told, markup=False, highlight=False, soft_wrap=True)
+
+
+def agreed_in(startup_kit: Path | None) -> Settings:
+    """What the lead's kit says was agreed."""
+    agreed = (startup_kit or Path()) / AGREED
+    if not agreed.exists():
+        raise ConfigError(f"{agreed} is missing: copy the agreed file there.")
+    return Settings.from_toml(agreed)
+
+
+def check_trained(engine: OnThisMachine, folder: Path, name: str) -> None:
+    """Whether a run was trained on this machine with this engine."""
+    if not (there := engine.machine.kept).exists():
+        raise ConfigError(f"{there} is missing, so {folder} was not trained with --engine {name}. Use its own engine.")
+
+
+def _with_names(settings: Settings) -> Settings:
+    """A named data set is cut into parties that the file need not name; sites must have names."""
+    if settings.data.dataset is None:
+        return settings
+    from colonnade.rows.public import from_dataset
+    from colonnade.settings.federation_file import PartySettings
+
+    made = from_dataset(settings)
+    names = [name for name in made.names if name not in {*settings.label_owners, SERVER}]
+    return replace(settings, parties={name: settings.parties.get(name, PartySettings()) for name in names})

@@ -1,0 +1,171 @@
+"""Where a run takes place: in FLARE's simulator, in a rehearsal with certificates, or at sites of their own.
+
+An engine trains, predicts and serves. Where all organisations are on this machine, it gives what they have found; where
+they are not, that stays with them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError
+from colonnade.flare.deployed import Deployed, Poc, Say
+from colonnade.flare.job import Job, Watch, failure_in, require
+from colonnade.flare.simulator import Simulator
+from colonnade.runs.layout import ANSWERS, FAILURE, JOURNAL, MARK, METRICS, PARTIES, ROWS, SETTINGS, SUMMARY
+from colonnade.runs.run_directory import RunDirectory, write_text
+from colonnade.settings.federation_file import Settings
+from colonnade.settings.party_file import at_sites, driver_of
+from colonnade.sites.prediction import checked_file
+
+ENGINES = ("in-process", "flare-sim", "flare-poc", "flare")
+"""What --engine takes; the first needs no FLARE."""
+
+
+class Machine(Protocol):
+    """Organisations that are all on this machine, and how they do a job."""
+
+    @property
+    def kept(self) -> Path: ...
+    def folder(self, name: str) -> Path: ...
+    def files(self, name: str) -> Path: ...
+    def log(self, name: str) -> Path: ...
+    def prepare(self, settings: Settings, *, resume: bool) -> None: ...
+    def carry_out(self, settings: Settings, job: Job, told: Path, watch: Watch | None) -> str: ...
+
+
+MACHINES: dict[str, Callable[[Path], Machine]] = {"flare-sim": Simulator, "flare-poc": Poc}
+
+
+class Engine(Protocol):
+    def train(
+        self, settings: Settings, out: Path, *, resume: bool = False, watch: Watch | None = None
+    ) -> dict[str, Any] | None:
+        """The driver's summary, with "exhausted"; None where results stay with the sites."""
+
+    def predict(
+        self, settings: Settings, run: str, rows: Path, *, owner: str | None = None, model: str = ""
+    ) -> Path | None:
+        """The file of predictions, asked for as `owner` of several label owners; None where it stays with a site."""
+
+    def serve(self, settings: Settings, run: str, watch: Watch, *, owner: str | None = None, model: str = "") -> None:
+        """Until KeyboardInterrupt; `watch` is told where it listens, if that is on this machine."""
+
+
+@dataclass(frozen=True)
+class OnThisMachine:
+    """A rehearsal: every organisation is a process here, with a folder of its own."""
+
+    machine: Machine
+
+    def runs(self, name: str, run: str) -> Path:
+        """An organisation's own part of a run."""
+        return self.machine.folder(name) / "runs" / run
+
+    def train(
+        self, settings: Settings, out: Path, *, resume: bool = False, watch: Watch | None = None
+    ) -> dict[str, Any]:
+        require()
+        settings = at_sites(settings)
+        self.machine.prepare(settings, resume=resume)
+        job = Job.to_train(settings, out.name, resume=resume)
+        folders = {name: self.runs(name, out.name) for name in job.sites}
+        self.machine.carry_out(settings, job, folders[job.driver] / METRICS, watch)
+        return conclude(settings, folders, out, self.machine.log(job.driver))
+
+    def predict(self, settings: Settings, run: str, rows: Path, *, owner: str | None = None, model: str = "") -> Path:
+        require()
+        job = Job.to_predict(settings, run, rows.name, owner, model)
+        folder = self.runs(job.driver, run)
+        (folder / ROWS).mkdir(exist_ok=True)
+        shutil.copyfile(rows, folder / ROWS / rows.name)  # where the driver looks for it
+        _, out = checked_file(folder, rows.name)
+        out.unlink(missing_ok=True)
+        self.machine.carry_out(settings, job, Path(os.devnull), None)
+        if not out.exists():
+            raise failure_in(folder.parent / FAILURE) or _without(self.machine.log(job.driver))
+        return out
+
+    def serve(self, settings: Settings, run: str, watch: Watch, *, owner: str | None = None, model: str = "") -> None:
+        require()
+        job = Job.to_serve(settings, run, owner, model)
+        folder = self.runs(job.driver, run)
+        with listening(folder) as answers:
+            ended = self.machine.carry_out(settings, job, answers, watch)
+        raise failure_in(folder.parent / FAILURE) or ColonnadeError(
+            f"It ended as {ended!r}. What was said is in {self.machine.log(job.driver)}."
+        )
+
+
+def find_engine(name: str, run: Path, startup_kit: Path | None = None, say: Say | None = None) -> Engine:
+    """The engine that --engine names, for a run directory; `say` is told for whom it waits."""
+    if name == "flare":
+        if startup_kit is None:
+            raise ConfigError("--engine flare needs --startup-kit DIR, the kit of the lead (`colonnade provision`).")
+        return Deployed(startup_kit, say)
+    return find_machine(name, run)
+
+
+def find_machine(name: str, run: Path) -> OnThisMachine:
+    if name not in MACHINES:
+        raise ConfigError(f"--engine must be one of {', '.join(ENGINES)}; found {name!r}.")
+    return OnThisMachine(MACHINES[name](run.with_name(f"{run.name}.flare")))
+
+
+@contextmanager
+def listening(folder: Path) -> Iterator[Path]:
+    """Where a driver on this machine says that it listens, as long as it does."""
+    answers = folder / ANSWERS
+    answers.unlink(missing_ok=True)
+    (folder.parent / FAILURE).unlink(missing_ok=True)
+    try:
+        yield answers
+    finally:
+        answers.unlink(missing_ok=True)
+
+
+def conclude(settings: Settings, folders: Mapping[str, Path], out: Path, log: Path) -> dict[str, Any]:
+    """The summary of a run whose organisations are all on this machine, with its folder; or the driver's error."""
+    driver = driver_of(settings)
+    error = failure_in(folders[driver].parent / FAILURE)
+    if not (folders[driver] / SUMMARY).exists():
+        found = (failure_in(folder.parent / FAILURE) for folder in folders.values())  # others, that could not start
+        others = [one for one in found if one is not None]
+        raise error or next(iter(others), _without(log))
+    summary = gather(settings, folders, driver, out)
+    if error is not None and not isinstance(error, BudgetExhausted):
+        raise error
+    return summary | {"exhausted": error is not None}
+
+
+def _without(log: Path) -> ColonnadeError:
+    return ColonnadeError(f"FLARE ended without a result. What it said is in {log}.")
+
+
+def gather(settings: Settings, folders: Mapping[str, Path], driver: str, out: Path) -> dict[str, Any]:
+    """One run directory, as if all had run here: where all organisations are on one machine."""
+    summary: dict[str, Any] = json.loads((folders[driver] / SUMMARY).read_text(encoding="utf-8"))
+    shutil.rmtree(out / PARTIES, ignore_errors=True)
+    shutil.copytree(folders[driver], out, dirs_exist_ok=True)
+    parts = {name: json.loads((folder / SUMMARY).read_text(encoding="utf-8")) for name, folder in folders.items()}
+    for name, folder in folders.items():
+        if name != driver:
+            shutil.copytree(folder / PARTIES / name, out / PARTIES / name, dirs_exist_ok=True)
+        if (folder.parent / JOURNAL).exists():  # a site has it beside its runs
+            shutil.copyfile(folder.parent / JOURNAL, out / PARTIES / name / JOURNAL)
+    for key in ("parties", "bytes", "models"):
+        summary[key] = {name: parts[name][key][name] for name in folders if name in parts[name][key]}
+    summary["privacy"] = [one for name in folders for one in parts[name]["privacy"]]
+    if settings.label_owners:  # of all rows together, data owners know
+        rows = RunDirectory(folders[next(iter(settings.parties))]).mark()["rows"]
+        write_text(out / MARK, json.dumps(RunDirectory(out).mark() | {"rows": rows}))
+    write_text(out / SETTINGS, settings.to_toml())
+    RunDirectory(out).write_summary(summary)
+    return summary

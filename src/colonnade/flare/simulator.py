@@ -1,0 +1,102 @@
+"""FLARE's simulator: every site is a process of this machine, without certificates of FLARE's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from colonnade.flare.job import ALLOWED, LAST, Job, Watch, follow, issue, stop, write_job
+from colonnade.settings.federation_file import Settings
+from colonnade.settings.party_file import OWN, STARTUP, read_own, sites_of, write_agreed, write_own
+
+NOT_STARTED = ("Failed to create connection to the child process", "Address already in use")
+SITES = "COLONNADE_SITES"
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """The machine that `flare-sim` runs on; all of it is in one folder."""
+
+    work: Path
+
+    @property
+    def kept(self) -> Path:
+        """Where the organisations are."""
+        return self.work / "sites"
+
+    def folder(self, name: str) -> Path:
+        return self.kept / name
+
+    def files(self, name: str) -> Path:
+        """Where an organisation's own file is."""
+        return self.folder(name)
+
+    def log(self, name: str) -> Path:  # noqa: ARG002 - all write into one
+        return self.work / "flare.log"
+
+    def prepare(self, settings: Settings, *, resume: bool) -> None:  # noqa: ARG002 - a resumed run may have more epochs
+        write_sites(self.kept, settings)
+
+    def carry_out(self, settings: Settings, job: Job, told: Path, watch: Watch | None) -> str:  # noqa: ARG002
+        """Do a job to its end, passing on what its driver writes into the file `told`."""
+        shutil.rmtree(self.work / "job", ignore_errors=True)
+        folder = write_job(self.work / "job", job)
+        for _ in starts(self.work / "flare.log"):
+            with simulator(folder, self.work, job.sites, {SITES: str(self.kept.resolve())}) as process:
+                try:
+                    follow(lambda: process.poll() is None, told, watch)
+                except KeyboardInterrupt:
+                    if job.serve:
+                        told.unlink(missing_ok=True)  # so the service ends, and with it the job
+                        with suppress(subprocess.TimeoutExpired):
+                            process.wait(LAST)
+                    raise
+        return "FLARE ended"
+
+
+def write_sites(folder: Path, settings: Settings) -> None:
+    """For a simulation: every party's own folder, with its own files and a certificate."""
+    issue({name: folder / name / STARTUP for name in sites_of(settings)})
+    for name in sites_of(settings):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        write_agreed(folder / name, settings)
+        write_own(folder / name, settings, name)
+        read_own(folder / name / OWN)
+
+
+def starts(log: Path, most: int = 3) -> Iterator[int]:
+    """FLARE's simulator gives a site a minute to start and takes ports that were free a moment ago; on a busy machine
+    that fails now and then, before anything has begun. Then once more."""
+    for number in range(most):
+        yield number
+        said = log.read_text(encoding="utf-8", errors="replace")
+        if not any(words in said for words in NOT_STARTED):
+            return
+
+
+@contextmanager
+def simulator(
+    job: Path, work: Path, names: Sequence[str], environment: Mapping[str, str], *, allowed: Sequence[str] = ALLOWED
+) -> Iterator[subprocess.Popen[bytes]]:
+    """FLARE's simulator with this job, a process per site; none of them outlives the block."""
+    shutil.rmtree(work / "flare", ignore_errors=True)
+    policy = work / "flare" / "local"
+    policy.mkdir(parents=True)
+    (policy / "resources.json").write_text(json.dumps({"format_version": 2, "class_allow_list": list(allowed)}))
+    command = [sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator", str(job), "-w", str(work / "flare")]
+    command += ["-c", ",".join(names), "-t", str(len(names)), "-l", "WARNING"]
+    with (work / "flare.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, env=os.environ | dict(environment), start_new_session=True
+        )
+        try:
+            yield process
+        finally:
+            stop(process)
