@@ -28,6 +28,7 @@ def test_every_algorithm_is_compared(choose: Any) -> None:
     assert {one.algorithm for one in choose.choices().values()} == set(ALGORITHMS)
 
 
+@pytest.mark.long
 def test_bytes_are_those_of_the_formulas(results: list[dict[str, Any]]) -> None:
     """398 training rows, 3 epochs of 7 batches, 8 numbers an embedding, one output, float32."""
     numbers = {one["what"]: one["numbers"] for one in results}
@@ -37,12 +38,14 @@ def test_bytes_are_those_of_the_formulas(results: list[dict[str, Any]]) -> None:
     assert numbers["scores: vimadmm"]["row"] == 32
 
 
+@pytest.mark.long
 def test_labels_leak_where_they_are_said_to(results: list[dict[str, Any]]) -> None:
     found = {one["what"]: one for one in results if one["what"].startswith("leaks")}
     assert found["leaks: vimadmm"]["numbers"]["label_inference"] > 0.95
     assert found["leaks: knn"]["numbers"] == {}
 
 
+@pytest.mark.long
 def test_the_pages_tables_have_the_benchmarks_lines(choose: Any, results: list[dict[str, Any]]) -> None:
     text = PAGE.read_text(encoding="utf-8")
     for heading in choose.HEADINGS.values():
