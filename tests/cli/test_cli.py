@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -18,6 +19,8 @@ from typer.utils import get_params_from_function
 import colonnade
 from colonnade import cli
 from colonnade.cli import app
+
+COMMANDS = app.registered_commands
 
 OPTIONS = {
     "demo": ["--out", "--quiet"],
@@ -45,15 +48,24 @@ OPTIONS = {
 
 
 def test_the_commands_are_these(call: Caller) -> None:
-    names = [command.callback.__name__ for command in app.registered_commands if command.callback]
-    assert names == list(OPTIONS)
+    assert list(cli.COMMANDS) == list(OPTIONS)
     helped = call("--help")
     assert helped.code == 0
     for part in (*OPTIONS, "--version", "Exit codes", "colonnade demo"):
         assert part in helped.out
 
 
-@pytest.mark.parametrize("command", app.registered_commands, ids=list(OPTIONS))
+def test_help_of_all_comes_without_torch_and_says_of_each_what_its_own_says() -> None:
+    code = (
+        "import sys; sys.argv[1:] = ['--help']; from colonnade.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+    )
+    code += "assert not {'torch', 'pandas', 'numpy'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+    alone = {one.name: one.callback.__doc__ for one in cli.commands(set()).registered_commands if one.callback}
+    assert alone == {one.name: inspect.cleandoc(one.callback.__doc__ or "") for one in COMMANDS if one.callback}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=list(OPTIONS))
 def test_help_takes_no_table_of_a_file_for_markup(command: Any) -> None:
     """[data] in a help text must be written \\[data], or it is not shown."""
     words = [param.default.help or "" for param in get_params_from_function(command.callback).values()]

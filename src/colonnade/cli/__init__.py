@@ -6,72 +6,89 @@ Exit codes: 0 done, 1 an error of ours, 2 bad input, 3 a party failed, 4 a priva
 
 from __future__ import annotations
 
+import ast
 import sys
 import warnings
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
 
-from colonnade.cli.align import align
-from colonnade.cli.audit import audit
-from colonnade.cli.console import error_console
-from colonnade.cli.demo import demo
-from colonnade.cli.deploy import party, provision
-from colonnade.cli.doctor import doctor
-from colonnade.cli.explain import explain
-from colonnade.cli.export import export
-from colonnade.cli.init import init
-from colonnade.cli.listings import algorithms, datasets
-from colonnade.cli.measure import bench, reproduce
-from colonnade.cli.plan import plan
-from colonnade.cli.predict import predict
-from colonnade.cli.privacy import privacy
-from colonnade.cli.report import compare, report
-from colonnade.cli.run import run
-from colonnade.cli.select import select
-from colonnade.cli.serve import serve
 from colonnade.errors import ColonnadeError
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(
-    name="colonnade",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    help="Train one model over columns that belong to different organisations, without moving the columns.\n\n"
-    "New here? [bold]colonnade demo[/bold] shows the whole in a minute.",
-    epilog="Exit codes: 0 done · 2 bad input · 3 a party failed · 4 a privacy budget is spent · "
-    "5 an audit threshold was crossed · 6 a figure was missed",
-)
-for command in (
-    demo,
-    init,
-    align,
-    select,
-    plan,
-    run,
-    predict,
-    serve,
-    export,
-    provision,
-    party,
-    explain,
-    audit,
-    privacy,
-    report,
-    compare,
-    algorithms,
-    datasets,
-    reproduce,
-    bench,
-    doctor,
-):
-    app.command()(command)
+COMMANDS = {
+    "demo": "demo",
+    "init": "init",
+    "align": "align",
+    "select": "select",
+    "plan": "plan",
+    "run": "run",
+    "predict": "predict",
+    "serve": "serve",
+    "export": "export",
+    "provision": "deploy",
+    "party": "deploy",
+    "explain": "explain",
+    "audit": "audit",
+    "privacy": "privacy",
+    "report": "report",
+    "compare": "report",
+    "algorithms": "listings",
+    "datasets": "listings",
+    "reproduce": "measure",
+    "bench": "measure",
+    "doctor": "doctor",
+}
+"""Every command, and the module beside this one that has it."""
 
 
-@app.callback(invoke_without_command=True)
+def commands(needed: set[str]) -> typer.Typer:
+    """The command line with these commands whole. Of the others it knows what `--help` says of them: their modules
+    import torch, which takes longer than anybody waits for a word of help."""
+    made = typer.Typer(
+        name="colonnade",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        help="Train one model over columns that belong to different organisations, without moving the columns.\n\n"
+        "New here? [bold]colonnade demo[/bold] shows the whole in a minute.",
+        epilog="Exit codes: 0 done · 2 bad input · 3 a party failed · 4 a privacy budget is spent · "
+        "5 an audit threshold was crossed · 6 a figure was missed",
+    )
+    for name, module in COMMANDS.items():
+        whole = f"{__name__}.{module}"
+        made.command(name)(getattr(import_module(whole), name) if name in needed else _help_alone(whole, name))
+    made.callback(invoke_without_command=True)(_version)
+    return made
+
+
+def _help_alone(module: str, name: str) -> Callable[[], None]:
+    """A command that says what the one of this name would, read from its source and not imported."""
+    found = find_spec(module)
+    assert found is not None
+    assert found.origin is not None
+    tree = ast.parse(Path(found.origin).read_text(encoding="utf-8"))
+    said = [ast.get_docstring(one) for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == name]
+
+    def command() -> None:
+        raise AssertionError(f"{name} was not loaded")
+
+    command.__doc__ = said[0]
+    return command
+
+
+def __getattr__(name: str) -> Any:
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return commands({*COMMANDS})
+
+
 def _version(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
     if version:
         from colonnade.version import __version__
@@ -85,14 +102,18 @@ def main() -> NoReturn:
     a warning is its words alone, without where in our code it comes from."""
     before, warnings.formatwarning = warnings.formatwarning, _words
     try:
-        app(standalone_mode=True)
+        commands({*sys.argv[1:]})(standalone_mode=True)
     except ColonnadeError as error:
+        from colonnade.cli.console import error_console
+
         error_console.print(f"[bold red]{type(error).__name__}:[/bold red] ", end="")
         error_console.print(str(error), markup=False, highlight=False, soft_wrap=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)
     except OSError as error:
+        from colonnade.cli.console import error_console
+
         error_console.print(f"{type(error).__name__}: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
     finally:

@@ -204,8 +204,9 @@ class Party:
         return self._lock
 
     def answer(self, request: Request[R]) -> R:
-        """Do what a request asks. Whatever goes wrong names this party, the request and the batch, and what the party
-        had set aside by then is as before: a call that does not fit must not spoil the next one."""
+        """Do what a request asks. Whatever goes wrong names this party, the request and the batch. After a failure its
+        attributes are those from before the call, so that what does not fit spoils nothing that was set aside; what a
+        method changed in place, as a model's weights, stays changed, and the last checkpoint is the way back."""
         method = self.served().get(type(request))
         if method is None:
             raise BoundaryError(
