@@ -11,7 +11,19 @@ from typing import Any
 
 import pytest
 import torch
-from tests.federation.small import Spent, entries, equal, federation, frames, learned_of, quick, records, splitnn
+from tests.federation.small import (
+    Spent,
+    checkpoint_of,
+    entries,
+    equal,
+    federation,
+    frames,
+    learned_of,
+    models_of,
+    quick,
+    records,
+    splitnn,
+)
 
 from colonnade.core import Mechanism, Plain, Step
 from colonnade.federation import Federation, load
@@ -121,19 +133,93 @@ def test_a_score_that_is_not_a_number_is_null_on_disk(tmp_path: Path) -> None:
 
 
 def scores(monkeypatch: pytest.MonkeyPatch, given: list[float]) -> None:
-    """Let validation score as given, epoch by epoch."""
+    """Let validation score as given, epoch by epoch, and then as in the last."""
     real, left = Federation.score, iter(given)
 
     def score(self: Federation, split: str, model: str | None = None) -> Scores:
         scored = real(self, split, model)
-        return replace(scored, all=scored.all | ({"accuracy": next(left)} if split == "validation" else {}))
+        if split != "validation":
+            return scored
+        now = next(left, given[-1])
+        return replace(scored, all=scored.all | {"accuracy": now, "auc": now, "loss": 1 - now})
 
     monkeypatch.setattr(Federation, "score", score)
 
 
-def test_it_stops_when_validation_fell_from_its_best(monkeypatch: pytest.MonkeyPatch) -> None:
+def after(epochs: int) -> dict[str, torch.Tensor]:
+    one = federation(settings=quick(train={"epochs": epochs, "early_stop": False}))
+    list(one.train())
+    return models_of(one)
+
+
+def test_it_stops_when_patience_ends_and_keeps_the_models_that_validated_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores(monkeypatch, [0.80, 0.90, 0.885, 0.879, 0.90, 0.95, 0.95])
+    one = federation(settings=quick(train={"epochs": 9, "patience": 3}))
+    outcome = one.fit(tmp_path / "run")
+    assert len(outcome.history) == 5, "one dip, or two, end nothing"
+    assert outcome.stopped == "validation auc was best, 0.9000 in epoch 2, and did not improve since"
+    assert outcome.told == "validation auc did not improve"
+    assert (outcome.summary["rounds"], outcome.summary["best_epoch"]) == (20, 2)
+    kept = {place: t for place, t in models_of(one).items() if "/last/" not in place}
+    assert equal(kept, after(2)), "and not those of the fifth epoch"
+    again = load(tmp_path / "run", frames=frames())
+    assert equal({p: t for p, t in models_of(again).items() if "/last/" not in p}, kept), "who predicts has them, too"
+
+
+def test_with_noise_the_best_models_score_is_told_and_nothing_is_released_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("dp_accounting")
+    scores(monkeypatch, [0.80, 0.90, 0.85])
+    noisy = {"lab": {"outbox": {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 5.0}}}}}
+    outcome = federation(settings=quick(train={"epochs": 3}, parties=noisy)).fit()
+    assert outcome.summary["metrics"]["validation"] == outcome.history[1]["validation"]
+
+
+@pytest.mark.parametrize("make", [quick, splitnn])
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_a_run_resumed_before_or_after_its_best_epoch_is_the_same_to_the_bit(
+    make: Any, cut: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best is epoch 2: a run of 1, 2 or 3 epochs that is then asked for 4 goes on from where training stopped."""
+    given = [0.80, 0.90, 0.7, 0.6]
+    scores(monkeypatch, given)
+    federation(settings=make(train={"epochs": 4})).fit(tmp_path / "whole")
+    scores(monkeypatch, given[:cut])
+    federation(settings=make(train={"epochs": cut})).fit(tmp_path / "cut")
+    scores(monkeypatch, given[cut:])
+    outcome = federation(settings=make(train={"epochs": 4})).fit(tmp_path / "cut", resume=True)
+    assert outcome.summary["best_epoch"] == 2
+    whole, parts = checkpoint_of(tmp_path / "whole"), checkpoint_of(tmp_path / "cut")
+    assert equal(whole, parts)
+    assert any("/last/" in place for place in whole)
+
+
+@pytest.mark.parametrize(("stop_on", "best"), [("auto", 1), ("score", 1), ("loss", 3)])
+def test_what_is_better_is_a_setting(stop_on: str, best: int) -> None:
+    one = federation(settings=quick(train={"stop_on": stop_on}))
+    records = [
+        {"epoch": epoch, "loss": 1.0, "validation": {"auc": auc, "accuracy": 0.5, "loss": loss}}
+        for epoch, (auc, loss) in enumerate([(0.9, 0.5), (0.8, 0.4), (0.7, 0.3)], 1)
+    ]
+    found = fit_module._best(one, records)
+    assert found is not None
+    assert found["epoch"] == best
+
+
+def test_a_score_that_is_missing_once_does_not_decide() -> None:
+    one = federation()
+    records = [{"epoch": e, "validation": {"auc": auc, "loss": e / 2}} for e, auc in ((1, 0.5), (2, None))]
+    found = fit_module._best(one, records)
+    assert found is not None
+    assert found["epoch"] == 1, "by the loss"
+
+
+def test_vims_criterion_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     scores(monkeypatch, [0.80, 0.90, 0.885, 0.879, 0.95, 0.95, 0.95])
-    outcome = federation(settings=quick(train={"epochs": 6})).fit()
+    outcome = federation(settings=quick(train={"epochs": 6, "patience_drop": 0.02})).fit()
     assert len(outcome.history) == 4
     assert outcome.stopped == "validation accuracy fell from 0.9000 to 0.8790"
     assert outcome.told == "validation accuracy fell"
@@ -146,23 +232,17 @@ def test_it_does_not_stop_when_told_not_to(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(outcome.history) == 3
 
 
-def test_patience_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    scores(monkeypatch, [0.9, 0.7, 0.5, 0.5])
-    outcome = federation(settings=quick(train={"epochs": 3, "patience_drop": 0.3})).fit()
-    assert len(outcome.history) == 3
-
-
 def test_it_stops_when_the_loss_no_longer_changes() -> None:
-    still = splitnn(algorithm={"learning_rate": 1e-9}, train={"epochs": 9, "patience_drop": 0.9})
+    still = splitnn(algorithm={"learning_rate": 1e-9}, train={"epochs": 9})
     outcome = federation(settings=still).fit()
     assert outcome.told == outcome.stopped == "converged: the training loss no longer changes"
     assert len(outcome.history) == 4  # three changes in a row
-    moving = splitnn(train={"epochs": 5, "patience_drop": 0.9})
+    moving = splitnn(train={"epochs": 5})
     assert len(federation(settings=moving).fit().history) == 5
 
 
 def test_a_run_that_had_stopped_early_stays_stopped_when_resumed(tmp_path: Path) -> None:
-    still = splitnn(algorithm={"learning_rate": 1e-9}, train={"epochs": 9, "patience_drop": 0.9})
+    still = splitnn(algorithm={"learning_rate": 1e-9}, train={"epochs": 9})
     federation(settings=still).fit(tmp_path / "run")
     outcome = federation(settings=still).fit(tmp_path / "run", resume=True)
     assert outcome.stopped == "converged: the training loss no longer changes"
@@ -190,7 +270,8 @@ def test_a_spent_budget_ends_the_run_with_a_saved_model(
     assert outcome.stopped == "'lab' will not release \"embedding\" again: its budget is spent."
     assert outcome.told == "a privacy budget is spent"
     assert (len(outcome.history), outcome.summary["rounds"]) == (1, 6)
-    assert outcome.summary["metrics"] == {}  # measuring would need a release, too
+    assert outcome.summary["metrics"] == {"validation": outcome.history[0]["validation"]}, "nothing is released for it"
+    assert outcome.summary["best_epoch"] == 1
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["stopped"] == outcome.stopped
     assert json.loads((tmp_path / "run" / "checkpoint.json").read_text())["step"] == 6
     again = load(tmp_path / "run", frames=frames())

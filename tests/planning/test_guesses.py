@@ -136,8 +136,3 @@ def test_what_is_no_use_is_left_out() -> None:
 @pytest.mark.parametrize(("rows", "size"), [(10, 16), (300, 32), (1000, 64), (10_000, 1024), (10**6, 1024)])
 def test_a_batch_is_about_an_eighth_of_few_rows(rows: int, size: int) -> None:
     assert guesses.batch_size(rows) == size
-
-
-@pytest.mark.parametrize(("rows", "drop"), [(1, 0.2), (45, 0.07), (100, 0.03), (10**4, 0.02)])
-def test_a_few_rows_do_not_stop_a_run(rows: int, drop: float) -> None:
-    assert guesses.patience_drop(rows) == drop

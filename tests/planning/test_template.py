@@ -21,7 +21,7 @@ PARTIES = {
 def answers(**changes: object) -> Answers:
     given = {"epsilon": None, "left_out": {"clinic": {'od"d\n': "has one value only"}}, **changes}
     algorithm = str(given.pop("algorithm", "vimadmm"))
-    return Answers(PARTIES, "i d", "classification", algorithm, 7, 32, 4, 0.07, True, **given)  # type: ignore[arg-type]
+    return Answers(PARTIES, "i d", "classification", algorithm, 7, 32, 4, True, **given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("algorithm", [name for name, one in ALGORITHMS.items() if one.nested is None])
@@ -31,7 +31,7 @@ def test_it_reads_back(algorithm: str, epsilon: float | None) -> None:
     settings = Settings.from_mapping(tomllib.loads(text))
     assert settings.algorithm == algorithm
     assert (settings.data.id, settings.data.align, settings.data.task) == ("i d", "private", "classification")
-    assert (settings.train.epochs, settings.train.batch_size, settings.train.patience_drop) == (7, 32, 0.07)
+    assert (settings.train.epochs, settings.train.batch_size, settings.train.patience) == (7, 32, 10)
     assert settings.model["width"] == 4
     clinic, lab = settings.parties.values()
     assert (clinic.table, clinic.label, clinic.columns) == ("the clinic.csv", 'a "label"', ("a#b", "größe", "c\\d"))

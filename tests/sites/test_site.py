@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -112,7 +113,7 @@ def test_each_organisation_has_its_own_part_of_the_run_and_nobody_elses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores(monkeypatch, [0.9, 0.8, 0.8, 0.9, 0.8, 0.8])
-    file = made(tmp_path, "one")
+    file = made(tmp_path, "one", train={"patience": 1})
     outcome = trains(tmp_path, "one")
     for name in ("clinic", "lab"):
         run = tmp_path / name / "runs" / "run"
@@ -130,8 +131,45 @@ def test_each_organisation_has_its_own_part_of_the_run_and_nobody_elses(
     lab, mine = summary_of(tmp_path, "lab"), outcome.summary["bytes"]["clinic"]
     assert lab["bytes"]["lab"] == {"out": mine["in"], "in": mine["out"]}
     assert [one["party"] for one in lab["privacy"]] == ["lab"]
-    assert outcome.stopped == "validation accuracy fell from 0.9000 to 0.8000"
-    assert (lab["stopped"], lab["refused_calls"]) == ("validation accuracy fell", 0), "scores are the clinic's"
+    assert outcome.stopped == "validation auc was best, 0.9000 in epoch 1, and did not improve since"
+    assert (lab["stopped"], lab["refused_calls"]) == ("validation auc did not improve", 0), "scores are the clinic's"
+
+
+@each_kind
+def test_every_site_keeps_the_models_that_validated_best_also_when_resumed(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of three epochs is the best: whoever predicts has its models, and who trains further goes on from the
+    third."""
+    made(tmp_path, kind, train={"epochs": 2, "early_stop": False})
+    trains(tmp_path, kind, "two")
+    change(tmp_path, "\nepochs = 2", "\nepochs = 3")
+    change(tmp_path, "early_stop = false", "early_stop = true")
+    counted, given = list[int](), [0.8, 0.9, 0.7]
+    real = Federation.score
+
+    def score(self: Federation, split: str, model: str | None = None) -> Any:
+        scored = real(self, split, model)
+        if split == "validation" and self.driver is not None and self.peers.owner in ("clinic", SERVER):
+            counted.append(1)
+            now = given[len(counted) - 1] if len(counted) <= 3 else 0.9
+            return dataclasses.replace(scored, all=scored.all | {"auc": now, "loss": 1 - now})
+        return scored
+
+    monkeypatch.setattr(Federation, "score", score)
+    assert trains(tmp_path, kind, "whole").summary["best_epoch"] == 2
+    whole, two = saved(tmp_path, "whole"), saved(tmp_path, "two")
+    models = {place: t for place, t in two.items() if "/model" in place or "heads" in place}
+    assert models
+    same_bits(models, {place: whole[place] for place in models})
+    assert {place.partition("/")[0] for place in whole if "/last/" in place} >= {p.partition("/")[0] for p in models}
+    counted.clear()
+    change(tmp_path, "\nepochs = 3", "\nepochs = 1")
+    trains(tmp_path, kind, "parts")
+    change(tmp_path, "\nepochs = 1", "\nepochs = 3")
+    del counted[1:]
+    trains(tmp_path, kind, "parts", resume=True)
+    same_bits(whole, saved(tmp_path, "parts"))
 
 
 @each_kind

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
 import torch
 from torch import Generator
 
+from colonnade.core import mapped
 from colonnade.core.batches import Agreed, Batches
 from colonnade.core.calls import Calls
 from colonnade.core.chance import secret_generator
@@ -57,6 +58,8 @@ class Organisation:
     secret: bool = False  # whether nobody who knows the agreed seed knows its random numbers
     roles: dict[str, Party] = field(default_factory=dict)
     fitted: State = field(default_factory=dict)
+    best: State | None = None  # while it trains: its roles as they were when validation rows scored best
+    last: State | None = None  # once it took its best: its roles as training left them, to go on from
 
     @classmethod
     def at(
@@ -91,7 +94,36 @@ class Organisation:
             "ledger": self.ledger.state(),
         }
         own |= {} if self.outbox.meter is None else {"meter": self.outbox.meter.state()}
-        return {"seat": own} | {role: party.state() for role, party in self.roles.items()}
+        aside = {key: kept for key, kept in (("best", self.best), ("last", self.last)) if kept is not None}
+        return {"seat": own} | self._of_roles() | aside
+
+    def _of_roles(self) -> State:
+        return {role: party.state() for role, party in self.roles.items()}
+
+    def _become(self, state: State) -> None:
+        for role, party in self.roles.items():
+            party.load_state(state[role])
+
+    def keep_best(self) -> None:
+        """Remember its roles as they are now: no model scored better on validation rows."""
+        self.best, self.last = copied(self._of_roles()), None
+
+    def drop_best(self) -> None:
+        self.best = self.last = None
+
+    def take_best(self) -> None:
+        """Training has ended: have the best models again. Where training stopped is kept, to go on from there."""
+        if self.best is not None and not same(now := self._of_roles(), self.best):
+            self.last = copied(now)
+            self._become(self.best)
+        self.best = None
+
+    def go_on(self) -> None:
+        """Train further: from where training stopped, with the best models aside."""
+        if self.last is not None:
+            self.best = copied(self._of_roles())
+            self._become(self.last)
+            self.last = None
 
     def load_state(self, state: State) -> None:
         """Continue from `state()`; the ledger's own file is cut back by `Ledger.rewind`."""
@@ -103,6 +135,31 @@ class Organisation:
         older = {key: state[key] for key in ("drawn", "missing") if key in state}  # once kept beside the role's own
         for role, party in self.roles.items():
             party.load_state(older | state[role])
+        self.best, self.last = state.get("best"), state.get("last")
+
+
+def copied(state: State) -> State:
+    """The same values in memory of their own."""
+
+    def copy(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return mapped.zeros(value.shape, value.dtype, value.device).copy_(value.detach())
+        if isinstance(value, dict):
+            return {key: copy(inner) for key, inner in value.items()}
+        return [copy(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+    return {key: copy(value) for key, value in state.items()}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two states have equal values."""
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+    if isinstance(one, dict):
+        return isinstance(other, dict) and one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+    return bool(one == other)
 
 
 def seed_for(seed: int, *words: str) -> int:

@@ -60,6 +60,7 @@ class Federation:
     """
 
     counted_elsewhere = False  # whether a party elsewhere counts what its rows are released with
+    best_elsewhere: Callable[[bool], bool] | None = None  # have others keep their best models, or take them (True)
 
     def __init__(
         self,
@@ -325,6 +326,24 @@ class Federation:
     def accounts(self) -> dict[str, Account]:
         """Of every party whose rules promise something for its columns."""
         return accounts_of(self.organisations)
+
+    def keep_best(self) -> None:
+        """Everybody remembers its models as they are now, the best so far. Where somebody elsewhere could not be told,
+        nobody here does: models of two epochs do not fit together."""
+        self.settle()
+        all_keep = self.best_elsewhere is None or self.best_elsewhere(False)
+        for organisation in self.organisations.values():
+            organisation.keep_best() if all_keep else organisation.drop_best()
+
+    def take_best(self) -> bool:
+        """Training has ended, and everybody has its best models again; False where they are not known to all."""
+        self.settle()
+        if any(organisation.best is None for organisation in self.organisations.values()):
+            return False
+        for organisation in self.organisations.values():
+            organisation.take_best()
+        self.restack()
+        return self.best_elsewhere is None or self.best_elsewhere(True)
 
     def settle(self) -> None:
         """Give stacked parties their own parameters back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -42,6 +43,10 @@ class Trainable(Trained, Protocol):
 
     def train(self) -> Iterator[Step]: ...
 
+    def keep_best(self) -> None: ...
+
+    def take_best(self) -> bool: ...
+
     def score(self, split: str) -> Scores: ...
 
 
@@ -57,6 +62,7 @@ class Outcome:
     stopped: str = "all epochs done"
     exhausted: bool = False  # a party's privacy budget ended the run
     summary: Record = field(default_factory=dict)
+    best: Record | None = None  # of the epoch whose models were kept, which need not be the last
     early: str = ""  # why it stopped before the last epoch, without a number
 
     def __repr__(self) -> str:
@@ -114,6 +120,8 @@ def _fit(
     epoch: list[Step] = []
     done = federation.batches.done
     trackers.begin(_about(federation, run, resumed=resume))
+    if _is_best(federation, outcome.history):  # where it is resumed, nobody has trained since
+        federation.keep_best()
 
     def tell(event: Step | Record) -> None:
         trackers(event)
@@ -132,6 +140,8 @@ def _fit(
             record = _record(federation, epoch, clock)
             epoch.clear()
             outcome.history.append(record)
+            if _is_best(federation, outcome.history):
+                federation.keep_best()
             if run is not None:
                 run.add_metrics(record)  # first: what a lost checkpoint leaves over is cut off when resuming
                 if every and (step.batch.epoch + 1) % every == 0:
@@ -143,6 +153,9 @@ def _fit(
     except BudgetExhausted as error:
         outcome.stopped, outcome.exhausted = str(error), True
         federation.batches.done = done  # the batch that was refused is not done
+    best = _best(federation, outcome.history)
+    if best is not None and federation.take_best():
+        outcome.best = best
     before = None if run is None else run.summary()
     outcome.summary = summarise(federation, outcome, clock.total(), before, finished=finished)
     if failures := trackers.finish(outcome.summary):
@@ -191,6 +204,7 @@ def summarise(
         "models": models_told(settings, federation.organisations),
         "rows": {split: len(rows) for split, rows in splits.items()},
         "epochs": len(outcome.history),
+        **({} if outcome.best is None else {"best_epoch": outcome.best["epoch"]}),
         "rounds": federation.batches.done,
         "stopped": outcome.stopped,
         "seconds": round(seconds, 3),
@@ -244,9 +258,10 @@ def _measured(
         }
         return dict(before["metrics"]), each
     last = outcome.history[-1] if outcome.history else {}
-    if last.get("step") != done or "validation" not in last:
+    model = outcome.best or (last if last.get("step") == done else {})
+    if "validation" not in model:
         return {}, {}
-    return {"validation": last["validation"]}, {"validation": last.get("validation_each", {})}
+    return {"validation": model["validation"]}, {"validation": model.get("validation_each", {})}
 
 
 class _Clock:
@@ -315,8 +330,38 @@ def _added(counts: list[Record]) -> Record:
     return total
 
 
+def _watched(federation: Trainable, history: list[Record]) -> tuple[str, list[float]]:
+    """The validation score that decides, and what it was after each epoch: larger is better. Of two classes it is AUC,
+    which a few rows at the threshold do not move; else the loss, of which every row is a part."""
+    records = [record["validation"] for record in history if "validation" in record]
+    scores = ["auc", "loss"]
+    if federation.settings.train.stop_on != "auto":
+        scores = ["auc", HEADLINE[federation.holdings.encoder.task]]
+    if federation.settings.train.stop_on == "loss":
+        scores = ["loss"]
+    found = [(name, [record.get(name) for record in records]) for name in [*scores, "loss"]]
+    for name, values in found:
+        known = [float(value) for value in values if value is not None and math.isfinite(value)]
+        if len(known) == len(values):
+            return name, [-value for value in known] if name == "loss" else known
+    return "loss", []
+
+
+def _best(federation: Trainable, history: list[Record]) -> Record | None:
+    """The epoch whose models are kept: the first of those that validated best. None where the last ones are."""
+    if not federation.settings.train.early_stop:
+        return None
+    _, scores = _watched(federation, history)
+    return history[scores.index(max(scores))] if scores else None
+
+
+def _is_best(federation: Trainable, history: list[Record]) -> bool:
+    return bool(history) and _best(federation, history) is history[-1]
+
+
 def _stop(federation: Trainable, history: list[Record]) -> tuple[str, str] | None:
-    """VIM's criteria: converged, or the validation score fell by more than two points. In full, and as all are told."""
+    """Converged, or no better validation for as long as patience lasts: in full, and as all are told. VIM's criterion,
+    a fall by two points, is patience_drop = 0.02."""
     train = federation.settings.train
     if not train.early_stop:
         return None
@@ -324,8 +369,12 @@ def _stop(federation: Trainable, history: list[Record]) -> tuple[str, str] | Non
     changes = [abs(after - before) / max(abs(before), 1e-12) for before, after in pairwise(losses)]
     if len(changes) == 3 and max(changes) < CONVERGED:
         return ("converged: the training loss no longer changes",) * 2
+    name, scores = _watched(federation, history)
+    if scores and len(scores) - 1 - scores.index(max(scores)) >= train.patience:
+        best = f"{abs(max(scores)):.4f} in epoch {history[scores.index(max(scores))]['epoch']}"
+        return f"validation {name} was best, {best}, and did not improve since", f"validation {name} did not improve"
     name = HEADLINE[federation.holdings.encoder.task]
-    scores = [record["validation"][name] for record in history if "validation" in record]
-    if scores and scores[-1] < max(scores) - train.patience_drop:
-        return f"validation {name} fell from {max(scores):.4f} to {scores[-1]:.4f}", f"validation {name} fell"
+    drops = [record["validation"][name] for record in history if train.patience_drop and "validation" in record]
+    if drops and drops[-1] < max(drops) - train.patience_drop:
+        return f"validation {name} fell from {max(drops):.4f} to {drops[-1]:.4f}", f"validation {name} fell"
     return None

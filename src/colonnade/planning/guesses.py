@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -194,8 +193,3 @@ def batch_size(rows: int) -> int:
     while size < 1024 and size * 16 <= rows:
         size *= 2
     return size
-
-
-def patience_drop(rows: int) -> float:
-    """By how much a score on so many validation rows may fall: three rows decide nothing, and never less than 2 %."""
-    return max(0.02, min(0.2, math.ceil(300 / max(rows, 1)) / 100))

@@ -101,7 +101,7 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None) -> Answer
     fewest = min(len(names) for names in columns.values() if names)
     return Answers(
         parties, id_column, task, algorithm, epochs, guesses.batch_size(round(0.7 * shared)),
-        max(2, min(MOST_WIDTH, fewest)), guesses.patience_drop(round(VALIDATION * shared)), not fit.is_same, epsilon,
+        max(2, min(MOST_WIDTH, fewest)), not fit.is_same, epsilon,
         left_out, is_normalised,
     )  # fmt: skip
 

@@ -15,6 +15,8 @@ PLACE = 34
 """Where comments begin."""
 VALIDATION = 0.1
 """Share of the rows."""
+PATIENCE = 10
+"""Epochs."""
 FEW = 4
 """Numbers a row below which an untrained ReLU is often 0 in all of them, and then stays so."""
 
@@ -40,7 +42,6 @@ class Answers:
     epochs: int
     batch_size: int
     width: int
-    patience_drop: float
     is_private: bool  # rows are found by private set intersection
     epsilon: float | None = None  # a budget for every party without labels
     left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -82,7 +83,7 @@ def _lines(answers: Answers, folder: Path, name: str) -> Iterator[str]:
         yield _line("activation", "tanh", "of so few numbers, relu may leave none: a party that says nothing")
     yield from ("", "[train]")
     yield _line("epochs", answers.epochs, "at most: early_stop = false trains them all")
-    yield _line("patience_drop", answers.patience_drop, "it stops when the validation score fell by more than this")
+    yield _line("patience", PATIENCE, "it stops after so many epochs that validated no better; the best one is kept")
     yield _line("batch_size", answers.batch_size, "rows at a time; an exchange between the parties each")
     yield from ("", "[federation]")
     yield _line("seed", 0, "decides the split, the batches and the first weights")

@@ -239,6 +239,8 @@ class RunDirectory:
         """Continue from the last checkpoint that all parties saved: what ledgers hold beyond it is cut off."""
         for name, state in self.read(federation).items():
             federation.organisations[name].ledger.rewind(self.party(name) / LEDGER, state)
+            federation.organisations[name].go_on()
+        federation.restack()
 
     def read(self, federation: Trained) -> dict[str, Any]:
         """The last checkpoint that all parties saved, and where it says that their ledgers stood. Nothing is changed

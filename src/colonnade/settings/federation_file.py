@@ -47,7 +47,8 @@ from colonnade.settings.owners import (
 )
 from colonnade.tracking import TrackingSettings
 
-MAY_CHANGE = {("train", key) for key in ("epochs", "early_stop", "patience_drop", "checkpoint_every")} | {
+STOPPING = ("early_stop", "patience", "stop_on", "patience_drop")
+MAY_CHANGE = {("train", key) for key in ("epochs", *STOPPING, "checkpoint_every")} | {
     ("federation", key)
     for key in ("device", "engine", "through_bytes", "threads", "cohort", "deadline", "retries", "on_missing")
 }
@@ -81,8 +82,10 @@ class TrainSettings:
     epochs: int = whole(default=10, most=10**9)
     batch_size: int = whole(default=1024, most=10**12)
     reshuffle: bool = True  # new batches every epoch
-    early_stop: bool = True  # stop when the validation score fell by more than `patience_drop`, or nothing changes
-    patience_drop: float = fraction(default=0.02)
+    early_stop: bool = True  # keep the models that validated best; stop by `patience`, or when nothing changes
+    patience: int = whole(default=10)  # epochs without a better validation before it stops
+    stop_on: str = one_of("auto", "loss", "score", default="auto")  # what is better; auto: AUC of two classes, or loss
+    patience_drop: float = fraction(default=0.0)  # stop at once when the score fell by more than this; 0: never
     checkpoint_every: int = whole(default=1, least=0)  # epochs between checkpoints; 0: only at the end
 
 

@@ -82,6 +82,7 @@ def _train(
     lenient: bool | None = None,
 ) -> Outcome:
     """Train, and have everybody save after each checkpoint, and at the end close."""
+    federation.best_elsewhere = saves.best
     watch = saves.after(federation.settings.train.checkpoint_every, watch)
     outcome = fit(federation, folder, resume=number > 0, watch=watch)
     saves.lenient = saves.lenient if lenient is None else lenient

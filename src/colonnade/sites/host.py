@@ -27,6 +27,7 @@ from colonnade.sites.messages import (
     Close,
     GetReady,
     Join,
+    KeepBest,
     Kept,
     Measure,
     Measured,
@@ -35,6 +36,7 @@ from colonnade.sites.messages import (
     Prepared,
     Ready,
     Save,
+    TakeBest,
 )
 from colonnade.sites.participant import Participant
 from colonnade.sites.saves import numbers
@@ -166,6 +168,16 @@ class ColumnHost(Host):
         return Done()
 
     @serves
+    def keep_best(self, request: KeepBest) -> Done:  # noqa: ARG002
+        self.participant().keep_best()
+        return Done()
+
+    @serves
+    def take_best(self, request: TakeBest) -> Done:  # noqa: ARG002
+        self.participant().take_best()
+        return Done()
+
+    @serves
     def close(self, request: Close) -> Done:
         if not self.closed:
             self.participant().close(request.outcome[:200], self.site.refused.count)
@@ -220,6 +232,20 @@ class LabelHost(Host):
         self.participant()
         self.site.partners().ask(request)
         self.keep(request)
+        return Done()
+
+    @serves
+    def keep_best(self, request: KeepBest) -> Done:
+        self.participant()
+        self.site.partners().ask(request)
+        self.participant().keep_best()
+        return Done()
+
+    @serves
+    def take_best(self, request: TakeBest) -> Done:
+        self.participant()
+        self.site.partners().ask(request)
+        self.participant().take_best()
         return Done()
 
     @serves

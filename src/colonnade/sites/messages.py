@@ -78,3 +78,11 @@ class Save(Request[Done]):
 
 class Close(Request[Done]):
     outcome: str
+
+
+class KeepBest(Request[Done]):
+    """No model scored better on validation rows: remember yours as it is now."""
+
+
+class TakeBest(Request[Done]):
+    """Training has ended: have the model again that you were told to remember."""

@@ -90,6 +90,15 @@ class Participant:
         self.federation.batches.done, self.run.common = step, common
         self.run.checkpoint(self.federation, number=number)
 
+    def keep_best(self) -> None:
+        """The driver found no better model on validation rows."""
+        with self.role.undisturbed():
+            self.federation.keep_best()
+
+    def take_best(self) -> None:
+        with self.role.undisturbed():
+            self.federation.take_best()
+
     def measure(self, split: str, model: str) -> tuple[dict[str, float], int]:
         """A label owner's scores on its own rows of a split, and how many they are."""
         batches = self.federation.agreed[self.own.name]

@@ -4,6 +4,7 @@
     its own checkpoint n
     Save n, keep m                          ->   its own checkpoint n; m stays, whatever lies between goes
     when all have answered, m = n
+    KeepBest, at the end TakeBest           ->   its models when validation rows scored best, part of its checkpoints
 
 m is the last one that all are known to have. So wherever a run breaks off, everybody still has m, and at most one newer
 one besides: whoever is killed while it saves, two are enough. To resume, the driver asks who has which (`Kept`) and all
@@ -20,7 +21,7 @@ from colonnade.core import Peers, Step
 from colonnade.errors import CheckpointError, NoAnswer
 from colonnade.federation.fit import Outcome, Record, Watch
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.sites.messages import Close, Kept, Save
+from colonnade.sites.messages import Close, KeepBest, Kept, Save, TakeBest
 
 log = logging.getLogger("colonnade.party")
 
@@ -60,11 +61,15 @@ class Saves:
 
         return told
 
+    def best(self, take: bool) -> bool:
+        """Everybody else keeps its model as the best, or has it again; False where somebody could not be told."""
+        return self._all(TakeBest() if take else KeepBest())
+
     def close(self, outcome: Outcome) -> None:
         """Everybody learns that it is over and why, and no score."""
         self._all(Close(outcome.told))
 
-    def _all(self, request: Save | Close) -> bool:
+    def _all(self, request: Save | Close | KeepBest | TakeBest) -> bool:
         if not self.lenient:
             self.others.ask(request)
             return True
