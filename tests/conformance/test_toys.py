@@ -73,7 +73,8 @@ def script(file: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", [pytest.param("toy_neural", marks=pytest.mark.long), "toy_rounds"])
+@pytest.mark.long
+@each_toy
 def test_the_batteries_take_it(name: str) -> None:
     """In a process of its own, where the registration comes before the batteries are collected."""
     chosen = [f"tests/conformance/{file}" for file in BATTERY]

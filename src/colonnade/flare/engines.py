@@ -81,8 +81,8 @@ class OnThisMachine:
         return conclude(settings, folders, out, self.machine.log(job.driver))
 
     def predict(self, settings: Settings, run: str, rows: Path, *, owner: str | None = None, model: str = "") -> Path:
-        require()
         job = Job.to_predict(settings, run, rows.name, owner, model)
+        require()
         folder = self.runs(job.driver, run)
         (folder / ROWS).mkdir(exist_ok=True)
         shutil.copyfile(rows, folder / ROWS / rows.name)  # where the driver looks for it
@@ -94,8 +94,8 @@ class OnThisMachine:
         return out
 
     def serve(self, settings: Settings, run: str, watch: Watch, *, owner: str | None = None, model: str = "") -> None:
-        require()
         job = Job.to_serve(settings, run, owner, model)
+        require()
         folder = self.runs(job.driver, run)
         with listening(folder) as answers:
             ended = self.machine.carry_out(settings, job, answers, watch)
