@@ -163,7 +163,7 @@ class Measuring:
         name = str(collab.site_name)
         self.channel = Channel(Identity.load(Path(os.environ[KITS]) / name, name), (DRIVER, *PARTIES), "bench")
         self.party = answerer(name)
-        self.endpoint = Endpoint(name, self.party.handle, admitted=[DRIVER])
+        self.endpoint = Endpoint(name, self.party.handle, admitted=[DRIVER], allow=self.party.allow)
         self.proxies = {p.name: p for p in collab.other_clients}
 
     def call(self, data: bytes) -> bytes:

@@ -92,13 +92,18 @@ def test_a_call_s_number_is_a_whole_one(number: object, frames: list[bytes]) -> 
 
 def test_few_bytes_cannot_ask_for_a_large_codebook(frames: list[bytes]) -> None:
     """A thousand tensors of one value each, with as many levels as there may be."""
-    parts = next(p for f in frames if (p := parts_of(f)) and p[0]["type"] == "embedding.Embedding")
+    parts = next(p for f in frames if (p := parts_of(f)) and p[0]["type"] == "compressed_vfl.Improve")
     for codec in ("quantize", "vector_quantize"):
         seconds: dict[int, list[float]] = {257: [], 65536: []}
         for size in 3 * list(seconds):
             settings = {"levels": size, "points": size, "low": 0.0, "high": 1.0}
             about = parts[0]["tensors"][0] | {"codec": codec, "shape": [1], "bytes": 2, "settings": settings}
-            frame = frame_of(parts[0] | {"tensors": [about] * 1000}, [bytes(2)] * 1000)
+            fields = {
+                "batch": "x",
+                "others": {"$tuple": [{"$tensor": at} for at in range(1000)]},
+                "model": {"$tuple": []},
+            }
+            frame = frame_of(parts[0] | {"tensors": [about] * 1000, "fields": fields}, [bytes(2)] * 1000)
             start = time.process_time()
             wire.decode(frame)
             seconds[size].append(time.process_time() - start)

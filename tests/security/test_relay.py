@@ -54,7 +54,7 @@ class Relay:
                 return reply
 
         self.desks: dict[str, Endpoint] = {"clinic": self.sites["clinic"].endpoint}
-        self.desks["lab"] = Watched("lab", desk.handle, admitted=desk.admitted, refused=desk.refused)
+        self.desks["lab"] = Watched("lab", desk.handle, admitted=desk.admitted, allow=desk.allow, refused=desk.refused)
 
     def deliver(self, to: str, data: bytes) -> bytes:
         return self.ends[to].answer(data, self.desks[to], "who the relay says")
@@ -247,7 +247,9 @@ def test_calls_that_it_drops_are_made_again_or_stop_the_run(
 def test_what_is_for_one_recipient_is_refused_by_another() -> None:
     """Two parties of one asker: calls that the relay delivers to the other one, and answers that it exchanges."""
     parties, swap = echoes(("ada", "bob")), [False]
-    desks = {name: Endpoint(name, party.handle, admitted=["asker"]) for name, party in parties.items()}
+    desks = {
+        name: Endpoint(name, party.handle, admitted=["asker"], allow=party.allow) for name, party in parties.items()
+    }
     ends = {name: channel(name) for name in parties}
     mine = channel("asker")
     other = {"ada": "bob", "bob": "ada"}
@@ -274,7 +276,10 @@ def test_what_is_for_one_recipient_is_refused_by_another() -> None:
 
 def test_a_large_message_is_sealed_piece_by_piece_and_no_piece_can_be_moved() -> None:
     parties, piece = echoes(("ada",), columns=1000), 256
-    desk, answerer = Endpoint("ada", parties["ada"].handle, admitted=["asker"], piece=piece), channel("ada")
+    desk, answerer = (
+        Endpoint("ada", parties["ada"].handle, admitted=["asker"], allow=parties["ada"].allow, piece=piece),
+        channel("ada"),
+    )
     seen, exchange = list[bytes](), [False]
 
     def carry(data: bytes, _deadline: float) -> bytes:

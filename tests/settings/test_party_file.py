@@ -23,6 +23,7 @@ from colonnade.settings.party_file import (
     write_own,
     write_serve,
 )
+from colonnade.sites.site import Site
 
 RULES = {
     "lab": {
@@ -178,3 +179,17 @@ def test_models_are_secret_unless_the_owners_own_file_says_otherwise(tmp_path: P
 def test_a_simulation_of_sites_is_as_sites_are(tmp_path: Path) -> None:
     _, settings = folders(tmp_path, settings=quick(parties={"clinic": {"models": "seeded"}}), models=None)
     assert [at_sites(settings).models_of(name) for name in ("clinic", "lab")] == ["seeded", "secret"]
+
+
+def test_what_a_call_may_unpack_to_is_its_owners_choice(tmp_path: Path) -> None:
+    folders(tmp_path)
+    file = tmp_path / "lab" / OWN
+    before, text = read_own(file), file.read_text()
+    assert before.memory_per_call == 256 << 20
+    file.write_text(f"memory_per_call = 3\n{text}")
+    assert Site(read_own(file)).endpoint.most == 3 << 20
+    assert read_own(file).agreed == before.agreed, "it is nobody else's business"
+    for bad in ("0", "-1", "1.5", "true", '"much"', "4096"):
+        file.write_text(f"memory_per_call = {bad}\n{text}")
+        with pytest.raises(ConfigError, match="memory_per_call must be a whole number of MiB, from 1 to 2048; found"):
+            read_own(file)

@@ -83,7 +83,10 @@ class Mirror(Endpoint):
     def __init__(self) -> None:
         self.refusals: list[tuple[str, str]] = []
         self.calls: list[tuple[str, bytes]] = []
-        super().__init__("lab", lambda _: None, admitted=(), refused=lambda *why: self.refusals.append(why))  # type: ignore[arg-type,return-value]
+        super().__init__(
+            "lab", lambda _: None, admitted=(), allow=lambda *_: None,  # type: ignore[arg-type,return-value]
+            refused=lambda *why: self.refusals.append(why),
+        )  # fmt: skip
 
     def __call__(self, caller: str, data: bytes) -> bytes:
         self.calls.append((caller, data))

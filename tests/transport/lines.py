@@ -22,7 +22,7 @@ def lines(
     parties: Mapping[str, Party], caller: str = "asker", *, admitted: Collection[str] = ASKERS, piece: int = PIECE
 ) -> Remote:
     desks = {
-        name: Endpoint(name, party.handle, admitted=admitted, device=party.device, piece=piece)
+        name: Endpoint(name, party.handle, admitted=admitted, allow=party.allow, device=party.device, piece=piece)
         for name, party in parties.items()
     }
     return Remote({name: line_to(desk, caller) for name, desk in desks.items()}, piece=piece)

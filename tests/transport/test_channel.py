@@ -227,7 +227,7 @@ def test_two_sites_call_each_other_while_they_answer() -> None:
 def over(lose: Callable[[int], bool], **retrying: Any) -> tuple[Any, Any, dict[str, Any]]:
     """Echoing parties behind sealed lines, of whose calls some are lost on the way."""
     parties, count = echoes(("ada",)), [0]
-    desk = Endpoint("ada", parties["ada"].handle, admitted=["asker"])
+    desk = Endpoint("ada", parties["ada"].handle, admitted=["asker"], allow=parties["ada"].allow)
     answerer = channel("ada")
 
     def carry(data: bytes, _deadline: float) -> bytes:

@@ -24,7 +24,7 @@ def desk(piece: int = 1 << 20, **more: Any) -> tuple[Endpoint, Echo, list[tuple[
     ada = echoes(("ada",))["ada"]
     refused: list[tuple[str, str]] = []
     made = Endpoint(
-        "ada", more.get("handle", ada.handle), admitted=["asker", "bob"], piece=piece,
+        "ada", more.get("handle", ada.handle), admitted=["asker", "bob"], allow=ada.allow, piece=piece,
         refused=lambda caller, why: refused.append((caller, why)),
     )  # fmt: skip
     return made, ada, refused

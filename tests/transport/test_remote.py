@@ -181,7 +181,7 @@ def test_this_organisations_own_roles_are_asked_here_and_cross_nothing() -> None
     called: list[str] = []
 
     def far(name: str) -> Route:
-        inner = line_to(Endpoint(name, away[name].handle, admitted=["bob"]), "bob")
+        inner = line_to(Endpoint(name, away[name].handle, admitted=["bob"], allow=away[name].allow), "bob")
 
         def line(data: bytes, deadline: float) -> bytes:
             called.append(name)
@@ -218,7 +218,7 @@ def test_a_party_that_is_asked_may_drive_others() -> None:
     organisation = Organisation.at("head", Batches({"train": torch.arange(6)}, batch_size=6, epochs=1, seed=0))
     head = Head(organisation)
     head.peers = Peers("head", NAMES, lines(below, "head", admitted=["head"]), organisation.ledger)
-    above = Remote({"head": line_to(Endpoint("head", head.handle, admitted=["asker"]), "asker")})
+    above = Remote({"head": line_to(Endpoint("head", head.handle, admitted=["asker"], allow=head.allow), "asker")})
     peers, _ = asker(above, ("head",))
     assert torch.equal(peers["head"].ask(AddUp()).value.tensor, torch.full((6, 4), 6.0))
     with pytest.raises(BoundaryError, match="no party of its federation"):  # the asker itself is no stranger's guest

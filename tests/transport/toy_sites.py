@@ -106,6 +106,10 @@ class Host(Party):
         super().__init__(Organisation.at(name, Batches({}, batch_size=1, epochs=1, seed=0)))
         self.party: Party | None = None
 
+    def let(self, sender: str, kind: type[Request[Any]]) -> None:
+        role = self if kind in self.served() or self.party is None else self.party
+        role.allow(sender, kind)
+
     def hand(self, envelope: Envelope[Any]) -> Message:
         if type(envelope.message) in self.served():
             answer: Message = self.handle(envelope)
@@ -160,8 +164,9 @@ class ToyMember:
         self.refused: list[str] = []
         others = [name for name in SITES if name != self.name]
         self.endpoint = Endpoint(
-            self.name, self.host.hand, admitted=others, refused=lambda caller, _why: self.refused.append(caller)
-        )
+            self.name, self.host.hand, admitted=others, allow=self.host.let,
+            refused=lambda caller, _why: self.refused.append(caller),
+        )  # fmt: skip
         self.routes: dict[str, Route] = {p.name: self._line(p) for p in collab.other_clients}
         below = {name: line for name, line in self.routes.items() if name != DRIVER}
         self.host.peers = Peers(self.name, below, Remote(below), Ledger(self.name))

@@ -75,15 +75,21 @@ def read_numbers(packed: Packed, per_row: int, bits: int, count: int, values: Ca
     """The tensor behind bit-packed numbers below `count`, `per_row` in each row; `values` gives [rows, P] of some
     rows. Bits can say more than there are levels: WireError."""
     data = rows_in(packed, row_bytes(per_row, bits))
+    tensor = torch.zeros(packed.shape, dtype=DTYPES[packed.dtype])
     if not data.size:
-        return torch.zeros(packed.shape, dtype=DTYPES[packed.dtype])
-    found = []
-    for piece in pieces(len(data), per_row):
-        numbers = unpack(data[piece], per_row, bits)
-        if int(numbers.max()) >= count:
-            raise WireError(f"A {packed.codec!r} tensor has {count} levels; one of its numbers is {numbers.max()}.")
-        found.append(values(numbers))
-    return torch.cat(found).reshape(packed.shape)
+        return tensor
+    whole = tensor.view(len(data), -1)
+    each = -(-whole.shape[1] // per_row)  # values of a number
+    for rows in pieces(len(data), per_row):
+        for first in range(0, per_row, PIECE):  # eight numbers end with a byte, and so does a piece
+            some = min(PIECE, per_row - first)
+            start = first * bits // 8
+            numbers = unpack(data[rows, start : start + row_bytes(some, bits)], some, bits)
+            if int(numbers.max()) >= count:
+                raise WireError(f"A {packed.codec!r} tensor has {count} levels; one of its numbers is {numbers.max()}.")
+            into = whole[rows, each * first : each * (first + some)]
+            into.copy_(values(numbers)[:, : into.shape[1]])
+    return tensor
 
 
 def tabulated(values: Callable[[Numbers], Tensor], count: int, packed: Packed) -> Callable[[Numbers], Tensor]:

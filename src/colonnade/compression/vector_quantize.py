@@ -100,9 +100,8 @@ class VectorQuantize:
             return torch.from_numpy(_codebook(points, low, high, index)).to(dtype)
 
         pairs = tabulated(point, across * down, packed)
-        return read_numbers(
-            packed, -(-count // 2), width_of(points), across * down, lambda index: pairs(index).flatten(1)[:, :count]
-        )
+        numbers = -(-count // 2)
+        return read_numbers(packed, numbers, width_of(points), across * down, lambda index: pairs(index).flatten(1))
 
 
 def _codebook(points: int, low: float, high: float, index: Numbers | None = None) -> Floats:

@@ -215,9 +215,9 @@ class Party:
         """Answer one call and write down what came and went. The same call delivered twice is answered once, an older
         one not at all, and one of somebody else than agreed neither. A cohort does the same for its members."""
         request, sender = envelope.message, envelope.sender
-        self.allow(envelope)
+        self.allow(sender, type(request))
         if type(request) in self.aside:
-            return getattr(self, self.served()[type(request)])(request)  # type: ignore[no-any-return]
+            return getattr(self, self._method(type(request)))(request)  # type: ignore[no-any-return]
         with self._lock:
             reply = self.remembered(envelope)
             if reply is None:
@@ -227,14 +227,25 @@ class Party:
                 self.conclude(envelope, reply)
             return reply
 
-    def allow(self, envelope: Envelope[Request[Any]]) -> None:
-        """Refuse a call of somebody who may not make it."""
-        request, sender = envelope.message, envelope.sender
-        allowed = self.reserved.get(type(request), self.serves_for)
+    def allow(self, sender: str, kind: type[Request[Any]]) -> None:
+        """Refuse a call of somebody who may not make it, and one that nobody may make: by who asks what, so that a
+        transport can do so before it unpacks anything."""
+        allowed = self.reserved.get(kind, self.serves_for)
         if allowed is not None and sender not in allowed:
             why = f"this is for {', '.join(sorted(allowed)) or 'nobody'} to ask"
-            log.warning("%s: refused %s of %.80r: %s", self.name, request.kind, sender, why)
-            raise BoundaryError(f"'{self.name}' does not answer {request.kind} of {sender[:80]!r}: {why}.")
+            log.warning("%s: refused %s of %.80r: %s", self.name, kind.kind, sender, why)
+            raise BoundaryError(f"'{self.name}' does not answer {kind.kind} of {sender[:80]!r}: {why}.")
+        self._method(kind)
+
+    def _method(self, kind: type[Request[Any]]) -> str:
+        """The name of what answers a request."""
+        method = self.served().get(kind)
+        if method is None:
+            raise BoundaryError(
+                f"'{self.name}' ({type(self).__module__}.{type(self).__name__}) does not serve {kind.kind}.\n"
+                f"    It serves: {', '.join(sorted(one.kind for one in self.served()))}."
+            )
+        return method
 
     def remembered(self, envelope: Envelope[Request[R]]) -> R | None:
         """The reply that a call had when it came the first time; None for a new one, and an old one is refused."""
@@ -264,12 +275,7 @@ class Party:
         """Do what a request asks. Whatever goes wrong names this party, the request and the batch. After a failure its
         attributes are those from before the call, so that what does not fit spoils nothing that was set aside; what a
         method changed in place, as a model's weights, stays changed, and the last checkpoint is the way back."""
-        method = self.served().get(type(request))
-        if method is None:
-            raise BoundaryError(
-                f"'{self.name}' ({type(self).__module__}.{type(self).__name__}) does not serve {request.kind}.\n"
-                f"    It serves: {', '.join(sorted(kind.kind for kind in self.served()))}."
-            )
+        method = self._method(type(request))
         before = vars(self).copy()
         try:
             return getattr(self, method)(request)  # type: ignore[no-any-return]

@@ -3,8 +3,11 @@
     magic "CLN1" | header length, 4 bytes | header, JSON | padding to 64 | tensor bytes, each padded to 64
 
 The header holds the class, the plain fields, who sent it as its how-many-th call, and per tensor its codec, dtype,
-shape, length and receipt. Whatever is wrong with a frame, `decode` raises WireError. Lengths are compared with shapes
-before anything is allocated; a tensor has the bytes that came, or what its codec unpacks them to, which is limited.
+shape, length and receipt. Whatever is wrong with a frame, it is refused with WireError. Reading has two steps:
+
+    read(frame)   -> Incoming     the header alone: who sends which message, so that who may not is refused unpacked
+    .unpack(most) -> Envelope     each tensor is named by one field, lengths fit shapes, and all of it together unpacks
+                                  to at most `most` bytes; that is decided before anything is allocated
 """
 
 from __future__ import annotations
@@ -28,9 +31,16 @@ MAGIC = b"CLN1"
 ALIGN = 64
 MAX_FRAME = 1 << 31
 MAX_HEADER = 1 << 20
+UNPACKED = 1 << 28
+"""Bytes that all of a frame may unpack to; a frame that is itself longer, as many as it has."""
 FEW = 1 << 12
 """Values of a ciphertext of any length: an empty one may have sides."""
+LONGEST_WORD = 256
+"""Characters of a name in a receipt; a batch's may be as long."""
 IDENTITY = Identity()
+HEADER = {"type", "from", "number", "fields", "tensors"}
+ABOUT_TENSOR = {"codec", "dtype", "shape", "bytes", "settings", "receipt"}
+ABOUT_CIPHERTEXT = {"scheme", "key", "layout", "hides", "bound", "shape", "bytes", "receipt"}
 
 M = TypeVar("M", bound=Message)
 Buffer = bytes | memoryview
@@ -68,22 +78,61 @@ def buffers(envelope: Envelope[Any]) -> list[Buffer]:
     return parts
 
 
-def decode(frame: Buffer, *, device: torch.device | str = "cpu", max_frame: int = MAX_FRAME) -> Envelope[Any]:
-    """The envelope in a frame, or WireError. Of a frame in writable memory, tensors keep using that memory."""
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A frame whose header was read. What it carries is still packed."""
+
+    sender: str
+    number: int
+    kind: type[Message]
+    fields: dict[str, Any]
+    described: list[Any]
+    body: Buffer
+
+    def unpack(self, *, device: torch.device | str = "cpu", most: int = UNPACKED) -> Envelope[Any]:
+        """The envelope, or WireError. Of a frame in writable memory, tensors keep using that memory."""
+        try:
+            _check_named(self.fields, len(self.described))
+            parts = _parts(self.body, self.described)
+            most = max(most, len(self.body))
+            if (size := sum(unpacked for _, _, _, unpacked in parts)) > most:
+                raise WireError(
+                    f"A frame of {len(self.body)} bytes may unpack to {most}; {self.kind.kind} of {self.sender[:80]!r} "
+                    f"would take {size}. Send less at once, or let the receiver's owner raise memory_per_call."
+                )
+            tensors = [
+                _ciphertext(about, shape, data) if "scheme" in about else _tensor(about, shape, data, device)
+                for about, shape, data, _ in parts
+            ]
+            message = _message(self.kind, self.fields, tensors)
+        except WireError:
+            raise
+        except Exception as error:  # whatever a codec or a message makes of hostile bytes
+            raise WireError(f"A frame's header does not describe its contents: {type(error).__name__}.") from None
+        return Envelope(self.sender, self.number, message)
+
+
+def read(frame: Buffer, *, max_frame: int = MAX_FRAME) -> Incoming:
+    """Who sends which message, or WireError."""
     if len(frame) > max_frame:
         raise WireError(f"A frame may have at most {max_frame} bytes; this one has {len(frame)}.")
     header, start = _header(frame)
-    try:
-        tensors = _tensors(frame, start, header["tensors"], device)
-        message = _message(header["type"], header["fields"], tensors)
-        sender, number = header["from"], header["number"]
-    except WireError:
-        raise
-    except Exception as error:  # whatever a codec or a message makes of hostile bytes
-        raise WireError(f"A frame's header does not describe its contents: {type(error).__name__}.") from None
+    if header.keys() != HEADER or not isinstance(header["fields"], dict) or not isinstance(header["tensors"], list):
+        raise WireError(f"A frame's header has {', '.join(sorted(HEADER))}, and nothing else.")
+    sender, number, kind = header["from"], header["number"], header["type"]
     if not isinstance(sender, str) or not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise WireError("A frame must name its sender and the number of the call.")
-    return Envelope(sender, number, message)
+    cls = MESSAGES.get(kind) if isinstance(kind, str) else None
+    if cls is None or cls in (Message, Request):
+        raise WireError(f"A frame names a message that does not exist here: {str(kind)[:80]!r}.")
+    return Incoming(sender, number, cls, header["fields"], header["tensors"], memoryview(frame)[start:])
+
+
+def decode(
+    frame: Buffer, *, device: torch.device | str = "cpu", max_frame: int = MAX_FRAME, most: int = UNPACKED
+) -> Envelope[Any]:
+    """Both steps at once, for who takes anything from anybody."""
+    return read(frame, max_frame=max_frame).unpack(device=device, most=most)
 
 
 def _plain(value: Any, blobs: list[Buffer], tensors: list[dict[str, Any]]) -> Any:
@@ -131,39 +180,69 @@ def _header(frame: Buffer) -> tuple[dict[str, Any], int]:
         raise WireError("A frame's header is not JSON.") from None
     if not isinstance(header, dict):
         raise WireError("A frame's header is not a JSON object.")
-    return header, 8 + length + len(_padding(8 + length))
+    start = 8 + length + len(_padding(8 + length))
+    if start > len(frame):
+        raise WireError(f"A frame has {len(frame)} bytes, and its header accounts for {start}.")
+    return header, start
 
 
-def _tensors(
-    frame: Buffer, start: int, described: list[Any], device: torch.device | str
-) -> list[Released | Ciphertext]:
-    found: list[Released | Ciphertext] = []
+def _check_named(fields: Mapping[str, Any], count: int) -> None:
+    """Each tensor belongs to one place of one field: what no field names would be unpacked for nobody, and what several
+    name would be small here and large wherever it is put together."""
+    named = [0] * count
+    left: list[Any] = list(fields.values())
+    while left:
+        value = left.pop()
+        if isinstance(value, list):
+            left += value
+        elif isinstance(value, dict):
+            at = value.get("$tensor", count)
+            if _is_count(at) and at < count:
+                named[at] += 1
+            left += value.values()
+    if any(times != 1 for times in named):
+        raise WireError(f"Each of a frame's {count} tensors must be named once by its fields; found {named[:20]}.")
+
+
+def _parts(body: Buffer, described: list[Any]) -> list[tuple[dict[str, Any], tuple[int, ...], Buffer, int]]:
+    """Of each tensor what is said about it, its shape, its bytes, and how many it unpacks to."""
+    found, start = [], 0
     for about in described:
         size, shape = about["bytes"], tuple(about["shape"])
+        if about.keys() not in (ABOUT_TENSOR, ABOUT_CIPHERTEXT):
+            raise WireError(f"A frame says of a tensor {', '.join(sorted(ABOUT_TENSOR))}, and nothing else.")
         if not _is_count(size) or len(shape) > 16 or not all(map(_is_count, shape)):
             raise WireError("A frame describes a tensor with an unknown dtype, shape or length.")
-        if size > len(frame) - start:
-            raise WireError(f"A frame of {len(frame)} bytes says that a tensor has {size} more than it holds.")
-        data = frame[start : start + size]
-        found.append(_ciphertext(about, shape, data) if "scheme" in about else _tensor(about, shape, data, device))
+        if size > len(body) - start:
+            raise WireError(f"A frame with {len(body)} bytes of tensors says that one of them has {size}.")
+        values = math.prod(max(n, 1) for n in shape)  # an empty one counts by its sides: others may loop over them
+        if "scheme" in about and values > max(size, FEW):  # each value takes more than a byte
+            raise WireError(f"A frame's ciphertext of shape {list(shape)} cannot have {size} bytes.")
+        unpacked = size if "scheme" in about else values * _dtype(about["dtype"]).itemsize
+        found.append((about, shape, body[start : start + size], unpacked))
         start += size + len(_padding(size))
-    if start != len(frame):
-        raise WireError(f"A frame has {len(frame)} bytes, and its header accounts for {start}.")
+    if start != len(body):
+        raise WireError(f"A frame has {len(body)} bytes of tensors, and its header accounts for {start}.")
     return found
 
 
+def _dtype(name: Any) -> torch.dtype:
+    dtype = DTYPES.get(name) if isinstance(name, str) else None
+    if dtype is None:
+        raise WireError("A frame describes a tensor with an unknown dtype, shape or length.")
+    return dtype
+
+
 def _tensor(about: Any, shape: tuple[int, ...], data: Buffer, device: torch.device | str) -> Released:
-    codec, dtype = CODECS.get(about["codec"]), about["dtype"]
+    codec, dtype = CODECS.get(about["codec"]), _dtype(about["dtype"])
     if codec is None:
         raise WireError(f"A frame uses a codec that is not known here: {str(about['codec'])[:80]!r}.")
-    if dtype not in DTYPES:
-        raise WireError("A frame describes a tensor with an unknown dtype, shape or length.")
-    if codec.name == IDENTITY.name and math.prod(shape) * DTYPES[dtype].itemsize != len(data):
+    if codec.name == IDENTITY.name and math.prod(shape) * dtype.itemsize != len(data):
         raise WireError(f"A frame's tensor of shape {list(shape)} and type {dtype} does not have {len(data)} bytes.")
     receipt = _receipt(about["receipt"], codec.name, len(data))
     if codec.name == IDENTITY.name and isinstance(data, memoryview) and not data.readonly and len(data):
-        return Released._seal(torch.frombuffer(data, dtype=DTYPES[dtype]).reshape(shape).to(device), receipt)
-    packed = Packed(codec.name, bytes(data), shape, dtype, _settings(about["settings"]))
+        return Released._seal(torch.frombuffer(data, dtype=dtype).reshape(shape).to(device), receipt)
+    packed = Packed(codec.name, bytes(data), shape, about["dtype"], _settings(about["settings"]))
     tensor: Tensor = codec.decode(packed).to(device)
     return Released._seal(tensor, receipt, None if codec.name == IDENTITY.name else packed)
 
@@ -174,8 +253,6 @@ def _ciphertext(about: Any, shape: tuple[int, ...], data: Buffer) -> Ciphertext:
     bounded = isinstance(bound, float) and 0 < bound < math.inf
     if not all(isinstance(word, str) and len(word) <= 64 for word in words) or not bounded:
         raise WireError("A frame describes a ciphertext with an unknown scheme, key or bound.")
-    if math.prod(max(n, 1) for n in shape) > max(len(data), FEW):  # each value takes more than a byte
-        raise WireError(f"A frame's ciphertext of shape {list(shape)} cannot have {len(data)} bytes.")
     scheme, key, layout, hides = words
     encrypted = Encrypted(scheme, key, shape, layout, bound, bytes(data), hides)
     return Ciphertext._seal(encrypted, _receipt(about["receipt"], scheme, len(data)))
@@ -189,18 +266,17 @@ def _settings(said: Any) -> dict[str, Scalar]:
 
 def _receipt(written: Any, codec: str, size: int) -> Receipt:
     owner, number, name, batch, kind, parameters = written
-    if not (isinstance(owner, str) and isinstance(name, str) and isinstance(kind, str) and _is_count(number)):
+    words = [owner, name, kind, *parameters, *([] if batch is None else [batch])]
+    short = all(isinstance(word, str) and len(word) <= LONGEST_WORD for word in words)
+    if not (short and _is_count(number) and all(map(_is_number, parameters.values()))):
         raise WireError("A frame's tensor came without a proper receipt.")
-    event = DpEvent(kind, {str(key): float(value) for key, value in parameters.items()})
-    return Receipt(owner, number, name, None if batch is None else str(batch), event, codec, size)
+    event = DpEvent(kind, {key: float(value) for key, value in parameters.items()})
+    return Receipt(owner, number, name, batch, event, codec, size)
 
 
-def _message(kind: Any, fields: Mapping[str, Any], tensors: list[Released | Ciphertext]) -> Message:
-    cls = MESSAGES.get(kind) if isinstance(kind, str) else None
-    if cls is None or cls in (Message, Request):
-        raise WireError(f"A frame names a message that does not exist here: {str(kind)[:80]!r}.")
+def _message(kind: type[Message], fields: Mapping[str, Any], tensors: list[Released | Ciphertext]) -> Message:
     try:
-        return cls(**{name: _value(value, tensors) for name, value in fields.items()})
+        return kind(**{name: _value(value, tensors) for name, value in fields.items()})
     except BoundaryError as error:
         raise WireError(f"A frame's fields do not fit its message: {error}") from None
 
@@ -220,6 +296,10 @@ def _value(value: Any, tensors: list[Released | Ciphertext]) -> Any:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _padding(length: int) -> bytes:

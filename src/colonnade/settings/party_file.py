@@ -9,6 +9,7 @@
         columns = ["iron", "zinc"]          # scale, model, as under [parties.lab] of a file for one machine
         models = "secret"                   # as by default: nobody else knows its initial weights
         runs = "runs"                       # where its folder of each run goes
+        memory_per_call = 256               # MiB that a call or an answer of others may unpack to
 
         allow_models = ["my_nets:Tower"]    # code that the agreed file may name as a model; none unless listed
 
@@ -51,6 +52,7 @@ from colonnade import models
 from colonnade.algorithms import find
 from colonnade.alignment.settings import AllowanceSettings
 from colonnade.core.checks import did_you_mean, from_mapping
+from colonnade.core.wire import MAX_FRAME, UNPACKED
 from colonnade.errors import ConfigError
 from colonnade.settings.federation_file import PartySettings, Settings, read_toml, to_toml
 from colonnade.settings.owners import LISTS, SERVER, LabelOwnerSettings, by_name, place_of
@@ -95,6 +97,7 @@ class SiteConfig:
     serve: ServeSettings | None = None  # None: no job makes it listen
     peers: Mapping[str, str] = field(default_factory=dict)  # fingerprints of their certificates; none: as issued
     alignments: AllowanceSettings = field(default_factory=AllowanceSettings)  # what others may compare with its ids
+    memory_per_call: int = UNPACKED  # bytes
 
     @property
     def drives(self) -> bool:
@@ -149,7 +152,7 @@ def read_own(path: Path) -> SiteConfig:
     tables = dict(read_toml(path, str(path)))
     name, runs = tables.pop("name", None), tables.pop("runs", "runs")
     federation, tracking = tables.pop("federation", AGREED), tables.pop("tracking", {})
-    allow = _allowed(tables, path)
+    allow, memory = _allowed(tables, path), _memory(tables, path)
     serve = _table(ServeSettings, tables, "serve", path)
     alignments, pinned = _table(AllowanceSettings, tables, "alignments", path), tables.pop("peers", None)
     if not isinstance(name, str):
@@ -171,7 +174,18 @@ def read_own(path: Path) -> SiteConfig:
     known = [field.name for field in dataclasses.fields(kind)] if section else []
     for key in tables:
         if key not in known:
-            knows = ["name", "federation", "runs", "allow_models", *known, "alignments", "serve", "peers", "tracking"]
+            knows = [
+                "memory_per_call",
+                "name",
+                "federation",
+                "runs",
+                "allow_models",
+                *known,
+                "alignments",
+                "serve",
+                "peers",
+                "tracking",
+            ]
             raise ConfigError(f"{path} has no setting {key!r}{did_you_mean(key, knows)}. It knows: {', '.join(knows)}.")
     if section:
         every = {**held[section], name: {"models": "secret", **mine, **tables}}
@@ -195,7 +209,7 @@ def read_own(path: Path) -> SiteConfig:
     pinned = {} if pinned is None else checked_pins(pinned, [one for one in names if one != name], path)
     serve = None if serve is None else serve.below(path.parent)
     alignments, runs = alignments or AllowanceSettings(), (path.parent / runs).resolve()
-    return SiteConfig(name, settings, names, driver_of(settings), runs, serve, pinned, alignments)
+    return SiteConfig(name, settings, names, driver_of(settings), runs, serve, pinned, alignments, memory)
 
 
 @contextmanager
@@ -344,6 +358,14 @@ def _allowed(tables: dict[str, Any], path: Path) -> tuple[str, ...]:
         )
     own = models.import_path(tables.get("model"))
     return (*listed, own) if own is not None else tuple(listed)
+
+
+def _memory(tables: dict[str, Any], path: Path) -> int:
+    """Bytes that a call may unpack to, which the file has in MiB."""
+    said, most = tables.pop("memory_per_call", UNPACKED >> 20), MAX_FRAME >> 20
+    if not isinstance(said, int) or isinstance(said, bool) or not 1 <= said <= most:
+        raise ConfigError(f"{path}: memory_per_call must be a whole number of MiB, from 1 to {most}; found {said!r}.")
+    return said << 20
 
 
 def _table(kind: type[T], tables: dict[str, Any], name: str, path: Path) -> T | None:

@@ -45,7 +45,7 @@ from colonnade.alignment import Ids
 from colonnade.alignment.allowance import Allowance
 from colonnade.alignment.id_owner import Agree, IdOwner
 from colonnade.alignment.intersection import align
-from colonnade.core import Batches, Message, Organisation, Party, Peers, Transport
+from colonnade.core import Batches, Message, Organisation, Party, Peers, Request, Transport
 from colonnade.core.ledger import Entry
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, CheckpointError, DataError, InputError
@@ -93,7 +93,15 @@ class Site:
             self.host = LabelHost(organisation, self)
         self.roles: list[Party] = [role for role in (self.host, self.reader) if role is not None]
         others = [name for name in own.names if name != own.name]
-        self.endpoint = Endpoint(own.name, self.handle, admitted=others, device=self.device, refused=self.refused)
+        self.endpoint = Endpoint(
+            own.name,
+            self.handle,
+            admitted=others,
+            allow=self.allow,
+            most=own.memory_per_call,
+            device=self.device,
+            refused=self.refused,
+        )
 
     @property
     def holds_labels(self) -> bool:
@@ -103,14 +111,23 @@ class Site:
         """Answer by the role that serves it, and serves it to this sender."""
         if isinstance(envelope.message, Agree):
             self._refresh()
-        able = [role for role in self.roles if type(envelope.message) in role.served()]
-        for role in sorted(able, key=lambda role: envelope.sender not in (role.serves_for or ())):
-            asked = None if type(envelope.message) in role.aside else self.reader
-            with nullcontext() if asked is None else asked.answering(envelope.sender):
-                reply: Message = role.handle(envelope)
-            return reply
-        served = ", ".join(sorted({kind.kind for role in self.roles for kind in role.served()})) or "nothing"
-        raise BoundaryError(f"'{self.own.name}' does not serve {envelope.message.kind}.\n    It serves: {served}.")
+        role = self._role(envelope.sender, type(envelope.message))
+        asked = None if type(envelope.message) in role.aside else self.reader
+        with nullcontext() if asked is None else asked.answering(envelope.sender):
+            reply: Message = role.handle(envelope)
+        return reply
+
+    def allow(self, sender: str, kind: type[Request[Any]]) -> None:
+        """Refuse what no role here serves to this sender."""
+        self._role(sender, kind).allow(sender, kind)
+
+    def _role(self, sender: str, kind: type[Request[Any]]) -> Party:
+        """The role that serves a request, and serves it to this sender where there is one."""
+        able = [role for role in self.roles if kind in role.served()]
+        if not able:
+            served = ", ".join(sorted({one.kind for role in self.roles for one in role.served()})) or "nothing"
+            raise BoundaryError(f"'{self.own.name}' does not serve {kind.kind}.\n    It serves: {served}.")
+        return min(able, key=lambda role: sender not in (role.serves_for or ()))
 
     def read(self) -> None:
         """Read this organisation's table, once, when it joins: a wrong one then fails a call, with its name."""
@@ -125,7 +142,8 @@ class Site:
         """To everybody this organisation may call; and, where it holds columns itself, to them."""
         deadline = (engine or self.own.settings.engine).deadline
         own = [] if here is None else [self.own.name]
-        return Remote(self.routes, here=here, own=own, device=self.device, deadline=deadline)
+        most = self.own.memory_per_call
+        return Remote(self.routes, here=here, own=own, device=self.device, deadline=deadline, most=most)
 
     def peers(self, names: Sequence[str], organisation: Organisation | None = None) -> Peers:
         """Others, with lost calls made again."""

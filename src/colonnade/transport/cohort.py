@@ -156,7 +156,7 @@ def as_one(
         for party in dict.fromkeys(party for party, _ in calls):
             undisturbed.enter_context(party.undisturbed())
         for party, envelope in calls:
-            party.allow(envelope)
+            party.allow(envelope.sender, type(envelope.message))
         known = [party.remembered(envelope) for party, envelope in calls]
         if any(reply is not None for reply in known):
             return None

@@ -1,7 +1,8 @@
 """Where calls of other organisations arrive: who is calling is checked, pieces are put together, failures are told.
 
 `flare` says how calls travel. A desk takes its caller's name from the channel, which authenticated it (`channel`),
-never from a frame.
+never from a frame. Who calls and what is asked are checked by a frame's header; only then is it unpacked, to as many
+bytes as the organisation's owner allows.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ from colonnade.core.failure import failure_of
 from colonnade.core.message import Message, Request
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, CheckpointError, ColonnadeError, InputError, PartyError, WireError
-from colonnade.transport.remote import ANSWER, GET, HEAD, LONG, PART, PIECE, PUT, RUN, WHOLE, cut, room_for
+from colonnade.transport.remote import ANSWER, GET, HEAD, LONG, PART, PIECE, PUT, RUN, WHOLE, check_size, cut, room_for
 
 log = logging.getLogger("colonnade.party")
 
 Handle = Callable[[Envelope[Any]], Message]
 """What an organisation does with a call whose sender was checked."""
+Allow = Callable[[str, type[Request[Any]]], None]
+"""Refuses, by BoundaryError, what somebody may not ask."""
 OPEN = 8
-"""Calls and answers of one sender that may be under way in pieces."""
+"""Calls and answers of one sender that may be under way in pieces; all calls together are as long as one may be."""
 
 
 @dataclass
@@ -41,7 +44,8 @@ class Transfers:
     def put(self, transfer: bytes, start: int, total: int, part: memoryview) -> None:
         """Pieces come in order, from one buffer that is made once."""
         if start == 0 and transfer not in self.arriving:
-            if len(self.arriving) >= OPEN:
+            check_size(total)
+            while len(self.arriving) >= OPEN or sum(map(len, self.arriving.values())) + total > wire.MAX_FRAME:
                 self.drop(next(iter(self.arriving)))
             self.arriving[transfer], self.filled[transfer] = room_for(total), 0
         whole = self.arriving.get(transfer)
@@ -86,8 +90,8 @@ class Transfers:
 class Endpoint:
     """Where calls to one organisation arrive: it checks who is calling and puts pieces together.
 
-    `admitted` are the parties of the agreed federation. Whatever is refused is in the organisation's own log, and told
-    to `refused`.
+    `admitted` are the parties of the agreed federation, and `allow` knows which of them may ask what. A call unpacks
+    to `most` bytes. Whatever is refused is in the organisation's own log, and told to `refused`.
     """
 
     def __init__(
@@ -96,11 +100,14 @@ class Endpoint:
         handle: Handle,
         *,
         admitted: Collection[str],
+        allow: Allow,
+        most: int = wire.UNPACKED,
         device: torch.device | str = "cpu",
         piece: int = PIECE,
         refused: Callable[[str, str], None] | None = None,
     ) -> None:
         self.owner, self.handle, self.admitted = owner, handle, frozenset(admitted)
+        self.allow, self.most = allow, most
         self.device, self.piece, self.refused = device, piece, refused
         self._transfers: dict[str, Transfers] = {name: Transfers() for name in self.admitted}
         self._lock = threading.Lock()
@@ -139,19 +146,21 @@ class Endpoint:
             return HEAD.pack(LONG, known.keep(answer), 0, length)
 
     def _answer(self, caller: str, frame: memoryview) -> list[wire.Buffer]:
-        envelope = wire.decode(frame, device=self.device)
-        del frame
-        request, number = envelope.message, envelope.number
+        incoming = wire.read(frame)
+        number, request = incoming.number, None
         try:
-            if envelope.sender != caller:
+            if incoming.sender != caller:
                 raise BoundaryError(
-                    f"'{self.owner}' got a call that says it is from {envelope.sender[:80]!r}, over the line of "
+                    f"'{self.owner}' got a call that says it is from {incoming.sender[:80]!r}, over the line of "
                     f"'{caller}'. A party calls under its own name."
                 )
-            if not isinstance(request, Request):
-                raise BoundaryError(f"'{self.owner}' got {request.kind} of '{caller}', which is no request.")
+            if not issubclass(incoming.kind, Request):
+                raise BoundaryError(f"'{self.owner}' got {incoming.kind.kind} of '{caller}', which is no request.")
+            self.allow(caller, incoming.kind)
+            request = incoming.unpack(device=self.device, most=self.most).message
+            del incoming, frame
             reply = self.handle(Envelope(caller, number, request))
-        except BoundaryError as error:
+        except (BoundaryError, WireError) as error:
             self.note(caller, str(error))
             reply = failure_of(error, self.owner, request)
         except Exception as error:

@@ -53,9 +53,10 @@ class InProcess:
             raise PartyError(to, envelope.message.kind, batch_of(envelope.message), cause)
         if not self.through_bytes:
             return party.handle(envelope)
-        reply = party.handle(wire.decode(wire.encode(envelope), device=party.device))
+        frame, most = wire.encode(envelope), wire.MAX_FRAME  # all are here: what is unpacked was here before
+        reply = party.handle(wire.decode(frame, device=party.device, most=most))
         frame = wire.encode(Envelope(to, envelope.number, reply))
-        return wire.decode(frame, device=_device(envelope, party.device)).message  # type: ignore[no-any-return]
+        return wire.decode(frame, device=_device(envelope, party.device), most=most).message  # type: ignore[no-any-return]
 
     def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
         with one_torch_thread(len(envelopes) > 1):

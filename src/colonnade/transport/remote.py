@@ -55,9 +55,10 @@ class Remote:
         device: torch.device | str = "cpu",
         deadline: float = DEADLINE,
         piece: int = PIECE,
+        most: int = wire.UNPACKED,
     ) -> None:
         self.routes, self.here, self.own = dict(lines), here, frozenset(own)
-        self.device, self.deadline, self.piece = device, deadline, piece
+        self.device, self.deadline, self.piece, self.most = device, deadline, piece, most
         self._pool = ThreadPoolExecutor(max(1, len(self.routes)), thread_name_prefix="line")
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
@@ -105,7 +106,18 @@ class Remote:
         if to not in self.routes:
             raise failed(f"no such party; there are lines to {sorted(self.routes)}")
         try:
-            answer = wire.decode(self._send(to, frame), device=self.device)
+            answer = wire.read(self._send(to, frame))
+            if not issubclass(answer.kind, Failure):
+                if answer.sender != to or answer.number != envelope.number:
+                    raise failed(
+                        f"it answered call {answer.number} as {answer.sender[:80]!r}, and was asked call "
+                        f"{envelope.number}"
+                    )
+                if not issubclass(answer.kind, expected):
+                    raise failed(f"it answered with {answer.kind.kind}, and {expected.kind} answers this")
+            message: Message = answer.unpack(device=self.device, most=self.most).message
+        except PartyError:
+            raise
         except WireError as error:
             raise failed(f"its answer cannot be read: {error}") from None
         except BoundaryError as error:  # it is not who it must be: asking again would not change that
@@ -114,15 +126,8 @@ class Remote:
             raise NoAnswer(
                 to, request.kind, batch_of(request), f"no answer ({type(error).__name__}: {error})"
             ) from error
-        message: Message = answer.message
         if isinstance(message, Failure):
             raise raised(message)
-        if answer.sender != to or answer.number != envelope.number:
-            raise failed(
-                f"it answered call {answer.number} as {answer.sender[:80]!r}, and was asked call {envelope.number}"
-            )
-        if not isinstance(message, expected):
-            raise failed(f"it answered with {message.kind}, and {expected.kind} answers this")
         return message
 
     def _send(self, to: str, frame: list[wire.Buffer]) -> memoryview:
