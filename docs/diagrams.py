@@ -142,6 +142,16 @@ PICTURES = {
             (PREDICT, "Neighbours"): "their labels vote",
         },
     ),
+    "one_shot": Picture(
+        "one_shot",
+        {"estimator": "logistic", "width": WIDTH},
+        notes={
+            (BATCH, "Embed"): "learns fₖ from its own rows, without labels; hₖ = fₖ(xₖ)",
+            (BATCH, "Embedding"): "learns g from y, its own columns and h₁ … h_M; nothing goes back",
+            (PREDICT, "Embed"): "hₖ = fₖ(xₖ)",
+            (PREDICT, "Embedding"): "g([x₀, h₁ … h_M])",
+        },
+    ),
     "multi_vfl": Picture(
         "multi_vfl",
         lanes={SERVER: "aggregation server", OWNER: "label owner k", "a": "data owner d"},

@@ -11,6 +11,7 @@ from tests.conformance.toy import federation
 from torch import nn
 
 from colonnade.algorithms import ALGORITHMS, embedding, splitnn
+from colonnade.algorithms.algorithm import LocalInputs
 from colonnade.core import Organisation
 from colonnade.errors import BoundaryError, PartyError
 
@@ -42,13 +43,14 @@ def test_a_gradient_is_for_the_batch_that_was_embedded_and_used_once() -> None:
 
 def test_whole_models_end_in_logits_or_in_log_odds() -> None:
     x = torch.randn(5, 6)
-    logits = embedding.with_head(nn.Linear(6, 4), 4, 3)
-    odds = embedding.with_log_odds(nn.Linear(6, 4), 4, 3)
+    logits = embedding.with_head(nn.Linear(6, 4), LocalInputs(x[:1], 4, 3, None))
+    odds = embedding.with_log_odds(nn.Linear(6, 4), LocalInputs(x[:1], 4, 3, None))
     assert isinstance(odds, nn.Sequential)
     assert logits(x).shape == (5, 3)
     z = odds[:-1](x)
     assert torch.equal(odds(x), z[:, 1:] - z[:, :1])
-    assert embedding.with_log_odds(nn.Linear(6, 4), 4, 1)(x).shape == (5, 1)
+    one = LocalInputs(x[:1], 4, 1, None)
+    assert embedding.with_log_odds(nn.Linear(6, 4), one)(x).shape == (5, 1)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -142,10 +142,11 @@ def test_ledgers_and_transcripts_agree_on_every_byte(algorithm: AnyAlgorithm, tr
     toy.predict()
     recording: Recording = toy.transport
     here = toy.driver
+    answers = any(release.of != "columns" for release in algorithm.releases.values())
     for name, party in toy.parties.items():
         up, down = recording.of(here.name).total(name), recording.of(name).total(here.name)
         assert up > 0
-        assert down > 0
+        assert (down > 0) == answers, "where nothing follows labels, nothing comes back"
         assert here.ledger.total("in", name) == party.ledger.total("out", here.name) == up
         assert here.ledger.total("out", name) == party.ledger.total("in", here.name) == down
     assert here.ledger.total("own") == 0
@@ -228,13 +229,15 @@ def test_noise_is_the_owners_and_reproduces(algorithm: AnyAlgorithm) -> None:
 
 @every_task
 def test_the_loss_falls_and_held_out_rows_are_better_than_a_constant(algorithm: AnyAlgorithm, task: Task) -> None:
-    """The mean loss of the last of 12 epochs is at most 3/4 of the first's; on 60 held-out rows, accuracy is 10 points
-    above the majority's, and a regression leaves less than half of the variance."""
+    """The mean loss of the last of 12 epochs is at most 3/4 of the first's, or of a model's that says nothing where the
+    first epoch learns all there is; on 60 held-out rows, accuracy is 10 points above the majority's, and a regression
+    leaves less than half of the variance."""
     toy = federation(algorithm, task=task, epochs=12)
     losses = toy.run()
     per = toy.batches.per_epoch
     assert len(losses) == 12 * per
-    assert sum(losses[-per:]) <= 0.75 * sum(losses[:per])
+    begun = toy.untrained() if algorithm.once else sum(losses[:per])
+    assert sum(losses[-per:]) <= 0.75 * begun
     decided, truth = toy.driver.loss.decide(toy.predict()), toy.truth()
     if task == "regression":
         assert float((decided - truth).square().mean()) < 0.5 * float(truth.var())
@@ -330,5 +333,5 @@ def test_predictions_do_not_depend_on_the_chunks(algorithm: AnyAlgorithm) -> Non
 def test_one_party_alone_is_a_federation_too(algorithm: AnyAlgorithm) -> None:
     toy = federation(algorithm, columns=(6,))
     losses = toy.run()
-    assert losses[-1] < losses[0]
+    assert losses[-1] < (toy.untrained() if algorithm.once else losses[0])
     assert isinstance(toy.transport, InProcess)

@@ -37,6 +37,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "vimadmm": {"local_steps": 3},
     "vimadmm_joint": {"local_steps": 3},
     "compressed_vfl": {"local_steps": 2, "learning_rate": 0.1, "momentum": 0.5},
+    "one_shot": {"estimator": "logistic"},  # trees: tests/algorithms/test_one_shot.py
 }
 ALSO: dict[str, list[dict[str, Any]]] = {
     "vfedcce": [{"mode": mode, "scheme": "plain"} for mode in ("encrypted-coefficients", "encrypted-jacobian")],
@@ -93,6 +94,11 @@ class Toy:
     def truth(self, split: str = "test") -> Tensor:
         labels: Tensor = self.driver.labels[self.batches.splits[split]]
         return labels
+
+    def untrained(self) -> float:
+        """The loss on training rows of outputs that are all 0."""
+        truth = self.truth("train")
+        return float(self.driver.loss(torch.zeros(len(truth), self.driver.loss.outputs), truth))
 
     def cohorts(self) -> list[Cohort]:
         transport = self.transport
@@ -187,7 +193,8 @@ def federation(
             spec = {"name": "mlp", "hidden": [16], "width": 8}
             model = build(spec, (part.shape[1],), seed=seed_for(seed, name, "model"), owner=name)
             outputs = LOSSES[task].outputs
-            model = complete(algorithm, model, part[:1], outputs, seed=seed_for(seed, name, "head"))
+            head, own = seed_for(seed, name, "head"), name == driver
+            model = complete(algorithm, model, part[:1], outputs, seed=head, config=config, own=own)
             if wrap_model and name in wrap_model:
                 model = wrap_model[name](model)
             parties[name] = algorithm.feature_owner(organisations[name], part.contiguous(), model, config)

@@ -34,6 +34,7 @@ OTHERS = {
     "compressed_vfl": 'name = "compressed_vfl"\nlocal_steps = 2',
     "vfedcce": 'name = "vfedcce"',
     "knn": 'name = "knn"',
+    "one_shot": 'name = "one_shot"\nwidth = 2',
 }
 OWNER = (
     (r"(ward|lab|bank)/table\.csv", None),  # the tables themselves

@@ -14,6 +14,7 @@ from colonnade.algorithms import (
     fdml,
     knn,
     multi_vfl,
+    one_shot,
     splitnn,
     vafl,
     vfedcce,
@@ -21,7 +22,7 @@ from colonnade.algorithms import (
     vimadmm_joint,
     vimsgd,
 )
-from colonnade.algorithms.algorithm import Algorithm, AnyAlgorithm, Kind, Release, as_it_is
+from colonnade.algorithms.algorithm import Algorithm, AnyAlgorithm, Kind, LocalInputs, Release, as_it_is
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
 from colonnade.models import initialised
@@ -38,6 +39,7 @@ ALGORITHMS: dict[str, AnyAlgorithm] = {
     "compressed_vfl": compressed_vfl.ALGORITHM,
     "vfedcce": vfedcce.ALGORITHM,
     "knn": knn.ALGORITHM,
+    "one_shot": one_shot.ALGORITHM,
     "multi_vfl": multi_vfl.ALGORITHM,
 }
 DEFAULT = "vimadmm"
@@ -69,9 +71,17 @@ def check_missing(name: str, config: object, on_missing: str) -> None:
 
 
 def complete(
-    algorithm: AnyAlgorithm, model: nn.Module, row: Tensor, outputs: int, *, seed: int | Generator
+    algorithm: AnyAlgorithm,
+    model: nn.Module,
+    row: Tensor,
+    outputs: int,
+    *,
+    seed: int | Generator,
+    config: object = None,
+    own: bool = False,
 ) -> nn.Module:
-    """A party's model as the algorithm needs it: as it is, or with a head for so many outputs; `row` is one input."""
+    """A party's model as the algorithm needs it: as it is, or with a head for so many outputs; `row` is one input.
+    Without a `config` it is the algorithm's default; `own` says that the party's organisation holds the labels."""
     if algorithm.local_model is None:
         return nn.Flatten()
     if algorithm.local_model is as_it_is:
@@ -80,5 +90,7 @@ def complete(
     with torch.no_grad():
         width = model.eval()(row).shape[-1]
     with initialised(seed):
-        whole = algorithm.local_model(model, width, outputs)
+        whole = algorithm.local_model(
+            model, LocalInputs(row, width, outputs, algorithm.config() if config is None else config, own)
+        )
     return whole.train(training)

@@ -104,7 +104,18 @@ def _yes(config: object) -> bool:  # noqa: ARG001
     return True
 
 
-def as_it_is(model: nn.Module, width: int, outputs: int) -> nn.Module:  # noqa: ARG001
+@dataclass(frozen=True)
+class LocalInputs(Generic[C]):
+    """What a party's model is completed for: one row of its columns, how wide its own model is, and what was agreed."""
+
+    row: Tensor  # [1, ...]
+    width: int
+    outputs: int
+    config: C
+    own: bool = False  # it belongs to the organisation that holds the labels
+
+
+def as_it_is(model: nn.Module, given: LocalInputs[Any]) -> nn.Module:  # noqa: ARG001
     """A party's model is a part of the joint one, as its owner wants it."""
     return model
 
@@ -123,7 +134,7 @@ class Algorithm(Generic[C, F, L]):
     # Who drives: the label owner, unless the algorithm is nested.
     train: Callable[[L, Peers, Batches], Iterator[Step]] | None = None
     nested: Nested[L, Any, Any] | None = None
-    trains: bool = True  # False: rows are released when they are scored, and never for training
+    most_epochs: int | None = None  # 1: training rows are released once; 0: when they are scored, never for training
     in_batches: bool = True  # False: a step is a round over all training rows, and [train] batch_size has no meaning
 
     # What crosses. Where settings decide about it, `crossing` has what crosses from columns and from labels, and
@@ -137,7 +148,8 @@ class Algorithm(Generic[C, F, L]):
     missing: Callable[[C], Collection[str]] = _nothing  # what stands in for a party: "stale", "skip"
 
     # The models. None: the parties have no torch model, and are given one that passes their columns through.
-    local_model: Callable[[nn.Module, int, int], nn.Module] | None = as_it_is
+    local_model: Callable[[nn.Module, LocalInputs[C]], nn.Module] | None = as_it_is
+    learns_first: bool = False  # a party's model is learned from its own rows before anything leaves: no seed gives it
     head: Callable[[HeadInputs[C]], nn.Module] | None = None  # what a label owner makes outputs with, to export it
     no_head: str = "its parties hold no torch models"  # why there is nothing to export
 
@@ -203,9 +215,19 @@ class Algorithm(Generic[C, F, L]):
             into[name] = PUBLIC if release.of == "nothing" else NON_PRIVATE
         return columns, others
 
+    @property
+    def trains(self) -> bool:
+        """Whether rows are released for training at all."""
+        return self.most_epochs != 0
+
+    @property
+    def once(self) -> bool:
+        """Whether a training row is released a single time, so that nobody asks for it again to score it."""
+        return self.most_epochs == 1
+
     def passes(self, epochs: int) -> int:
-        """How often training goes over its rows: in every epoch, or never where nothing is trained."""
-        return epochs if self.trains else 0
+        """How often training goes over its rows: in every epoch, unless the algorithm needs fewer, or none."""
+        return epochs if self.most_epochs is None else min(epochs, self.most_epochs)
 
     def batch_size(self, wanted: int, rows: int) -> int:
         """How many rows a step of training has."""

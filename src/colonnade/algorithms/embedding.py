@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Generator, Tensor, nn
 
-from colonnade.algorithms.algorithm import Kind, Release
+from colonnade.algorithms.algorithm import Kind, LocalInputs, Release
 from colonnade.core import (
     Batches,
     Done,
@@ -173,10 +173,10 @@ def head(inputs: int, outputs: int, hidden: int, seed: int | Generator) -> nn.Mo
         return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
 
 
-def with_head(model: nn.Module, width: int, outputs: int) -> nn.Module:
+def with_head(model: nn.Module, given: LocalInputs[Any]) -> nn.Module:
     """A party's whole model from columns to logits: f_k and a head without bias, as VIM's linear heads."""
     layers = list(model) if type(model) is nn.Sequential else [model]  # a subclass may do more than its layers
-    return nn.Sequential(*layers, nn.Linear(width, outputs, bias=False))
+    return nn.Sequential(*layers, nn.Linear(given.width, given.outputs, bias=False))
 
 
 class LogOdds(nn.Module):
@@ -186,7 +186,7 @@ class LogOdds(nn.Module):
         return z[..., 1:] - z[..., :1]
 
 
-def with_log_odds(model: nn.Module, width: int, outputs: int) -> nn.Module:
+def with_log_odds(model: nn.Module, given: LocalInputs[Any]) -> nn.Module:
     """A party's whole model from columns to log-odds: f_k and a dense layer with a logit per class."""
     layers = list(model) if type(model) is nn.Sequential else [model]  # a subclass may do more than its layers
-    return nn.Sequential(*layers, nn.Linear(width, max(outputs, 2)), LogOdds())
+    return nn.Sequential(*layers, nn.Linear(given.width, max(given.outputs, 2)), LogOdds())

@@ -354,7 +354,7 @@ ALGORITHM = Algorithm(
             takes_noise=False,
         ),
     },
-    trains=False,
+    most_epochs=0,
     crossing=crossing,
     modes={how: Config(aggregation=how) for how in ("plain", "encrypted")},
     sends=sends,

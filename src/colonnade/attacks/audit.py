@@ -185,7 +185,8 @@ def whose_models(federation: Federation, masked: Collection[str]) -> Iterator[st
     not."""
     by_source: dict[str, list[str]] = {"seeded": [], "secret": []}
     readable = [name for name in federation.owners if name not in (federation.holdings.label_owner, *masked)]
-    for name in readable if federation.algorithm.trains else ():
+    algorithm = federation.algorithm
+    for name in readable if algorithm.trains and not algorithm.learns_first else ():
         by_source[federation.settings.models_of(name)].append(name)
     if names := ", ".join(by_source["seeded"]):
         yield (

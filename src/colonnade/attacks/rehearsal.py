@@ -114,6 +114,7 @@ def _rehearse(federation: Federation, rows: int, moment: str) -> Rehearsal:
             stepped = stepped or _gradients(federation)
     except BudgetExhausted as error:
         refused = str(error)
+    models = _models(federation) if federation.algorithm.learns_first else models
     return Rehearsal(moment, batches, _taken(federation), models, stepped, refused)
 
 

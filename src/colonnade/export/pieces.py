@@ -106,7 +106,9 @@ class Trained:
         if party not in self._models:
             shape = self.shape(party)
             model = models.build(self.spec(party), shape, seed=0, owner=party, allow=self.settings.allow_models)
-            model = complete(self.algorithm, model, torch.zeros(1, *shape), self.outputs, seed=0)
+            row, own = torch.zeros(1, *shape), "labels" in self.parties[party]
+            config = self.settings.config
+            model = complete(self.algorithm, model, row, self.outputs, seed=0, config=config, own=own)
             try:
                 model.load_state_dict(self.state(party)["features"]["model"])
             except (RuntimeError, KeyError) as error:

@@ -54,6 +54,10 @@ CONVERGED = 1e-4
 """Relative change of the mean training loss, three epochs in a row, below which training has converged."""
 
 
+COSTS_PRIVACY = "releasing training rows once more would cost privacy"
+SENT_ONCE = "training rows are sent a single time; their loss is the last epoch's"
+
+
 @dataclass(repr=False)
 class Outcome:
     """What came of a run: one record per epoch, why it stopped, and the summary."""
@@ -182,9 +186,10 @@ def summarise(
     splits, settings = federation.batches.splits, federation.settings
     private = bool(federation.accounts) or federation.counted_elsewhere
     same = finished and before is not None and before["rounds"] == federation.batches.done
-    metrics, each = _measured(federation, outcome, before) if private or same else ({}, {})
+    once = federation.algorithm.once
+    metrics, each = _measured(federation, outcome, before) if private or same or once else ({}, {})
     for split in splits:
-        if split in metrics or (private and split == "train"):
+        if split in metrics or ((private or once) and split == "train"):
             continue
         try:
             scores = federation.score(split)
@@ -212,7 +217,7 @@ def summarise(
         "metrics": metrics,
         **_majority(federation, metrics),
         **({"label_owners": _label_owners(holdings, each, outcome)} if holdings.several else {}),
-        "not_measured": {"train": "releasing training rows once more would cost privacy"} if private else {},
+        "not_measured": {"train": COSTS_PRIVACY if private else SENT_ONCE} if private or once else {},
         **({} if missing is None else {"missing": _added([*seen, missing])}),
         "privacy": [guarantee.to_json() for guarantee in guarantees(federation)],
     }

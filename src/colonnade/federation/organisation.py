@@ -40,7 +40,7 @@ def epochs_of(settings: Settings) -> int:
 def agreed_on(settings: Settings, holdings: Holdings) -> Agreed:
     """The batches of every label owner, which follow from the agreed settings and its rows."""
     algorithm, train = find(settings.algorithm), settings.train
-    epochs = train.epochs * local_epochs(settings)
+    epochs = epochs_of(settings)
 
     def batches(splits: Mapping[str, Tensor], owner: str) -> Batches:
         return Batches(
@@ -149,7 +149,8 @@ def _joined(name: str, columns: Mapping[str, Any], labels: Mapping[str, Any]) ->
 def _feature_owner(organisation: Organisation, settings: Settings, holdings: Holdings) -> roles.FeatureOwner:
     """Columns and their model, which those with labels alone may ask."""
     algorithm, features = find(settings.algorithm), holdings.columns[organisation.name].features
-    model = local_model(settings, organisation, features, holdings.outputs)
+    own = organisation.name in holdings.label_owners
+    model = local_model(settings, organisation, features, holdings.outputs, own=own)
     more = [] if algorithm.nested is None else [organisation.batches]
     owner: roles.FeatureOwner = algorithm.feature_owner(organisation, features, model, settings.config, *more)
     owner.serves_for = frozenset(holdings.label_owners)
@@ -178,15 +179,17 @@ def _label_owner(organisation: Organisation, settings: Settings, holdings: Holdi
     return owner
 
 
-def local_model(settings: Settings, organisation: Organisation, features: Tensor, outputs: int = 0) -> nn.Module:
+def local_model(
+    settings: Settings, organisation: Organisation, features: Tensor, outputs: int = 0, *, own: bool = False
+) -> nn.Module:
     """A party's own model: as its owner wants it or else as agreed, with the head that the algorithm may want, for so
-    many `outputs`."""
+    many `outputs`; `own` says that its organisation holds the labels."""
     name, seed = organisation.name, settings.engine.seed
     spec = settings.parties.get(name, PartySettings()).model or settings.model or "mlp"
     start, allow = organisation.start(seed_for(seed, name, "model")), settings.allow_models
     model = models.build(spec, tuple(features.shape[1:]), seed=start, owner=name, allow=allow)
     head = organisation.start(seed_for(seed, name, "head"))
-    model = complete(find(settings.algorithm), model, features[:1], outputs, seed=head)
+    model = complete(find(settings.algorithm), model, features[:1], outputs, seed=head, config=settings.config, own=own)
     model = models.seeded(model, organisation.generator, owner=name)
     if organisation.outbox.meter is not None and mixes_rows(model, features, organisation.generator):
         raise ConfigError(

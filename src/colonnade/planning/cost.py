@@ -66,7 +66,8 @@ def _train(costs: Costs, federation: Federation, first: Trained, batches: int) -
     settings, size = federation.settings, _size(federation)
     owners = measure.batches_of(federation)
     local = local_epochs(settings)
-    passes, costs.rounds = settings.train.epochs * local, len(federation.batches)
+    epochs = federation.algorithm.passes(settings.train.epochs)
+    passes, costs.rounds = epochs * local, len(federation.batches)
     costs.per_epoch = local * sum(one.per_epoch for one in owners.values())
     costs.training.add(_opening(federation, first))
     costs.training.add(first.each_round, costs.rounds)
@@ -79,7 +80,7 @@ def _train(costs: Costs, federation: Federation, first: Trained, batches: int) -
     for owner in first.batch:
         costs.training.add(first.batch[owner], rows[owner] // size * passes)
         costs.training.add(short.get(owner, Traffic()), passes)
-    costs.training.add(Traffic(), costs.per_epoch * settings.train.epochs, median(timed.seconds))
+    costs.training.add(Traffic(), costs.per_epoch * epochs, median(timed.seconds))
     costs.training.exchanges = timed.exchanges * passes * max(one.per_epoch for one in owners.values())
 
 
@@ -117,14 +118,15 @@ def _timed(federation: Federation, first: Trained, batches: int) -> Trained:
 
 
 def _score(costs: Costs, federation: Federation) -> None:
-    """Validation rows after every epoch; in the end every split, where that costs no privacy."""
+    """Validation rows after every epoch; in the end every split, where that costs no privacy and may be."""
     splits = list(federation.batches.splits)
     scored: dict[str, Scored] = {split: measure.score(federation, split) for split in splits}
     last = splits
     if costs.rounds and "validation" in scored:
         one = scored["validation"]
-        costs.validation.add(one.traffic, federation.settings.train.epochs, one.seconds, one.exchanges)
-    if federation.accounts:
+        epochs = federation.algorithm.passes(federation.settings.train.epochs)
+        costs.validation.add(one.traffic, epochs, one.seconds, one.exchanges)
+    if federation.accounts or federation.algorithm.once:
         last = [split for split in splits if split == "test" or (split == "validation" and not costs.rounds)]
     for number, split in enumerate(last):
         one = scored[split]

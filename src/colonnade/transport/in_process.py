@@ -51,7 +51,7 @@ class InProcess:
         if party is None:
             cause = f"no such party here; there are {sorted(self.parties)}"
             raise PartyError(to, envelope.message.kind, batch_of(envelope.message), cause)
-        if not self.through_bytes:
+        if not self.through_bytes or to == envelope.sender:  # between two roles of one organisation nothing travels
             return party.handle(envelope)
         frame, most = wire.encode(envelope), wire.MAX_FRAME  # all are here: what is unpacked was here before
         reply = party.handle(wire.decode(frame, device=party.device, most=most))

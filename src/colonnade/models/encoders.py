@@ -1,0 +1,110 @@
+"""Few numbers for many columns, learned from a party's own rows and without any label: PCA, or an autoencoder.
+
+PCA:           h = c W (x - m)          m the mean, W the directions in which rows differ most, orthonormal
+autoencoder:   h = c (f(x) - m)         f the party's own model and a linear layer; a decoder d, thrown away after
+                                        learning, makes ||x - d(f(x))||^2 small
+c: so that the mean squared length of h is 1, which is what a rule's clip of 1.0 is for
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Generator, Tensor, nn
+
+from colonnade.models.networks import initialised
+
+BATCH, RATE, HIDDEN = 256, 1e-3, 64
+"""Of the autoencoder: rows in a step, Adam's step, and the width of its decoder."""
+LEAST = 1e-6
+"""A direction with a smaller share of the variance than this says nothing but rounding."""
+
+
+class Encoder(nn.Module):
+    """A model that learns without labels. Before it has learned, it says nothing: every row is 0."""
+
+    learned: Tensor
+    centre: Tensor
+    scale: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("learned", torch.tensor(False))
+        self.register_buffer("centre", torch.zeros(width))
+        self.register_buffer("scale", torch.zeros(()))
+
+    def learn(self, x: Tensor, generator: Generator) -> None:
+        """From these rows, once; what is learned does not change any more, whoever asks again."""
+        if bool(self.learned):
+            return
+        self.fit(x, generator)
+        with torch.no_grad():
+            h = self.codes(x).double()
+            self.centre.copy_(h.mean(0))
+            size = (h - h.mean(0)).square().sum(1).mean().sqrt()
+            self.scale.copy_(1 / size if size > LEAST else torch.zeros(()))
+            self.learned.fill_(True)
+
+    def fit(self, x: Tensor, generator: Generator) -> None:
+        raise NotImplementedError
+
+    def codes(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.codes(x) - self.centre) * self.scale
+
+
+class Pca(Encoder):
+    """The directions in which rows differ most."""
+
+    def __init__(self, columns: int, width: int) -> None:
+        super().__init__(width)
+        self.flat = nn.Flatten()
+        self.project = nn.Linear(columns, width, bias=False).requires_grad_(False)
+
+    def fit(self, x: Tensor, generator: Generator) -> None:  # noqa: ARG002 - nothing is drawn
+        rows = self.flat(x).double()
+        rows = rows - rows.mean(0)
+        _, directions = torch.linalg.eigh(rows.T @ rows)
+        best = directions.flip(1)[:, : self.project.out_features].T
+        largest = best.gather(
+            1, best.abs().argmax(1, keepdim=True)
+        )  # a direction's sign is free: its largest is above 0
+        with torch.no_grad():
+            self.project.weight.copy_(best * largest.sign())
+
+    def codes(self, x: Tensor) -> Tensor:
+        h: Tensor = self.project(self.flat(x))
+        return h
+
+
+class Autoencoder(Encoder):
+    """A party's own model, from whose few outputs its columns can be made again as well as possible."""
+
+    def __init__(self, model: nn.Module, inputs: int, width: int, epochs: int) -> None:
+        super().__init__(width)
+        self.model, self.narrow, self.epochs = model, nn.Linear(inputs, width), epochs
+
+    def fit(self, x: Tensor, generator: Generator) -> None:
+        with initialised(generator):
+            decoder = nn.Sequential(
+                nn.Linear(self.narrow.out_features, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, math.prod(x.shape[1:]))
+            ).to(x)
+        self.train()
+        optimizer = torch.optim.Adam([*self.model.parameters(), *self.narrow.parameters(), *decoder.parameters()], RATE)
+        with torch.enable_grad():
+            for _ in range(self.epochs):
+                order = torch.randperm(len(x), generator=generator, device=generator.device).to(x.device)
+                for rows in torch.split(order, BATCH):
+                    optimizer.zero_grad(set_to_none=True)
+                    missed = (decoder(self.codes(x[rows])) - x[rows].flatten(1)).square().mean()
+                    torch.autograd.backward(missed)
+                    optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        self.eval()
+
+    def codes(self, x: Tensor) -> Tensor:
+        h: Tensor = self.narrow(self.model(x))
+        return h
