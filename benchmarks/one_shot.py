@@ -3,8 +3,8 @@
 The defaults of 30,000 credit cards, as FATE cut them into two parties of 13 and 10 columns
 (`fate_vertical/default_credit_hetero_{guest,host}.csv.gz` under COLONNADE_DATA), and with the sides swapped; where they
 are not there, and with `--quick`, scikit-learn's breast cancer data, 15 and 15 columns. Beside it what the label owner
-reaches alone and with all columns in one place, by the same estimator (the other party then sends a number drawn at random). The columns are rebuilt by model inversion with
-the party's own map: the mean R² over its columns of 256 rows.
+reaches alone (the other party then sends a number drawn at random) and with all columns in one place, by the same
+estimator. The columns are rebuilt by model inversion with the party's own map: mean R² over columns (256 rows).
 """
 
 from __future__ import annotations

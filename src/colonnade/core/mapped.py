@@ -69,7 +69,7 @@ def zeros(shape: Sequence[int], dtype: torch.dtype | None = None, device: torch.
     """A new tensor of zeros; on a GPU it is in the GPU's memory, whatever its size."""
     dtype, device = dtype or torch.get_default_dtype(), torch.device(device or "cpu")
     if device.type != "cpu" or dtype not in DTYPES:
-        return torch.zeros(*shape, dtype=dtype, device=device)
+        return torch.zeros(tuple(shape), dtype=dtype, device=device)
     return torch.from_numpy(array(shape, DTYPES[dtype]))
 
 
