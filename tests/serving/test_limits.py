@@ -95,7 +95,7 @@ def test_a_body_is_cut_off_whether_it_says_its_length_or_not() -> None:
     assert ask(gate, parts=(b"x" * most, b"y"))[0] == 413
     for length in (str(most + 1), "-1", "many"):
         assert ask(gate, headers={"Content-Length": length})[0] == 413
-    assert ask(Gate(echo, Limits(body_seconds=0.05), Metrics()), parts=(b"more",))[0] == 408
+    assert ask(Gate(echo, Limits(seconds=0.05), Metrics()), parts=(b"more",))[0] == 408
 
 
 def test_what_fails_is_a_reference_and_what_is_logged_names_nobody(caplog: pytest.LogCaptureFixture) -> None:

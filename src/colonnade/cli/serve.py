@@ -34,6 +34,7 @@ def serve(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, metavar="ROWS", help="Rows per request.")] = 1000,
     rate: Annotated[float, typer.Option(min=0, help="Requests per second, of all callers together; 0: any.")] = 0,
+    connections: Annotated[int, typer.Option(min=0, help="That one address may hold; 0: any.")] = 256,
     cache: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Answer a row again from memory for so long; 0: never.")
     ] = 60,
@@ -61,7 +62,15 @@ def serve(
 
     With --engine flare the label owner's site listens, as \\[serve] in its party.toml says, until this command ends.
     """
-    own = {"host": host, "port": port, "limit": limit, "rate": rate, "cache": cache, "window": window}
+    own = {
+        "host": host,
+        "port": port,
+        "limit": limit,
+        "rate": rate,
+        "connections": connections,
+        "cache": cache,
+        "window": window,
+    }
     own |= {} if token_file is None else {"token_file": str(token_file.resolve())}
     if engine != "in-process":
         if table:
@@ -96,7 +105,7 @@ def serve(
         )
         if not quiet:
             say_how(url, token=token is not None)
-        service.serve(batcher, Limits(limit, rate, token), listener)
+        service.serve(batcher, Limits(limit, rate, token, connections=connections), listener)
 
 
 def _token(file: Path | None) -> str | None:

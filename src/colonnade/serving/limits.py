@@ -1,7 +1,7 @@
 """The gate in front of the service: who may ask, how often, how much; what is logged and counted of it.
 
     401   the token is missing or wrong           413   too many rows, or too long a body
-    408   the body does not arrive                429   too many requests: Retry-After says when
+    408   the request does not arrive in time     429   too many requests: Retry-After says when
     500   something of ours failed: a reference, which the log has too
 
 A log line has the route, the status, the rows and the time. Ids travel in the body alone, and a path that is no route
@@ -43,7 +43,8 @@ class Limits:
     rows: int = 1000  # of one request
     rate: float = 0.0  # requests per second, of all callers together; 0: any
     token: str | None = None
-    body_seconds: float = 10.0
+    seconds: float = 10.0  # in which a whole request must be here, header and body
+    connections: int = 256  # of one address; 0: any
 
     @property
     def body(self) -> int:
@@ -153,17 +154,22 @@ class Gate:
 
     async def _read(self, receive: Receive) -> Receive:
         """The whole body first, as long as it is short enough and comes in time; then what gives it to the service."""
-        body, more = b"", True
-        while more:
-            try:
-                message = await asyncio.wait_for(receive(), self.limits.body_seconds)
-            except TimeoutError:
-                rule = f"Each part of a body must be here within {self.limits.body_seconds:g} seconds."
-                raise Problem(408, "the body did not arrive", rule, "Send it again.") from None
-            body, more = body + message.get("body", b""), message.get("more_body", False)
-            if len(body) > self.limits.body:
-                raise self._too_long()
-        whole = iter([{"type": "http.request", "body": body, "more_body": False}])
+        body, more = bytearray(), True
+        rule = f"The body must be here within {self.limits.seconds:g} seconds."
+        late = Problem(408, "the body did not arrive", rule, "Send it again.")
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":  # it is cut short, whatever it would say by itself
+                        raise late
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+                    if len(body) > self.limits.body:
+                        raise self._too_long()
+        except TimeoutError:
+            raise late from None
+        whole = iter([{"type": "http.request", "body": bytes(body), "more_body": False}])
 
         async def reading() -> MutableMapping[str, Any]:
             return next(whole, None) or await receive()

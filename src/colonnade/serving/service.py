@@ -224,12 +224,15 @@ def serve_until(
 def _server(batcher: Batcher, limits: Limits, grace: int) -> Any:
     import uvicorn
 
+    from colonnade.serving.connections import Door, connections_of
+
     config = uvicorn.Config(
         application(batcher, limits),
-        log_level=logging.WARNING,
+        http=connections_of(Door(limits, batcher.most_waiting + 100)),
+        ws="none",
+        log_level=logging.ERROR,  # below that it has lines for whatever anybody sends
         access_log=False,  # it would log paths as they are sent; the gate has its own
         server_header=False,
-        limit_concurrency=batcher.most_waiting + 100,
         timeout_graceful_shutdown=grace,
     )
     return uvicorn.Server(config)

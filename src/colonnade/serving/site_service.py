@@ -48,7 +48,7 @@ def serve_at(site: Site, run: str, over: Callable[[], bool], *, model: str | Non
         log.info("%s predicts with %s at %s", source.label_owner, ", ".join(source.parties), url)
         write_text(answers, json.dumps({"url": url, "parties": source.parties, "token": token is not None}) + "\n")
         try:
-            limits = Limits(own.limit, own.rate, token)
+            limits = Limits(own.limit, own.rate, token, connections=own.connections)
             service.serve_until(batcher, limits, listener, lambda: over() or not answers.exists(), grace=GRACE)
         finally:
             answers.unlink(missing_ok=True)

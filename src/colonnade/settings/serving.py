@@ -30,6 +30,7 @@ class ServeSettings:
     limit: int = whole(default=1000)  # rows per request
     rate: float = not_negative(default=0.0)  # requests per second, of all callers together; 0: any
     cache: float = not_negative(default=60.0)  # seconds for which a row is answered again from memory
+    connections: int = whole(default=256, least=0)  # that one address may hold; 0: any
     window: float = not_negative(default=5.0)  # milliseconds in which requests become one question to the parties
 
     def __post_init__(self) -> None:
