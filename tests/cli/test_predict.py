@@ -73,6 +73,25 @@ def test_ids_keep_their_zeros(call: Caller, tmp_path: Path) -> None:
     assert called.out.splitlines()[1].startswith("0007,")
 
 
+def test_no_id_or_class_is_a_formula_in_a_csv_file(call: Caller, tmp_path: Path) -> None:
+    """A spreadsheet runs what begins with such a sign; nobody who opens a file of predictions asked for that."""
+    given, run = frames(rows=60), "=HYPERLINK(A1)"
+    for frame in given.values():
+        frame["patient"] = frame["patient"].str.replace("P", "@P")
+    given["clinic"]["diagnosis"] = given["clinic"]["diagnosis"].replace("ill", run)
+    Federation.from_toml(write(tmp_path, given)).fit(tmp_path / "run")
+    rows, out = ids_file(tmp_path, [f"@P{number:03d}" for number in range(20)]), tmp_path / "out.csv"
+    printed = call("predict", tmp_path / "run", "--rows", rows).out
+    call("predict", tmp_path / "run", "--rows", rows, "--out", out)
+    assert printed == out.read_text()
+    assert f"'{run}" in printed
+    read = pd.read_csv(out)
+    cells = [*read.columns, *read["patient"], *read["prediction"]]
+    assert not [cell for cell in cells if str(cell)[0] in "=+-@\t\r"]
+    kept = json.loads(call("predict", tmp_path / "run", "--rows", rows, "--json").out)
+    assert [f"'{row['patient']}" for row in kept] == read["patient"].tolist()
+
+
 def test_what_cannot_be_predicted_is_one_message_and_code_2(call: Caller, finished: Path, tmp_path: Path) -> None:
     run, rows = finished / "run", ids_file(tmp_path, ["P001"])
     assert "is not a run directory" in call.fails(2, "predict", tmp_path, "--rows", rows)

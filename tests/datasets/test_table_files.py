@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from colonnade.datasets.table_files import read_frame
+from colonnade.datasets.table_files import for_spreadsheets, read_frame
 from colonnade.errors import DataError
 
 ROWS = "id,age,job\n007,31,clerk\n9007199254740993,40,\nNA,25,nurse\n"
@@ -88,3 +88,18 @@ def test_a_damaged_file_is_one_clear_error(tmp_path: Path, name: str, content: b
 def test_a_duplicate_header_is_refused_rather_than_renamed(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'bank' has 'a' more than once in its table"):
         read_frame(written(tmp_path, "t.csv", "id,a,a\nx,1,2\n"), owner="bank", id_column="id")
+
+
+@pytest.mark.parametrize(
+    "text", ["=1+1", "+A1", "-A1", "@SUM(A1)", "\tx", "\r=x", "\n=x", "'=1", "''@x", "-1+cmd|' /C x'!A0"]
+)
+def test_text_that_a_spreadsheet_would_run_gets_an_apostrophe_that_can_be_taken_away(text: str) -> None:
+    written = for_spreadsheets(pd.DataFrame({"id": [text], text: ["a"]}))
+    assert (written["id"].tolist(), written.columns.tolist()) == ([f"'{text}"], ["id", f"'{text}"])
+
+
+def test_numbers_and_other_text_are_written_as_they_are() -> None:
+    frame = pd.DataFrame({"id": ["-17", "+3.5e-7", "-.5", "P-1", "'tis", ""], "score": [-1.5, 2, 0, -0.0, None, 1e300]})
+    pd.testing.assert_frame_equal(for_spreadsheets(frame), frame)
+    same = pd.DataFrame([[1, "=x"]], columns=["=x", "'=x"])
+    assert for_spreadsheets(same).columns.tolist() == ["'=x", "''=x"]

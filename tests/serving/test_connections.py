@@ -1,4 +1,4 @@
-"""An attacker without a token, with real sockets: half-open connections, slow headers and bodies, bytes that are no HTTP.
+"""An attacker without a token, with real sockets: half-open connections, slow requests, bytes that are no HTTP.
 
 The honest client asks from another address of this machine, and is answered in time.
 """

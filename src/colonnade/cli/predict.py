@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from colonnade.alignment.ids import comparable
 from colonnade.cli.console import AllowModel, Json, Quiet, a_run, console, error_console, shown
 from colonnade.cli.options import Engine, Model, Owner, StartupKit, Table, check_several, overrides
+from colonnade.datasets.table_files import for_spreadsheets
 from colonnade.errors import ColonnadeError, ConfigError, DataError, InputError
 from colonnade.federation import Predictions, Settings, load
 from colonnade.runs.run_directory import RunDirectory
@@ -84,7 +85,7 @@ def _tell(found: pd.DataFrame | int, out: Path | None, *, json_: bool, quiet: bo
     elif json_:
         typer.echo(found.to_json(orient="records", indent=2))
     else:
-        typer.echo(found.to_csv(index=False), nl=False)
+        typer.echo(for_spreadsheets(found).to_csv(index=False), nl=False)
 
 
 Ask = Callable[[Sequence[str]], Predictions]
@@ -160,7 +161,7 @@ def _appending(path: Path, suffix: str) -> Iterator[Callable[[pd.DataFrame], Non
     def append(piece: pd.DataFrame) -> None:
         nonlocal writer
         if suffix == ".csv":
-            piece.to_csv(path, index=False, header=not path.exists(), mode="a")
+            for_spreadsheets(piece).to_csv(path, index=False, header=not path.exists(), mode="a")
             return
         schema = None if writer is None else writer.schema
         table = pyarrow.Table.from_pandas(piece, schema=schema, preserve_index=False)

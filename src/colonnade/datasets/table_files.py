@@ -1,4 +1,4 @@
-"""Reading a party's file: CSV, gzipped CSV, or Parquet, told apart by the extension.
+"""Reading a party's file: CSV, gzipped CSV, or Parquet, told apart by the extension; and what a CSV may say.
 
 Ids are read as text, exactly as written: "007" stays "007", "NA" is an id like any other, and a long whole
 number never passes through a float. Only the columns asked for are kept.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +21,12 @@ from colonnade.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["EXTENSIONS", "names_and_rows", "parquet_shape", "pieces", "read_frame"]
+__all__ = ["EXTENSIONS", "for_spreadsheets", "names_and_rows", "parquet_shape", "pieces", "read_frame"]
 
 EXTENSIONS = (".csv", ".csv.gz", ".parquet")
+
+FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 # What counts as a gap in a CSV cell: pandas' own list, written out because it must not apply to ids.
 # fmt: off
@@ -180,3 +184,17 @@ def _unreadable(path: Path, owner: str, expected: str, error: Exception) -> Data
         f"'{owner}' has a table that cannot be read: {path} is not {expected} ({type(error).__name__}). "
         f"Export it again."
     )
+
+
+def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table as it may be written to a CSV file. Text that a spreadsheet would run, in cells and headings, gets an
+    apostrophe in front, which spreadsheets take for "this is text"; so does text that begins with apostrophes before
+    such a sign, so that taking one away again gives what was there. Numbers stay as they are."""
+
+    def safe(value: Any) -> Any:
+        runs = isinstance(value, str) and FORMULA.match(value) and not NUMBER.fullmatch(value)
+        return f"'{value}" if runs else value
+
+    columns = [each if each.dtype.kind in "biufc" else each.map(safe) for _, each in frame.items()]
+    written = dict(enumerate(columns))  # two headings may become one
+    return type(frame)(written, index=frame.index).set_axis([safe(name) for name in frame.columns], axis="columns")

@@ -6,7 +6,7 @@
     all of them                    hold at most as many as the service has room and files for
 
 Where there is no room, the connection that has waited longest for a request makes way: half-open ones are the oldest,
-and a client that asks in time is answered. Only where all are at work is the new one turned away. Every refusal is JSON,
+and a client that asks in time is answered. Only where all are at work is the new one turned away. Refusals are JSON,
 those of uvicorn's own parser too.
 """
 

@@ -16,6 +16,7 @@ import torch
 
 from colonnade.algorithms import find
 from colonnade.alignment.ids import comparable
+from colonnade.datasets.table_files import for_spreadsheets
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation.scores import Predictions
 from colonnade.runs.layout import PREDICTIONS, ROWS
@@ -89,7 +90,9 @@ def _write(
     frame = frame.assign(id=list(spelled)).rename(columns={"id": column})
     out.parent.mkdir(exist_ok=True)
     fresh = out.with_name(f".{out.name}.tmp")
-    frame.to_parquet(fresh, index=False) if out.suffix == ".parquet" else frame.to_csv(fresh, index=False)
+    frame.to_parquet(fresh, index=False) if out.suffix == ".parquet" else for_spreadsheets(frame).to_csv(
+        fresh, index=False
+    )
     fresh.replace(out)
     return out
 
