@@ -36,11 +36,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "vimsgd": {"learning_rate": 0.1},  # 0.3 with momentum is too fast for the toy's regression
     "vimadmm": {"local_steps": 3},
     "vimadmm_joint": {"local_steps": 3},
+    "boosted_trees": {"encryption": "none", "learning_rate": 0.3, "min_rows": 1, "depth": 3},
     "compressed_vfl": {"local_steps": 2, "learning_rate": 0.1, "momentum": 0.5},
     "one_shot": {"estimator": "logistic"},  # trees: tests/algorithms/test_one_shot.py
 }
 ALSO: dict[str, list[dict[str, Any]]] = {
     "vfedcce": [{"mode": mode, "scheme": "plain"} for mode in ("encrypted-coefficients", "encrypted-jacobian")],
+    "boosted_trees": [{"encryption": "elgamal", "row_share": 0.5, "depth": 2}],
     "knn": [{"aggregation": "plain"}],
 }
 """Settings under which an algorithm asks and releases what it does not under the others."""

@@ -10,6 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from colonnade.algorithms import (
+    boosted_trees,
     compressed_vfl,
     fdml,
     knn,
@@ -38,6 +39,7 @@ ALGORITHMS: dict[str, AnyAlgorithm] = {
     "vimadmm_joint": vimadmm_joint.ALGORITHM,
     "compressed_vfl": compressed_vfl.ALGORITHM,
     "vfedcce": vfedcce.ALGORITHM,
+    "boosted_trees": boosted_trees.ALGORITHM,
     "knn": knn.ALGORITHM,
     "one_shot": one_shot.ALGORITHM,
     "multi_vfl": multi_vfl.ALGORITHM,

@@ -49,6 +49,10 @@ class Kind(Enum):
     HEAD = "weights that make outputs of the receiver's embedding, [width, outputs]"
     MODEL = "a model's weights and biases, layer by layer, or one after the other"
     LAYOUT = "whose place each input of a MODEL is, the receiver's first; int64, as bytes"
+    NODES = "which rows are in which node of a tree, or are learned from at all"
+    HISTOGRAMS = "sums of gradients over rows that some column puts together"
+    DIRECTIONS = "for each row on which side of thresholds it is"
+    LOGIT_CURVATURE = "how the slope of the loss changes with each row's logits"
     KEY = "a public key"
     OTHER = "something else, which no attack here can read"
 

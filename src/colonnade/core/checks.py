@@ -79,6 +79,12 @@ def share(*, default: float) -> Any:
     return Checked(rule, accept, default)
 
 
+def proportion(*, default: float) -> Any:
+    """A number above 0, at most 1."""
+    rule = "a number above 0, at most 1"
+    return Checked(rule, lambda v: n if (n := _number(v)) is not None and 0 < n <= 1 else None, default)
+
+
 def whole(*, default: int, least: int = 1, most: float = math.inf) -> Any:
     """A whole number from `least` upwards, `most` at most."""
     rule = f"a whole number, {least} or more" + ("" if most == math.inf else f", at most {most}")

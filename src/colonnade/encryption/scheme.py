@@ -31,6 +31,16 @@ USES = ("sums", "products", "combinations")
 DIGEST = 8
 
 
+class Named(Protocol):
+    """What a ciphertext says about its key."""
+
+    @property
+    def scheme(self) -> str: ...
+
+    @property
+    def id(self) -> str: ...
+
+
 class PublicKey(Protocol):
     """Encrypts, and computes with what is encrypted. `Encrypted` values are never changed in place."""
 
@@ -139,7 +149,7 @@ def fits(bound: float, capacity: float, *, scheme: str, what: str) -> float:
     return bound
 
 
-def wrap(key: PublicKey, shape: tuple[int, ...], layout: str, bound: float, body: bytes, hides: str = "") -> Encrypted:
+def wrap(key: Named, shape: tuple[int, ...], layout: str, bound: float, body: bytes, hides: str = "") -> Encrypted:
     """Bytes with a checksum over them and what is said about them."""
     hides = hides or "encrypted"
     return Encrypted(
@@ -147,7 +157,7 @@ def wrap(key: PublicKey, shape: tuple[int, ...], layout: str, bound: float, body
     )
 
 
-def unwrap(key: PublicKey, x: Encrypted, *layouts: str) -> bytes:
+def unwrap(key: Named, x: Encrypted, *layouts: str) -> bytes:
     """The bytes inside, if they are whole, made with this key, and laid out in one of these ways."""
     if (x.scheme, x.key) != (key.scheme, key.id):
         raise WireError(

@@ -1,0 +1,429 @@
+"""Boosted trees (SecureBoost): gradient-boosted trees over everybody's columns, from encrypted gradients.
+
+Cheng, Fan, Jin, Liu, Chen, Papadopoulos and Yang (2021), "SecureBoost: a lossless federated learning framework",
+arXiv:1901.08755. A step is a round: a tree for each output. With encryption = "elgamal":
+
+    label owner:   g, h of each row, rounded at random to 8 bits, E(g), E(h)          Start  -> Sums
+    party k:       for each way to part rows by a column of its own, the sum of E(g)
+                   and E(h) over the rows that would go left, blinded
+    label owner:   reads the sums, and for each node finds whose split gains most
+    on every level below:
+    party k:       of its own splits, which rows go left                              Split  -> Directions
+    label owner:   tells everybody which rows went where                              Divide -> Sums
+    party k:       the same sums for the smaller child of each pair; the other's follow
+    label owner:   leaves -G/(H + l2) from exact gradients
+
+    to predict     party k: a bit for each of its splits and rows                     Decide -> Directions
+
+What crosses: encrypted gradients and which rows are in which node down, sums and directions up. Ways to part rows come
+in an order shuffled for each round, and none is told that would show the sum of fewer than `min_rows` rows.
+
+What a party with columns learns: which rows end in the same nodes, from which labels can be guessed, and which of its
+thresholds were chosen. What the label owner learns: sums over bins whose columns and borders it does not know, and for
+each row on which side of each chosen threshold it is. A threshold stays with its owner.
+
+With encryption = "none" gradients cross as they are, which tell the labels: for rehearsals, and for parties that may
+know them. The trees are the same, bit by bit, with the same gradient_bits; 0 leaves gradients unrounded.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from colonnade.algorithms.algorithm import KEY, Algorithm, Crossing, Kind, Release
+from colonnade.algorithms.tree_histograms import Flags, Floats
+from colonnade.algorithms.tree_learning import Round, Rounded, Table, sampled, scores_of, splits_of
+from colonnade.algorithms.tree_objectives import objective_for
+from colonnade.algorithms.tree_owner import HALF, Decide, Directions, Divide, FeatureOwner, Split, Start, Sums, UseKey
+from colonnade.compression import Integers
+from colonnade.core import (
+    NON_PRIVATE,
+    Batches,
+    Ciphertext,
+    DpEvent,
+    Organisation,
+    Peers,
+    Released,
+    Rows,
+    Rule,
+    State,
+    Step,
+    roles,
+)
+from colonnade.core.batches import Batch
+from colonnade.core.checks import fraction, not_negative, one_of, positive, proportion, whole
+from colonnade.core.receipt import PUBLIC
+from colonnade.encryption.elgamal import SCHEME, ElGamalSecretKey
+from colonnade.errors import ConfigError, PartyError, WireError
+from colonnade.optim.losses import Loss, Squared
+
+PACKED = {"nodes": Integers(0.0, 1.0, 3), "sample": Integers(0.0, 1.0, 2)}
+"""What the label owner says of every row, in two bits and in one."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """[train] epochs is the number of rounds."""
+
+    encryption: str = one_of("elgamal", "none", default="elgamal")
+    loss: str = one_of("auto", "squared", "absolute", "poisson", default="auto")
+    learning_rate: float = positive(default=0.1)
+    depth: int = whole(default=5, most=10)
+    leaves: int = whole(default=1024, least=2)
+    bins: int = whole(default=32, least=2, most=64)
+    l2: float = not_negative(default=1.0)
+    min_gain: float = not_negative(default=0.0)
+    min_child_weight: float = not_negative(default=0.001)
+    min_rows: int = whole(default=5)
+    row_share: float = proportion(default=1.0)
+    column_share: float = proportion(default=1.0)
+    goss_top: float = fraction(default=0.0)
+    goss_rest: float = fraction(default=0.1)
+    class_weights: str = one_of("equal", "balanced", default="equal")
+    gradient_bits: int = whole(default=8, least=0, most=10)
+
+    def __post_init__(self) -> None:
+        if self.encryption != "none" and not self.gradient_bits:
+            raise ConfigError(
+                "boosted_trees.gradient_bits = 0 leaves gradients unrounded, and only whole numbers can be encrypted. "
+                'Set it to 8, or encryption = "none".'
+            )
+        if self.goss_top and not 0 < self.goss_rest <= 1 - self.goss_top:
+            raise ConfigError(
+                f"boosted_trees.goss_rest is the share of rows kept beside the goss_top = {self.goss_top} with the "
+                f"largest gradients: above 0, and both at most 1 together; found {self.goss_rest}."
+            )
+
+
+def crossing(config: Config) -> tuple[Crossing, Crossing]:
+    """Whoever decrypts sums can read them; nobody else can read gradients."""
+    columns = {"sums": NON_PRIVATE, "directions": NON_PRIVATE}
+    labels: Crossing = {"splits": NON_PRIVATE, "nodes": NON_PRIVATE}
+    if config.row_share < 1 or config.goss_top:
+        labels["sample"] = NON_PRIVATE
+    if config.encryption == "none":
+        return columns, {"gradients": NON_PRIVATE, "hessians": NON_PRIVATE} | labels
+    return columns, {"public_key": PUBLIC, "gradients": DpEvent(f"encrypted ({SCHEME})")} | labels
+
+
+class LabelOwner(roles.LabelOwner):
+    """Holds labels and leaves; drives."""
+
+    loss: Loss
+    config: Config
+
+    def __init__(self, organisation: Organisation, labels: Tensor, loss: Loss, config: Config) -> None:
+        super().__init__(organisation, labels, loss, config)
+        about = organisation.fitted.get("labels", {})
+        self.objective = objective_for(loss, config.loss, about.get("mean", 0.0), about.get("scale", 1.0))
+        for name, codec in PACKED.items():
+            self.outbox.rules.setdefault(name, Rule(codec=codec))
+        self.rounds: list[Table] = []
+        self.base: Tensor | None = None  # where scores begin, [outputs]
+        self.scores: Tensor | None = None  # of all rows, right for those that are trained on
+        self.secret: ElGamalSecretKey | None = None
+        self.following: dict[str, tuple[int, Tensor]] | None = None  # while it trains: by batch, rounds and scores
+
+    def begin(self) -> None:
+        """Before the first round."""
+        train = self._trained()
+        if self.base is None and train is not None:
+            y = self.labels[train].cpu()
+            self.base = self.objective.start(y, self.weights(y))
+        assert self.base is not None
+        if self.scores is None:
+            self.scores = self.base.repeat(len(self.labels), 1)
+
+    def weights(self, labels: Tensor) -> Tensor:
+        """Of each row; balanced, all classes weigh the same."""
+        ones = torch.ones(len(labels), dtype=torch.float64)
+        if self.config.class_weights == "equal" or isinstance(self.loss, Squared):
+            return ones
+        counts = self._class_counts()
+        return (counts.sum() / ((counts > 0).sum() * counts.clamp_min(1)))[labels]
+
+    def slopes(self, batch: str) -> tuple[float, Floats, Floats]:
+        """The loss before a round, and the exact gradients and Hessians of its rows."""
+        rows = self.rows(batch).cpu()
+        assert self.scores is not None
+        scores, labels = self.scores[rows], self.labels[rows].cpu()
+        weights = self.weights(labels)
+        g, h = self.objective.slopes(scores, labels)
+        loss = self.objective.loss(scores, labels, weights)
+        return loss, (g * weights[:, None]).numpy(), (h * weights[:, None]).numpy()
+
+    def finish(self, batch: str, grown: Round, g: Floats, h: Floats) -> None:
+        """Give leaves their values, and rows their new scores."""
+        rows = self.rows(batch).cpu()
+        assert self.scores is not None
+        left = None
+        if self.objective.medians:
+            left = self.labels[rows].cpu().double()[:, None] - self.scores[rows]
+        table = grown.table(g, h, l2=self.config.l2, learning_rate=self.config.learning_rate, left=left)
+        scores = self.scores.clone()
+        scores[rows] += table["value"][torch.from_numpy(grown.node)]
+        self.scores, self.rounds = scores, [*self.rounds, table]
+
+    def outputs(self, directions: Mapping[str, Tensor]) -> Tensor:
+        """The joint model's, from what each party says of all its splits, [rows, splits]."""
+        return self.told(self.added(directions, 0))
+
+    def told(self, scores: Tensor) -> Tensor:
+        """Scores as the loss reads them."""
+        return self.objective.outputs(scores).to(torch.get_default_dtype()).to(self.device)
+
+    def added(self, directions: Mapping[str, Tensor], first: int, scores: Tensor | None = None) -> Tensor:
+        """Scores after all rounds, from the splits of the rounds since `first` and the scores that there were then."""
+        names = list(self.shapes)
+        said = [directions[name].cpu().numpy() > HALF for name in names]
+        rows = len(said[0])
+        if scores is None:
+            base = self.base if self.base is not None else torch.zeros(self.loss.outputs, dtype=torch.float64)
+            scores = base.repeat(rows, 1)
+        at = [0] * len(names)
+        for table in self.rounds[first:]:
+            mine: list[Flags] = []
+            for k, all_of_it in enumerate(said):
+                count = splits_of(table, k)
+                mine.append(all_of_it[:, at[k] : at[k] + count])
+                at[k] += count
+            scores = scores + scores_of(table, scores.shape[1], mine)
+        return scores
+
+    def importance(self) -> dict[str, float]:
+        """By party the share of all gains that its splits had."""
+        gains = dict.fromkeys(self.shapes, 0.0)
+        for table in self.rounds:
+            for k, name in enumerate(gains):
+                gains[name] += float(table["gain"][table["party"] == k].sum())
+        total = sum(gains.values())
+        return {name: gain / total if total else 0.0 for name, gain in gains.items()}
+
+    def state(self) -> State:
+        state = super().state() | {"rounds": self.rounds}
+        train = self._trained()
+        if self.base is not None:
+            state["base"] = self.base
+        if self.scores is not None and train is not None:
+            state["scores"] = self.scores[train.cpu()]
+        return state
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.rounds = [{name: values.cpu() for name, values in table.items()} for table in state["rounds"]]
+        self.base, self.scores, train = state.get("base"), None, self._trained()
+        if "scores" in state and train is not None and self.base is not None:
+            self.scores = self.base.cpu().repeat(len(self.labels), 1)
+            self.scores[train.cpu()] = state["scores"].cpu()
+
+    def _class_counts(self) -> Tensor:
+        train = self._trained()
+        assert train is not None
+        return torch.bincount(self.labels[train].cpu(), minlength=max(2, self.loss.outputs)).double()
+
+
+def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
+    share_key(driver, peers)
+    driver.begin()
+    driver.following = {}
+    try:
+        for batch in batches:
+            loss, g, h = driver.slopes(batch.name)
+            driver.finish(batch.name, grow(driver, peers, batch, g, h), g, h)
+            yield Step(batch, loss)
+    finally:
+        driver.following = None
+
+
+def share_key(driver: LabelOwner, peers: Peers) -> None:
+    """Before the first round: with the public key others can add up what the label owner alone can read."""
+    others = [k for k in peers if k != driver.name]
+    if driver.config.encryption == "none":
+        if others:
+            warnings.warn(
+                "boosted_trees without encryption: every party receives the gradient of each row, which tells its "
+                'label. Set encryption = "elgamal" where parties must not know labels.',
+                stacklevel=3,
+            )
+    elif others:
+        driver.secret = driver.secret or ElGamalSecretKey(2 * driver.loss.outputs)
+        public = driver.outbox.publish(driver.secret.public.to_bytes(), "public_key")
+        peers.ask_each(dict.fromkeys(others, UseKey(public)))
+
+
+def grow(driver: LabelOwner, peers: Peers, batch: Batch, g: Floats, h: Floats) -> Round:
+    """One round: a tree for each output, level by level."""
+    config, names = driver.config, list(peers)
+    rows, counts = sampled(g, config.row_share, config.goss_top, config.goss_rest, driver.generator)
+    counted = counts[:, None]
+    rounded = Rounded.of(g[rows] * counted, h[rows] * counted, config.gradient_bits, driver.generator)
+    grown = Round.begin(rounded, rows, batch.size, names)
+    sums = read(driver, grown, peers.ask_each(starts(driver, peers, batch, grown)), range(grown.trees), batch.name)
+    grown.sums = {root: [told[root] for told in sums] for root in range(grown.trees)}
+    for level in range(config.depth):
+        chosen = grown.best(
+            leaves=config.leaves, l2=config.l2, min_gain=config.min_gain, min_child_weight=config.min_child_weight
+        )
+        if not chosen:
+            break
+        asked: dict[str, Split] = {}
+        for k, name in enumerate(names):
+            if mine := [(node, best.candidate) for node, best in chosen.items() if best.party == k]:
+                asked[name] = Split(batch.name, driver.outbox.release(torch.tensor(mine), "splits", batch.name))
+        said = peers.ask_each(asked)
+        directions = grown.apply(chosen, [left_of(said, name, grown, batch.name) for name in names])
+        if level + 1 == config.depth:
+            break
+        nodes = driver.outbox.release(torch.from_numpy(directions), "nodes", batch.name)
+        smaller = grown.smaller(chosen)
+        sums = read(driver, grown, peers.ask(Divide(batch.name, nodes)), smaller, batch.name)
+        grown.take_children(chosen, smaller, sums)
+    return grown
+
+
+def starts(driver: LabelOwner, peers: Peers, batch: Batch, grown: Round) -> dict[str, Start]:
+    """The first question of a round: to its own organisation, or without encryption, with gradients as they are."""
+    outbox, name, number = driver.outbox, batch.name, len(driver.rounds)
+    sample = None
+    if len(grown.sampled) < batch.size:
+        mask = torch.zeros(batch.size, 1)
+        mask[torch.from_numpy(grown.sampled)] = 1.0
+        sample = outbox.release(mask, "sample", name)
+    made: dict[str, Start] = {}
+    if sealed := [k for k in peers if k != driver.name and driver.secret is not None]:
+        assert driver.secret is not None
+        gradients = outbox.encrypt(grown.rounded.joined, "gradients", name, key=driver.secret)
+        made = dict.fromkeys(sealed, Start(name, number, gradients, None, sample))
+    if plain := [k for k in peers if k not in made]:
+        g, h = (
+            outbox.release(torch.from_numpy(part), as_, name)
+            for part, as_ in ((grown.rounded.g, "gradients"), (grown.rounded.h, "hessians"))
+        )
+        made |= dict.fromkeys(plain, Start(name, number, g, h, sample))
+    return {k: made[k] for k in peers}
+
+
+def read(
+    driver: LabelOwner, grown: Round, replies: Mapping[str, Sums], nodes: range | list[int], batch: str
+) -> list[Floats]:
+    """What each party tells of these nodes, [nodes, candidates, 2]; it must be of them, and no more than they have."""
+    totals, found = grown.totals(nodes), []
+    for k, (name, reply) in enumerate(replies.items()):
+        before = next((sums[k].shape[0] for sums in grown.sums.values()), None)
+        try:
+            shape = _shape(reply.sums, len(nodes), before, driver.widths[name] * (2 * driver.config.bins + 1))
+            found.append(_values(driver, grown, reply.sums, nodes, shape))
+            if isinstance(reply.sums, Ciphertext) and (found[-1][..., 1] > totals[:, None, 1]).any():
+                raise WireError("it sent a sum of Hessians that is larger than that of the whole node")
+        except WireError as error:
+            raise PartyError(name, "sums", batch, str(error)) from error
+    return found
+
+
+def _shape(sums: Released | Ciphertext, nodes: int, before: int | None, most: int) -> tuple[int, int, int]:
+    """Nodes, candidates (as many as `before` in this round, and never more than `most`), and two sums of each."""
+    if isinstance(sums, Ciphertext):
+        candidates = sums.shape[0] // nodes if sums.shape else 0
+    else:
+        candidates = sums.shape[1] if len(sums.shape) == 3 else 0
+    shape = nodes, candidates, 2
+    sent = shape if isinstance(sums, Released) else (nodes * candidates, 2)
+    if tuple(sums.shape) != sent or not (candidates <= most if before is None else candidates == before):
+        wanted = f"at most {most}" if before is None else str(before)
+        raise WireError(f"it sent {list(sums.shape)} sums of {nodes} nodes with {wanted} candidates and 2 sums each")
+    return shape
+
+
+def _values(
+    driver: LabelOwner, grown: Round, sums: Released | Ciphertext, nodes: range | list[int], shape: tuple[int, int, int]
+) -> Floats:
+    if isinstance(sums, Released):
+        plain: Floats = sums.tensor.cpu().double().numpy()
+        return plain
+    if driver.secret is None:
+        raise WireError("it sent ciphertexts, and nothing was encrypted")
+    blocks = [(2 * grown.tree[node], 2 * grown.tree[node] + 1) for node in nodes]
+    most = len(grown.sampled) * 2.0**driver.config.gradient_bits
+    found: Floats = driver.secret.decrypt_sums(sums.encrypted, blocks, most=most).numpy().reshape(shape)
+    return found
+
+
+def left_of(said: Mapping[str, Directions], party: str, grown: Round, batch: str) -> Flags | None:
+    """Which rows go left by one party's splits, [rows, trees]."""
+    if party not in said:
+        return None
+    values = said[party].values.tensor.cpu()
+    if tuple(values.shape) != grown.node.shape:
+        cause = f"it sent {list(values.shape)} directions, and {list(grown.node.shape)} were asked for"
+        raise PartyError(party, Split.kind, batch, cause)
+    found: Flags = values.numpy() > HALF
+    return found
+
+
+def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
+    """One question to everybody. While it trains, only about rounds that are new since these rows were last scored."""
+    first, scores = (driver.following or {}).get(rows.name, (0, None))
+    replies = peers.ask(Decide(rows.name, first, len(driver.rounds)))
+    said = {k: reply.values.tensor for k, reply in replies.items()}
+    for k, (party, values) in enumerate(said.items()):
+        width = sum(splits_of(table, k) for table in driver.rounds[first:])
+        if tuple(values.shape) != (rows.size, width):
+            cause = f"it sent {list(values.shape)} directions, and [{rows.size}, {width}] were asked for"
+            raise PartyError(party, Decide.kind, rows.name, cause)
+    if driver.following is None:
+        return driver.outputs(said)
+    scores = driver.added(said, first, scores)
+    driver.following[rows.name] = len(driver.rounds), scores
+    return driver.told(scores)
+
+
+ALGORITHM = Algorithm(
+    doc=__doc__,
+    config=Config,
+    feature_owner=FeatureOwner,
+    label_owner=LabelOwner,
+    train=train,
+    predict=predict,
+    releases={
+        "sums": Release(
+            Kind.HISTOGRAMS, of="columns", per_row=False,
+            tells="for each node and each way to part its rows by a column, the sum of gradients of those that would "
+            "go left; neither which column nor where it is parted",
+        ),
+        "directions": Release(
+            Kind.DIRECTIONS, of="columns", per_row=True,
+            tells="for each row on which side of each chosen threshold it is, and not what the threshold is",
+        ),
+        "public_key": KEY,
+        "gradients": Release(
+            Kind.LOGIT_GRADIENT, of="labels", per_row=True,
+            tells="without encryption, the probability minus the label; encrypted, nothing",
+        ),
+        "hessians": Release(
+            Kind.LOGIT_CURVATURE, of="labels", per_row=True,
+            tells="without encryption, how sure the model is of each row",
+        ),
+        "sample": Release(
+            Kind.NODES, of="labels", per_row=True,
+            tells="which rows a round learns from; with GOSS, mostly those that the model gets wrong",
+        ),
+        "splits": Release(
+            Kind.NODES, of="labels", per_row=False, tells="which of the receiver's thresholds are chosen"
+        ),
+        "nodes": Release(
+            Kind.NODES, of="labels", per_row=True,
+            tells="which rows are in which node of each tree: rows of one node are alike in their labels",
+        ),
+    },
+    crossing=crossing,
+    modes={how: Config(encryption=how) for how in ("elgamal", "none")},
+    in_batches=False,
+    local_model=None,
+    no_head="its parties hold tables of thresholds",
+    combine=LabelOwner.outputs,
+)  # fmt: skip

@@ -1,0 +1,283 @@
+"""Boosted trees at a party with columns: its bins, the rounds it takes part in, and the thresholds that were chosen.
+
+It answers a label owner as its own settings say. It knows which rows are in which node, and of gradients only what
+they encrypt to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from colonnade.algorithms.tree_growing import Growing, PlainSlopes, SealedSlopes, Slopes
+from colonnade.algorithms.tree_histograms import Binning
+from colonnade.compression import Integers
+from colonnade.core import (
+    NON_PRIVATE,
+    Ciphertext,
+    Done,
+    Message,
+    Organisation,
+    Plain,
+    Released,
+    Request,
+    Rule,
+    State,
+    roles,
+    serves,
+)
+from colonnade.datasets.fitted import Number
+from colonnade.datasets.preprocess import Preprocessor
+from colonnade.encryption.elgamal import ElGamalPublicKey
+
+ONE_BIT = Integers(0.0, 1.0, 2)
+"""How directions are packed: left or not."""
+HALF = 0.5
+Table = dict[str, Tensor]
+
+
+class Growth(Protocol):
+    """What the algorithm's Config says to a party with columns."""
+
+    @property
+    def encryption(self) -> str: ...
+
+    @property
+    def bins(self) -> int: ...
+
+    @property
+    def min_rows(self) -> int: ...
+
+    @property
+    def column_share(self) -> float: ...
+
+
+class UseKey(Request[Done]):
+    public: Released  # the label owner's
+
+
+class Sums(Message):
+    sums: Released | Ciphertext  # of what goes left, [nodes, candidates, 2]; encrypted, [nodes candidates, 2]
+
+
+class Start(Request[Sums]):
+    """A round begins; the sums are those of its roots."""
+
+    batch: str
+    number: int  # rounds before it
+    gradients: Released | Ciphertext  # of sampled rows, [rows, trees]; encrypted with the Hessians, [rows, 2 trees]
+    hessians: Released | None
+    sample: Released | None  # which rows are learned from, [rows, 1]; None: all
+
+
+class Directions(Message):
+    values: Released  # 1: left. [rows, trees] of this level's splits, or [rows, splits] of whole rounds
+
+
+class Split(Request[Directions]):
+    batch: str
+    splits: Released  # [splits, 2]: a node, and the candidate that is chosen for it
+
+
+class Divide(Request[Sums]):
+    """Everybody's splits of one level; the sums are those of the smaller children."""
+
+    batch: str
+    nodes: Released  # [rows, trees]: 0 it stays, 1 it goes left, 2 right
+
+
+class Decide(Request[Directions]):
+    batch: str
+    first: int  # of all rounds from here
+    last: int  # to before this one
+
+
+class FeatureOwner(roles.FeatureOwner):
+    """Holds columns, and the thresholds that were chosen."""
+
+    config: Growth
+    stackable = False
+
+    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Growth) -> None:
+        super().__init__(organisation, features, model, config)
+        self.outbox.rules.setdefault("directions", Rule(codec=ONE_BIT))
+        self.rounds: list[Table] = []  # of each round its own splits: column, threshold, gaps_left, rows
+        self.order = torch.randint(256, (32,), generator=self.generator, dtype=torch.uint8)  # a key of its own
+        self._gaps = gaps_of(organisation.fitted)
+        self._binned: tuple[Binning, NDArray[np.uint8]] | None = None
+        self._key: ElGamalPublicKey | None = None
+        self._growing: Growing | None = None
+
+    @serves
+    def use_key(self, request: UseKey) -> Done:
+        """The first one stands: a label owner has one key as long as it runs."""
+        self.expect(self.config.encryption == "elgamal", "by its own settings nothing is encrypted")
+        key = ElGamalPublicKey(request.public.tensor.cpu().numpy().tobytes())
+        self.expect(key.values % 2 == 0, "a key has two values for each tree, and this one an odd number")
+        self.expect(self._key is None or self._key.id == key.id, "it was given another key before, and keeps to that")
+        self._key = key
+        return Done()
+
+    @serves
+    def start(self, request: Start) -> Sums:
+        number, batch = request.number, request.batch
+        self.expect(0 <= number <= len(self.rounds), f"round {number} came, and it has seen {len(self.rounds)}")
+        rows = self.rows(batch).cpu().numpy()
+        chosen = np.arange(len(rows))
+        if request.sample is not None:
+            self.expect(request.sample.shape == (len(rows), 1), "the sample has not a line for each row")
+            chosen = np.flatnonzero(request.sample.tensor.cpu().numpy()[:, 0] > HALF)
+        slopes = self._slopes(request)
+        self.expect(slopes.rows == len(chosen), f"there are gradients of {slopes.rows} rows, not of {len(chosen)}")
+        binning, bins = self._bins()
+        candidates = binning.candidates()
+        columns, keep = len(binning.edges), max(1, round(self.config.column_share * len(binning.edges)))
+        used = self._shuffled("columns", number, columns)[:keep]
+        candidates = candidates[np.isin(candidates.column, used)]
+        candidates = candidates[self._shuffled("candidates", number, len(candidates))]
+        self._growing = Growing.begin(
+            batch, number, slopes, chosen, bins[:, rows], binning, candidates, self.config.min_rows
+        )
+        self.rounds = [*self.rounds[:number], _no_splits()]
+        return self._sums(range(slopes.trees))
+
+    @serves
+    def split(self, request: Split) -> Directions:
+        growing, splits = self._of(request.batch), request.splits.tensor.cpu()
+        self.expect(splits.dim() == 2 and splits.shape[1] == 2, "a split is a node and a candidate")
+        said = np.zeros(growing.node.shape, dtype=np.float32)
+        table, (binning, _) = self.rounds[growing.number], self._bins()
+        noisy = not isinstance(self.outbox.rule("sums", request.batch).mechanism, Plain)  # then nobody knows what it is
+        for node, candidate in splits.to(torch.int64).tolist():
+            known = growing.open.get(node)
+            self.expect(
+                known is not None
+                and 0 <= candidate < len(growing.candidates)
+                and (noisy or bool(known.offered[candidate])),
+                f"candidate {candidate} was not offered for node {node}",
+            )
+            assert known is not None
+            rows, left = growing.goes_left(node, candidate)
+            said[rows, known.tree] = left
+            column, last = int(growing.candidates.column[candidate]), int(growing.candidates.last[candidate])
+            one = {"column": column, "threshold": binning.threshold(column, last), "rows": len(rows)}
+            one["gaps_left"] = bool(growing.candidates.gaps_left[candidate])
+            table = {name: torch.cat([table[name], table[name].new_tensor([one[name]])]) for name in table}
+        self.rounds = [*self.rounds[: growing.number], table]
+        return Directions(self.outbox.release(torch.from_numpy(said), "directions", request.batch))
+
+    @serves
+    def divide(self, request: Divide) -> Sums:
+        growing, nodes = self._of(request.batch), request.nodes.tensor.cpu()
+        self.expect(tuple(nodes.shape) == growing.node.shape, "directions have not a line for each row")
+        try:
+            self._growing, smaller = growing.divided(nodes.numpy().astype(np.uint8))
+        except ValueError as error:
+            self.expect(False, f"its nodes cannot be divided so: {error}")
+        return self._sums(smaller)
+
+    @serves
+    def decide(self, request: Decide) -> Directions:
+        self.expect(
+            0 <= request.first <= request.last <= len(self.rounds),
+            f"it knows {len(self.rounds)} rounds, and was asked for {request.first} to {request.last}",
+        )
+        x = with_gaps(self.x(request.batch), self._gaps)
+        said = [torch.zeros(len(x), 0)]
+        for table in self.rounds[request.first : request.last]:
+            values = torch.from_numpy(x)[:, table["column"]].double()
+            said.append(torch.where(values.isnan(), table["gaps_left"], values <= table["threshold"]).float())
+        return Directions(self.outbox.release(torch.cat(said, 1), "directions", request.batch))
+
+    def importance(self) -> dict[int, int]:
+        """By column, how many rows its splits parted: for the owner alone."""
+        found: dict[int, int] = {}
+        for table in self.rounds:
+            for column, rows in zip(table["column"].tolist(), table["rows"].tolist(), strict=True):
+                found[column] = found.get(column, 0) + rows
+        return found
+
+    def state(self) -> State:
+        return super().state() | {"rounds": self.rounds, "order": self.order}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.rounds = [{name: values.cpu() for name, values in table.items()} for table in state["rounds"]]
+        self.order = state["order"].cpu()
+
+    def _shuffled(self, what: str, number: int, count: int) -> NDArray[np.int64]:
+        """An order that follows from the party's own key: torch's generators take 32 bits of a seed, and who is told
+        sums in a guessed order sees whether it is right."""
+        about = self.order.numpy().tobytes() + f"{what}/{number}".encode()
+        return np.argsort(np.frombuffer(hashlib.shake_256(about).digest(8 * count), dtype=np.uint64), kind="stable")
+
+    def _slopes(self, request: Start) -> Slopes:
+        """As its own settings say: nobody can talk it into plain gradients, but its own organisation needs none."""
+        given = request.gradients
+        if isinstance(given, Released):
+            plain = self.config.encryption == "none" or self.asker == self.name
+            self.expect(plain, "gradients came in the clear, and by its own settings they are encrypted")
+            self.expect(request.hessians is not None, "gradients came without Hessians")
+            assert request.hessians is not None
+            g, h = (one.tensor.cpu().double().numpy() for one in (given, request.hessians))
+            self.expect(g.ndim == 2 and g.shape == h.shape, "gradients and Hessians do not fit each other")
+            return PlainSlopes(g, h)
+        self.expect(self._key is not None, "it was not given a key yet")
+        assert self._key is not None
+        return SealedSlopes(self._key.read(given.encrypted), self._key, self.name)
+
+    def _sums(self, nodes: range | list[int]) -> Sums:
+        assert self._growing is not None
+        batch, made = self._growing.batch, self._growing.sums(nodes)
+        if isinstance(made, Tensor):
+            return Sums(self.outbox.release(made, "sums", batch))
+        return Sums(self.outbox.pass_on(made, "sums", batch, event=NON_PRIVATE))
+
+    def _of(self, batch: str) -> Growing:
+        growing = self._growing
+        self.expect(growing is not None and growing.batch == batch, f"no round of batch {batch} is under way")
+        assert growing is not None
+        return growing
+
+    def _bins(self) -> tuple[Binning, NDArray[np.uint8]]:
+        """Of all rows, by the training rows' quantiles; made once."""
+        if self._binned is None:
+            values = with_gaps(self.features, self._gaps)
+            train = self.organisation.batches.splits["train"].numpy()
+            binning = Binning.of(values[train], self.config.bins)
+            self._binned = binning, binning.bins(values)
+        return self._binned
+
+
+def gaps_of(fitted: State) -> dict[int, int]:
+    """Which columns of prepared numbers say where another one has gaps: column -> that one."""
+    if "columns" not in fitted:
+        return {}
+    prepared = Preprocessor.from_state(fitted["columns"])
+    numbers = [column for column in prepared.columns if isinstance(column, Number) and column.had_gaps]
+    return {(start := prepared.spans[column.name].start): start + 1 for column in numbers}
+
+
+def with_gaps(features: Tensor, gaps: Mapping[int, int]) -> NDArray[np.float32]:
+    """Prepared columns, [rows, columns], with NaN where a value was filled in; a column that only says so is all 0."""
+    values = features.detach().cpu().flatten(1).float().numpy()
+    if gaps:
+        values = values.copy()
+    for column, marks in gaps.items():
+        values[values[:, marks] > HALF, column] = np.nan
+        values[:, marks] = 0.0
+    return values
+
+
+def _no_splits() -> Table:
+    whole_numbers = {name: torch.zeros(0, dtype=torch.int64) for name in ("column", "rows")}
+    return whole_numbers | {
+        "threshold": torch.zeros(0, dtype=torch.float64),
+        "gaps_left": torch.zeros(0, dtype=torch.bool),
+    }

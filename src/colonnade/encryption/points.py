@@ -1,0 +1,207 @@
+"""Many points on secp256k1 at once: arrays of [n, 64] bytes, as libsecp256k1 keeps a point in memory.
+
+coincurve brings the library. Its own objects cost more than what is done with them: here a column's bin is one call for
+all its rows, which computes outside Python's lock, so that threads share the work. A point travels compressed, in 33
+bytes; the form in memory is the library's own business and never leaves the process.
+
+Multiples of a fixed point are sums over a table of its multiples by each byte of the scalar (`FixedBase`): half the
+time of the library's own multiplication, and not constant in time. Whoever can time these processes closely, on the
+same machine, may learn something about scalars.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.errors import ConfigError
+
+ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
+MEMORY, WIRE, SCALAR = 64, 33, 32  # bytes
+SLICE = 512  # calls that a thread takes at a time: milliseconds
+COMPRESSED = 258  # libsecp256k1's word for 33 bytes
+SHIFT = sum(256**place for place in range(SCALAR)) % ORDER
+
+Points = NDArray[np.uint8]
+"""[..., 64]"""
+
+
+class NotAPoint(ValueError):  # noqa: N818 - whoever catches it says whose point it is
+    """Bytes that are no point of the curve, or a sum that is none: the group's neutral element has no bytes."""
+
+
+class _Library(NamedTuple):
+    lib: Any
+    ffi: Any
+    context: Any
+
+
+@cache
+def library() -> _Library:
+    """libsecp256k1 as coincurve binds it."""
+    try:
+        from coincurve._libsecp256k1 import ffi, lib
+        from coincurve.context import GLOBAL_CONTEXT
+    except ImportError:
+        raise ConfigError('ElGamal encryption needs the package coincurve: pip install "colonnade[crypto]".') from None
+    return _Library(lib, ffi, GLOBAL_CONTEXT.ctx)
+
+
+def empty(*shape: int) -> Points:
+    return np.zeros((*shape, MEMORY), dtype=np.uint8)
+
+
+def parsed(data: NDArray[np.uint8]) -> Points:
+    """[n, 33] -> [n, 64]; NotAPoint where one is not on the curve."""
+    lib, _, context = library()
+    data, found = np.ascontiguousarray(data), empty(len(data))
+    into, given = _points_of(found), _bytes_of(data)
+
+    def some(start: int, stop: int) -> None:
+        parse = lib.secp256k1_ec_pubkey_parse
+        for at in range(start, stop):
+            if not parse(context, into + at, given + WIRE * at, WIRE):
+                raise NotAPoint(f"point {at} is not on the curve secp256k1")
+
+    _in_threads(some, len(data))
+    return found
+
+
+def formatted(points: Points) -> NDArray[np.uint8]:
+    """[n, 64] -> [n, 33]."""
+    lib, ffi, context = library()
+    points, made = np.ascontiguousarray(points), np.zeros((len(points), WIRE), dtype=np.uint8)
+    given, into = _points_of(points), _bytes_of(made)
+    length, serialize = ffi.new("size_t *", WIRE), lib.secp256k1_ec_pubkey_serialize
+    for at in range(len(points)):
+        serialize(context, into + WIRE * at, length, given + at, COMPRESSED)
+    return made
+
+
+def multiplied(points: Points, scalar: int) -> Points:
+    """scalar times each point of [n, 64]; the scalar is not 0."""
+    lib, _, context = library()
+    made = np.array(points, order="C")
+    into, factor = _points_of(made), (scalar % ORDER).to_bytes(SCALAR, "big")
+
+    def some(start: int, stop: int) -> None:
+        multiply = lib.secp256k1_ec_pubkey_tweak_mul
+        for at in range(start, stop):
+            multiply(context, into + at, factor)
+
+    _in_threads(some, len(made))
+    return made
+
+
+def sums(addresses: NDArray[np.uint64], starts: NDArray[np.int64], into: Points) -> NDArray[np.bool_]:
+    """into[i] = the sum of the points at addresses[starts[i] : starts[i + 1]]; gives where the sum is no point: there
+    were none to add, or they cancel. Whoever calls keeps the points alive."""
+    lib, ffi, context = library()
+    assert into.flags.c_contiguous
+    addresses, out = np.ascontiguousarray(addresses), _points_of(into)
+    first = ffi.cast("const secp256k1_pubkey * const *", addresses.ctypes.data)
+    bounds, none = starts.tolist(), np.zeros(len(starts) - 1, dtype=np.bool_)
+
+    def some(start: int, stop: int) -> None:
+        combine = lib.secp256k1_ec_pubkey_combine
+        for at in range(start, stop):
+            begin, count = bounds[at], bounds[at + 1] - bounds[at]
+            if not count or not combine(context, out + at, first + begin, count):
+                none[at] = True
+
+    _in_threads(some, len(none), len(addresses))
+    return none
+
+
+def address(points: Points) -> NDArray[np.uint64]:
+    """Where each point of [..., 64] lies in memory."""
+    assert points.flags.c_contiguous
+    flat = np.arange(points.size // MEMORY, dtype=np.uint64) * np.uint64(MEMORY) + np.uint64(points.ctypes.data)
+    return flat.reshape(points.shape[:-1])
+
+
+def rows_of(addresses: NDArray[np.uint64], into: Points) -> NDArray[np.bool_]:
+    """The sum of each row of [n, k] addresses."""
+    count, wide = addresses.shape
+    return sums(addresses.reshape(-1), np.arange(count + 1, dtype=np.int64) * wide, into)
+
+
+def base(scalar: int) -> Points:
+    """scalar times the curve's base point, [1, 64]; for a few."""
+    lib, _, context = library()
+    made = empty(1)
+    if not lib.secp256k1_ec_pubkey_create(context, _points_of(made), (scalar % ORDER).to_bytes(SCALAR, "big")):
+        raise NotAPoint("0 times a point is no point")
+    return made
+
+
+class FixedBase:
+    """Multiples of one point: table[place, d] is (d + 1) 256^place times it, so that no entry is 0; a scalar's digits
+    are those of the scalar minus the sum of all 256^place."""
+
+    def __init__(self, point: Points) -> None:
+        self.table = empty(SCALAR, 256)
+        where = address(self.table)
+        self.table[0, 0] = point.reshape(MEMORY)
+        for place in range(SCALAR):
+            if place:
+                self.table[place, 0] = self.table[place - 1, 255]
+            for known in (1 << bit for bit in range(8)):  # d + 1 = known + (the rest)
+                pairs = np.stack([np.repeat(where[place, known - 1], known), where[place, :known]], axis=1)
+                rows_of(pairs, self.table[place, known : 2 * known])
+        self._where = where
+
+    def addresses(self, digits: NDArray[np.uint8]) -> NDArray[np.uint64]:
+        """[n, 32] digits -> where the points to add up lie, [n, 32]."""
+        return self._where[np.arange(SCALAR)[None, :], digits]
+
+    def times(self, digits: NDArray[np.uint8]) -> Points:
+        made = empty(len(digits))
+        if rows_of(self.addresses(digits), made).any():
+            raise NotAPoint("a multiple of a point is no point")
+        return made
+
+
+@cache
+def generator() -> FixedBase:
+    """Multiples of the curve's base point."""
+    return FixedBase(base(1))
+
+
+def digits_of(scalars: list[int]) -> NDArray[np.uint8]:
+    """[n, 32] digits of scalars modulo the order, for `FixedBase`."""
+    data = b"".join(((scalar - SHIFT) % ORDER).to_bytes(SCALAR, "little") for scalar in scalars)
+    return np.frombuffer(data, dtype=np.uint8).reshape(-1, SCALAR)
+
+
+def random_digits(count: int) -> NDArray[np.uint8]:
+    """Of secret scalars that are as good as uniform: their distance from it is 2^-128."""
+    return np.frombuffer(os.urandom(SCALAR * count), dtype=np.uint8).reshape(count, SCALAR)
+
+
+def _bytes_of(array: NDArray[np.uint8]) -> Any:
+    return library().ffi.cast("unsigned char *", array.ctypes.data)
+
+
+def _points_of(array: Points) -> Any:
+    return library().ffi.cast("secp256k1_pubkey *", array.ctypes.data)
+
+
+def _in_threads(some: Callable[[int, int], None], count: int, work: int | None = None) -> None:
+    """In slices over the machine's cores; `work` are the points to be touched, where one call takes many."""
+    size = max(1, count * SLICE // max(work or count, count, 1))
+    bounds = [(start, min(start + size, count)) for start in range(0, count, size)]
+    threads = min(os.cpu_count() or 1, len(bounds))
+    if threads < 2:
+        for start, stop in bounds:
+            some(start, stop)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="points") as pool:
+        for done in [pool.submit(some, start, stop) for start, stop in bounds]:
+            done.result()

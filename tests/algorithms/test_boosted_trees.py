@@ -1,0 +1,144 @@
+"""Boosted trees are those of a centralized booster, whoever holds the columns and whether or not gradients are read."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.algorithms import central_trees
+from tests.conformance.toy import Toy, assert_bit_equal, federation
+from torch import Tensor
+
+from colonnade.algorithms import boosted_trees
+from colonnade.algorithms.boosted_trees import ALGORITHM, Config
+from colonnade.core import Batches, Organisation, Peers, roles
+from colonnade.errors import ConfigError
+from colonnade.optim.losses import Logistic, Loss, Squared
+from colonnade.transport import InProcess
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="boosted_trees without encryption")
+        yield
+
+
+def between(
+    parts: dict[str, Tensor], y: Tensor, config: Config, *, loss: Loss | None = None, rounds: int = 4, seed: int = 0
+) -> Toy:
+    """Parties with these columns; 'bank' holds the labels, and columns where it has a part. The last rows are tests."""
+    rows = len(y)
+    order = torch.arange(rows)
+    train = rows * 3 // 4
+    batches = Batches(
+        {"train": order[:train], "test": order[train:]}, batch_size=train, epochs=rounds, seed=seed
+    )
+    organisations = {name: Organisation.at(name, batches, seed=seed) for name in {*parts, "bank"}}
+    parties: dict[str, Any] = {
+        name: boosted_trees.FeatureOwner(organisations[name], x, torch.nn.Flatten(), config)
+        for name, x in parts.items()
+    }
+    driver = boosted_trees.LabelOwner(organisations["bank"], y, loss or Logistic(), config)
+    carrier = InProcess(parties, parallel="never")
+    driver.peers = Peers("bank", parties, carrier, driver.ledger)
+    driver.meet(driver.peers.ask(roles.Introduce()))
+    return Toy(ALGORITHM, driver, driver.peers, batches, parties, carrier)
+
+
+def table(rows: int = 240, columns: int = 6, gaps: float = 0.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, columns, generator=generator)
+    x[:, 1] = (x[:, 1] * 2).round()  # few values
+    score = x[:, 0] - x[:, 1] * x[:, 2] + 0.5 * torch.randn(rows, generator=generator)
+    if gaps:
+        x[torch.rand(x.shape, generator=generator) < gaps] = torch.nan
+    return x, (score > 0).long()
+
+
+PLAIN = Config(encryption="none", gradient_bits=0, min_rows=1, min_child_weight=0.0, learning_rate=0.3, depth=3)
+
+
+@pytest.mark.parametrize("gaps", [0.0, 0.15])
+def test_unrounded_it_is_the_centralized_booster_split_by_split(gaps: float) -> None:
+    x, y = table(gaps=gaps)
+    toy = between({"bank": x[:, :2], "lab": x[:, 2:5], "shop": x[:, 5:]}, y, PLAIN)
+    toy.run()
+    train = toy.batches.splits["train"]
+    trees, scores = central_trees.boosted(
+        x[train].double().numpy(), y[train].numpy(), 4, bins=PLAIN.bins, depth=3, l2=PLAIN.l2, rate=0.3
+    )
+    assert np.allclose(toy.driver.scores[train][:, 0].numpy(), scores, rtol=0, atol=1e-9)
+    for tree, found in zip(trees, toy.driver.rounds, strict=True):
+        nodes = [tree]
+        for node in nodes:
+            nodes += node.children
+        assert len(nodes) == len(found["party"])
+        values = sorted(node.value for node in nodes if not node.children)
+        assert np.allclose(values, sorted(found["value"][found["party"] < 0].tolist()), atol=1e-9)
+
+
+def test_who_holds_which_column_does_not_matter() -> None:
+    x, y = table(gaps=0.1)
+    alone = between({"bank": x}, y, PLAIN)
+    spread = between({"lab": x[:, 3:], "shop": x[:, :3]}, y, PLAIN)
+    losses = alone.run(), spread.run()
+    assert losses[0] == pytest.approx(losses[1], abs=1e-12)
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Squared()], ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize("more", [{}, {"row_share": 0.6, "column_share": 0.7}, {"goss_top": 0.2}], ids=str)
+def test_encrypted_it_is_the_same_bit_by_bit(loss: Loss, more: dict[str, Any]) -> None:
+    x, y = table(gaps=0.1)
+    labels = y if isinstance(loss, Logistic) else x[:, 0].nan_to_num() - y
+    parts = {"bank": x[:, :2], "lab": x[:, 2:]}
+    settings: dict[str, Any] = {"depth": 2, "bins": 8, "learning_rate": 0.3, **more}
+    plain, sealed = (
+        between(parts, labels, Config(encryption=how, **settings), loss=loss, rounds=3) for how in ("none", "elgamal")
+    )
+    assert plain.run() == sealed.run()
+    assert_bit_equal(plain.states(), sealed.states())
+    assert torch.equal(plain.predict(), sealed.predict())
+
+
+def test_encrypted_several_classes_are_the_same_bit_by_bit() -> None:
+    plain, sealed = (
+        federation(ALGORITHM, task="classes", config=Config(encryption=how, depth=2, bins=6)) for how in ("none", "elgamal")
+    )
+    assert plain.run(2) == sealed.run(2)
+    assert_bit_equal(plain.states(), sealed.states())
+
+
+def test_a_prediction_is_where_training_left_the_row() -> None:
+    x, y = table(gaps=0.1)
+    toy = between({"bank": x[:, :2], "lab": x[:, 2:]}, y, Config(encryption="none", depth=3))
+    toy.run()
+    train = toy.batches.splits["train"]
+    assert torch.allclose(toy.predict("train"), toy.driver.scores[train].float(), atol=1e-6)
+
+
+def test_gradients_leave_encrypted_and_a_party_takes_no_others() -> None:
+    x, y = table()
+    toy = between({"bank": x[:, :2], "lab": x[:, 2:]}, y, Config(depth=2, bins=4))
+    toy.run(1)
+    sent = {e.name: e.event for e in toy.driver.ledger.entries if e.direction == "out" and e.peer == "lab"}
+    assert sent["gradients"] == "encrypted (elgamal)"
+    assert "hessians" not in sent
+    told = between({"bank": x[:, :2], "lab": x[:, 2:]}, y, Config(encryption="none", depth=2))
+    told.parties["lab"].config = Config()
+    with pytest.raises(Exception, match="'lab' .* gradients came in the clear, and by its own settings they are enc"):
+        told.run(1)
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ConfigError, match="only whole numbers can be encrypted"):
+        Config(gradient_bits=0)
+    with pytest.raises(ConfigError, match="above 0, and both at most 1 together; found 0.9"):
+        Config(goss_top=0.5, goss_rest=0.9)
+    x, y = table()
+    with pytest.raises(ConfigError, match='loss = "poisson" is for labels that are numbers'):
+        between({"bank": x}, y, Config(loss="poisson"))
