@@ -131,6 +131,17 @@ PICTURES = {
             (PREDICT, "Embedding"): "p = mean of probabilities",
         },
     ),
+    "boosted_trees": Picture(
+        "boosted_trees",
+        {"depth": 2, "bins": 4, "min_rows": 1},
+        notes={
+            (BATCH, "Start"): "sums of E(g), E(h) by bin, blinded",
+            (BATCH, "Sums"): "decrypts; of each node the split that gains most",
+            (BATCH, "Split"): "remembers its threshold",
+            (BATCH, "Divide"): "the same sums for the smaller children",
+            (PREDICT, "Directions"): "leaves of all trees, added up",
+        },
+    ),
     "knn": Picture(
         "knn",
         {"scheme": "plain"},

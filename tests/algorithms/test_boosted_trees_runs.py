@@ -1,0 +1,74 @@
+"""Boosted trees from the outside: runs, resumed runs, sites, predictions, plans and explanations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.cli.called import Caller
+from tests.federation import small_sites
+from tests.federation.small import frames, quick, write
+
+from colonnade.errors import ConfigError
+from colonnade.explain import explain
+from colonnade.export import export
+from colonnade.federation import Federation, load
+from colonnade.sites.driving import drive
+
+
+def tables(encryption: str = "elgamal", **changes: Any) -> dict[str, Any]:
+    trees = {"name": "boosted_trees", "encryption": encryption, "depth": 2, "bins": 6, "learning_rate": 0.5, "min_rows": 2}
+    train = {"epochs": 3, "early_stop": False, **changes.pop("train", {})}
+    return {**quick(train=train, **changes), "algorithm": trees}
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Caller:
+    return Caller(monkeypatch, capfd)
+
+
+def test_it_runs_resumes_and_predicts_bit_equal(call: Caller, tmp_path: Path) -> None:
+    whole = Federation.from_toml(write(tmp_path / "whole", frames(90), tables()))
+    whole.fit()
+    file = write(tmp_path / "half", frames(90), tables(train={"epochs": 1}))
+    assert call("run", file, "--out", tmp_path / "run", "--quiet").code == 0
+    file = write(tmp_path / "half", frames(90), tables())
+    assert call("run", file, "--out", tmp_path / "run", "--resume", "--quiet").code == 0
+    again = load(tmp_path / "run")
+    assert torch.equal(again.outputs("test"), whole.outputs("test"))
+    (tmp_path / "rows.csv").write_text("patient\nP003\nP001\n")
+    found = call("predict", tmp_path / "run", "--rows", tmp_path / "rows.csv", "--json")
+    assert [one["patient"] for one in json.loads(found.out)] == ["P003", "P001"]
+
+
+def test_organisations_train_it_between_their_sites(tmp_path: Path) -> None:
+    file, _ = small_sites.folders(tmp_path, settings=tables(federation={"cohort": "off", "device": "cpu"}))
+    drive(small_sites.sites(tmp_path)["clinic"], "run")
+    alone = Federation.from_toml(file)
+    alone.fit(tmp_path / "alone")
+    runs = tmp_path / "alone", tmp_path / "clinic" / "runs" / "run"
+    one, other = (json.loads((run / "summary.json").read_text()) for run in runs)
+    assert one["rounds"] == other["rounds"] == 3
+    assert one["metrics"]["test"] == other["metrics"]["test"]
+
+
+def test_it_says_who_matters_and_has_no_torch_model_to_export(tmp_path: Path) -> None:
+    federation = Federation.from_toml(write(tmp_path, frames(120), tables("none")))
+    federation.fit(tmp_path / "run")
+    report = explain(federation, tsne_rows=20)
+    assert set(report.ranking) == {"clinic", "lab"}
+    assert sum(federation.driver.importance().values()) == pytest.approx(1)
+    with pytest.raises(ConfigError, match="its parties hold tables of thresholds"):
+        export(tmp_path / "run", tmp_path / "out")
+
+
+def test_while_it_trains_validation_rows_are_asked_about_new_rounds_alone(tmp_path: Path) -> None:
+    federation = Federation.from_toml(write(tmp_path, frames(90), tables("none", train={"epochs": 4})))
+    federation.fit()
+    asked = [e for e in federation.driver.ledger.entries if e.batch and e.batch.startswith("validation") and e.peer == "lab"]
+    widths = [entry.shape[1] for entry in asked if entry.direction == "in"]
+    own = [len(table["column"]) for table in federation.owners["lab"].rounds]
+    assert widths == [*own, sum(own)]  # a round at a time, and in the end all of them
