@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,7 @@ class Node:
 def borders(column: Floats, bins: int) -> list[float]:
     known = sorted({value for value in column.tolist() if not math.isnan(value)})
     if len(known) <= bins:
-        return [(a + b) / 2 for a, b in zip(known[:-1], known[1:], strict=True)]
+        return [(a + b) / 2 for a, b in pairwise(known)]
     every = np.sort(column[~np.isnan(column)])
     found = []
     for number in range(1, bins):

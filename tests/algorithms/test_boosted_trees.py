@@ -13,7 +13,7 @@ from tests.algorithms import central_trees
 from tests.conformance.toy import Toy, assert_bit_equal, federation
 from torch import Tensor
 
-from colonnade.algorithms import boosted_trees
+from colonnade.algorithms import boosted_trees, tree_owner
 from colonnade.algorithms.boosted_trees import ALGORITHM, Config
 from colonnade.core import Batches, Organisation, Peers, roles
 from colonnade.errors import ConfigError
@@ -35,13 +35,10 @@ def between(
     rows = len(y)
     order = torch.arange(rows)
     train = rows * 3 // 4
-    batches = Batches(
-        {"train": order[:train], "test": order[train:]}, batch_size=train, epochs=rounds, seed=seed
-    )
+    batches = Batches({"train": order[:train], "test": order[train:]}, batch_size=train, epochs=rounds, seed=seed)
     organisations = {name: Organisation.at(name, batches, seed=seed) for name in {*parts, "bank"}}
     parties: dict[str, Any] = {
-        name: boosted_trees.FeatureOwner(organisations[name], x, torch.nn.Flatten(), config)
-        for name, x in parts.items()
+        name: tree_owner.FeatureOwner(organisations[name], x, torch.nn.Flatten(), config) for name, x in parts.items()
     }
     driver = boosted_trees.LabelOwner(organisations["bank"], y, loss or Logistic(), config)
     carrier = InProcess(parties, parallel="never")
@@ -107,7 +104,8 @@ def test_encrypted_it_is_the_same_bit_by_bit(loss: Loss, more: dict[str, Any]) -
 
 def test_encrypted_several_classes_are_the_same_bit_by_bit() -> None:
     plain, sealed = (
-        federation(ALGORITHM, task="classes", config=Config(encryption=how, depth=2, bins=6)) for how in ("none", "elgamal")
+        federation(ALGORITHM, task="classes", config=Config(encryption=how, depth=2, bins=6))
+        for how in ("none", "elgamal")
     )
     assert plain.run(2) == sealed.run(2)
     assert_bit_equal(plain.states(), sealed.states())
@@ -130,14 +128,14 @@ def test_gradients_leave_encrypted_and_a_party_takes_no_others() -> None:
     assert "hessians" not in sent
     told = between({"bank": x[:, :2], "lab": x[:, 2:]}, y, Config(encryption="none", depth=2))
     told.parties["lab"].config = Config()
-    with pytest.raises(Exception, match="'lab' .* gradients came in the clear, and by its own settings they are enc"):
+    with pytest.raises(Exception, match=r"'lab' .* gradients came in the clear, and by its own settings they are enc"):
         told.run(1)
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ConfigError, match="only whole numbers can be encrypted"):
         Config(gradient_bits=0)
-    with pytest.raises(ConfigError, match="above 0, and both at most 1 together; found 0.9"):
+    with pytest.raises(ConfigError, match=r"above 0, and both at most 1 together; found 0.9"):
         Config(goss_top=0.5, goss_rest=0.9)
     x, y = table()
     with pytest.raises(ConfigError, match='loss = "poisson" is for labels that are numbers'):

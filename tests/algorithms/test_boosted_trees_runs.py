@@ -20,7 +20,14 @@ from colonnade.sites.driving import drive
 
 
 def tables(encryption: str = "elgamal", **changes: Any) -> dict[str, Any]:
-    trees = {"name": "boosted_trees", "encryption": encryption, "depth": 2, "bins": 6, "learning_rate": 0.5, "min_rows": 2}
+    trees = {
+        "name": "boosted_trees",
+        "encryption": encryption,
+        "depth": 2,
+        "bins": 6,
+        "learning_rate": 0.5,
+        "min_rows": 2,
+    }
     train = {"epochs": 3, "early_stop": False, **changes.pop("train", {})}
     return {**quick(train=train, **changes), "algorithm": trees}
 
@@ -68,7 +75,9 @@ def test_it_says_who_matters_and_has_no_torch_model_to_export(tmp_path: Path) ->
 def test_while_it_trains_validation_rows_are_asked_about_new_rounds_alone(tmp_path: Path) -> None:
     federation = Federation.from_toml(write(tmp_path, frames(90), tables("none", train={"epochs": 4})))
     federation.fit()
-    asked = [e for e in federation.driver.ledger.entries if e.batch and e.batch.startswith("validation") and e.peer == "lab"]
+    asked = [
+        e for e in federation.driver.ledger.entries if e.batch and e.batch.startswith("validation") and e.peer == "lab"
+    ]
     widths = [entry.shape[1] for entry in asked if entry.direction == "in"]
     own = [len(table["column"]) for table in federation.owners["lab"].rounds]
     assert widths == [*own, sum(own)]  # a round at a time, and in the end all of them

@@ -20,7 +20,7 @@ from colonnade.attacks.inversion_audit import EMBEDDINGS, Rebuilt, inversion_fin
 from colonnade.attacks.jacobian_audit import jacobian_findings
 from colonnade.attacks.known_model import known_findings
 from colonnade.attacks.label_audit import ATTACKS, label_findings
-from colonnade.attacks.learned_model import learned_findings
+from colonnade.attacks.learned_model import LEARNED, learned_findings
 from colonnade.attacks.rehearsal import Rehearsal, fingerprint, first_rounds, last_rounds, predictions, reopen
 from colonnade.core import Transcript
 from colonnade.core.checks import did_you_mean
@@ -165,7 +165,8 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
     findings += inversion_findings(federation, found.rebuilt)
     say("using what is known, and learning what is not")
     findings += known_findings(federation, first, rows, party)
-    findings += learned_findings(federation, trained, party)
+    for rehearsal in (asked, trained) if federation.algorithm.named(Kind.DIRECTIONS) else (trained,):
+        findings += learned_findings(federation, rehearsal, party)
     found.findings = [one.under(found.thresholds) for one in findings]
     rehearsals = (first, asked, trained)
     found.not_attacked = not_attacked(federation.algorithm, rehearsals, findings, reads=READS, party=party)
@@ -173,7 +174,7 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
         found.notes.append(NONE_APPLIES.format(found.algorithm))
 
 
-READS = frozenset({attack.reads for attack in ATTACKS} | {*EMBEDDINGS, Kind.JACOBIAN})
+READS = frozenset({kind for one in ATTACKS for kind in (one.reads, *one.beside)} | {*LEARNED, Kind.JACOBIAN})
 """The kinds of releases that some attack here is on."""
 NONE_APPLIES = "No attack here applies to what {} sends between these parties."
 LABEL_ROWS = 512

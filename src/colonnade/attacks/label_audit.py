@@ -13,6 +13,7 @@ from colonnade.algorithms import Kind
 from colonnade.attacks.finding import Finding, label_verdict
 from colonnade.attacks.label_clustering import by_direction, by_norm
 from colonnade.attacks.label_completion import from_head, from_model
+from colonnade.attacks.label_nodes import from_nodes
 from colonnade.attacks.label_reading import from_logit_gradients, from_residuals, from_targets
 from colonnade.attacks.label_solving import from_batch_gradient
 from colonnade.attacks.received import Guess, Holdings
@@ -26,19 +27,24 @@ FEWEST = 8  # rows, below which a share says nothing
 
 @dataclass(frozen=True)
 class LabelAttack:
-    """`reads` is the kind of release that it works on."""
+    """`reads` is the kind of release that it works on; `beside` are kinds that come with it and tell no more."""
 
     name: str
     assumes: str
     guess: Callable[[Transcript, Holdings], Guess]
     reads: Kind
     binary: bool = False
+    beside: tuple[Kind, ...] = ()
 
 
 ATTACKS = (
     LabelAttack("labels as they were sent", "only looks at what it receives", from_targets, Kind.LABELS),
     LabelAttack(
-        "labels from logit gradients", "only looks at what it receives", from_logit_gradients, Kind.LOGIT_GRADIENT
+        "labels from logit gradients",
+        "only looks at what it receives",
+        from_logit_gradients,
+        Kind.LOGIT_GRADIENT,
+        beside=(Kind.LOGIT_CURVATURE,),
     ),
     LabelAttack("labels from residuals", "looks at what it receives and knows rho", from_residuals, Kind.RESIDUAL),
     LabelAttack(
@@ -50,6 +56,12 @@ ATTACKS = (
     LabelAttack("labels by the head it was sent", "has its own model, and the head for it", from_head, Kind.HEAD),
     LabelAttack(
         "labels by the model it was sent", "has its own model, and what the others sent", from_model, Kind.MODEL
+    ),
+    LabelAttack(
+        "labels by the nodes that rows share",
+        "knows the number of classes, and one row of each to name them",
+        from_nodes,
+        Kind.NODES,
     ),
     LabelAttack(
         "labels by gradient direction",
@@ -83,7 +95,7 @@ def label_findings(federation: Federation, rehearsal: Rehearsal, party: str | No
             guess = attack.guess(transcript, own)
             if len(guess.rows) >= FEWEST:
                 found = _finding(attack, guess, truth, rehearsal, name, owner, classes, federation.settings.engine.seed)
-                yield dataclasses.replace(found, releases=federation.algorithm.named(attack.reads))
+                yield dataclasses.replace(found, releases=federation.algorithm.named(attack.reads, *attack.beside))
 
 
 def _holdings(federation: Federation, rehearsal: Rehearsal, party: str) -> Holdings:

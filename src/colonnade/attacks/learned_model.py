@@ -20,13 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from colonnade.algorithms import Kind
 from colonnade.attacks.finding import Finding, column_verdict
 from colonnade.attacks.inversion_audit import EMBEDDINGS
-from colonnade.attacks.received import received, stacked
+from colonnade.attacks.received import Received, received, stacked
 from colonnade.attacks.rehearsal import Rehearsal
 from colonnade.attacks.scores import r_squared
 from colonnade.federation import Federation
 
+LEARNED = (*EMBEDDINGS, Kind.DIRECTIONS)
 KNOWN_ROWS = (20, 100)
 LEAST = 20
 """Rows to score on, besides those that the attacker knows."""
@@ -40,12 +42,12 @@ def learned_findings(federation: Federation, rehearsal: Rehearsal, party: str | 
     attacker = federation.holdings.label_owner
     if attacker not in rehearsal.transcripts:
         return
-    names = federation.algorithm.named(*EMBEDDINGS)
+    names = federation.algorithm.named(*LEARNED)
     for victim, owner in federation.owners.items():
         if victim == attacker or party not in (None, attacker, victim):
             continue
         came = received(rehearsal.transcripts[attacker], rehearsal.batches, names, victim)
-        rows, values = stacked(one for one in came if one.values.is_floating_point() and one.values.dim() == 2)
+        rows, values = stacked(_side_by_side(came))
         kept = _once(rows, federation.settings.engine.seed)
         rows, values = rows[kept], values[kept]
         numbers = [number for number in KNOWN_ROWS if len(rows) >= number + LEAST]
@@ -70,6 +72,20 @@ def learned_findings(federation: Federation, rehearsal: Rehearsal, party: str | 
         }
         finding = _finding(attacker, victim, rehearsal.moment, gains[most], details)
         yield dataclasses.replace(finding, releases=names)
+
+
+def _side_by_side(came: Iterator[Received]) -> Iterator[Received]:
+    """All that came about the same batch as one; only as wide as the first batch's, since a regression needs that."""
+    found: dict[str, list[Received]] = {}
+    for one in came:
+        if one.values.is_floating_point() and one.values.dim() == 2:
+            found.setdefault(one.batch, []).append(one)
+    width = None
+    for parts in found.values():
+        joined = torch.cat([part.values for part in parts], 1)
+        width = joined.shape[1] if width is None else width
+        if joined.shape[1] == width:
+            yield dataclasses.replace(parts[0], values=joined)
 
 
 def _gains(with_them: Mapping[str, float], without: Mapping[str, float]) -> dict[str, float]:

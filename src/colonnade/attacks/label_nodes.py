@@ -1,0 +1,55 @@
+"""Labels guessed from which rows fall into the same nodes of trees.
+
+Rows of one node have gradients, and so labels, that are alike: that is what its split was chosen for. Takahashi, Liu
+and Liu, Eliminating Label Leakage in Tree-Based Vertical Federated Learning, 2023 (arXiv:2307.10318) join rows by how often
+they are in one node and look for communities in that graph (ID2Graph). Here the graph's main directions are clustered
+by k-means, which needs no more than the number of classes. What it finds are groups of rows that share a label.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from colonnade.algorithms import Kind
+from colonnade.attacks.label_clustering import groups, main_directions
+from colonnade.attacks.received import Guess, Holdings, received
+from colonnade.core import Transcript
+
+
+def from_nodes(transcript: Transcript, holdings: Holdings, *, seed: int = 0) -> Guess:
+    """By the rows' paths through all trees that were heard of; for numbers, the position along the main direction."""
+    rows, paths = memberships(transcript, holdings)
+    if not len(rows) or not paths.shape[1]:
+        return Guess(rows[:0], rows[:0], named=False)
+    every = [torch.nn.functional.one_hot(column)[:, :-1] for column in paths.T]  # one of them follows from the others
+    known = torch.cat(every, 1).double()
+    flat = main_directions(known - known.mean(0), max(holdings.classes - 1, 1))
+    if holdings.classes == 0:
+        return Guess(rows, flat[:, 0], named=False)
+    return Guess(rows, groups(flat, holdings.classes, seed), named=False)
+
+
+def memberships(transcript: Transcript, holdings: Holdings) -> tuple[Tensor, Tensor]:
+    """Rows, and for each tree and level, or sample, the number of the node that a row is in, [rows, trees and levels].
+    A row's way below its node comes level by level, each as a few words."""
+    places: dict[int, int] = {}
+    columns: list[Tensor] = []
+    before: dict[tuple[str, int, int], Tensor] = {}
+    for name in holdings.named(Kind.NODES):
+        for one in received(transcript, holdings.batches, (name,)):
+            if one.values.dim() != 2 or len(one.values) != len(one.rows):
+                continue
+            places = places or {row: at for at, row in enumerate(one.rows.tolist())}
+            if len(places) != len(one.rows):
+                continue
+            at = torch.tensor([places[row] for row in one.rows.tolist()])
+            for tree, way in enumerate(one.values.T.long()):
+                key = one.batch, tree, len(one.values.T)
+                path = torch.zeros_like(way)
+                path[at] = way
+                path = before.get(key, torch.zeros_like(path)) * 3 + path
+                before[key] = torch.unique(path, return_inverse=True)[1]
+                columns.append(before[key])
+    rows = torch.tensor(list(places), dtype=torch.int64)
+    return rows, torch.stack(columns, 1) if columns else torch.zeros(len(rows), 0, dtype=torch.int64)

@@ -1,0 +1,45 @@
+"""Rows of one node are alike in their labels: whoever is told the nodes can tell many labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.attacks.runs import three, trained
+
+from colonnade.attacks.finding import Finding
+from colonnade.attacks.label_audit import _holdings, label_findings
+from colonnade.attacks.label_nodes import memberships
+from colonnade.attacks.rehearsal import first_rounds
+
+
+def found(**config: Any) -> list[Finding]:
+    federation = trained(
+        "boosted_trees", given=three(300), config={"depth": 3, "bins": 8, "min_rows": 2, **config}, train={"epochs": 1}
+    )
+    rehearsal = first_rounds(federation, 64)
+    return [one for one in label_findings(federation, rehearsal, None) if "nodes" in one.attack]
+
+
+def test_nodes_tell_labels_though_gradients_are_encrypted() -> None:
+    both = found()
+    assert {one.attacker for one in both} == {"clinic", "lab"}
+    for one in both:
+        assert one.releases == ("sample", "splits", "nodes")
+        assert one.low is not None
+        assert one.low > one.baseline
+        assert one.score > 0.5
+
+
+@pytest.mark.filterwarnings("ignore:boosted_trees")
+def test_memberships_are_the_nodes_that_rows_were_in() -> None:
+    federation = trained(
+        "boosted_trees", given=three(200), config={"encryption": "none", "depth": 2}, train={"epochs": 1}
+    )
+    rehearsal = first_rounds(federation, 64)
+    rows, paths = memberships(rehearsal.transcripts["lab"], _holdings(federation, rehearsal, "lab"))
+    assert sorted(rows.tolist()) == sorted(federation.batches.splits["train"].tolist())
+    classes = 3
+    assert paths.shape == (len(rows), classes)  # one level is told of each of three trees; the next is of leaves
+    assert all(len(torch.unique(column)) == 2 for column in paths.T)

@@ -1,0 +1,139 @@
+"""Additive ElGamal: sums come out exactly, leave blinded, and what is no point or no sum is refused."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from colonnade.core.cipher import Encrypted
+from colonnade.encryption import points as curve
+from colonnade.encryption.elgamal import LARGEST, ElGamalPublicKey, ElGamalSecretKey, logarithms
+from colonnade.encryption.points import NotAPoint
+from colonnade.encryption.scheme import wrap
+from colonnade.errors import BoundaryError, DataError, WireError
+
+
+@cache
+def key() -> ElGamalSecretKey:
+    return ElGamalSecretKey(2)
+
+
+def public() -> ElGamalPublicKey:
+    """As another party has it."""
+    return ElGamalPublicKey(key().public.to_bytes())
+
+
+def rows(*values: tuple[int, int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64).reshape(-1, 2)
+
+
+def summed(encrypted: Encrypted, groups: list[list[int]]) -> Encrypted:
+    """Of each group of rows, as a party with columns adds them up."""
+    points = public().read(encrypted)
+    order = np.array([row for group in groups for row in group], dtype=np.int64)
+    starts = np.concatenate([[0], np.cumsum([len(group) for group in groups])]).astype(np.int64)
+    kept, lie = public().sums_of(points, order, starts, (0, 1), owner="lab")
+    made = public().blinded(np.ascontiguousarray(lie.T[:, :, None]), (0, 1), owner="lab")
+    assert len(kept) == 3
+    return public().written(made, (len(groups), 2))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.integers(-(2**20), 2**20), st.integers(0, 2**20)), max_size=8))
+def test_what_was_encrypted_is_decrypted(values: list[tuple[int, int]]) -> None:
+    found = key().decrypt(key().encrypt(rows(*values), owner="bank"))
+    assert torch.equal(found, rows(*values))
+
+
+def test_sums_of_groups_are_exact_and_none_is_the_same_twice() -> None:
+    values = rows((5, 1), (-7, 200), (127, 255), (0, 0), (-127, 3))
+    encrypted = key().encrypt(values, owner="bank")
+    groups = [[0, 1], [2, 4], [], [3], [0, 1, 2, 3, 4]]
+    one, other = summed(encrypted, groups), summed(encrypted, groups)
+    expected = torch.stack([values[group].sum(0) for group in groups])
+    for made in (one, other):
+        assert torch.equal(key().decrypt_sums(made, [(0, 1)]), expected)
+    points = [made.data[8:][at : at + 33] for made in (one, other) for at in range(0, len(made.data) - 8, 33)]
+    assert len(set(points)) == len(points)
+
+
+def test_who_knows_every_r_cannot_tell_which_rows_a_sum_is_of() -> None:
+    """Without blinding the first point of a sum is the sum of the rows' own first points, which their maker knows."""
+    encrypted = key().encrypt(rows((1, 1), (2, 2)), owner="bank")
+    first = public().read(encrypted)[:, 0]
+    total = curve.empty(1)
+    curve.rows_of(curve.address(np.ascontiguousarray(first))[None, :], total)
+    sent = summed(encrypted, [[0, 1]])
+    assert curve.formatted(total).tobytes() not in sent.data
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(-(2**25), 2**25).filter(bool))
+def test_a_logarithm_is_found_wherever_it_lies(value: int) -> None:
+    assert logarithms(curve.base(value), 2.0**25).tolist() == [value]
+
+
+def test_a_value_beyond_what_it_may_be_is_refused() -> None:
+    with pytest.raises(WireError, match="no whole number from -1000 to 1000"):
+        logarithms(curve.base(10**6), 1000)
+
+
+def test_fixed_multiples_are_the_librarys() -> None:
+    scalars = [1, 2, 255, 256, 257, curve.ORDER - 1, curve.SHIFT, curve.SHIFT + 1, 2**255 + 12345]
+    made = curve.generator().times(curve.digits_of(scalars))
+    assert (made == np.concatenate([curve.base(scalar) for scalar in scalars])).all()
+
+
+def test_what_is_no_point_is_refused() -> None:
+    encrypted = key().encrypt(rows((1, 1), (2, 2)), owner="bank")
+    body = bytearray(encrypted.data[8:])
+    for bad in (b"\x00" * 33, b"\x05" + bytes(body[1:33]), b"\x02" + b"\xff" * 32):
+        spoilt = wrap(key().public, (2, 2), "rows", LARGEST, bad + bytes(body[33:]))
+        with pytest.raises(WireError, match="something else than points: point 0 is not on the curve"):
+            public().read(spoilt)
+    with pytest.raises(NotAPoint):
+        curve.parsed(np.zeros((1, 33), dtype=np.uint8))
+
+
+def test_points_that_cancel_out_name_who_was_sent_them() -> None:
+    """A label owner that sends r and -r would make sums without bytes."""
+    first = public().read(key().encrypt(rows((3, 3)), owner="bank"))
+    rows_ = np.concatenate([first, curve.multiplied(first.reshape(-1, 64), -1).reshape(first.shape)])
+    with pytest.raises(WireError, match="'lab' was sent points that cancel out"):
+        public().sums_of(rows_, np.array([0, 1]), np.array([0, 2]), (0, 1), owner="lab")
+
+
+def test_what_has_another_size_key_or_checksum_is_refused() -> None:
+    encrypted = key().encrypt(rows((1, 1)), owner="bank")
+    with pytest.raises(WireError, match="cannot be used with"):
+        ElGamalSecretKey(2).public.read(encrypted)
+    with pytest.raises(WireError, match="damaged"):
+        public().read(Encrypted("elgamal", encrypted.key, (1, 2), "rows", LARGEST, encrypted.data + b"0"))
+    lying = wrap(key().public, (7, 2), "rows", LARGEST, encrypted.data[8:])
+    with pytest.raises(WireError, match=r"says \[7, 2\], and rows of 2 values were expected"):
+        public().read(lying)
+    for bad in (b"", b"\x02" * 32, b"\x00" * 66):
+        with pytest.raises(WireError):
+            ElGamalPublicKey(bad)
+
+
+def test_only_whole_numbers_are_encrypted() -> None:
+    with pytest.raises(WireError, match="Round them first"):
+        key().encrypt(rows((1, 1)) + 0.5, owner="bank")
+    with pytest.raises(DataError, match="'bank' has a value that it cannot encrypt"):
+        key().encrypt(rows((1, 1)) * 2.0**40, owner="bank")
+
+
+def test_a_secret_key_stays() -> None:
+    for leave in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(BoundaryError, match="does not leave the process"):
+            leave(key())
+    assert not any(hasattr(key(), name) for name in ("to_bytes", "__dict__"))
