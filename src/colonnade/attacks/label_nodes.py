@@ -1,9 +1,10 @@
 """Labels guessed from which rows fall into the same nodes of trees.
 
 Rows of one node have gradients, and so labels, that are alike: that is what its split was chosen for. Takahashi, Liu
-and Liu, Eliminating Label Leakage in Tree-Based Vertical Federated Learning, 2023 (arXiv:2307.10318) join rows by how often
-they are in one node and look for communities in that graph (ID2Graph). Here the graph's main directions are clustered
-by k-means, which needs no more than the number of classes. What it finds are groups of rows that share a label.
+and Liu, Eliminating Label Leakage in Tree-Based Vertical Federated Learning, 2023 (arXiv:2307.10318) join rows by how
+often they are in one node and look for communities in that graph (ID2Graph). Here the graph's main directions are
+clustered by k-means, which needs no more than the number of classes. What it finds are groups of rows that share a
+label.
 """
 
 from __future__ import annotations
