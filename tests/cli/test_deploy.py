@@ -32,9 +32,10 @@ def called(*words: object) -> str:
     return result.output
 
 
+NOISE = {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 2.0}}
 PRIVATE = {
     "lab": {
-        "outbox": {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 2.0}}},
+        "outbox": {"embedding": NOISE},
         "budget": {"epsilon": 100.0, "delta": 1e-5},
     }
 }
@@ -72,6 +73,25 @@ def test_a_party_checks_its_own_file(tmp_path: Path, capsys: pytest.CaptureFixtu
         deploy.party(deploy.Action.check, own)
 
 
+def test_it_is_told_where_rules_protect_less_than_they_seem_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("dp_accounting")
+    (tmp_path / "one").mkdir()
+    weak = {"predict.embedding": {"mechanism": "plain"}, "test.embedding": {"mechanism": "plain"}}
+    folders(tmp_path / "one", settings=quick(parties={"lab": {"outbox": {"embedding": NOISE, **weak}}}))
+    deploy.party(deploy.Action.check, tmp_path / "one" / "lab" / OWN)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Weaker than another rule for embedding: test.embedding, predict.embedding. Who asks says what" in told
+    (tmp_path / "two").mkdir()
+    knn = {**quick(parties={"lab": {"outbox": {"distances": NOISE}}})}
+    folders(tmp_path / "two", settings={**knn, "algorithm": {"name": "knn", "aggregation": "plain"}})
+    deploy.party(deploy.Action.check, tmp_path / "two" / "lab" / OWN)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Not all rows: its noise covers rows that are asked about; training rows enter every distance" in told
+    assert "Weaker" not in told
+
+
 @several
 def test_everybody_checks_its_own_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("dp_accounting")
@@ -91,6 +111,7 @@ def test_everybody_checks_its_own_file(tmp_path: Path, capsys: pytest.CaptureFix
     assert "north: 90 rows, its labels." in told["north"]
     assert f"Only '{SERVER}' may ask it." in told["north"]
     assert "gradient" in told["north"]
+    assert "aligns with it 10 times to train, by lists of 10 ids or more, and compares 1,000 ids" in told["lab"]
     assert f"{SERVER} holds no data: it drives" in told[SERVER]
 
 

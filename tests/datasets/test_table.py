@@ -96,9 +96,9 @@ def test_aligning_nothing_is_refused() -> None:
     [
         (
             ["a", "b", "a", "b", "c"],
-            "'bank' has 2 ids that occur more than once, such as 'a', and an id must name one row",
+            "'bank' has 2 ids that occur more than once, such as in rows 0 and 2, counted from 0, and an id",
         ),
-        ([1, "1"], "'bank' has 1 ids that occur more than once, such as '1'"),
+        ([1, "1"], "'bank' has 1 ids that occur more than once, such as in rows 0 and 1, counted from 0"),
         (
             ["a", None, " "],
             "'bank' has 2 rows without an id in column 'id', and every row needs one. Remove these rows",

@@ -56,3 +56,12 @@ def test_where_nothing_that_is_sent_follows_labels_they_are_no_concern() -> None
     words = said(federation(algorithm={"name": "knn", "aggregation": "plain"}))
     assert "columns of 'clinic': they are added in without noise" in words
     assert "labels of" not in words
+
+
+@pytest.mark.filterwarnings("ignore:knn with plain aggregation")
+def test_noise_that_covers_some_rows_alone_is_a_concern() -> None:
+    knn = {"algorithm": {"name": "knn", "aggregation": "plain"}}
+    noisy = {"lab": {"outbox": {"distances": GAUSSIAN["embedding"]}}}
+    words = "The noise of 'lab' covers rows that are asked about; training rows enter every distance"
+    assert words in said(federation(**knn, parties=noisy))
+    assert words not in said(federation(**knn))

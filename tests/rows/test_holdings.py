@@ -118,7 +118,7 @@ def column(party: str, name: str, value: Any) -> Change:
 
 
 WRONG: list[tuple[Change, dict[str, object], str]] = [
-    (twice, {}, r"'lab' has 2 ids that occur more than once, such as 'P\d+', and an id must name one row"),
+    (twice, {}, r"'lab' has 2 ids that occur more than once, such as in rows \d+ and \d+, counted from 0, and an id"),
     (drop, {}, r"All parties must hold the same ids\. 'lab' lacks 1 of the ids asked for\. Remove"),
     (column("lab", "iron", 3.5), {}, r"'lab' has columns .* on its 56 training rows: one value only: 'iron'"),
     (column("lab", "zinc", np.nan), {}, r"'lab' has columns that cannot be used .*: no value at all: 'zinc'"),

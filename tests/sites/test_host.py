@@ -69,7 +69,8 @@ def test_an_error_in_an_organisations_own_table_stays_with_it_and_names_it(
     with pytest.raises(PartyError, match=r"'lab' .* answering messages\.Join: DataError; the log of 'lab'") as told:
         ask(asked, asker, request)
     assert "P004" not in str(told.value)
-    assert "ids that occur more than once" in caplog.text
+    assert "ids that occur more than once, such as in rows" in caplog.text
+    assert "P004" not in caplog.text, "an id is in no log, its owner's neither"
     table.write_text(whole)
     ask(asked, asker, request)  # and can be tried again
 

@@ -127,7 +127,7 @@ def test_so_do_several_label_owners_with_either_model(run: Path) -> None:
 
 def test_an_id_that_a_party_lacks_is_an_error_before_anything_is_released(tmp_path: Path) -> None:
     run = trained(tmp_path)
-    with pytest.raises(DataError, match="'clinic' holds no row for 1 of 2 ids, such as 'P999'"):
+    with pytest.raises(DataError, match="'clinic' holds no row for 1 of 2 ids, the first of them number 2 in the file"):
         told(tmp_path, ["P001", "P999"])
     assert not (run / "predictions").exists()
     assert not list((tmp_path / "lab").rglob("ledger-after.jsonl"))
@@ -136,7 +136,10 @@ def test_an_id_that_a_party_lacks_is_an_error_before_anything_is_released(tmp_pa
 @several
 def test_so_it_is_where_several_ask_and_no_data_owner_may_be_missing(run: Path) -> None:
     before = embeddings(run)
-    with pytest.raises(DataError, match=r"'lab' holds no row for 1 of 2 ids, such as 'P999'\. .* every table holds\.$"):
+    with pytest.raises(
+        DataError,
+        match=r"'lab' holds no row for 1 of 2 ids, the first of them number \d in the file\. .* every table holds\.$",
+    ):
         told_by(hospital(run), ["P001", "P999"])
     assert embeddings(run) == before
     south = hospital(run, "south")

@@ -66,6 +66,7 @@ class Release:
     per_row: bool  # it has a line for each row of its batch
     tells: str  # what its receiver learns, in words
     takes_noise: bool = True  # of columns and per row: an owner's mechanism can protect every row of it
+    of_training: bool = False  # it tells about all training rows too, whichever rows it is asked for
 
     @property
     def is_as_wide_as_told(self) -> bool:

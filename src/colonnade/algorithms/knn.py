@@ -337,6 +337,7 @@ ALGORITHM = Algorithm(
             per_row=True,
             tells="plain, how far each row is from each training row in one party's columns, from which these follow "
             "up to a rotation; encrypted, nothing to the label owner, and to the reader the sum over the other parties",
+            of_training=True,
         ),
         "total": Release(
             Kind.DISTANCES,
@@ -344,6 +345,7 @@ ALGORITHM = Algorithm(
             per_row=True,
             tells="to the reader, who decrypts it, the sum over the other parties of these distances",
             takes_noise=False,
+            of_training=True,
         ),
         "public_key": KEY,
         "neighbours": Release(
@@ -352,6 +354,7 @@ ALGORITHM = Algorithm(
             per_row=True,
             tells="which training rows are nearest to each row, in order",
             takes_noise=False,
+            of_training=True,
         ),
     },
     most_epochs=0,

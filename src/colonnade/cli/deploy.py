@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from colonnade.federation import Settings
 from colonnade.federation.organisation import accounts_of
 from colonnade.flare.provision import provision as make_kits
 from colonnade.privacy import Budget
+from colonnade.privacy.used_rows import weaker
 from colonnade.runs.budget_over_runs import spent_before
 from colonnade.runs.layout import ALIGNED
 from colonnade.settings.party_file import (
@@ -32,7 +34,7 @@ from colonnade.settings.party_file import (
     read_own,
     sites_of,
 )
-from colonnade.settings.rules import LABEL_MECHANISMS, LABELS, MECHANISMS
+from colonnade.settings.rules import LABEL_MECHANISMS, LABELS, MECHANISMS, PURPOSES
 from colonnade.sites.driving import rehearse
 
 
@@ -124,6 +126,7 @@ def _check(own: SiteConfig) -> None:
     console.print(asked if own.several else f"'{own.driver}' holds the labels; {asked[0].lower()}{asked[1:]}")
     columns_of, driven = find(own.settings.algorithm).crosses(own.settings.config)
     _what_may_leave(own, organisation, list(driven if labels else columns_of))
+    _say_weaker(organisation, list(driven if labels else columns_of))
     if own.private and not labels:
         _say_alignments(own)
     if name in own.settings.parties:
@@ -137,12 +140,26 @@ def _what_may_leave(own: SiteConfig, organisation: Organisation, releases: list[
     reveals, rules = find(own.settings.algorithm).reveals, organisation.outbox.rules
     for name in releases:
         for one in (name, *(given for given in rules if given != name and given.rpartition(".")[2] == name)):
-            rule = rules.get(one) or organisation.outbox.rule(name)
+            rule = rules.get(one) or organisation.outbox.rule_for(name)
             table.add_row(one, _in_words(rule.mechanism), rule.codec.name, reveals[name])
     if LABELS in rules:
         told = "drawn once before training; all that the label owner sends follows what was drawn"
         table.add_row(LABELS, _in_words(rules[LABELS].mechanism), "", told)
     console.print(table)
+
+
+def _say_weaker(organisation: Organisation, releases: Sequence[str]) -> None:
+    """A rule for one purpose that protects less than another's is chosen by who asks, as far as it can be."""
+    outbox = organisation.outbox
+    for name in releases if outbox.by_purpose else ():
+        if less := weaker(partial(outbox.rule_for, name), PURPOSES):
+            told = ", ".join(f"{purpose}.{name}" for purpose in less)
+            console.print(
+                f"[bold yellow]Weaker than another rule for {name}:[/bold yellow] {told}. Who asks says what rows are "
+                "for. So the weaker rule applies only to rows that its runs never used otherwise; a batch with any "
+                "other row leaves by the strictest rule. Give all purposes one rule, if that is not what you mean.",
+                highlight=False,
+            )
 
 
 def _in_words(mechanism: Mechanism) -> str:
@@ -176,7 +193,10 @@ def _say_budget(own: SiteConfig, organisation: Organisation, budget: Budget | No
     else:
         told = f"epsilon {budget.epsilon:g} at delta {budget.delta:g} for every row, {budget.relation}, over all runs"
         console.print(f"Budget: {told}.", highlight=False)
+    covers = find(own.settings.algorithm).covers
     for account in accounts_of({own.name: organisation}).values():
+        if covers:
+            console.print(f"[bold yellow]Not all rows:[/bold yellow] its noise {covers}.", highlight=False)
         spent = spent_before(own.name, own.runs, account, own.settings.alignment.ids)
         if spent is None:
             console.print("Nothing of it is spent: there was no run yet." if budget else "There was no run yet.")

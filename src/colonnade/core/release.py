@@ -56,6 +56,14 @@ class Meter(Protocol):
     def load_state(self, state: dict[str, Any]) -> None: ...
 
 
+class Guard(Protocol):
+    """Knows what an owner's rows were ever used for: rules follow that, and not only the name they are asked for by."""
+
+    def rule(self, as_: str, batch: str | None, named: str | None, rule_for: Callable[[str | None], Rule]) -> Rule:
+        """The one that applies to a batch, of the rules for the purposes there are; `named` is the asker's."""
+        ...
+
+
 class Seal(Protocol):
     """Hides a tensor from whoever gets it alone; a codec of its own for each batch, as masks must not meet twice."""
 
@@ -167,7 +175,8 @@ def purpose(batch: str | None) -> str | None:
 class Outbox:
     """Privatise, compress, write down. One per party, with the owner's rules by release name.
 
-    A rule may be set for one purpose only, as "test.embedding"; it wins over the one for "embedding".
+    A rule may be set for one purpose only, as "test.embedding"; it wins over the one for "embedding". What a batch is
+    called is the asker's word: where there is a `guard`, it says which rule its rows get.
     An answer to another role of the same organisation crosses no boundary, so no rule applies to it.
     A role may seal a name: whatever is released under it then leaves only in the form that the seal gives it.
     """
@@ -178,6 +187,7 @@ class Outbox:
         self.owner, self.generator, self.default = owner, generator, default or Rule()
         self.noise: Source = generator  # what mechanisms draw from; a federation gives one that nobody can repeat
         self.meter: Meter | None = None
+        self.guard: Guard | None = None
         self.rules = dict(rules or {})
         self.released = 0
         self.seals: dict[str, Seal] = {}
@@ -194,7 +204,20 @@ class Outbox:
         self._local.recipient = recipient
 
     def rule(self, as_: str, batch: str | None = None) -> Rule:
-        return self.rules.get(f"{purpose(batch)}.{as_}") or self.rules.get(as_) or self.default
+        """What applies to a batch."""
+        named = purpose(batch)
+        if self.guard is None or not self.by_purpose:
+            return self.rule_for(as_, named)
+        return self.guard.rule(as_, batch, named, lambda purpose: self.rule_for(as_, purpose))
+
+    @property
+    def by_purpose(self) -> bool:
+        """Whether some rule is for one purpose only."""
+        return any("." in name for name in self.rules)
+
+    def rule_for(self, as_: str, purpose: str | None = None) -> Rule:
+        """What its owner wants for rows that have this purpose and no other."""
+        return self.rules.get(f"{purpose}.{as_}") or self.rules.get(as_) or self.default
 
     def seal(self, as_: str, seal: Seal) -> None:
         """Hide what is released under a name, after the owner's mechanism and whoever asks for it."""

@@ -171,10 +171,11 @@ def _checked(table: Table) -> Table:
     if not len(table):
         raise DataError(f"'{owner}' has a table without rows. Check the query or file it was exported from.")
     ids = table.ids[table._order]
-    again = ids[1:][ids[1:] == ids[:-1]]
-    if len(again):
+    same = np.flatnonzero(ids[1:] == ids[:-1])
+    if len(same):  # told by places and not by the id, since the message may end up in a site's log
+        first, second = table._order[same[0] : same[0] + 2].tolist()
         raise DataError(
-            f"'{owner}' has {len(np.unique(again))} ids that occur more than once, such as {str(again[0])!r}, and an "
-            f"id must name one row. Keep one row per id: merge or remove the others."
+            f"'{owner}' has {len(np.unique(ids[same]))} ids that occur more than once, such as in rows {first} and "
+            f"{second}, counted from 0, and an id must name one row. Keep one row per id: merge or remove the others."
         )
     return table

@@ -18,6 +18,7 @@ from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError
 from colonnade.privacy import Account
 from colonnade.privacy.accounting import dp_accounting
+from colonnade.privacy.used_rows import UsedRows
 from colonnade.rows.holdings import Holdings
 from colonnade.settings.federation_file import PartySettings, Settings
 from colonnade.settings.owners import SERVER, LabelOwnerSettings, place_of
@@ -119,6 +120,9 @@ def _with_outbox(
     engine = settings.engine
     secret = settings.models_of(name) == "secret"
     organisation = Organisation.at(name, agreed, seed=engine.seed, secret=secret, rules=rules, device=device)
+    if features and organisation.outbox.by_purpose:
+        told = [name for name, release in algorithm.releases.items() if release.of_training]
+        organisation.outbox.guard = UsedRows(name, agreed, holdings.ids, of_training=told)
     if rules and engine.noise == "secret":
         organisation.outbox.noise = Secret()
     if features and not labels and any(not isinstance(rule.mechanism, Plain) for rule in rules.values()):

@@ -120,7 +120,7 @@ def expected(federation: Federation, party: str, planned: Iterable[tuple[Agreed,
     for batches, split, times in planned:
         account.batches = batches
         for release, event in columns.items() if times else ():
-            mechanism = outbox.rule(release, split).mechanism
+            mechanism = outbox.rule_for(release, split).mechanism
             if release not in sent:
                 continue
             if release in always:

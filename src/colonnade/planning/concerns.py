@@ -13,6 +13,7 @@ from colonnade.privacy.report import Guarantee
 def concerns(federation: Federation, privacy: Sequence[Guarantee], ends: Sequence[End]) -> Iterator[str]:
     """One sentence or two each, with the cure."""
     yield from _unprotected(federation, privacy)
+    yield from _covered_in_part(federation)
     yield from (told(end, federation.algorithm.passes(federation.settings.train.epochs)) for end in ends)
     yield from _few_rows(federation)
     yield from _wide(federation)
@@ -49,6 +50,12 @@ def _unprotected(federation: Federation, privacy: Sequence[Guarantee]) -> Iterat
         )
     if federation.settings.engine.noise == "seeded":
         yield 'noise = "seeded" protects nobody: whoever knows the seed can subtract it. Remove it for real data.'
+
+
+def _covered_in_part(federation: Federation) -> Iterator[str]:
+    """Noise with a budget reads as if it were for all rows."""
+    if federation.accounts and federation.algorithm.covers:
+        yield f"The noise of {_names(list(federation.accounts))} {federation.algorithm.covers}."
 
 
 def _bare(guarantee: Guarantee) -> bool:

@@ -8,7 +8,8 @@
     widths.json                  between sites, at a label owner: what each party sends for a row, in their order
     serve.json                   between sites, while a label owner predicts over HTTP: where
     rows/ predictions/           between sites, at a label owner: ids to predict, and what came of them
-    parties/<name>/              columns.json  ledger.jsonl  ledger-after.jsonl  spent.journal  checkpoint-<number>/
+    parties/<name>/              columns.json  ledger.jsonl  ledger-after.jsonl  spent.journal  used.rows
+                                 checkpoint-<number>/
 
 What crossed in training is in ledger.jsonl; what crosses later, to predict or to explain, in ledger-after.jsonl.
 
@@ -17,6 +18,7 @@ a folder with its own part, and beside its runs:
 
     spent.journal                what all its runs spent together
     refused.jsonl                calls that it did not answer
+    used.rows                    which of its rows were training, validation or test rows in any run
     alignments.json              how often it aligned its ids with whom today
     failed.json                  why the last run ended, or could not begin
 """
@@ -25,4 +27,4 @@ MARK, METRICS, SUMMARY, SETTINGS = "checkpoint.json", "metrics.jsonl", "summary.
 WIDTHS, ANSWERS, LOCK = "widths.json", "serve.json", ".lock"
 ROWS, PREDICTIONS, PARTIES = "rows", "predictions", "parties"
 COLUMNS, LEDGER, AFTER, JOURNAL = "columns.json", "ledger.jsonl", "ledger-after.jsonl", "spent.journal"
-REFUSED, FAILURE, ALIGNED = "refused.jsonl", "failed.json", "alignments.json"
+REFUSED, FAILURE, ALIGNED, USED = "refused.jsonl", "failed.json", "alignments.json", "used.rows"

@@ -37,6 +37,7 @@ from colonnade.core.batches import Progress
 from colonnade.core.lock import hold
 from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.privacy import Account
+from colonnade.privacy.used_rows import UsedRows
 from colonnade.rows.splits import SPLIT
 from colonnade.runs.budget_over_runs import SYNC_EVERY, BudgetOverRuns
 from colonnade.runs.layout import (
@@ -50,6 +51,7 @@ from colonnade.runs.layout import (
     PARTIES,
     SETTINGS,
     SUMMARY,
+    USED,
     WIDTHS,
 )
 from colonnade.settings.federation_file import Settings, is_name
@@ -136,7 +138,11 @@ class RunDirectory:
 
     def keep_accounts(self, federation: Trained) -> None:
         """Every organisation writes down what it spends before it releases anything: in its own folder, or, at a site,
-        with what all its runs spent."""
+        with what all its runs spent. Where its rules differ by purpose, what its rows were used for is there, too."""
+        for name, organisation in federation.organisations.items():
+            guard = organisation.outbox.guard
+            if isinstance(guard, UsedRows):
+                guard.keep((self.party(name) if self.budget is None else self.budget.runs) / USED)
         if self.budget is not None:
             self.budget.keep(self.party)
             return

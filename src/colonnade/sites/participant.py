@@ -14,7 +14,9 @@ from colonnade.federation.federation import Federation
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
 from colonnade.privacy import Account
+from colonnade.privacy.used_rows import UsedRows
 from colonnade.runs.budget_over_runs import BudgetOverRuns
+from colonnade.runs.layout import USED
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import SiteConfig
 
@@ -62,6 +64,8 @@ class Participant:
     def begin(self, resumed: int | None) -> None:
         """Open this organisation's folder of the run: a new one, or as the checkpoint `resumed` left it (0: as nobody
         had trained yet)."""
+        if self.own.name in self.own.feature_owners:  # its owner may have a rule for one purpose later
+            UsedRows(self.own.name, self.federation.agreed, self.ids).keep(self.own.runs / USED)
         with self.budget.held():
             if resumed is not None:
                 self.run.back_to(resumed)

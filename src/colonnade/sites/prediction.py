@@ -67,13 +67,16 @@ def _check_held(rows: Rows, names: Sequence[str], session: Session) -> None:
         may = "skip" in find(settings.algorithm).missing(settings.config)
         cure = '; or set on_missing = "skip" under [federation] in the agreed file.' if may else "."
         for name, away in rows.holdings.away.items():
-            lost = ids[away.numpy()]
+            lost = np.flatnonzero(away.numpy())  # by place: the message goes into this site's log
             raise DataError(
-                f"'{name}' holds no row for {len(lost)} of {len(ids)} ids, such as {str(lost[0])!r}. Predict ids that "
-                f"every table holds{cure}"
+                f"'{name}' holds no row for {len(lost)} of {len(ids)} ids, the first of them number {lost[0] + 1} in "
+                f"the file. Predict ids that every table holds{cure}"
             )
     elif names and (nobody := rows.lacking(names, lenient=True).numpy()).any():
-        raise DataError(f"{nobody.sum()} of {len(ids)} ids are in no party's table, such as {ids[nobody][0]!r}.")
+        first = np.flatnonzero(nobody)[0] + 1
+        raise DataError(
+            f"{nobody.sum()} of {len(ids)} ids are in no party's table, the first of them number {first} in the file."
+        )
 
 
 def _write(

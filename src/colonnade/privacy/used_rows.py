@@ -1,0 +1,155 @@
+"""What an organisation's rows were ever used for, so that whoever asks does not choose the rule by a batch's name.
+
+A rule may be for one purpose: "predict.embedding" for rows to predict. Which rows these are, the asker says, and it may
+name rows that were trained on. So a row keeps the rules of all that it was ever used for: **the strictest of the rule
+for the purpose named and of those for the sides (training, validation, test) on which any of the batch's rows has ever
+been applies to the batch**. Strictest is the rule whose one release costs a row the least epsilon; where two cost the
+same, as plain ones do, the one for the purpose named. The account is charged for what was applied.
+
+    colonnade-rows 1 5f0c91aa {"train": 318, "validation": 0, "test": 80}     a checksum of all that follows it
+    keys of the rows' ids, side by side                                       as the account knows rows
+
+It is on the disk before a run answers, at a site one file for all its runs. A damaged one is an error; where there is
+none, of runs before there was such a file, every row counts as used for everything.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from colonnade.core.batches import Agreed
+from colonnade.core.lock import hold
+from colonnade.core.release import Rule
+from colonnade.errors import CheckpointError, InputError, WireError
+from colonnade.privacy.accounting import key_of, known_batch
+from colonnade.privacy.budget import DELTA
+from colonnade.privacy.counts import keys_of
+
+MAGIC = b"colonnade-rows 1 "
+SIDES = ("train", "validation", "test")
+Keys = dict[str, NDArray[np.int64]]
+
+
+class UsedRows:
+    """Of the rows behind `batches`. `of_training` are releases that tell about all training rows, whichever rows they
+    are asked for."""
+
+    def __init__(
+        self, owner: str, batches: Agreed, ids: NDArray[np.str_], *, of_training: Collection[str] = ()
+    ) -> None:
+        self.owner, self.batches, self.ids, self.of_training = owner, batches, ids, frozenset(of_training)
+        self._kept: Keys | None = None  # what the file says; None: there is no file, and what is here is all
+
+    @cached_property
+    def _keys(self) -> NDArray[np.int64]:
+        """Of all rows. They may be many, and most organisations have one rule for all purposes."""
+        return keys_of(self.ids.tolist())
+
+    @cached_property
+    def _here(self) -> Keys:
+        """What rows are used for here: where some are predicted, for nothing of it."""
+        splits = self.batches.splits
+        return {side: self._keys[splits[side].numpy()] for side in SIDES if side in splits}
+
+    @cached_property
+    def _was(self) -> dict[str, NDArray[np.bool_]]:
+        """For each side, which rows have been there."""
+        keys, none = self._here if self._kept is None else self._kept, np.empty(0, np.int64)
+        return {side: np.isin(self._keys, keys.get(side, none)) for side in SIDES}
+
+    def rule(self, as_: str, batch: str | None, named: str | None, rule_for: Callable[[str | None], Rule]) -> Rule:
+        """The strictest of the rules that there are for a batch, of which the asker has named one."""
+        chosen = rule_for(named)
+        for side in self.sides(as_, batch):
+            other = rule_for(side)
+            if other is not chosen and cost(other) < cost(chosen):
+                chosen = other
+        return chosen
+
+    def sides(self, as_: str, batch: str | None) -> list[str]:
+        """On which sides rows of a batch have been; of one that names no agreed rows, on all."""
+        if as_ in self.of_training:
+            return list(SIDES)
+        try:
+            rows = None if batch is None else self.batches.rows(batch).numpy()
+        except WireError:
+            rows = None
+        return [side for side in SIDES if rows is None or bool(self._was[side][rows].any())]
+
+    def keep(self, path: Path) -> None:
+        """Count what the file says, and write down what rows are used for here."""
+        found = self._read(path)
+        if self._here and (found is None or self._adds_to(found)):
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = hold(path.with_name(f".{path.name}.lock"), "", wait=True)
+            except OSError as error:
+                raise InputError(f"{path.parent} takes no lock: {error.strerror}. Make it so.") from error
+            with file:
+                found = self._joined(self._read(path) or {})
+                self._write(path, found)
+        self._kept = dict.fromkeys(SIDES, self._keys) if found is None else found
+        self.__dict__.pop("_was", None)
+
+    def _joined(self, before: Keys) -> Keys:
+        none = np.empty(0, np.int64)
+        return {side: np.union1d(before.get(side, none), self._here.get(side, none)) for side in SIDES}
+
+    def _adds_to(self, found: Keys) -> bool:
+        return any(not np.isin(keys, found[side]).all() for side, keys in self._here.items())
+
+    def _read(self, path: Path) -> Keys | None:
+        try:
+            head, _, rest = path.read_bytes().partition(b" {")
+            rest = b"{" + rest
+            if head != MAGIC + f"{zlib.crc32(rest):08x}".encode():
+                raise ValueError
+            line, _, body = rest.partition(b"\n")
+            sizes: Mapping[str, int] = json.loads(line)
+            ends = np.cumsum([sizes[side] for side in SIDES])
+            parts = np.split(np.frombuffer(body, dtype="<i8").astype(np.int64), ends)
+            return dict(zip(SIDES, parts, strict=False))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            raise CheckpointError(
+                f"{path} is damaged, and it has what rows of '{self.owner}' were used for, by which rules are chosen. "
+                "Put back a copy of it; without the file every row is released by the strictest of its rules."
+            ) from None
+
+    def _write(self, path: Path, keys: Keys) -> None:
+        sizes = json.dumps({side: len(keys[side]) for side in SIDES}).encode()
+        rest = sizes + b"\n" + b"".join(keys[side].astype("<i8").tobytes() for side in SIDES)
+        fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            with fresh.open("wb") as file:
+                file.write(MAGIC + f"{zlib.crc32(rest):08x} ".encode() + rest)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(path)
+        except OSError as error:
+            fresh.unlink(missing_ok=True)
+            raise InputError(f"{path} cannot be written: {error.strerror}. Make room for it.") from error
+
+
+def cost(rule: Rule) -> float:
+    """The epsilon of one release by a rule, infinite where it promises nothing."""
+    _, event = rule.mechanism.apply(torch.zeros(0, 1), torch.Generator())
+    return known_batch({key_of(event): 1}, "replace-one", DELTA)
+
+
+def weaker(rule_for: Callable[[str | None], Rule], purposes: Iterable[str]) -> list[str]:
+    """The purposes whose rule is weaker than that of another: it applies only to rows that were never used for that."""
+    costs = {purpose: cost(rule_for(purpose)) for purpose in purposes}
+    least = min(costs.values(), default=math.inf)
+    return [purpose for purpose, paid in costs.items() if paid > least]
