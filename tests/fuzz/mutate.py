@@ -172,6 +172,51 @@ def edit_kind(rng: random.Random, frame: bytes, frames: Sequence[bytes]) -> byte
     return frame_of(*parts)
 
 
+def expand(rng: random.Random, frame: bytes, frames: Sequence[bytes]) -> bytes:
+    """Valid and hostile: a tensor of fitting length that its codec makes as large as it can, up to a gigabyte."""
+    parts = parts_of(frame)
+    if parts is None or not parts[1]:
+        return frame
+    header, blobs = parts
+    at, rows = rng.randrange(len(blobs)), rng.choice((0, 1, 60, 200, 40_000, 120_000))
+    if not isinstance(header["tensors"][at], dict) or "codec" not in header["tensors"][at]:
+        return frame
+    codec, shape, size, settings = rng.choice(
+        (
+            ("top_k", [rows, 1024], 10 * rows, {"keep": 1}),
+            ("top_k", [rows, 4, 256], 10 * rows, {"keep": 1}),
+            ("quantize", [1, 80 * rows], 10 * rows, {"levels": 2, "low": 0.0, "high": 1.0}),
+            ("integers", [rows, 80], 10 * rows, {"count": 2, "low": 0.0, "step": 1.0}),
+            ("identity", [rows * 1000, 0], 0, {}),
+        )
+    )
+    about = {"codec": codec, "dtype": "float64", "shape": shape, "bytes": size, "settings": settings}
+    header["tensors"][at], blobs[at] = header["tensors"][at] | about, bytes(size)
+    return frame_of(header, blobs)
+
+
+def misname(rng: random.Random, frame: bytes, frames: Sequence[bytes]) -> bytes:
+    """Valid tensors that several fields name, or none does, and calls and receipts in the name of others."""
+    parts = parts_of(frame)
+    if parts is None:
+        return frame
+    header, blobs = parts
+    what, who = rng.randrange(4), rng.choice(("ada", "bob", "eve", "server", "", "x" * 300))
+    if what == 0 and blobs and isinstance(header["fields"], dict) and header["fields"]:
+        header["fields"][rng.choice(list(header["fields"]))] = {"$tuple": [{"$tensor": 0}] * rng.choice((1, 2, 5000))}
+    elif what == 1 and blobs:
+        copies = rng.choice((1, 2, 50))
+        header["tensors"] += [header["tensors"][0]] * copies
+        blobs += [blobs[0]] * copies
+    elif what == 2:
+        header["from"] = who
+    else:
+        for about in header["tensors"]:
+            if isinstance(about, dict) and isinstance(about.get("receipt"), list) and about["receipt"]:
+                about["receipt"] = [who, *about["receipt"][1:]]
+    return frame_of(header, blobs)
+
+
 def _places(value: Any) -> list[tuple[Any, Any]]:
     """Every place in a header, as what holds it and under which key."""
     items = (
@@ -185,4 +230,5 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 
 CHANGES: tuple[Change, ...] = (
     flip_bits, cut, edit_length, splice, overwrite, edit_header, edit_header, edit_tensor, edit_tensor, edit_kind,
+    expand, misname,
 )  # fmt: skip
