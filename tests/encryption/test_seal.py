@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
-from colonnade.encryption import seal
+from colonnade.encryption import make_keys, seal
 from colonnade.encryption.ckks import PRODUCTS, SUMS
-from colonnade.encryption.scheme import need_tenseal
+from colonnade.encryption.scheme import need_tenseal, wrap
 from colonnade.errors import ConfigError, WireError
 
 
@@ -65,3 +67,13 @@ def test_where_there_are_no_files_in_memory_temporary_ones_do(monkeypatch: pytes
     plain = seal.plaintext(seal.uniform(1000, 4096), where, where.last_parms_id(), 2.0**20)
     again = seal.from_bytes(need_tenseal().Plaintext(), where, seal.to_bytes(plain))
     assert np.array_equal(seal.values_of(again), seal.values_of(plain))
+
+
+def test_a_ciphertext_that_would_only_be_large_once_unpacked_is_refused_unread() -> None:
+    """SEAL packs what it writes: zeros of half a megabyte have a hundred bytes, and a frame has room for many."""
+    secret = make_keys("bfv", use="sums", limit=10.0)
+    x = secret.encrypt(torch.ones(4), owner="ada")
+    small = seal.to_bytes(need_tenseal().Ciphertext())
+    bad = replace(wrap(secret.public, x.shape, x.layout, x.bound, seal.joined([small] * 1000)), sender="eve")
+    with pytest.raises(WireError, match=r"cannot have \d+ bytes. It was sent by 'eve'"):
+        secret.decrypt(bad)

@@ -55,9 +55,9 @@ def test_a_refused_call_leaves_no_trace(algorithm: AnyAlgorithm, frames: list[by
 @pytest.mark.parametrize("scheme", ["ckks", "bfv", "plain"])
 def test_damaged_ciphertexts_and_keys_crash_nothing(scheme: str) -> None:
     ends = attack(scheme, 60, seed=1)
-    assert ends.total() == 60
-    assert ends["slow"] == 0
+    assert ends["computed"] + ends["refused"] == 60, "no bare exception, and none that is slow"
     assert ends["refused"] > 10
+    assert ends["named"] > 10
 
 
 @pytest.mark.parametrize("shape", [[1 << 61, 0], [1 << 40], [0, 1 << 13]])

@@ -8,7 +8,7 @@ it went through an outbox. Only the latter fits into a message. A secret key has
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -33,6 +33,7 @@ class Encrypted:
     bound: float  # no value is larger, by the rules it was made under: data has no say in it
     data: bytes
     hides: str = "encrypted"  # or "blinded": not even the key's holder can read it
+    sender: str = field(default="", compare=False)  # whose outbox it left, where it did: errors name it
 
     @property
     def guarantee(self) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -328,7 +328,7 @@ class Outbox:
         self.released += 1
         size = len(encrypted.data)
         receipt = Receipt(self.owner, self.released, as_, batch, event or hidden, encrypted.scheme, size)
-        return Ciphertext._seal(encrypted, receipt)
+        return Ciphertext._seal(replace(encrypted, sender=self.owner), receipt)
 
     def _charge(self, as_: str, batch: str | None, shape: Sequence[int], event: DpEvent) -> float | None:
         """Before anything leaves: what crosses no boundary costs nothing."""

@@ -254,8 +254,8 @@ def _ciphertext(about: Any, shape: tuple[int, ...], data: Buffer) -> Ciphertext:
     if not all(isinstance(word, str) and len(word) <= 64 for word in words) or not bounded:
         raise WireError("A frame describes a ciphertext with an unknown scheme, key or bound.")
     scheme, key, layout, hides = words
-    encrypted = Encrypted(scheme, key, shape, layout, bound, bytes(data), hides)
-    return Ciphertext._seal(encrypted, _receipt(about["receipt"], scheme, len(data)))
+    receipt = _receipt(about["receipt"], scheme, len(data))
+    return Ciphertext._seal(Encrypted(scheme, key, shape, layout, bound, bytes(data), hides, receipt.owner), receipt)
 
 
 def _settings(said: Any) -> dict[str, Scalar]:

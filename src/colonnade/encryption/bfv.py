@@ -27,7 +27,7 @@ from torch import Tensor
 
 from colonnade.core.cipher import Encrypted
 from colonnade.encryption import seal
-from colonnade.encryption.scheme import fingerprint, fits, need_tenseal, stays, unsuited, unwrap, within, wrap
+from colonnade.encryption.scheme import fingerprint, fits, need_tenseal, refusing, stays, unsuited, unwrap, within, wrap
 from colonnade.errors import WireError
 
 PARAMETERS = seal.Parameters("bfv", 8192, (43, 43, 44, 44, 44), plain_bits=60)
@@ -71,6 +71,7 @@ class BfvPublicKey:
             body.append(one)
         return wrap(self, tuple(values.shape), self._layout(flat), self.limit, seal.body(body))
 
+    @refusing
     def add(self, *parts: Encrypted) -> Encrypted:
         return next(self.add_groups(parts, [range(len(parts))]))
 
@@ -84,6 +85,7 @@ class BfvPublicKey:
         for total, bound in zip(seal.group_sums(self._evaluator, opened, groups), bounds, strict=True):
             yield wrap(self, first.shape, first.layout, bound, seal.body(total))
 
+    @refusing
     def add_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted:
         flat = within(values.expand(x.shape), self.limit, owner=owner, scheme="bfv", what="add")
         bound = fits(x.bound + self.limit, self.capacity, scheme="bfv", what="The sum")
@@ -93,6 +95,7 @@ class BfvPublicKey:
             self._evaluator.add_plain_inplace(one, self._encoded(slots))
         return wrap(self, x.shape, x.layout, bound, seal.body(total))
 
+    @refusing
     def times_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted:
         if self.use != "products":
             unsuited(self, "products", "Multiplying by plain values")
@@ -101,6 +104,7 @@ class BfvPublicKey:
         result = [self._times(one, slots) for one, slots in arranged]
         return wrap(self, x.shape, "product", self.capacity, seal.body(result))
 
+    @refusing
     def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
         if self.use != "products":
             unsuited(self, "products", "A product with a matrix")
@@ -121,6 +125,7 @@ class BfvPublicKey:
             return 0.0
         return self.error * (float(matrix.abs().sum(0).max()) + len(matrix) * (self.limit + self.error))
 
+    @refusing
     def combine(self, weights: Tensor, rows: Encrypted, *, owner: str) -> Encrypted:
         if self.use != "combinations":
             unsuited(self, "combinations", "A weighted sum of rows")
@@ -143,6 +148,7 @@ class BfvPublicKey:
                 seal.accumulate(self._evaluator, total, at, weighted)
         return wrap(self, (width,), "product", self.capacity, seal.body(total))
 
+    @refusing
     def blind(self, x: Encrypted) -> tuple[Encrypted, list[seal.Polynomial]]:
         result, masks = self._open(x, "product"), []
         for one in result:
@@ -154,6 +160,7 @@ class BfvPublicKey:
                 self._evaluator.mod_switch_to_next_inplace(one)
         return wrap(self, x.shape, "product", x.bound, seal.body(result), "blinded"), masks
 
+    @refusing
     def unblind(self, opened: Encrypted, mask: list[seal.Polynomial]) -> Tensor:
         parts = [np.frombuffer(part, dtype="<u8") for part in seal.parted(unwrap(self, opened, "opened"))]
         if list(map(len, parts)) != list(map(len, mask)) or any((part >= self._modulus).any() for part in parts):
@@ -226,6 +233,7 @@ class BfvPublicKey:
         signed = values.astype(np.int64)
         return np.where(signed > self._modulus // 2, signed - self._modulus, signed)
 
+    @refusing
     def _open(self, x: Encrypted, *layouts: str) -> list[Any]:
         return seal.ciphertexts(unwrap(self, x, *layouts), self._context)
 
@@ -243,6 +251,7 @@ class BfvSecretKey:
     def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
         return self.public.encrypt(values, owner=owner)
 
+    @refusing
     def decrypt(self, x: Encrypted) -> Tensor:
         public = self.public
         found = self._decrypted(x, "flat", "tiled", "product", "rows")
@@ -255,6 +264,7 @@ class BfvSecretKey:
         tiled = public.use == "products" and x.layout == "tiled"
         return _values([part[:ROW] for part in slots] if tiled else slots, bits, x.shape)
 
+    @refusing
     def open_blinded(self, x: Encrypted) -> Encrypted:
         if x.hides != "blinded":
             raise WireError("This ciphertext is under no mask; decrypt it.")

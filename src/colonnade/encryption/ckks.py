@@ -36,7 +36,7 @@ from torch import Tensor
 
 from colonnade.core.cipher import Encrypted
 from colonnade.encryption import seal
-from colonnade.encryption.scheme import fingerprint, fits, need_tenseal, stays, unsuited, unwrap, within, wrap
+from colonnade.encryption.scheme import fingerprint, fits, need_tenseal, refusing, stays, unsuited, unwrap, within, wrap
 from colonnade.errors import WireError
 
 SUMS = seal.Parameters("ckks", 4096, (54, 54))
@@ -82,6 +82,7 @@ class CkksPublicKey:
         body = [self._encrypted(slots) for slots in self._arranged(flat)]
         return wrap(self, tuple(values.shape), self._layout(flat), self.limit, seal.joined(body))
 
+    @refusing
     def add(self, *parts: Encrypted) -> Encrypted:
         return next(self.add_groups(parts, [range(len(parts))]))
 
@@ -95,6 +96,7 @@ class CkksPublicKey:
         for total, bound in zip(seal.group_sums(self._evaluator, opened, groups), bounds, strict=True):
             yield self._closed(total, first, bound)
 
+    @refusing
     def add_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted:
         flat = within(values.expand(x.shape), self.limit, owner=owner, scheme="ckks", what="add")
         bound = fits(x.bound + self.limit, self.capacity, scheme="ckks", what="The sum")
@@ -103,6 +105,7 @@ class CkksPublicKey:
             self._evaluator.add_plain_inplace(one, self._encoded(slots, one.parms_id(), one.scale))
         return self._closed(total, x, bound)
 
+    @refusing
     def times_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted:
         if self.use != "products":
             unsuited(self, "products", "Multiplying by plain values")
@@ -113,6 +116,7 @@ class CkksPublicKey:
             self._evaluator.rescale_to_next_inplace(one)
         return self._closed(result, x, self.capacity)
 
+    @refusing
     def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
         if self.use != "products":
             unsuited(self, "products", "A product with a matrix")
@@ -138,6 +142,7 @@ class CkksPublicKey:
         noise = 2.0**-28 * often * (1 + float(matrix.abs().sum(0).max()))
         return 2.0**-15 + noise + 2.0**-30 * len(matrix) * self.limit
 
+    @refusing
     def combine(self, weights: Tensor, rows: Encrypted, *, owner: str) -> Encrypted:
         if self.use != "combinations":
             unsuited(self, "combinations", "A weighted sum of rows")
@@ -163,6 +168,7 @@ class CkksPublicKey:
             self._evaluator.rescale_to_next_inplace(one)
         return wrap(self, (width,), "paired", self.capacity, seal.body(total))
 
+    @refusing
     def blind(self, x: Encrypted) -> tuple[Encrypted, list[seal.Polynomial]]:
         parms_id, masks = self._context.last_parms_id(), []
         result = self._open(x, "paired")
@@ -178,6 +184,7 @@ class CkksPublicKey:
             masks.append(mask)
         return wrap(self, x.shape, "paired", x.bound, seal.body(result), "blinded"), masks
 
+    @refusing
     def unblind(self, opened: Encrypted, mask: list[seal.Polynomial]) -> Tensor:
         parts = [np.frombuffer(part, dtype="<u8") for part in seal.parted(unwrap(self, opened, "opened"))]
         if list(map(len, parts)) != list(map(len, mask)) or any((part >= self._modulus).any() for part in parts):
@@ -243,6 +250,7 @@ class CkksPublicKey:
             self._evaluator.multiply_plain(x, encoded, result)
         return result
 
+    @refusing
     def _open(self, x: Encrypted, *layouts: str) -> list[Any]:
         return seal.ciphertexts(unwrap(self, x, *layouts), self._context)
 
@@ -270,6 +278,7 @@ class CkksSecretKey:
     def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
         return self.public.encrypt(values, owner=owner)
 
+    @refusing
     def decrypt(self, x: Encrypted) -> Tensor:
         public = self.public
         slots = [public._encoder.decode_complex(one) for one in self._decrypted(x, "paired", "tiled", "rows")]
@@ -282,6 +291,7 @@ class CkksSecretKey:
         flat = np.array(slots, dtype=np.complex128).real.reshape(-1)
         return torch.from_numpy(flat[: math.prod(x.shape)].copy()).reshape(x.shape)
 
+    @refusing
     def open_blinded(self, x: Encrypted) -> Encrypted:
         if x.hides != "blinded":
             raise WireError("This ciphertext is under no mask; decrypt it.")

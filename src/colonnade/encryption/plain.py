@@ -18,7 +18,7 @@ from torch import Tensor
 
 from colonnade.core.cipher import NOT_ENCRYPTED, Encrypted
 from colonnade.encryption import seal
-from colonnade.encryption.scheme import fingerprint, fits, stays, unwrap, within, wrap
+from colonnade.encryption.scheme import fingerprint, fits, refusing, stays, unwrap, within, wrap
 from colonnade.errors import WireError
 
 CAPACITY = 2.0**52  # sums of products up to here keep their last digits in float64
@@ -40,6 +40,7 @@ class PlainPublicKey:
     def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
         return self._wrapped(within(values, self.limit, owner=owner, scheme="plain"), self.limit)
 
+    @refusing
     def add(self, *parts: Encrypted) -> Encrypted:
         bound = fits(sum(part.bound for part in parts), CAPACITY, scheme="plain", what="The sum")
         total = self._values(parts[0])
@@ -52,15 +53,18 @@ class PlainPublicKey:
     def add_groups(self, parts: Sequence[Encrypted], groups: Sequence[Sequence[int]]) -> Iterator[Encrypted]:
         return (self.add(*(parts[at] for at in group)) for group in groups)
 
+    @refusing
     def add_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted:
         added = within(values.expand(x.shape), self.limit, owner=owner, scheme="plain", what="add")
         bound = fits(x.bound + self.limit, CAPACITY, scheme="plain", what="The sum")
         return self._wrapped(self._values(x) + added, bound)
 
+    @refusing
     def times_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted:
         factors = within(values.expand(x.shape), CAPACITY / x.bound, owner=owner, scheme="plain", what="multiply by")
         return self._wrapped(self._values(x) * factors, CAPACITY)
 
+    @refusing
     def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
         if math.prod(x.shape) != len(matrix):
             raise WireError(f"Encrypted values of shape {list(x.shape)} do not fit a matrix with {len(matrix)} rows.")
@@ -72,6 +76,7 @@ class PlainPublicKey:
         """Float64's own."""
         return 2.0**-44 * (float(matrix.abs().sum(0).max()) + 1) * self.limit if matrix.numel() else 0.0
 
+    @refusing
     def combine(self, weights: Tensor, rows: Encrypted, *, owner: str) -> Encrypted:
         flat = within(weights, CAPACITY, owner=owner, scheme="plain", what="weigh by")
         if tuple(flat.shape) != rows.shape[:1]:
@@ -79,10 +84,12 @@ class PlainPublicKey:
         within(flat.abs().sum(), CAPACITY / rows.bound, owner=owner, scheme="plain", what="weigh by in all")
         return self._wrapped(flat @ self._values(rows), CAPACITY)
 
+    @refusing
     def blind(self, x: Encrypted) -> tuple[Encrypted, Any]:
         """No mask either: what is not encrypted needs none."""
         return wrap(self, x.shape, "values", x.bound, unwrap(self, x), "blinded"), None
 
+    @refusing
     def unblind(self, opened: Encrypted, mask: Any) -> Tensor:  # noqa: ARG002
         return self._values(opened)
 
@@ -111,9 +118,11 @@ class PlainSecretKey:
     def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
         return self.public.encrypt(values, owner=owner)
 
+    @refusing
     def decrypt(self, x: Encrypted) -> Tensor:
         return self.public._values(x)
 
+    @refusing
     def open_blinded(self, x: Encrypted) -> Encrypted:
         unwrap(self.public, x)
         if x.hides != "blinded":

@@ -15,11 +15,12 @@ schemes are malleable by design, so who relays ciphertexts must be trusted to ad
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,8 +28,11 @@ from torch import Tensor
 from colonnade.core.cipher import Encrypted
 from colonnade.errors import BoundaryError, ConfigError, DataError, WireError
 
+P = ParamSpec("P")
+T = TypeVar("T")
 USES = ("sums", "products", "combinations")
 DIGEST = 8
+SENT = "It was sent by"
 
 
 class Named(Protocol):
@@ -105,6 +109,24 @@ class SecretKey(Protocol):
     def open_blinded(self, x: Encrypted) -> Encrypted:
         """Take the encryption off what is under a mask; only the mask's maker can read the result."""
         ...
+
+
+def refusing(method: Callable[P, T]) -> Callable[P, T]:
+    """A method that computes with ciphertexts of others: whatever is wrong with one, also what native code makes of it,
+    is an error of ours that names who sent it."""
+
+    @functools.wraps(method)
+    def computed(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except (WireError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            given = [one for arg in args for one in (arg if isinstance(arg, (list, tuple)) else [arg])]
+            senders = sorted({repr(one.sender[:80]) for one in given if isinstance(one, Encrypted) and one.sender})
+            told = str(error) if isinstance(error, WireError) else f"Ciphertexts do not fit ({type(error).__name__})."
+            named = told if not senders or SENT in told else f"{told} {SENT} {', '.join(senders)}."
+            raise WireError(named) from None
+
+    return computed
 
 
 def stays(self: object, *_: object) -> NoReturn:

@@ -24,6 +24,8 @@ from colonnade.encryption.scheme import need_tenseal
 from colonnade.errors import ConfigError, WireError
 
 Polynomial = NDArray[np.uint64]
+HEADERS = 1 << 10
+"""Bytes that SEAL writes besides polynomials, at most."""
 ROTATE_BY_ONE = 3
 """The Galois element of a rotation by one slot. Rotating again and again needs this one key: 0.7 MB instead of 18."""
 
@@ -145,9 +147,16 @@ def from_bytes(thing: Any, where: Any, data: bytes) -> Any:
 def ciphertexts(data: bytes, where: Any) -> list[Any]:
     """The ciphertexts in a body made by `joined`."""
     sealapi = need_tenseal()
-    found = [from_bytes(sealapi.Ciphertext(), where, part) for part in parted(data)]
-    if any(one.size() != 2 for one in found):
-        raise WireError("A ciphertext must have two polynomials.")
+    about = where.key_context_data().parms()
+    degree, primes = about.poly_modulus_degree(), len(about.coeff_modulus())
+    found = []
+    for part in parted(data):
+        # Two polynomials of random numbers cannot be packed much; what is shorter would only be larger once unpacked.
+        if not 8 * degree <= len(part) <= 16 * degree * primes + HEADERS:
+            raise WireError(f"A ciphertext of degree {degree} cannot have {len(part)} bytes.")
+        found.append(from_bytes(sealapi.Ciphertext(), where, part))
+        if found[-1].size() != 2:
+            raise WireError("A ciphertext must have two polynomials.")
     return found
 
 
