@@ -34,7 +34,7 @@ def with_thresholds(run: Path, place: Path, text: str) -> Path:
     """A copy of the run whose federation file was given thresholds afterwards."""
     shutil.copytree(run, place)
     file = place / "federation.toml"
-    file.write_text(file.read_text() + f"\n[audit]\n{text}\n")
+    file.write_text(file.read_text().partition("\n")[2] + f"\n[audit]\n{text}\n")
     return place
 
 

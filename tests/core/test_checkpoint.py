@@ -158,7 +158,7 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint_and_nothing_else(
         path.write_bytes(path.read_bytes()[:20])
         raise crash
 
-    def dumps(value: Any) -> str:
+    def dumps(value: Any, **_: Any) -> str:
         raise crash
 
     if when == "tensors":
@@ -250,7 +250,44 @@ def test_a_folder_in_place_of_a_file_is_damage(tmp_path: Path, name: str) -> Non
 def test_no_code_is_in_a_checkpoint(tmp_path: Path) -> None:
     checkpoint.write(tmp_path / "c", {"a": torch.ones(1), "b": [1, "x"]})
     state = json.loads((tmp_path / "c" / checkpoint.STATE).read_text())
-    assert state == {"$items": [["a", {"$tensor": "state/'a'"}], ["b", [1, "x"]]]}
+    assert state["state"] == {"$items": [["a", {"$tensor": "state/'a'"}], ["b", [1, "x"]]]}
+    assert all(len(state[key]) == 64 for key in ("tensors", "sha256"))
+
+
+def test_any_flipped_bit_is_damage_and_never_another_state(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    state = {"a": torch.arange(6.0), "b": [1, "x"], "c": {"d": 0.125}}
+    checkpoint.write(folder, state)
+    for name in (checkpoint.STATE, checkpoint.TENSORS):
+        whole = (folder / name).read_bytes()
+        for bit in range(0, 8 * len(whole), 3):
+            cut = bytearray(whole)
+            cut[bit // 8] ^= 1 << bit % 8
+            (folder / name).write_bytes(cut)
+            try:
+                found = checkpoint.read(folder)
+            except CheckpointError as error:
+                assert f"The checkpoint at {folder} is damaged" in str(error)  # noqa: PT017
+                assert "Restore the folder from a copy" in str(error)  # noqa: PT017
+            else:
+                assert name == checkpoint.STATE, "a tensor"
+                assert same(found, state), bit  # the name of the digest's own key
+        (folder / name).write_bytes(whole)
+
+
+def test_tensors_of_another_checkpoint_are_damage(tmp_path: Path) -> None:
+    for number in (1, 2):
+        checkpoint.write(tmp_path / f"c{number}", {"a": torch.full((3,), float(number))})
+    (tmp_path / "c1" / checkpoint.TENSORS).replace(tmp_path / "c2" / checkpoint.TENSORS)
+    with pytest.raises(CheckpointError, match=r"tensors\.safetensors: its content is not the one"):
+        checkpoint.read(tmp_path / "c2")
+
+
+def test_a_folder_of_an_earlier_version_has_no_digest_and_is_read(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path / "c", {"a": torch.ones(3)})
+    file = tmp_path / "c" / checkpoint.STATE
+    file.write_text(json.dumps(json.loads(file.read_text())["state"]))
+    assert same(checkpoint.read(tmp_path / "c"), {"a": torch.ones(3)})
 
 
 def test_a_large_tensor_is_written_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

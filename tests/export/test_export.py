@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from colonnade.errors import ConfigError
 from colonnade.export import export
 from colonnade.export.pieces import Trained
 from colonnade.federation import Federation, load
+from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.owners import SERVER
 from colonnade.sites.driving import drive
 
@@ -132,7 +132,9 @@ def test_sites_export_their_own_pieces_which_together_are_those_of_one_process(
 
 def test_knn_has_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = run(tmp_path / "at", {"name": "splitnn"})
-    text = (folder / "federation.toml").read_text().replace('name = "splitnn"', 'name = "knn"', 1)
+    text = re.sub(r"\A#.*\n", "", (folder / "federation.toml").read_text()).replace(
+        'name = "splitnn"', 'name = "knn"', 1
+    )
     keep = re.sub(r"\[algorithm\]\n(?:.+\n)+", '[algorithm]\nname = "knn"\n', text)
     (folder / "federation.toml").write_text(keep)
     with pytest.raises(ConfigError, match="'knn' has no model to export"):
@@ -169,8 +171,6 @@ def test_one_organisation_alone_and_nothing_twice(tmp_path: Path) -> None:
         export(folder, None, "lab")
     with pytest.raises(ConfigError, match=r"'labb' is no party of this run \(did you mean 'lab'\?\)"):
         export(folder, None, "labb")
-    (folder / "checkpoint.json").write_text(
-        json.dumps(json.loads((folder / "checkpoint.json").read_text()) | {"finished": False})
-    )
+    RunDirectory(folder).keep_mark(RunDirectory(folder).mark() | {"finished": False})
     with pytest.raises(ConfigError, match="has not finished"):
         export(folder, tmp_path / "other")

@@ -14,6 +14,7 @@ from tests.conformance.toy import assert_bit_equal
 from tests.federation.small import ledgers, quick, records, write
 
 from colonnade.core import checkpoint
+from colonnade.runs.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
 ALGORITHMS = ("vimadmm", "splitnn")
@@ -55,7 +56,8 @@ def saved(run: Path) -> dict[str, Any]:
 
 
 def summary(run: Path) -> dict[str, Any]:
-    return {key: value for key, value in json.loads((run / "summary.json").read_text()).items() if key != "seconds"}
+    found = RunDirectory(run).summary() or {}
+    return {key: value for key, value in found.items() if key != "seconds"}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -16,6 +16,7 @@ from tests.federation.small import frames, ledgers, quick, records
 from tests.federation.small_sites import folders
 
 from colonnade.core import checkpoint
+from colonnade.runs.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
 FIRST = 5
@@ -75,4 +76,5 @@ def _saved(run: Path, name: str) -> Any:
 
 
 def _summary(run: Path) -> dict[str, Any]:
-    return {key: value for key, value in json.loads((run / "summary.json").read_text()).items() if key != "seconds"}
+    found = RunDirectory(run).summary() or {}
+    return {key: value for key, value in found.items() if key != "seconds"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from colonnade.errors import BudgetExhausted
 from colonnade.federation import Federation, load
 from colonnade.privacy import Binomial
 from colonnade.privacy.accounting import key_of, known_batch
+from colonnade.runs.run_directory import RunDirectory
 
 NOISE = DpEvent("gaussian", {"noise_multiplier": 4.0, "clip": 1.0})
 RULE = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 4.0}}}
@@ -71,7 +71,7 @@ def test_training_rows_are_released_exactly_once_per_epoch(tmp_path: Path) -> No
     assert "train" not in outcome.summary["metrics"]
     assert "privacy" in outcome.summary["not_measured"]["train"]
     assert outcome.summary["metrics"]["validation"] == outcome.history[-1]["validation"]
-    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == outcome.summary
+    assert RunDirectory(tmp_path / "run").summary() == outcome.summary
 
 
 def test_a_plain_run_measures_its_training_rows_as_before() -> None:

@@ -17,7 +17,8 @@ from colonnade.runs.run_directory import RunDirectory, to_json
 
 def test_facts_of_a_finished_run_are_those_of_its_files(noisy: Path) -> None:
     facts = read(noisy)
-    summary = json.loads((noisy / "summary.json").read_text())
+    summary = RunDirectory(noisy).summary()
+    assert summary is not None
     lines = [json.loads(line) for line in (noisy / "metrics.jsonl").read_text().splitlines()]
     assert facts.finished
     assert facts.summary == summary
@@ -64,8 +65,7 @@ def test_what_is_optional_is_empty_where_it_is_missing(plain: Path) -> None:
 def test_a_run_that_goes_on_has_no_summary_and_the_spend_of_its_checkpoint(noisy: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(noisy, run)
-    mark = json.loads((run / "checkpoint.json").read_text())
-    (run / "checkpoint.json").write_text(json.dumps(mark | {"finished": False}))
+    RunDirectory(run).keep_mark(RunDirectory(run).mark() | {"finished": False})
     facts = read(run)
     assert not facts.finished
     assert facts.scores == {"validation": facts.metrics[-1]["validation"]}
@@ -78,7 +78,7 @@ def test_a_run_that_goes_on_has_no_summary_and_the_spend_of_its_checkpoint(noisy
     assert facts.traffic == read(noisy).traffic  # from the ledgers
 
 
-def test_a_cut_line_and_damaged_files_do_not_matter(plain: Path, tmp_path: Path) -> None:
+def test_a_cut_line_and_files_of_another_kind_do_not_matter(plain: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(plain, run)
     with (run / "metrics.jsonl").open("a") as file:
@@ -86,8 +86,8 @@ def test_a_cut_line_and_damaged_files_do_not_matter(plain: Path, tmp_path: Path)
     with (run / "parties" / "lab" / "ledger.jsonl").open("a") as file:
         file.write('{"direction":"out","pe')
     (run / "explain").mkdir()
-    (run / "explain" / "explain.json").write_text("{")
-    (run / "baselines.json").write_text("[1, 2]")
+    (run / "explain" / "explain.json").write_text("{}")
+    (run / "baselines.json").write_text('{"of": 1}')
     (run / "selection.json").write_text('{"of": "something else"}')
     facts, whole = read(run), read(plain)
     assert facts.metrics == whole.metrics
@@ -95,6 +95,20 @@ def test_a_cut_line_and_damaged_files_do_not_matter(plain: Path, tmp_path: Path)
     assert facts.importance is None
     assert facts.baselines is None
     assert facts.selection is None
+
+
+@pytest.mark.parametrize(
+    "name", ["summary.json", "checkpoint.json", "federation.toml", "parties/lab/columns.json", "baselines.json"]
+)
+def test_a_damaged_file_is_named_and_there_is_no_page_of_what_is_left(noisy: Path, tmp_path: Path, name: str) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(noisy, run)
+    text = bytearray((run / name).read_bytes())
+    at = next(at for at in range(len(text) // 3, len(text)) if chr(text[at]) in "123456")
+    text[at] ^= 1  # another digit
+    (run / name).write_bytes(text)
+    with pytest.raises(CheckpointError, match=rf"{name} is damaged: .*digest was made of\. Restore it"):
+        read(run)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from tests.report.made import HOSTILE, NOISY, Page
 from colonnade.report.facts import Facts, read
 from colonnade.report.html import Html
 from colonnade.report.page import document, main_of, render
+from colonnade.runs.run_directory import RunDirectory
 from colonnade.sites.driving import drive
 
 
@@ -93,8 +94,7 @@ def test_a_run_without_a_part_still_has_a_page(noisy: Path, tmp_path: Path, cut:
     shutil.copytree(noisy, run)
     shutil.rmtree(run / cut) if (run / cut).is_dir() else (run / cut).unlink()
     if cut == "summary.json":
-        mark = json.loads((run / "checkpoint.json").read_text())
-        (run / "checkpoint.json").write_text(json.dumps(mark | {"finished": False}))
+        RunDirectory(run).keep_mark(RunDirectory(run).mark() | {"finished": False})
     page = Page(render(read(run)))
     assert ("has not finished" in page.text) == (cut == "summary.json")
 

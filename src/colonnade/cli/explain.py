@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from colonnade.errors import ConfigError
 from colonnade.explain import canvas, importance, report
 from colonnade.explain.write import prepare, write
 from colonnade.federation import Federation, load
-from colonnade.runs.layout import SUMMARY
+from colonnade.runs.run_directory import RunDirectory
 
 HEADINGS = {
     "head_norm": "head norm",
@@ -113,8 +112,8 @@ def _training(federation: Federation, folder: Path, quiet: bool) -> Iterator[Any
 def _about(folder: Path, trainings: int) -> str:
     """How long the trainings take, from the run's own seconds."""
     try:
-        seconds = float(json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["seconds"]) * trainings
-    except (OSError, ValueError, KeyError, TypeError):
+        seconds = float((RunDirectory(folder).summary() or {})["seconds"]) * trainings
+    except (ValueError, KeyError, TypeError):
         return ""
     told = (
         f"{seconds:.0f} s"

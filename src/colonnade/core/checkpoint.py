@@ -4,13 +4,26 @@
 
 A folder is written under a temporary name and renamed; nobody reads a folder whose name does not match. One that is
 replaced is moved aside until then: after a crash between the two, it is what is read.
+
+Saved files know when they were damaged, since one flipped bit of a weight would give another result and nobody would
+know. Each carries a digest (SHA-256) of all else that is in it, with 64 zeros in the digest's place; state.json has one
+of tensors.safetensors, too. Other files of a run do as well:
+
+    summary.json       ..., "sha256": "9f2c…"}                       the last key of a JSON object
+    federation.toml    # As Colonnade wrote it: sha256 9f2c…         the first line of any other text
+
+It is no signature: who may write a file may write another digest. A file without one is taken as it is: one of an
+earlier version, or one from which its owner removed the digest to edit it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +33,17 @@ from torch import Tensor
 from colonnade.errors import CheckpointError
 
 TENSORS, STATE = "tensors.safetensors", "state.json"
+CURE = "Restore the folder from a copy, or start a new run"
+KEY = "sha256"
+NOTE = f"# As Colonnade wrote it: {KEY} "
+HOW = "Remove this line to edit the file."
+NONE = "0" * 64
+AT_THE_END = re.compile(r'"([0-9a-f]{64})"\s*}\s*\Z')
+NAMED = re.compile(rf'"{"." * len(KEY)}": ')
+"""The digest's key, or what a flipped bit makes of it."""
+AT_THE_TOP = re.compile(rf"{re.escape(NOTE)}([0-9a-f]{{64}})\. {re.escape(HOW)}\n")
+RESTORE = "Restore it from a copy"
+OTHER = "its content is not the one that its digest was made of"
 
 
 def write(folder: Path, state: dict[str, Any]) -> None:
@@ -34,7 +58,8 @@ def write(folder: Path, state: dict[str, Any]) -> None:
     fresh.mkdir(parents=True)
     try:
         save_file(tensors, fresh / TENSORS)
-        (fresh / STATE).write_text(json.dumps(plain), encoding="utf-8")
+        about = {"tensors": _digest_of(fresh / TENSORS), "state": plain}
+        (fresh / STATE).write_text(json_with_digest(about), encoding="utf-8")
         if folder.exists():
             shutil.rmtree(_aside(folder), ignore_errors=True)
             folder.rename(_aside(folder))
@@ -60,17 +85,26 @@ def read(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
 
     folder = _whole(folder)
     try:
-        plain = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        about = _parsed(folder / STATE)
+        if "tensors" in about and _digest_of(folder / TENSORS) != about["tensors"]:
+            raise ValueError(f"{TENSORS}: {OTHER}")
         tensors = load_file(folder / TENSORS, device=str(device))
-        state: dict[str, Any] = _join(plain, tensors)
+        state: dict[str, Any] = _join(about["state"] if "tensors" in about else about, tensors)
     except FileNotFoundError:
         missing = next((name for name in (STATE, TENSORS) if not (folder / name).exists()), "a file")
         raise CheckpointError(f"There is no checkpoint at {folder}: {missing} is missing.") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
-        raise CheckpointError(f"The checkpoint at {folder} is damaged: {error}") from None
+        raise CheckpointError(f"The checkpoint at {folder} is damaged: {error}. {CURE}.") from None
     if not isinstance(state, dict):
-        raise CheckpointError(f"The checkpoint at {folder} is damaged: its {STATE} holds no state.")
+        raise CheckpointError(f"The checkpoint at {folder} is damaged: its {STATE} holds no state. {CURE}.")
     return state
+
+
+def _parsed(file: Path) -> dict[str, Any]:
+    try:
+        return parse_json(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{STATE}: {error}") from None
 
 
 def _aside(folder: Path) -> Path:
@@ -112,3 +146,73 @@ def _join(value: Any, tensors: dict[str, Tensor]) -> Any:
             return tensors[value["$tensor"]]
         return {key: _join(item, tensors) for key, item in value["$items"]}
     return value
+
+
+def _digest_of(path: Path) -> str:
+    """The digest of a whole file, however large."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def json_with_digest(value: Mapping[str, Any], indent: int | None = None) -> str:
+    """A line of JSON of an object, or indented lines, with its digest as the last key."""
+    text = json.dumps({**value, KEY: NONE}, indent=indent) + "\n"
+    return _filled(text, text.rindex(NONE))
+
+
+def text_with_digest(text: str) -> str:
+    """A text whose lines may begin with #, as TOML, with its digest in the first one."""
+    return _filled(f"{NOTE}{NONE}. {HOW}\n{text}", len(NOTE))
+
+
+def read_json(path: Path, cure: str = RESTORE) -> dict[str, Any]:
+    """What `json_with_digest` made, without the digest. OSError where it cannot be read; `cure` ends the error's
+    sentence about a file that is damaged."""
+    try:
+        return parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise damaged(path, str(error), cure) from None
+
+
+def parse_json(text: str) -> dict[str, Any]:
+    """The same of a text; ValueError says what is wrong with it."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is not JSON ({type(error).__name__})") from None
+    if not isinstance(value, dict):
+        what = type(value).__name__
+        raise ValueError(f"it holds a {what}, and an object was written")  # noqa: TRY004 - of a file
+    found = AT_THE_END.search(text)
+    if KEY in value or (found is not None and NAMED.fullmatch(text, found.start() - len(KEY) - 4, found.start())):
+        _check(text, found)
+        value.pop(KEY)
+    return value
+
+
+def check_text(path: Path, text: str, cure: str = RESTORE) -> str:
+    """What `text_with_digest` made, as it was read from this file."""
+    try:
+        if text.startswith(NOTE):
+            _check(text, AT_THE_TOP.match(text))
+    except ValueError as error:
+        raise damaged(path, str(error), f"{cure}; if you meant to edit it, remove its first line") from None
+    return text
+
+
+def damaged(path: Path, why: str, cure: str = RESTORE) -> CheckpointError:
+    """The one sentence for saved state that is not as it was written."""
+    return CheckpointError(f"{path} is damaged: {why}. {cure}.")
+
+
+def _check(text: str, found: re.Match[str] | None) -> None:
+    if found is None or found[1] != hashlib.sha256(_zeroed(text, found.start(1)).encode()).hexdigest():
+        raise ValueError(OTHER)
+
+
+def _filled(text: str, at: int) -> str:
+    return text[:at] + hashlib.sha256(text.encode()).hexdigest() + text[at + len(NONE) :]
+
+
+def _zeroed(text: str, at: int) -> str:
+    return text[:at] + NONE + text[at + len(NONE) :]

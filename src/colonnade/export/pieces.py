@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -58,7 +57,7 @@ class Trained:
         self.summary: dict[str, Any] = summary
         self.part = self.run.part()
         self.parties = {name: set(roles) for name, roles in summary["parties"].items()}
-        self.fitted = {name: self.run.fitted(name, json.loads) for name in self.parties}
+        self.fitted = {name: self.run.fitted(name) for name in self.parties}
         self._models: dict[str, nn.Module] = {}
 
     def pieces(self, party: str) -> list[Piece]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
@@ -66,7 +65,7 @@ def _who_may_share_rows(settings: Settings) -> int:
 
 
 def _classes(folder: Path) -> float:
-    about = json.loads((folder / COLUMNS).read_text(encoding="utf-8"))
+    about = checkpoint.read_json(folder / COLUMNS)
     return float(len(about["labels"]["classes"]))
 
 

@@ -5,7 +5,6 @@ What crosses between parties from here on is in every party's ledger-after.jsonl
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -78,7 +77,7 @@ def _to_predict(
     *,
     record: bool,
 ) -> Federation:
-    fitted = {name: run.fitted(name, json.loads) for name in {**settings.parties, **settings.label_owners}}
+    fitted = {name: run.fitted(name) for name in {**settings.parties, **settings.label_owners}}
     # Those who hold columns bring just these; a label column is neither needed nor read.
     columns = {n: tuple(c["name"] for c in s["columns"]["columns"]) for n, s in fitted.items() if "columns" in s}
     bring = {name: replace(settings.parties[name], label=None, columns=names) for name, names in columns.items()}

@@ -6,7 +6,6 @@ they are not, that stays with them.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -19,8 +18,8 @@ from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError
 from colonnade.flare.deployed import Deployed, Poc, Say
 from colonnade.flare.job import Job, Watch, failure_in, require
 from colonnade.flare.simulator import Simulator
-from colonnade.runs.layout import ANSWERS, FAILURE, JOURNAL, MARK, METRICS, PARTIES, ROWS, SETTINGS, SUMMARY
-from colonnade.runs.run_directory import RunDirectory, write_text
+from colonnade.runs.layout import ANSWERS, FAILURE, JOURNAL, METRICS, PARTIES, ROWS, SUMMARY
+from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import at_sites, driver_of
 from colonnade.sites.prediction import checked_file
@@ -151,10 +150,10 @@ def _without(log: Path) -> ColonnadeError:
 
 def gather(settings: Settings, folders: Mapping[str, Path], driver: str, out: Path) -> dict[str, Any]:
     """One run directory, as if all had run here: where all organisations are on one machine."""
-    summary: dict[str, Any] = json.loads((folders[driver] / SUMMARY).read_text(encoding="utf-8"))
+    parts = {name: RunDirectory(folder).summary() or {} for name, folder in folders.items()}
+    summary = dict(parts[driver])
     shutil.rmtree(out / PARTIES, ignore_errors=True)
     shutil.copytree(folders[driver], out, dirs_exist_ok=True)
-    parts = {name: json.loads((folder / SUMMARY).read_text(encoding="utf-8")) for name, folder in folders.items()}
     for name, folder in folders.items():
         if name != driver:
             shutil.copytree(folder / PARTIES / name, out / PARTIES / name, dirs_exist_ok=True)
@@ -165,7 +164,7 @@ def gather(settings: Settings, folders: Mapping[str, Path], driver: str, out: Pa
     summary["privacy"] = [one for name in folders for one in parts[name]["privacy"]]
     if settings.label_owners:  # of all rows together, data owners know
         rows = RunDirectory(folders[next(iter(settings.parties))]).mark()["rows"]
-        write_text(out / MARK, json.dumps(RunDirectory(out).mark() | {"rows": rows}))
-    write_text(out / SETTINGS, settings.to_toml())
+        RunDirectory(out).keep_mark(RunDirectory(out).mark() | {"rows": rows})
+    RunDirectory(out).keep(settings)
     RunDirectory(out).write_summary(summary)
     return summary

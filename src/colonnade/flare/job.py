@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade import errors
+from colonnade.core import checkpoint
 from colonnade.errors import ColonnadeError, ConfigError, PartyError
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import asked_with, asker_of, driver_of, sites_of
@@ -157,7 +158,7 @@ def failure_in(path: Path) -> ColonnadeError | None:
     """What ended the driver's run, as its own process raised it."""
     if not path.exists():
         return None
-    about = json.loads(path.read_text(encoding="utf-8"))
+    about = checkpoint.read_json(path, "Its site's log says the same")
     kind = _kinds().get(str(about["error"]), ColonnadeError)
     if issubclass(kind, PartyError):
         return kind(about["party"], about["request"], about["batch"], about["cause"])

@@ -23,9 +23,10 @@ from typing import Any
 
 from nvflare.collab import collab
 
+from colonnade.core import checkpoint
 from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, ConfigError, PartyError, WireError
 from colonnade.runs.layout import FAILURE
-from colonnade.runs.run_directory import to_json, write_text
+from colonnade.runs.run_directory import write_text
 from colonnade.settings.party_file import OWN, STARTUP, read_own, runs_of
 from colonnade.sites.driving import drive
 from colonnade.sites.prediction import predict
@@ -163,7 +164,7 @@ def _told_at_home(runs: Path, name: str, error: BaseException) -> None:
     if isinstance(error, PartyError):
         about |= {"party": error.party, "request": error.request, "batch": error.batch, "cause": error.cause}
     runs.mkdir(parents=True, exist_ok=True)
-    write_text(runs / FAILURE, to_json(about) + "\n")
+    write_text(runs / FAILURE, checkpoint.json_with_digest(about))
 
 
 def _carried_by(proxy: Any) -> Route:

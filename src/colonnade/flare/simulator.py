@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from colonnade.flare.job import ALLOWED, LAST, Job, Watch, follow, issue, stop, write_job
+from colonnade.runs.layout import FAILURE
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import OWN, STARTUP, read_own, sites_of, write_agreed, write_own
 
@@ -48,10 +49,11 @@ class Simulator:
         """Do a job to its end, passing on what its driver writes into the file `told`."""
         shutil.rmtree(self.work / "job", ignore_errors=True)
         folder = write_job(self.work / "job", job)
+        failed = self.folder(job.driver) / "runs" / FAILURE  # FLARE may wait on for a site that was killed
         for _ in starts(self.work / "flare.log"):
             with simulator(folder, self.work, job.sites, {SITES: str(self.kept.resolve())}) as process:
                 try:
-                    follow(lambda: process.poll() is None, told, watch)
+                    follow(lambda: process.poll() is None and not (job.serve and failed.exists()), told, watch)
                 except KeyboardInterrupt:
                     if job.serve:
                         told.unlink(missing_ok=True)  # so the service ends, and with it the job

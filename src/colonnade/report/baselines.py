@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from colonnade.core import checkpoint
 from colonnade.errors import ColonnadeError, ConfigError
 from colonnade.evaluate.metrics import HEADLINE
 from colonnade.explain.holdings import only, owners
@@ -26,7 +27,7 @@ from colonnade.rows.holdings import Columns, Holdings
 from colonnade.rows.making import from_tables, in_common
 from colonnade.rows.public import from_dataset
 from colonnade.rows.tables import read_tables
-from colonnade.runs.run_directory import RunDirectory, to_json, write_text
+from colonnade.runs.run_directory import RunDirectory, plain, write_text
 
 Scores = dict[str, float]
 Say = Callable[[str, int, int], None]
@@ -105,7 +106,7 @@ def measure(
         "notes": list(dict.fromkeys(notes)),
         "seconds": round(time.perf_counter() - started, 3),
     }
-    write_text(folder / BASELINES, to_json(told, indent=2) + "\n")
+    write_text(folder / BASELINES, checkpoint.json_with_digest(plain(told), indent=2))
     return told
 
 

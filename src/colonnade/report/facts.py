@@ -14,6 +14,7 @@ from typing import Any
 
 from colonnade import alignment
 from colonnade.algorithms import DEFAULT, find
+from colonnade.core import checkpoint
 from colonnade.errors import CheckpointError, ColonnadeError
 from colonnade.evaluate.metrics import HEADLINE
 from colonnade.federation.guarantees import of_run
@@ -170,18 +171,19 @@ def _part(folder: Path) -> str | None:
 
 def _toml(path: Path) -> Plain:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(checkpoint.check_text(path, path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
 
 
 def _json(path: Path, *keys: str) -> Plain | None:
-    """None where it is missing or damaged, or is not what it should be."""
+    """None where it is missing, or is not what it should be. What is damaged is an error: half a report would look like
+    a whole one of another run."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = checkpoint.read_json(path)
+    except OSError:
         return None
-    return found if isinstance(found, dict) and all(key in found for key in keys) else None
+    return found if all(key in found for key in keys) else None
 
 
 def _sound(found: Plain | None) -> Plain | None:

@@ -19,11 +19,12 @@ a folder with its own part.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -55,6 +56,9 @@ from colonnade.runs.layout import (
     WIDTHS,
 )
 from colonnade.settings.federation_file import Settings, is_name
+
+NEW_RUN = "Restore it from a copy, or start a new run"
+AGAIN = "Restore it from a copy, or remove it and resume the run, which writes it again"
 
 
 class Trained(Protocol):
@@ -112,7 +116,7 @@ class RunDirectory:
         try:
             for name, organisation in federation.organisations.items():
                 self.party(name).mkdir(parents=True, exist_ok=True)
-                write_text(self.party(name) / COLUMNS, json.dumps(organisation.fitted))
+                write_text(self.party(name) / COLUMNS, checkpoint.json_with_digest(organisation.fitted))
             self.keep(federation.settings)
             self.keep_accounts(federation)
         except OSError as error:
@@ -134,7 +138,7 @@ class RunDirectory:
             self._held = None
 
     def keep(self, settings: Settings) -> None:
-        write_text(self.path / SETTINGS, settings.to_toml())
+        write_text(self.path / SETTINGS, checkpoint.text_with_digest(settings.to_toml()))
 
     def keep_accounts(self, federation: Trained) -> None:
         """Every organisation writes down what it spends before it releases anything: in its own folder, or, at a site,
@@ -164,14 +168,13 @@ class RunDirectory:
         rows = _fingerprint(federation)
         mark = {"number": number, "step": federation.batches.done, "rows": rows, "finished": finished, "split": SPLIT}
         kept = [one for one in before if one["number"] == self.common != number]
-        mark |= {"before": kept[0]} if kept else {}
+        mark |= {"measured": self._measured()} | ({"before": kept[0]} if kept else {})
         federation.settle()
         for name, organisation in federation.organisations.items():
             with self._saving(f"'{name}' cannot save its state in {self.party(name)}"):
                 checkpoint.write(self._checkpoint(name, mark), organisation.state())
                 organisation.ledger.flush(self.party(name) / LEDGER)
-        with self._saving(f"The run directory {self.path} cannot be written"):
-            write_text(self.path / MARK, json.dumps(mark))
+        self.keep_mark(mark)
         for account in federation.accounts.values():
             account.settled()
             if finished:
@@ -187,8 +190,12 @@ class RunDirectory:
         marks = self.marks()
         if marks:
             mark = marks[0] | {"finished": True} | ({"before": marks[1]} if marks[1:] else {})
-            with self._saving(f"The run directory {self.path} cannot be written"):
-                write_text(self.path / MARK, json.dumps(mark))
+            self.keep_mark(mark)
+
+    def keep_mark(self, mark: Mapping[str, Any]) -> None:
+        """From here on this is the newest checkpoint."""
+        with self._saving(f"The run directory {self.path} cannot be written"):
+            write_text(self.path / MARK, checkpoint.json_with_digest(mark))
 
     def part(self) -> str | None:
         """The organisation whose part of a run between sites this folder is; None where all parties' parts are here."""
@@ -212,16 +219,17 @@ class RunDirectory:
     def widths(self) -> dict[str, tuple[int, ...]]:
         """Between sites, at a label owner: the shape of what each party sends for a row, in their order."""
         try:
-            found = json.loads((self.path / WIDTHS).read_text(encoding="utf-8"))
+            found = checkpoint.read_json(self.path / WIDTHS, "Restore it from a copy, or resume the run to write it")
             return {str(k): tuple(v) if isinstance(v, list) else (int(v),) for k, v in found.items()}
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, AttributeError):
-            raise CheckpointError(f"{self.path / WIDTHS} is damaged.") from None
+            raise checkpoint.damaged(self.path / WIDTHS, "it does not list what each party sends") from None
 
     def keep_widths(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """For predictions, and for whoever exports: what everybody sends for a row, in their order."""
-        write_text(self.path / WIDTHS, json.dumps({name: list(shape) for name, shape in shapes.items()}))
+        found = {name: list(shape) for name, shape in shapes.items()}
+        write_text(self.path / WIDTHS, checkpoint.json_with_digest(found))
 
     @contextmanager
     def _saving(self, otherwise: str) -> Iterator[None]:
@@ -265,7 +273,7 @@ class RunDirectory:
                 "seed or the batch size changed. Undo the change, or start a new run."
             )
         for name, organisation in federation.organisations.items():
-            if self.fitted(name) != _about(json.dumps(organisation.fitted)):
+            if _about(self.fitted(name)) != _about(organisation.fitted):
                 raise CheckpointError(
                     f"The table of '{name}' is not the one that {self.path} was trained on: its columns, or values in "
                     "its training rows, changed. Undo the change, or start a new run."
@@ -288,16 +296,19 @@ class RunDirectory:
     def marks(self) -> list[dict[str, Any]]:
         """Of all checkpoints that are kept, the newest first."""
         try:
-            newest = json.loads((self.path / MARK).read_text(encoding="utf-8"))
+            newest = checkpoint.read_json(self.path / MARK, NEW_RUN)
             return [
                 {"number": int(mark["number"]), "step": int(mark["step"]), "rows": str(mark["rows"])}
                 | {"finished": mark.get("finished") is True, "split": int(mark.get("split", 1))}
+                | ({"measured": mark["measured"]} if "measured" in mark else {})
                 for mark in (newest, *([newest["before"]] if "before" in newest else []))
             ]
         except FileNotFoundError:
             return []
         except (ValueError, KeyError, TypeError):
-            raise CheckpointError(f"{self.path / MARK} is damaged.") from None
+            raise checkpoint.damaged(
+                self.path / MARK, "it does not say which checkpoint is the last", NEW_RUN
+            ) from None
 
     def marked(self, number: int) -> dict[str, Any]:
         """Of the checkpoints that are kept, this one's mark."""
@@ -313,7 +324,7 @@ class RunDirectory:
         marks = self.marks()
         kept = [mark for mark in marks if mark["number"] == number]
         if kept:
-            write_text(self.path / MARK, json.dumps(kept[0]))
+            self.keep_mark(kept[0])
         elif any(mark["number"] > 1 for mark in marks):  # whoever asks for it, what was trained stays
             there = " and ".join(str(mark["number"]) for mark in marks)
             raise CheckpointError(
@@ -324,36 +335,51 @@ class RunDirectory:
             for file in (MARK, SETTINGS):
                 (self.path / file).unlink(missing_ok=True)
 
-    def fitted(self, name: str, read: Callable[[str], Any] | None = None) -> Any:
-        """How a party's columns and labels became numbers, to about six digits unless `read` says otherwise."""
+    def fitted(self, name: str) -> dict[str, Any]:
+        """How a party's columns and labels became numbers."""
         path = self.party(name) / COLUMNS
         try:
-            return (read or _about)(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path} is missing or damaged ({type(error).__name__}).") from None
+            return checkpoint.read_json(path, NEW_RUN)
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}. {NEW_RUN}.") from None
 
     def settings(self, allow_models: Sequence[str] = ()) -> Settings:
         """As the run keeps them. It may be somebody else's: which code they may name is for the reader to say."""
         if not (self.path / SETTINGS).exists():
             raise CheckpointError(f"{self.path} is not a run directory: {SETTINGS} is missing.")
+        self._check_settings()
         return Settings.from_toml(self.path / SETTINGS, allow_models=allow_models)
 
+    def _check_settings(self) -> None:
+        path = self.path / SETTINGS
+        with suppress(OSError, UnicodeDecodeError):  # told by who reads it
+            checkpoint.check_text(path, path.read_text(encoding="utf-8"))
+
     def metrics(self) -> list[dict[str, Any]]:
-        """The epochs measured so far, up to the last checkpoint."""
-        path = self.path / METRICS
+        """The epochs measured so far, up to the last checkpoint; when to stop follows from them."""
+        path, mark = self.path / METRICS, self.mark()
+        if self._measured(mark.get("measured", {}).get("bytes", 0)) != mark.get("measured", self._measured(0)):
+            raise checkpoint.damaged(path, "it is not as it was at the last checkpoint", NEW_RUN)
         if not path.exists():
             return []
-        step = self.mark()["step"]
-        kept = []
+        kept, lines = [], []
         for line in path.read_text(encoding="utf-8").splitlines():
             try:
                 record = json.loads(line)
             except ValueError:  # a crash cut this line short, so no checkpoint came after it
                 break
-            if record["step"] <= step:
+            if record["step"] <= mark["step"]:
                 kept.append(record)
-        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+                lines.append(line + "\n")
+        write_text(path, "".join(lines))
         return kept
+
+    def _measured(self, length: int = -1) -> dict[str, Any]:
+        """What metrics.jsonl holds, for a checkpoint to know it again; of a longer file its beginning."""
+        path = self.path / METRICS
+        with path.open("rb") if path.exists() else io.BytesIO() as file:
+            text = file.read(length)
+        return {"bytes": len(text), checkpoint.KEY: hashlib.sha256(text).hexdigest()}
 
     def add_metrics(self, record: Mapping[str, Any]) -> None:
         saving = self._saving(f"The run directory {self.path} cannot be written")
@@ -363,14 +389,13 @@ class RunDirectory:
     def summary(self) -> dict[str, Any] | None:
         """What a finished run measured; None while there is none."""
         try:
-            found: dict[str, Any] = json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return checkpoint.read_json(self.path / SUMMARY, AGAIN)
+        except OSError:
             return None
-        return found
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         with self._saving(f"The run directory {self.path} cannot be written"):
-            write_text(self.path / SUMMARY, to_json(summary, indent=2) + "\n")
+            write_text(self.path / SUMMARY, checkpoint.json_with_digest(plain(summary), indent=2))
 
     def load(self, federation: Trained, mark: Mapping[str, Any]) -> None:
         for name, organisation in federation.organisations.items():
@@ -412,22 +437,23 @@ def _fingerprint(federation: Trained) -> str:
     return digest.hexdigest()[:16]
 
 
-def _about(text: str) -> Any:
-    """JSON with its numbers to six digits, since another machine may add up in another order."""
-    return json.loads(text, parse_float=lambda number: f"{float(number):.6g}")
+def _about(value: Any) -> Any:
+    """As JSON has it, with its numbers to six digits, since another machine may add up in another order."""
+    return json.loads(json.dumps(value), parse_float=lambda number: f"{float(number):.6g}")
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
     """JSON that every reader takes: a score that is not a number, as AUC without both classes, becomes null."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {key: plain(inner) for key, inner in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [plain(inner) for inner in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
     return json.dumps(plain(value), indent=indent)
+
+
+def plain(value: Any) -> Any:
+    """Values that JSON has, in all readers: without NaN and infinities."""
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_text(path: Path, text: str) -> None:

@@ -6,7 +6,6 @@ training, from the organisation's table as it is at each batch, and its account 
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import threading
@@ -54,7 +53,7 @@ class Asked:
 
     def holdings(self, own: SiteConfig, run: RunDirectory) -> Holdings:
         """These rows alone, as the organisation holds them."""
-        known_to = int(run.fitted(own.name, json.loads).get("known_to", 1))
+        known_to = int(run.fitted(own.name).get("known_to", 1))
         elsewhere = Labels(", ".join(own.label_owners), "classification")
         return Holdings(
             {own.name: Columns(self.columns)},
@@ -132,7 +131,7 @@ class Reader(Party):
         self.expect(0 < request.outputs <= MOST_OUTPUTS, f"a model cannot have {request.outputs} outputs")
         folder = site.host.folder(request.run)
         self.expect(request.number in numbers(RunDirectory(folder)), f"it has no checkpoint {request.number} of it")
-        known, columns = self.table.now(RunDirectory(folder).fitted(site.own.name, json.loads))
+        known, columns = self.table.now(RunDirectory(folder).fitted(site.own.name))
         if request.digests is None:
             wanted, told = site.common_ids(asker), None
             self.expect(wanted is not None, "it was given no ids, and no alignment found any")

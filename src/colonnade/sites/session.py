@@ -18,7 +18,6 @@ guesses ids; with `align = "private"` only what is common is learned.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -117,7 +116,7 @@ class Session:
         asked = Peers(self.own.name, [name for name in self.there if name in self.met], carrier, site.host.ledger)
         kept = {self.own.name: numbers(self.folder)} | {name: one.numbers for name, one in asked.ask(Kept(run)).items()}
         self.mark = self.folder.marked(newest_common(kept))
-        self.fitted = self.folder.fitted(self.own.name, json.loads)
+        self.fitted = self.folder.fitted(self.own.name)
         self.encoder = Labels.from_state(self.fitted["labels"])
         self.shapes = self.folder.widths()
         if not self.shapes:
