@@ -15,7 +15,8 @@ import pytest
 from tests.federation.small import quick
 from tests.federation.small_sites import SKIP, sites, trained
 
-from colonnade.errors import BoundaryError, ConfigError
+from colonnade.errors import BoundaryError, ConfigError, NoAnswer
+from colonnade.serving import site_service
 from colonnade.serving.site_service import serve_at
 from colonnade.serving.source import Source
 from colonnade.settings.party_file import OWN, write_serve
@@ -26,12 +27,12 @@ TOKEN = "a-token-of-some-length"
 
 @contextmanager
 def serving(
-    base: Path, around: Callable[[Route], Route] = lambda line: line
+    base: Path, around: Callable[[Route], Route] = lambda line: line, serve: Callable[..., None] = serve_at
 ) -> Iterator[tuple[httpx.Client, threading.Thread]]:
     clinic, over = sites(base)["clinic"], threading.Event()
     clinic.routes["lab"] = around(clinic.routes["lab"])
     arguments = (clinic, "run", over.is_set)
-    thread = threading.Thread(target=serve_at, args=arguments, daemon=True)
+    thread = threading.Thread(target=serve, args=arguments, daemon=True)
     thread.start()
     told, until = base / "clinic" / "runs" / "run" / "serve.json", time.monotonic() + 20
     while not told.exists() and thread.is_alive() and time.monotonic() < until:
@@ -98,6 +99,41 @@ def test_a_silent_party_is_degraded_or_503_as_agreed(tmp_path: Path) -> None:
                 assert (answer.status_code, answer.json()["error"]) == (503, "'lab' does not answer")
             down.clear()
             assert client.post("/predict", json={"ids": ["P001"]}).json()["degraded"] == 0
+
+
+@pytest.mark.parametrize("on_missing", ["fail", "skip"])
+def test_a_service_whose_party_is_gone_ends_and_says_whose_site_to_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_missing: str
+) -> None:
+    """A site that was killed does not come back into a job: its service answered 503 for ever."""
+    monkeypatch.setattr(site_service, "BEAT", 0.05)
+    monkeypatch.setattr(site_service, "GONE", 0.4)
+    trained(tmp_path, settings=quick(federation=SKIP["federation"] | {"on_missing": on_missing}))
+    allowed(tmp_path)
+    down, ended = threading.Event(), list[NoAnswer]()
+
+    def around(inner: Route) -> Route:
+        def line(data: bytes, deadline: float) -> bytes:
+            if down.is_set():
+                raise TimeoutError
+            return inner(data, deadline)
+
+        return line
+
+    def serve(*arguments: Any) -> None:
+        try:
+            serve_at(*arguments)
+        except NoAnswer as error:
+            ended.append(error)
+
+    with serving(tmp_path, around, serve) as (client, thread):
+        time.sleep(0.6)
+        assert client.post("/predict", json={"ids": ["P001"]}).status_code == 200
+        down.set()
+        thread.join(3 if on_missing == "fail" else 1)
+        assert thread.is_alive() == (on_missing == "skip"), "who may be missing is not waited for"
+    assert [str(one).count("start it again when that site is up") for one in ended] == [1] * (on_missing == "fail")
+    assert all(one.party == "lab" and one.exit_code == 3 for one in ended)
 
 
 def test_a_request_under_way_is_answered_when_it_is_over(tmp_path: Path) -> None:

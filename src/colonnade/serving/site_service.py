@@ -2,16 +2,23 @@
 
 Where it listens, who may ask and how much is in the organisation's own party.toml, [serve]; without that table no job
 opens a port. While it answers, `runs/RUN/serve.json` says where; whoever removes that file at the site stops it.
+
+A party that is gone does not come back into a job that runs: a service without it would answer 503 for ever. After a
+while it ends, and says whose site to start again.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from colonnade.errors import ConfigError
+from colonnade.core.message import Ping
+from colonnade.errors import ConfigError, NoAnswer, PartyError
 from colonnade.runs.layout import ANSWERS
 from colonnade.runs.run_directory import write_text
 from colonnade.serving import service
@@ -26,6 +33,9 @@ from colonnade.sites.site import Site
 log = logging.getLogger("colonnade.serving")
 GRACE = 6
 """Seconds for requests under way: FLARE gives an aborted job ten."""
+BEAT, GONE = 5.0, 60.0
+"""Seconds between two times that all parties are asked whether they are there, and of silence after which one that
+cannot be done without is gone."""
 
 
 def serve_at(site: Site, run: str, over: Callable[[], bool], *, model: str | None = None) -> None:
@@ -49,6 +59,54 @@ def serve_at(site: Site, run: str, over: Callable[[], bool], *, model: str | Non
         write_text(answers, json.dumps({"url": url, "parties": source.parties, "token": token is not None}) + "\n")
         try:
             limits = Limits(own.limit, own.rate, token, connections=own.connections)
-            service.serve_until(batcher, limits, listener, lambda: over() or not answers.exists(), grace=GRACE)
+            with Presence(source) as presence:
+                ended = partial(_ended, over, answers, presence)
+                service.serve_until(batcher, limits, listener, ended, grace=GRACE)
+            if presence.gone is not None:
+                raise presence.gone
         finally:
             answers.unlink(missing_ok=True)
+
+
+def _ended(over: Callable[[], bool], answers: Path, presence: Presence) -> bool:
+    return over() or not answers.exists() or presence.gone is not None
+
+
+class Presence:
+    """Asks now and then who is there. `gone` is the error about a party that is not, once it has been silent for long
+    and nothing can be predicted without it."""
+
+    def __init__(self, source: SiteSource) -> None:
+        self.source = source
+        self.gone: NoAnswer | None = None
+        self._ended, self._silent = threading.Event(), dict[str, float]()
+        self._thread = threading.Thread(target=self._ask, daemon=True, name="presence")
+
+    def __enter__(self) -> Presence:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(1.0)  # it may be waiting for somebody who is gone
+
+    def _ask(self) -> None:
+        while self.gone is None and not self._ended.wait(BEAT):
+            asked = time.monotonic()
+            silent = self._who_is_silent()
+            self._silent = {name: self._silent.get(name, asked) for name in silent}
+            for name, since in self._silent.items():
+                if time.monotonic() - since >= GONE:
+                    self.gone = NoAnswer(
+                        name, Ping.kind, None,
+                        f"it has been silent for {GONE:.0f} s, and nothing can be predicted without it. The service "
+                        "has ended: start it again when that site is up",
+                    )  # fmt: skip
+
+    def _who_is_silent(self) -> list[str]:
+        try:
+            there = self.source.heartbeat()
+        except PartyError as error:
+            there = {error.party: False}
+        allowed = self.source.settings.engine.on_missing in ("skip", "stale")
+        return [] if allowed and any(there.values()) else [name for name, answers in there.items() if not answers]
