@@ -4,6 +4,8 @@
 # make check   ruff and mypy --strict
 # make bench   ratios, measured side by side in one run
 # make fuzz    200,000 mutated frames and mutated ciphertexts against the decoder (minutes)
+# make attack  every promise of SECURITY.md, attacked: relay, driver, candidate, client (minutes)
+# make audit   how old the pins of constraints.txt are, and with pip-audit their known holes
 # make docs    the site, in docs/_build; a warning, a dead link or an undocumented name fails it
 # make format  rewrite the sources in the house format
 #
@@ -13,7 +15,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all check bench fuzz docs format clean
+.PHONY: demo test test-all check bench fuzz attack audit docs format clean
 
 demo: $(READY)
 	$(BIN)/colonnade demo
@@ -35,6 +37,12 @@ bench: $(READY)
 fuzz: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.wire --frames 200000
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.ciphertexts
+
+attack: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.attack
+
+audit: $(READY)
+	$(BIN)/python -m tests.pins
 
 docs: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/sphinx-build -E -W -n --keep-going -q docs docs/_build

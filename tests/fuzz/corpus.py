@@ -47,11 +47,12 @@ def classes() -> list[type[Message]]:
     return [kind for kind in ours if kind not in (Message, Request)]
 
 
-def corpus(*, encrypted: bool = True) -> list[bytes]:
-    """Frames, in an order that does not depend on anything; `encrypted` adds real ciphertexts, which take seconds."""
+def corpus(*, encrypted: bool = True, recorded: bool = True) -> list[bytes]:
+    """Frames, in an order that does not depend on anything; `encrypted` adds real ciphertexts, which take seconds, and
+    `recorded` those of whole trainings, which take longer."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        messages = [*_recorded(), *_made(encrypted)]
+        messages = [*(_recorded() if recorded else ()), *_made(encrypted)]
     frames = [wire.encode(Envelope("ada", 1 + number, message)) for number, message in enumerate(messages)]
     return [frame for frame in frames if len(frame) <= LARGEST]
 
