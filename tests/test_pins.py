@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import tomllib
 from pathlib import Path
 
@@ -15,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 def test_everything_that_the_package_needs_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [*project["dependencies"], *(one for some in project["optional-dependencies"].values() for one in some)]
-    names = {pins.re.split(r"[\[<>=!~; ]", one)[0].lower() for one in wanted} - {"colonnade"}
+    names = {re.split(r"[\[<>=!~; ]", one)[0].lower() for one in wanted} - {"colonnade"}
     assert names <= {name.lower() for name, _ in pins.PIN.findall(pins.FILE.read_text(encoding="utf-8"))}
 
 
