@@ -20,10 +20,12 @@ from colonnade.attacks.audit import NONE_APPLIES, Audit
 from colonnade.attacks.coverage import NotAttacked
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.inversion_audit import EVERYBODY, Rebuilt
+from colonnade.attacks.promises import Promises
 from colonnade.errors import InputError
 from colonnade.runs.run_directory import to_json, write_text
 
 SHOWN = 8
+PROMISES = "promises.json"
 MADE = ("audit.json", "labels.png", "labels.svg", "inversion-*.png", "inversion-*.svg")
 """What an audit writes; whatever else lies in the folder is somebody's own."""
 
@@ -55,6 +57,15 @@ def write(audit: Audit, folder: Path) -> list[Path]:
     except OSError as error:
         raise _unwritable(folder, error) from None
     return [folder / "audit.json", *pictures]
+
+
+def write_promises(promises: Promises, folder: Path) -> Path:
+    """What canaries showed, beside what was promised."""
+    try:
+        write_text(folder / PROMISES, to_json(promises.to_json(), indent=2) + "\n")
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    return folder / PROMISES
 
 
 def _unwritable(folder: Path, error: OSError) -> InputError:

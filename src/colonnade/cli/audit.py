@@ -12,7 +12,8 @@ from rich.table import Table
 
 from colonnade.attacks.audit import Audit, audit_run
 from colonnade.attacks.finding import LIMITS, suggested
-from colonnade.attacks.report import prepare, write
+from colonnade.attacks.promises import CANARIES, audit_promises
+from colonnade.attacks.report import prepare, write, write_promises
 from colonnade.cli.console import AllowModel, a_run, console, error_console, shown
 from colonnade.runs.layout import SETTINGS
 from colonnade.runs.run_directory import to_json
@@ -25,13 +26,21 @@ def audit(
         str | None, typer.Option(metavar="NAME", help="Only attacks by or on this party; others found before stay.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="For audit.json and pictures; by default DIR/audit.")] = None,
+    dp: Annotated[
+        bool, typer.Option("--dp", help="Attack what colonnade privacy promises, with planted rows.")
+    ] = False,
+    canaries: Annotated[int, typer.Option(min=100, help="Rows to plant for --dp.")] = CANARIES,
     allow_model: AllowModel = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
 ) -> None:
     """Attack a run with what each party received: guess labels, rebuild columns. Exit code 5 when a score is above
-    its threshold in the run's \\[audit] table, or one is set and something that can be read was not attacked."""
+    its threshold in the run's \\[audit] table, or one is set and something that can be read was not attacked; with --dp
+    when canaries show an epsilon above the one that is promised."""
     silent = quiet or json_
+    if dp:
+        _promises(folder, canaries, out, allow_model or [], json_=json_, quiet=quiet)
+        return
     with error_console.status("…") as status:
         if silent:
             status.stop()
@@ -61,6 +70,38 @@ def audit(
                 highlight=False,
                 soft_wrap=True,
             )
+    found.check()
+
+
+def _promises(folder: Path, canaries: int, out: Path | None, allow: list[str], *, json_: bool, quiet: bool) -> None:
+    with error_console.status("…") as status:
+        if quiet or json_:
+            status.stop()
+        place, run = out or folder / "audit", a_run(folder)
+        prepare(place)
+        found = audit_promises(run, canaries=canaries, say=status.update, allow_models=allow)
+        file = write_promises(found, place)
+    if json_:
+        typer.echo(to_json(found.to_json(), indent=2))
+    elif not quiet:
+        console.print(f"What is promised, and what {canaries:,} canaries showed at 95 %", style="bold")
+        table = Table()
+        for heading in ("of", "against", "neighbours"):
+            table.add_column(heading, overflow="fold")
+        for heading in ("claim", "at least", "baseline"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for one in found.attempts:
+            mark = "[red]{}[/red]" if one.broken else "{}"
+            bound = "not attacked" if one.bound is None else mark.format(f"{one.bound:.3f}")
+            base = "" if one.baseline is None else f"{one.baseline:.3f}"
+            whose = f"{one.party}'s {one.protects}"
+            table.add_row(whose, one.adversary, one.relation, f"{one.claim or 0.0:.3f}", bound, base)
+        if found.attempts:
+            console.print(table)
+            console.print("Epsilon is above the bound; the baseline is Steinke et al.'s (2023).")
+        for note in [*found.notes, *dict.fromkeys(one.why for one in found.attempts if one.why)]:
+            console.print(f"Note: {note}", markup=False)
+        console.print(f"{file.name} is in [bold]{shown(place)}[/bold].", soft_wrap=True)
     found.check()
 
 

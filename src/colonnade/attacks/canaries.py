@@ -1,0 +1,170 @@
+"""Canary rows on the real path out of a party: its outbox with its owner's rules, codecs, account and noise, the wire,
+calls that arrive twice, and a checkpoint between two releases.
+
+A canary is far outside of what a rule lets through, so that a missing clip shows. From one release to the next its sign
+changes, as the adversary knows: it adds up what it sees with these signs, so that independent noise adds up as ever and
+noise that is used again cancels. Whoever knows the agreed seed also makes the party's noise itself and subtracts it,
+which is no use against noise from the operating system.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from colonnade.algorithms.embedding import Embed, Embedding
+from colonnade.core import Batches, Ledger, Mechanism, Organisation, Party, Peers, Rule, serves
+from colonnade.core.chance import Secret, uniform
+from colonnade.privacy import Account, Binomial, Gaussian
+from colonnade.privacy.one_run import Guesses
+from colonnade.transport import Fault, Faulty, InProcess, Recording
+
+BIG = 1e3
+"""How far outside of its rule's bounds a canary lies."""
+SURE = 0.1
+"""The share of canaries on which the adversary of Steinke's bound makes a guess: those it is surest of."""
+ADVERSARY = "the adversary"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One release of every canary: under a name, and for a purpose, which decides about the rule."""
+
+    release: str
+    purpose: str  # train, validation, test, predict
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One owner's way out, to be made as often as it is needed: each time as a process of its own would make it."""
+
+    owner: str
+    rules: Mapping[str, Rule]
+    width: int  # numbers of a row
+    seed: int
+    secret: bool  # whether noise comes from the operating system
+    account: Callable[[Batches, Sequence[str]], Account]
+
+    def organisation(self, canaries: int) -> Organisation:
+        rows = torch.arange(canaries)
+        purposes = ("train", "validation", "test", "predict")
+        batches = Batches(dict.fromkeys(purposes, rows), batch_size=canaries, epochs=1, seed=0, reshuffle=False)
+        made = Organisation.at(self.owner, batches, seed=self.seed, rules=self.rules)
+        made.outbox.noise = Secret() if self.secret else made.outbox.noise
+        made.outbox.meter = self.account(batches, [str(row) for row in range(canaries)])
+        return made
+
+
+class CanaryOwner(Party):
+    """A party all of whose rows are canaries; it answers what a party with columns answers."""
+
+    turn = 0  # which release comes next
+
+    def __init__(self, organisation: Organisation, rows: Tensor, turns: Sequence[Turn]) -> None:
+        super().__init__(organisation)
+        self.canaries, self.turns = rows, turns
+
+    @serves
+    def embed(self, request: Embed) -> Embedding:
+        sign, name = 1 - 2 * (self.turn % 2), self.turns[self.turn].release
+        return Embedding(self.outbox.release(sign * self.canaries[self.rows(request.batch)], name, request.batch))
+
+
+def released(setup: Setup, rows: Tensor, turns: Sequence[Turn]) -> tuple[list[Tensor], Organisation]:
+    """All that reached the adversary, turn by turn in the order of the rows, over a call that comes twice and a
+    checkpoint halfway; and the organisation whose account paid for it."""
+    organisation, seen, at = setup.organisation(len(rows)), [], len(turns) // 2
+    for part in (range(at), range(at, len(turns))):
+        if part.start:
+            state = organisation.state()
+            organisation = setup.organisation(len(rows))
+            organisation.load_state(state)
+        owner = CanaryOwner(organisation, rows, turns)
+        recording = Recording(InProcess({setup.owner: owner}, through_bytes=True, parallel="never"))
+        faults = [Fault("duplicate", setup.owner)]
+        peers = Peers(ADVERSARY, [setup.owner], Faulty(recording, faults), Ledger(ADVERSARY))
+        for number in part:
+            owner.turn, batch = number, _batch(turns[number].purpose, number, len(rows))
+            peers[setup.owner].ask(Embed(batch))
+            twice = recording.of(ADVERSARY).tensors(turns[number].release)[-2:]
+            order = organisation.batches.rows(batch).argsort()
+            seen.append(torch.stack(twice).double().mean(0)[order].flatten(1))
+    return seen, organisation
+
+
+def _batch(purpose: str, number: int, rows: int) -> str:
+    return f"train/{number}/0" if purpose == "train" else f"{purpose}[0:{rows}]"
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """What the adversary guessed: on every canary, and on those it was surest of; by what it had in hand."""
+
+    whole: dict[str, Guesses]
+    sure: dict[str, Guesses]
+
+
+def attack(setup: Setup, turns: Sequence[Turn], canaries: int, relation: str) -> tuple[Attacked, Organisation]:
+    """Plant canaries, release them, and guess. Under replace-one a canary is one of two opposite rows; under
+    add-or-remove it is a row, or nothing."""
+    coins = (uniform((canaries,), Secret()) < 0.5).double()
+    values = 2 * coins - 1 if relation == "replace-one" else coins
+    rows = (BIG * values)[:, None].expand(canaries, setup.width).float().contiguous()
+    seen, organisation = released(setup, rows, turns)
+    twin, _ = released(setup, torch.zeros_like(rows), turns)  # by whoever knows the agreed seed
+    middle = 0.0 if relation == "replace-one" else 0.5
+    scores = {"what left": score(setup, turns, seen, middle)}
+    without = [one - other for one, other in zip(seen, twin, strict=True)]
+    scores["what left, less the seed's noise"] = score(setup, turns, without, middle)
+    truth = coins > 0.5
+    whole = {how: Guesses(canaries, canaries, int(((s > 0) == truth).sum())) for how, s in scores.items()}
+    return Attacked(whole, {how: surest(s, truth) for how, s in scores.items()}), organisation
+
+
+def surest(scores: Tensor, truth: Tensor) -> Guesses:
+    """A guess on those canaries whose scores are farthest from the middle."""
+    made = max(1, round(SURE * len(scores)))
+    chosen = scores.abs().topk(made).indices
+    return Guesses(len(scores), made, int(((scores[chosen] > 0) == truth[chosen]).sum()))
+
+
+def score(setup: Setup, turns: Sequence[Turn], seen: Sequence[Tensor], middle: float) -> Tensor:
+    """How much likelier all of a canary's releases are with its coin up than down: exact for Gaussian noise, and up to
+    a monotone bend for others. `middle` is where the two are equally likely, between nothing and the whole row."""
+    total = torch.zeros(len(seen[0]), dtype=torch.float64)
+    for number, (turn, values) in enumerate(zip(turns, seen, strict=True)):
+        rule = setup.rules.get(f"{turn.purpose}.{turn.release}") or setup.rules.get(turn.release) or Rule()
+        size, variance, centre = _shape(rule.mechanism, values.shape[1])
+        sign = 1 - 2 * (number % 2)
+        along = sign * (values - centre).sum(1) / math.sqrt(values.shape[1])  # on the canaries' own direction
+        total += (along - middle * size) * size / variance
+    return total
+
+
+def _shape(mechanism: Mechanism, width: int) -> tuple[float, float, float]:
+    """By how much a canary moves what its mechanism releases, along its direction; the noise's variance there; and the
+    value between both ends. Others are taken as they come."""
+    if isinstance(mechanism, Gaussian):
+        return mechanism.clip, (mechanism.sigma * mechanism.clip) ** 2, 0.0
+    if isinstance(mechanism, Binomial):
+        variance = mechanism.step**2 * mechanism.trials * mechanism.p * (1 - mechanism.p)
+        return (mechanism.high - mechanism.low) / 2 * math.sqrt(width), variance, (mechanism.low + mechanism.high) / 2
+    return 1.0, 1.0, 0.0
+
+
+def guess_labels(rule: Rule, source: Callable[[], Organisation], canaries: int, classes: int) -> dict[str, Guesses]:
+    """Labels 0 or 1 by a coin each, drawn by the rule; guessed where one of the two came out, and once more by whoever
+    draws both ways with the agreed seed."""
+    coins = (uniform((canaries,), Secret()) < 0.5).long()
+    drawn, _ = rule.mechanism.apply(coins, source().outbox.noise)
+    told = drawn < min(2, classes)
+    found = {"the drawn labels": Guesses(canaries, int(told.sum()), int((drawn == coins)[told].sum()))}
+    zeros, ones = (rule.mechanism.apply(torch.full_like(coins, n), source().outbox.noise)[0] for n in (0, 1))
+    differ = (zeros != ones) & ((drawn == zeros) | (drawn == ones))
+    right = (drawn == ones).long()[differ] == coins[differ]
+    found["the drawn labels, by the seed"] = Guesses(canaries, int(differ.sum()), int(right.sum()))
+    return found

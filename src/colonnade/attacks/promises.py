@@ -1,0 +1,259 @@
+"""Every promise of `colonnade privacy`, attacked: a lower bound on epsilon beside the claim.
+
+For each owner whose rules promise something, canaries go out as often as the row of this run that paid most: over all
+epochs, validations, tests, predictions and explanations that its account counts, each call delivered twice and with a
+checkpoint in between (`canaries`). Labels that are drawn at random are drawn anew with canaries among them. A bound
+that is above its claim is looked at again with fresh canaries, so that chance alone does not accuse anybody.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from colonnade.attacks.canaries import Setup, Turn, attack, guess_labels
+from colonnade.attacks.rehearsal import reopen
+from colonnade.core import Batches, Organisation, Rule
+from colonnade.core.chance import Secret
+from colonnade.errors import AuditFailed
+from colonnade.federation import Federation
+from colonnade.federation.guarantees import guarantees
+from colonnade.privacy import Account, binomial, gaussian
+from colonnade.privacy.accounting import Key, binomial_pld, event_of, gaussian_epsilon, is_private, key_of, known_batch
+from colonnade.privacy.counts import Item
+from colonnade.privacy.one_run import CONFIDENCE, Guesses, f_dp, independent, mu_of, steinke
+from colonnade.privacy.report import HIDDEN, Guarantee, Statement
+from colonnade.settings.rules import LABELS, PURPOSES
+
+CANARIES = 10_000
+WAYS = 6
+"""Bounds that are tried for one claim, three on each of two scores: each at that share of the whole risk."""
+NOT_KNOWING = "who does not know the batches sees less than was attacked; this figure rests on its accountant alone"
+NOT_TRIED = "no canary here shows what this promises"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One statement of `colonnade privacy`, and what canaries showed."""
+
+    party: str
+    protects: str
+    adversary: str
+    relation: str
+    claim: float | None
+    delta: float
+    bound: float | None = None  # the largest of the bounds; None: not attacked
+    baseline: float | None = None  # Steinke et al.'s alone
+    any_rows: float | None = None  # the best that assumes nothing about how rows depend on each other
+    canaries: int = 0
+    releases: int = 0  # of each canary
+    right: int = 0  # guesses, on all canaries
+    by: str = ""  # what the adversary had in hand
+    why: str = ""  # it was not attacked
+
+    @property
+    def broken(self) -> bool:
+        return self.bound is not None and self.claim is not None and self.bound > self.claim
+
+
+@dataclass
+class Promises:
+    """All attempts on one run."""
+
+    run: str
+    algorithm: str
+    attempts: list[Attempt] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def broken(self) -> list[Attempt]:
+        return [one for one in self.attempts if one.broken]
+
+    def to_json(self) -> dict[str, Any]:
+        """Figures alone."""
+        attempts = [dataclasses.asdict(one) | {"broken": one.broken} for one in self.attempts]
+        return {
+            "run": self.run, "algorithm": self.algorithm, "confidence": CONFIDENCE, "passed": not self.broken,
+            "attempts": attempts, "notes": self.notes,
+        }  # fmt: skip
+
+    def check(self) -> None:
+        """Raise when a promise does not hold."""
+        if not self.broken:
+            return
+        lines = [f"{len(self.broken)} of {len(self.attempts)} promises do not hold, at {CONFIDENCE:.0%}:"]
+        lines += [
+            f"    {one.party}'s {one.protects} against {one.adversary} ({one.relation}): epsilon is at least "
+            f"{one.bound:.3f}, and {one.claim:.3f} is claimed; shown by {one.by}"
+            for one in self.broken
+        ]
+        lines.append('    Noise must be drawn anew for every release, from the operating system (noise = "secret").')
+        raise AuditFailed("\n".join(lines))
+
+
+def audit_promises(
+    folder: Path,
+    *,
+    canaries: int = CANARIES,
+    say: Callable[[str], None] | None = None,
+    allow_models: Sequence[str] = (),
+) -> Promises:
+    """Attack what a finished run promises; the run stays as it is, and nobody's budget is charged."""
+    with reopen(folder, allow_models) as federation:
+        federation.check_one_label_owner()
+        found = Promises(folder.resolve().name, federation.settings.algorithm)
+        for guarantee in guarantees(federation):
+            (say or (lambda _: None))(f"planting canaries: {guarantee.party}'s {guarantee.protects}")
+            found.attempts += attempts(federation, guarantee, canaries)
+    if not any(one.claim is not None for one in found.attempts):
+        found.notes.append("Nothing is promised: no rule has noise, and no labels are drawn.")
+    return found
+
+
+def attempts(federation: Federation, guarantee: Guarantee, canaries: int) -> Iterator[Attempt]:
+    """One for each statement; a bound above its claim counts when fresh canaries show it again."""
+    stated = [one for one in guarantee.statements if one.epsilon is not None]
+    bounds: dict[str, Bound] = {}
+    for statement in stated:
+        attempt = _blank(guarantee, statement)
+        if statement.adversary == HIDDEN:
+            yield dataclasses.replace(attempt, why=NOT_KNOWING)
+            continue
+        relation = statement.relation
+        if relation not in bounds:
+            bounds[relation] = _bound(federation, guarantee, statement, canaries)
+            if bounds[relation].epsilon > (statement.epsilon or 0.0):
+                again = _bound(federation, guarantee, statement, canaries)
+                bounds[relation] = min(bounds[relation], again, key=lambda one: one.epsilon)
+        yield bounds[relation].of(attempt)
+
+
+def _blank(guarantee: Guarantee, one: Statement) -> Attempt:
+    return Attempt(guarantee.party, guarantee.protects, one.adversary, one.relation, one.epsilon, one.delta)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What canaries showed under one relation."""
+
+    epsilon: float
+    baseline: float
+    any_rows: float
+    counted: float  # what the account says these very releases cost; infinity where it keeps none
+    canaries: int
+    releases: int
+    right: int
+    by: str
+
+    def of(self, attempt: Attempt) -> Attempt:
+        claim = min(attempt.claim or 0.0, self.counted)
+        return dataclasses.replace(
+            attempt, claim=claim, bound=self.epsilon, baseline=self.baseline, any_rows=self.any_rows,
+            canaries=self.canaries, releases=self.releases, right=self.right, by=self.by,
+        )  # fmt: skip
+
+
+def _bound(federation: Federation, guarantee: Guarantee, statement: Statement, canaries: int) -> Bound:
+    if guarantee.protects == "labels":
+        return label_bound(federation, guarantee.party, canaries)
+    account = federation.accounts[guarantee.party]
+    dearest = max(account.spent(), key=lambda way: known_batch(_by_event(way), "replace-one", statement.delta))
+    setup, turns = way_out(federation, guarantee.party, dearest)
+    return column_bound(setup, turns, canaries, statement.relation, statement.delta)
+
+
+def _by_event(way: Mapping[Item, int]) -> dict[Key, int]:
+    found: dict[Key, int] = {}
+    for (_, key), times in way.items():
+        found[key] = found.get(key, 0) + times
+    return found
+
+
+def way_out(federation: Federation, party: str, way: Mapping[Item, int]) -> tuple[Setup, list[Turn]]:
+    """A party's outbox as the run built it, and the releases of a row that was released this way."""
+    real = federation.organisations[party].outbox
+    engine, width = federation.settings.engine, federation.widths[party]
+    turns: list[Turn] = []
+    for (name, key), times in way.items():
+        wide = int(dict(key[1]).get("coordinates", width))
+        event = event_of(key)
+        if not times or not is_private(event):
+            continue
+        width = wide
+        row = torch.zeros(1, wide)
+        purpose = next(
+            one for one in PURPOSES if key_of(real.rule(name, one).mechanism.apply(row, torch.Generator())[1]) == key
+        )
+        turns += [Turn(name, purpose)] * times
+    per_row = federation.algorithm.per_row
+
+    def account(batches: Batches, ids: Sequence[str]) -> Account:
+        return Account(party, batches, ids, per_row=per_row)
+
+    return Setup(party, real.rules, width, engine.seed, isinstance(real.noise, Secret), account), turns
+
+
+def column_bound(setup: Setup, turns: Sequence[Turn], canaries: int, relation: str, delta: float) -> Bound:
+    """What so many releases show of a canary."""
+    attacked, organisation = attack(setup, turns, canaries, relation)
+    account, p = organisation.outbox.meter, (1 - CONFIDENCE) / WAYS
+    assert isinstance(account, Account)
+    spent = max((_by_event(way) for way in account.spent()), key=lambda way: sum(way.values()))
+    gaussians = all(key[0] == gaussian.KIND for key in spent)
+    best: dict[str, tuple[float, float]] = {}
+    for how, guesses in attacked.whole.items():
+        sure = attacked.sure[how]
+        rows = [steinke(sure, delta, p)] + ([gaussian_epsilon(f_dp(guesses, p), delta)] if gaussians else [])
+        tight = _as_epsilon(spent, mu_of(independent(guesses, p)), relation, delta)
+        best[how] = max([*rows, tight]), max(rows)
+    by = max(best, key=lambda how: best[how][0])
+    baseline = max(steinke(sure, delta, p) for sure in attacked.sure.values())
+    counted = known_batch(spent, relation, delta)
+    return Bound(
+        best[by][0], baseline, max(rows for _, rows in best.values()), counted, canaries, len(turns),
+        attacked.whole[by].right, by,
+    )  # fmt: skip
+
+
+def _as_epsilon(spent: Mapping[Key, int], mu: float, relation: str, delta: float) -> float:
+    """Of the mechanism that was used, with so much less noise that a canary moves it by `mu` deviations: Gaussian as it
+    is, and binomial with fewer trials."""
+    if not mu:
+        return 0.0
+    binomials = [(key, times) for key, times in spent.items() if key[0] == binomial.KIND]
+    if not binomials:
+        return gaussian_epsilon(mu, delta)
+    ((key, times),) = binomials[:1]
+    about = dict(key[1])
+    moved = math.sqrt(about["coordinates"] * times) * (about["levels"] - 1)
+    trials = moved**2 / (mu**2 * about["p"] * (1 - about["p"]))
+    fewer = binomial.KIND, tuple(sorted({**about, "trials": float(max(round(trials), 1))}.items()))
+    return binomial_pld([(fewer, times)], 0.0, delta)
+
+
+def label_bound(federation: Federation, party: str, canaries: int) -> Bound:
+    """Of labels that are drawn at random, in the way their owner draws them."""
+    real, engine = federation.organisations[party].outbox, federation.settings.engine
+    rule, classes = real.rules[LABELS], len(federation.holdings.encoder.classes)
+    batches = federation.organisations[party].batches
+
+    def again() -> Organisation:
+        made = Organisation.at(party, batches, seed=engine.seed, rules=real.rules)
+        made.outbox.noise = Secret() if isinstance(real.noise, Secret) else made.outbox.noise
+        return made
+
+    return bound_of_labels(rule, again, canaries, classes)
+
+
+def bound_of_labels(rule: Rule, source: Callable[[], Organisation], canaries: int, classes: int) -> Bound:
+    """Guesses of drawn labels are trials of pure epsilon-DP: Steinke's bound is exact for them."""
+    found: dict[str, Guesses] = guess_labels(rule, source, canaries, classes)
+    bounds = {how: steinke(guesses, 0.0, (1 - CONFIDENCE) / len(found)) for how, guesses in found.items()}
+    by = max(bounds, key=bounds.__getitem__)
+    return Bound(bounds[by], bounds[by], bounds[by], math.inf, canaries, 1, found[by].right, by)
