@@ -28,14 +28,14 @@ from colonnade.privacy import Account, binomial, gaussian
 from colonnade.privacy.accounting import Key, binomial_pld, event_of, gaussian_epsilon, is_private, key_of, known_batch
 from colonnade.privacy.counts import Item
 from colonnade.privacy.one_run import CONFIDENCE, Guesses, f_dp, independent, mu_of, steinke
-from colonnade.privacy.report import HIDDEN, Guarantee, Statement
+from colonnade.privacy.report import HIDDEN, KNOWN, Guarantee, Statement
 from colonnade.settings.rules import LABELS, PURPOSES
 
 CANARIES = 10_000
 WAYS = 6
 """Bounds that are tried for one claim, three on each of two scores: each at that share of the whole risk."""
 NOT_KNOWING = "who does not know the batches sees less than was attacked; this figure rests on its accountant alone"
-NOT_TRIED = "no canary here shows what this promises"
+KNOWS = KNOWN.partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,8 @@ class Bound:
     by: str
 
     def of(self, attempt: Attempt) -> Attempt:
-        claim = min(attempt.claim or 0.0, self.counted)
+        own = attempt.adversary.startswith(KNOWS)  # the account is kept against who knows the batches
+        claim = min(attempt.claim or 0.0, self.counted) if own else attempt.claim
         return dataclasses.replace(
             attempt, claim=claim, bound=self.epsilon, baseline=self.baseline, any_rows=self.any_rows,
             canaries=self.canaries, releases=self.releases, right=self.right, by=self.by,
@@ -210,7 +211,7 @@ def column_bound(setup: Setup, turns: Sequence[Turn], canaries: int, relation: s
     for how, guesses in attacked.whole.items():
         sure = attacked.sure[how]
         rows = [steinke(sure, delta, p)] + ([gaussian_epsilon(f_dp(guesses, p), delta)] if gaussians else [])
-        tight = _as_epsilon(spent, mu_of(independent(guesses, p)), relation, delta)
+        tight = _as_epsilon(spent, mu_of(independent(guesses, p)), delta)
         best[how] = max([*rows, tight]), max(rows)
     by = max(best, key=lambda how: best[how][0])
     baseline = max(steinke(sure, delta, p) for sure in attacked.sure.values())
@@ -221,7 +222,7 @@ def column_bound(setup: Setup, turns: Sequence[Turn], canaries: int, relation: s
     )  # fmt: skip
 
 
-def _as_epsilon(spent: Mapping[Key, int], mu: float, relation: str, delta: float) -> float:
+def _as_epsilon(spent: Mapping[Key, int], mu: float, delta: float) -> float:
     """Of the mechanism that was used, with so much less noise that a canary moves it by `mu` deviations: Gaussian as it
     is, and binomial with fewer trials."""
     if not mu:
