@@ -63,9 +63,8 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     for name, content, message in (
         ("empty.csv", b"", "holds nothing, not even a header"),
         ("header.csv", b"id\n", "'clinic' has a table without rows"),
-        ("wide.csv", b"id,x\n1,2,3\n4,5,6\n", "is not a UTF-8 CSV file whose rows all fit its header"),
-        ("latin.csv", "id\nZoë\n".encode("latin-1"), "is not a UTF-8 CSV file"),
-        ("broken.csv.gz", b"no gzip", "is not a UTF-8 CSV file"),
+        ("wide.csv", b"id,x\n1,2,3\n4,5,6\n", "is not a CSV file whose rows all fit its header"),
+        ("broken.csv.gz", b"no gzip", "is not a CSV file"),
         ("broken.parquet", b"no parquet", "is not a Parquet file"),
     ):
         (tmp_path / name).write_bytes(content)

@@ -134,10 +134,27 @@ def test_what_the_tables_should_be_is_said(call: Caller, folder: Path) -> None:
     clinic = pd.read_csv(folder / "clinic.csv", dtype=str)
     clinic["churned"] = ["yes", None] * (len(clinic) // 2)
     clinic["visits"] = ["?", *map(str, range(1, len(clinic)))]
+    clinic["calls"] = ["many", *map(str, range(1, len(clinic)))]
     clinic["patient"] = clinic["patient"].str.lower().where(clinic.index < 20, clinic["patient"])
     clinic.to_csv(folder / "clinic.csv", index=False)
     said = " ".join(call("init", "--yes").out.split())
     assert "clinic.csv: 'churned' sounds like a label, and 54 of 108 rows have none." in said
-    assert "'clinic': the column 'visits' has 1 cells that are no numbers" in said
+    assert "'clinic': the column 'visits' is read as numbers." in said
+    assert "'clinic': the column 'calls' has 1 cells that are no numbers" in said
+    assert "The label is 'diagnosis' of 'clinic', as guessed: by its name." in said
     assert "would be if those that differ in capitals or spaces alone were the same" in said
     assert Settings.from_toml(folder / "federation.toml").alignment.ids == "normalised"
+
+
+def test_whole_numbers_are_classes_or_numbers_as_one_says(call: Caller, folder: Path) -> None:
+    clinic = pd.read_csv(folder / "clinic.csv").drop(columns="diagnosis")
+    clinic["g3"] = [number % 18 for number in range(len(clinic))]
+    clinic.loc[:3, "g3"] = None
+    clinic.to_csv(folder / "clinic.csv", index=False)
+    said = " ".join(call("init", "--yes").out.split())
+    assert "'g3' has 18 different whole numbers, and is taken for a number to predict" in said
+    assert "'clinic' has 4 rows without a label in 'g3'; they are left out." in said
+    assert Settings.from_toml(folder / "federation.toml").data.task == "regression"
+    assert call("init", "--yes", "--force", "--task", "classification").code == 0
+    assert Settings.from_toml(folder / "federation.toml").data.task == "classification"
+    assert "--task is one of classification, regression" in call.fails(2, "init", "--yes", "--force", "--task", "both")

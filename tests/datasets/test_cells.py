@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from colonnade.datasets.cells import kind_of, numbers, text
+from colonnade.datasets.cells import ids_as_text, kind_of, numbers, text
 from colonnade.errors import DataError
 
 
@@ -27,10 +27,32 @@ def test_the_kind_follows_from_the_type(values: list[Any], dtype: Any, kind: str
     assert kind_of(pd.Series(values, dtype=dtype), owner="bank") == kind
 
 
-@pytest.mark.parametrize("values", [pd.to_datetime(["2020-01-01"]), np.array([1j])])
-def test_dates_and_complex_numbers_are_refused_with_a_cure(values: Any) -> None:
+def test_complex_numbers_are_refused_with_a_cure() -> None:
     with pytest.raises(DataError, match=r"'bank' has column 'when' of type .* Turn it into numbers"):
-        kind_of(pd.Series(values, name="when"), owner="bank")
+        kind_of(pd.Series(np.array([1j]), name="when"), owner="bank")
+
+
+def test_times_are_days_since_1970_wherever_they_were_taken() -> None:
+    times = pd.Series(
+        pd.to_datetime(["1970-01-02", "", "1971-01-01 12:00"], format="ISO8601", errors="coerce"), name="when"
+    )
+    assert kind_of(times, owner="bank") == "number"
+    np.testing.assert_array_equal(numbers(times), [1.0, np.nan, 365.5])
+    there = pd.Series(pd.to_datetime(["1970-01-02 01:00"])).dt.tz_localize("Etc/GMT-1")
+    assert numbers(there).tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "cure"),
+    [
+        ([7.0, 8.0], r'Make them whole numbers: frame\[\'id\'\] = frame\[\'id\'\]\.astype\("int64"\)'),
+        ([7.5, 8.0], "These numbers have a fraction, so they are no ids"),
+        (pd.to_datetime(["2020-01-01", "2020-01-02"]), "Write them as text, all parties in one form"),
+    ],
+)
+def test_ids_of_another_type_are_refused_with_a_cure_that_is_right(values: Any, cure: str) -> None:
+    with pytest.raises(DataError, match=cure):
+        ids_as_text(pd.Series(values, name="id"), "bank")
 
 
 def test_gaps_become_nan_in_numbers() -> None:

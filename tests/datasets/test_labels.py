@@ -84,7 +84,7 @@ def test_another_state_is_refused(state: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("values", "task", "message"),
     [
-        (["a", "a"], "auto", "'bank' has a label 'y' with one value only on its 2 training rows"),
+        (["a", "a"], "auto", "'bank' has a label 'y' with one value only on its 2 rows"),
         ([2.0, 2.0], "regression", "'bank' has a label 'y' with one value only"),
         (["a", None], "auto", "'bank' has 1 rows without a label in 'y', and every row needs one"),
         (["a", "b"], "regression", "and regression needs numbers. Convert it, or set task='classification'"),

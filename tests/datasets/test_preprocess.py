@@ -119,21 +119,56 @@ def test_a_later_column_of_gaps_only_is_filled_whatever_its_type() -> None:
     assert holed[:, fitted.names.index("age is missing")].eq(1).all()
 
 
-def test_useless_columns_are_all_named_in_one_error() -> None:
-    data = frame().assign(empty=np.nan, same=1, void=None, word="x", odd=np.inf)
-    with pytest.raises(DataError) as caught:
-        Preprocessor.fit(table(data), TRAIN)
-    assert str(caught.value) == (
-        "'bank' has columns that cannot be used as they look on its 60 training rows: no value at all: "
-        "'empty', 'void'; one value only: 'same', 'word'; infinite values: 'odd'. Leave them out with "
-        "columns=[...], or replace the infinite values."
+def test_columns_that_say_nothing_are_left_out_with_a_sentence() -> None:
+    data = frame().assign(empty=np.nan, same=1, void=None, word="x")
+    with pytest.warns(UserWarning, match="leaves out") as said:
+        fitted = Preprocessor.fit(table(data), TRAIN)
+    assert [str(one.message) for one in said] == [
+        "'bank' leaves out columns that say nothing on its 60 training rows: no value at all: 'empty', 'void'; one "
+        "value only: 'same', 'word'."
+    ]
+    plain = Preprocessor.fit(table(frame()), TRAIN)
+    again = Preprocessor.from_state(json.loads(json.dumps(fitted.state())))
+    assert torch.equal(again.transform(table(data)), plain.transform(table(frame())))
+    assert torch.equal(again.transform(table(frame())), plain.transform(table(frame()))), "new rows need not have them"
+    with pytest.raises(DataError, match=r"'bank' has no column that says anything .*: no value at all: 'a'"):
+        Preprocessor.fit(table(pd.DataFrame({"a": [None, None]})))
+    with pytest.raises(DataError, match=r"'bank' has infinite values in 'odd', on its 60 training rows\. Replace"):
+        Preprocessor.fit(table(frame().assign(odd=np.inf)), TRAIN)
+
+
+def test_text_that_means_numbers_or_times_is_read_as_such_and_new_rows_alike() -> None:
+    random = np.random.default_rng(0)
+    values, days = random.integers(1000, 9000, 40), random.integers(0, 900, 40)
+    when = pd.Timestamp("2020-01-01") + pd.to_timedelta(days, unit="D")
+    written = pd.DataFrame(
+        {"sum": [f"€ {one:,}" for one in values], "age": values.astype(str), "day": when.strftime("%d.%m.%Y")}
     )
+    written.loc[3, "age"], written.loc[5, "sum"] = "?", "n/a"
+    bare = pd.DataFrame({"sum": values.astype(float), "age": values.astype(float), "day": when})
+    bare.loc[3, "age"], bare.loc[5, "sum"] = np.nan, np.nan
+    fitted, plain = Preprocessor.fit(table(written)), Preprocessor.fit(table(bare))
+    assert torch.equal(fitted.transform(table(written)), plain.transform(table(bare)))
+    again = Preprocessor.from_state(json.loads(json.dumps(fitted.state())))
+    assert torch.equal(again.transform(table(written[:7])), plain.transform(table(bare[:7])))
+    assert torch.equal(again.transform(table(bare)), plain.transform(table(bare))), "numbers are numbers"
+    assert torch.equal(plain.transform(table(written)), plain.transform(table(bare))), "new rows may be text"
+
+
+def test_words_among_numbers_leave_categories_and_that_is_said() -> None:
+    odd = pd.DataFrame({"age": ["1", "2", "3", "4", "5", "6", "old"]})
+    with pytest.warns(UserWarning, match=r"'bank' has columns of numbers .* taken for a category: 'age' \(1 cells\)"):
+        fitted = Preprocessor.fit(table(odd))
+    assert len(fitted.names) == 7
+    meant = pd.DataFrame({"code": pd.Categorical(["1", "2", "1"])})
+    assert Preprocessor.fit(table(meant)).names == ["code=1", "code=2"], "its owner made it a category"
+    assert Preprocessor.fit(table(pd.DataFrame({"zip": ["007", "012", "007"]}))).names == ["zip=007", "zip=012"]
 
 
 def test_a_column_is_judged_on_the_training_rows_alone() -> None:
     data = frame().assign(late=[0.0] * 60 + [1.0] * 20)
-    with pytest.raises(DataError, match=r"60 training rows: one value only: 'late'\. Leave them out with columns="):
-        Preprocessor.fit(table(data), TRAIN)
+    with pytest.warns(UserWarning, match=r"60 training rows: one value only: 'late'\."):
+        assert "late" not in Preprocessor.fit(table(data), TRAIN).names
     assert "late" in Preprocessor.fit(table(data)).names
 
 

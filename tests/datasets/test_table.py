@@ -76,7 +76,7 @@ def test_an_id_that_one_party_lacks_stops_the_alignment() -> None:
         align({"bank": table([1, 2, 3]), "shop": table([1], "shop")})
     assert str(caught.value) == (
         "All parties must hold the same ids. 'shop' lacks 2 of the ids asked for. "
-        'Remove them from the other parties, or set align = "private" under [data].'
+        'To train on the rows that all hold, set align = "private" under [data]; or remove the others.'
     )
 
 
@@ -141,3 +141,19 @@ FRAME = pd.DataFrame({"id": [1, 2], "x": [0.5, 1.5], "outcome": [0, 1]})
 def test_frames_that_cannot_be_tables(frames: Any, label: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         check_frames(frames, label)
+
+
+@pytest.mark.parametrize(
+    ("there", "cure"),
+    [
+        (["0001", "0002", "0003"], r"They differ in leading zeros: 3 rows fit without that, and 0 as they are.*zfill"),
+        (["1.0", "2.0", "3.0"], r'They differ in a "\.0" at the end.*write whole numbers'),
+        ([" 1", "2 ", "3"], r'They differ in capitals or spaces: .*set ids = "normalised" under \[alignment\]'),
+        (["1-", "-2", "3."], r"They differ in hyphens, dots, slashes or spaces"),
+        (["7", "8", "9"], r"To train on the rows that all hold"),
+    ],
+)
+def test_ids_that_are_written_otherwise_are_not_to_be_removed(there: list[object], cure: str) -> None:
+    with pytest.raises(DataError, match=cure) as caught:
+        align({"bank": table([1, 2, 3]), "shop": table(there, "shop")})
+    assert not any(repr(one) in str(caught.value) for one in there), "ids are nobody else's business"

@@ -71,12 +71,12 @@ def test_an_empty_file_is_named(tmp_path: Path) -> None:
     [
         ("t.csv", b"id,a\nx,1\ny,2,3\n"),
         ("t.csv", b"id,a\nx,1,9\ny,2,3\n"),
-        ("t.csv", b"id,a\nx,\xff\xfe\n"),
+        ("t.csv", b"id,a\nx,\x00\x00\n"),
         ("t.csv.gz", b"id,a\nx,1\n"),
         ("t.csv.gz", gzip.compress(b"id,a\nx,1\n" * 100, mtime=0)[:-12]),
         ("t.parquet", b"id,a\nx,1\n"),
     ],
-    ids=["one wide row", "all rows wide", "not UTF-8", "not gzip", "cut gzip", "not parquet"],
+    ids=["one wide row", "all rows wide", "no text", "not gzip", "cut gzip", "not parquet"],
 )
 def test_a_damaged_file_is_one_clear_error(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
@@ -103,3 +103,22 @@ def test_numbers_and_other_text_are_written_as_they_are() -> None:
     pd.testing.assert_frame_equal(for_spreadsheets(frame), frame)
     same = pd.DataFrame([[1, "=x"]], columns=["=x", "'=x"])
     assert for_spreadsheets(same).columns.tolist() == ["'=x", "''=x"]
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
+def test_separators_and_alphabets_are_told_from_the_file(tmp_path: Path, separator: str, encoding: str) -> None:
+    rows = [["id", "größe", "wert"], ["é1", "müller", "3,5"], ["é2", "o", "4,25"]]
+    quoted = [[f'"{cell}"' if separator in cell else cell for cell in row] for row in rows]
+    text = "\n".join(separator.join(row) for row in quoted) + "\n"
+    (tmp_path / "t.csv").write_bytes(text.encode(encoding))
+    frame = read_frame(tmp_path / "t.csv", owner="bank", id_column="id")
+    assert [list(frame.columns), *frame.to_numpy().tolist()] == rows
+
+
+def test_a_file_that_changes_is_looked_at_again(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    for text in ("id,a\n1,2\n", "id;a;b\n1;2;3\n"):
+        path.write_text(text)
+        assert read_frame(path, owner="bank", id_column="id").shape[0] == 1
+    assert list(read_frame(path, owner="bank", id_column="id").columns) == ["id", "a", "b"]

@@ -116,11 +116,11 @@ def test_a_model_that_always_says_one_class_is_told() -> None:
 
 
 def test_a_score_that_is_not_a_number_is_null_on_disk(tmp_path: Path) -> None:
-    given = frames()
-    first = federation(given)
+    given, by_id = frames(), quick(data={"stratify": False})
+    first = federation(given, by_id)
     alone = first.holdings.ids[first.holdings.splits["validation"].numpy()].tolist()
     given["clinic"].loc[given["clinic"]["patient"].isin(alone), "diagnosis"] = "ill"
-    outcome = federation(given).fit(tmp_path / "run")
+    outcome = federation(given, by_id).fit(tmp_path / "run")
     assert math.isnan(outcome.summary["metrics"]["validation"]["auc"])
 
     def refuse(word: str) -> None:
@@ -130,7 +130,7 @@ def test_a_score_that_is_not_a_number_is_null_on_disk(tmp_path: Path) -> None:
     assert summary["metrics"]["validation"]["auc"] is None
     for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
         assert json.loads(line, parse_constant=refuse)["validation"]["auc"] is None
-    assert federation(given).fit(tmp_path / "run", resume=True).summary["epochs"] == 2
+    assert federation(given, by_id).fit(tmp_path / "run", resume=True).summary["epochs"] == 2
 
 
 def scores(monkeypatch: pytest.MonkeyPatch, given: list[float]) -> None:

@@ -120,7 +120,7 @@ def test_drawn_labels_are_what_the_label_owner_learns_from() -> None:
     """Training with a rule equals training on those labels without one: what leaves follows from the draw alone."""
     one = federation(settings=quick(parties=DRAWN))
     drawn = one.driver.labels.clone()
-    other = federation()
+    other = federation(settings=quick(data={"stratify": False}))  # sides do not follow labels that are drawn
     other.driver.labels = drawn
     list(one.train())
     list(other.train())

@@ -72,10 +72,21 @@ def test_the_label_has_a_labels_name_or_few_values_at_the_end() -> None:
         (Column("y", 100, 10, 0, numeric=False, whole=False), "classification"),
         (Column("y", 100, 90, 0, numeric=True, whole=False), "regression"),
         (Column("y", 100, 50, 0, numeric=True, whole=True), "regression"),
+        (Column("y", 400, 18, 0, numeric=True, whole=True), "regression"),
+        (Column("y", 400, 10, 0, numeric=True, whole=True), "classification"),
     ],
 )
 def test_the_task(column: Column, task: str) -> None:
     assert guesses.guess_task(column) == task
+    told = guesses.why_task(column, task)
+    other = "classification" if task == "regression" else "regression"
+    assert bool(told) == (column.numeric and column.distinct > 2), "where the values do not decide"
+    assert not told or f"--task {other}" in told
+
+
+def test_how_sure_a_guess_of_the_label_is() -> None:
+    assert guesses.why_label(CLINIC, "outcome") == "by its name"
+    assert "hardly more than chance" in guesses.why_label(table("bank", age=numbers(), sex=["m", "f"] * 20), "sex")
 
 
 def test_how_rows_fit() -> None:
@@ -113,16 +124,18 @@ def test_a_label_with_gaps_is_passed_over_and_named() -> None:
 def test_a_few_words_among_numbers_are_told() -> None:
     calls = [str(n) for n in range(ROWS)]
     mixed = table("telco", calls=["?", *calls[1:]], plan=["a", "1"] * 20, age=["", *calls[1:]], paid=["?", *calls[1:]])
-    assert list(guesses.categories(mixed, "person", "paid")) == ["calls"]
-    assert "has 1 cells that are no numbers" in guesses.categories(mixed, "person", "paid")["calls"]
+    assert guesses.readings(mixed, "person", "paid") == {"calls": "is read as numbers."}
+    mixed = table("telco", calls=["many", *calls[1:]])
+    assert "has 1 cells that are no numbers" in guesses.readings(mixed, "person", "paid")["calls"]
 
 
 def test_text_with_more_values_than_become_columns_is_told() -> None:
-    days = [f"{1 + n % 30:02d}/0{1 + n // 30 % 2}/2025" for n in range(120)]  # each of 60 days twice
-    many = table("telco", rows=120, joined=days, plan=["S", "M"] * 60)
-    found = guesses.categories(many, "person", "paid")
-    assert list(found) == ["joined"]
-    assert "60 different texts, and all but the 49 most frequent will be one category" in found["joined"]
+    days = [f"{1 + n % 28:02d}/0{1 + n // 28 % 2}/2025" for n in range(112)]  # each of 56 days twice
+    many = table("telco", rows=112, joined=days, town=[f"town {n % 56}" for n in range(112)], plan=["S", "M"] * 56)
+    found = guesses.readings(many, "person", "paid")
+    assert list(found) == ["joined", "town"]
+    assert found["joined"] == "is read as times (day/month/year), each as days since 1970."
+    assert "56 different texts, and all but the 49 most frequent will be one category" in found["town"]
     assert inspect.signature(Preprocessor.fit).parameters["max_categories"].default == guesses.MANY
 
 

@@ -54,13 +54,12 @@ def test_columns_are_seen_alike_in_every_format(kind: str, tmp_path: Path) -> No
     [
         ("a.csv", b"", "EmptyDataError"),
         ("a.csv", b"id,x\n1,2,3\n", "rows all fit its header"),
-        ("a.csv", b"id,x\n\xff\xfe,1\n", "UTF-8"),
+        ("a.csv", b"id,x\n\x00\x00,1\n", "a CSV file"),
         ("a.csv", b"id,x,x\n1,2,3\n", "'x' more than once"),
-        ("a.csv", b"id;x\n1;2\n", "separated by semicolons: save it with commas"),
         ("a.csv", b"id x\n1 2\n", "Is it separated by commas"),
         ("a.csv", b"id,x\n", "0 rows"),
         ("a.parquet", b"PAR1 no", "a Parquet file"),
-        ("a.csv.gz", b"no gzip", "UTF-8 CSV"),
+        ("a.csv.gz", b"no gzip", "a CSV file"),
         ("a.xlsx", b"", "must end in one of .csv"),
     ],
 )

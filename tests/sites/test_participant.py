@@ -18,6 +18,7 @@ from colonnade.evaluate.metrics import measure
 from colonnade.federation import Federation
 from colonnade.rows.holdings import Holdings
 from colonnade.rows.making import NOBODY
+from colonnade.rows.splits import told
 from colonnade.settings.party_file import OWN, read_own
 from colonnade.sites.own_rows import own_columns, read_own_table
 from colonnade.sites.participant import Participant
@@ -37,7 +38,7 @@ def part(base: Path, whole: Federation, name: str) -> Holdings:
         return replace(every, columns={}, label_owners={name: held}, ids=held.ids, known_to=1)
     if not every.several:
         table = read_own_table(own)
-        return own_columns(own, table, {"clinic": table.ids}, every.outputs)
+        return own_columns(own, table, {"clinic": table.ids}, every.outputs, told(table.ids, every.labelled))
     owners = {k: replace(held, labels=NOBODY) for k, held in every.label_owners.items()}
     columns = {name: every.columns[name]}
     return replace(every, columns=columns, label_owners=owners, outputs_elsewhere=every.outputs)

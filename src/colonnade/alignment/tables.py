@@ -3,6 +3,7 @@ table, as they are compared."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from colonnade.alignment.ids import Ids, comparable
 from colonnade.alignment.settings import AlignmentSettings
 from colonnade.datasets.columns import check_present
-from colonnade.datasets.table_files import EXTENSIONS
+from colonnade.datasets.table_files import EXTENSIONS, dialect_of
 from colonnade.errors import DataError
 
 if TYPE_CHECKING:
@@ -44,29 +45,36 @@ def with_comparable_ids(table: Table, settings: AlignmentSettings) -> Table:
 
 def read_ids(path: str | Path, *, owner: str, columns: Sequence[str], settings: AlignmentSettings) -> Ids:
     """The ids in a .csv, .csv.gz or .parquet file, whose columns may have any names besides."""
+    frame = read_columns(path, owner=owner, columns=columns)
+    return Ids.of(owner, [frame[name] for name in columns], settings)
+
+
+def read_columns(path: str | Path, *, owner: str, columns: Sequence[str]) -> pd.DataFrame:
+    """These columns of a file and no others, of a CSV file as text."""
     path = Path(path)
     if not path.name.lower().endswith(EXTENSIONS):
         raise DataError(f"'{owner}' names the table {path}, and a table's name must end in {', '.join(EXTENSIONS)}.")
     if not path.is_file():
         raise DataError(f"'{owner}' names the table {path}, and there is no such file. Correct its path.")
     read = _parquet if path.name.lower().endswith(".parquet") else _csv
-    frame = read(path, owner, list(columns))
-    return Ids.of(owner, [frame[name] for name in columns], settings)
+    return read(path, owner, list(columns))
 
 
 def _csv(path: Path, owner: str, columns: list[str]) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        present = [str(name) for name in pd.read_csv(path, nrows=0, encoding="utf-8-sig").columns]
+        dialect = dialect_of(path)
+        sep, encoding = dialect.separator, dialect.encoding
+        present = [str(name) for name in pd.read_csv(path, nrows=0, sep=sep, encoding=encoding).columns]
         check_present(columns, present, owner=owner, part="id")
-        frame = pd.read_csv(path, usecols=columns, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+        frame = pd.read_csv(path, usecols=columns, dtype=str, keep_default_na=False, sep=sep, encoding=encoding)
         if not isinstance(frame.index, pd.RangeIndex):  # rows wider than the header
-            raise _unreadable(path, owner, "a UTF-8 CSV file whose rows all fit its header")
+            raise _unreadable(path, owner, "a CSV file whose rows all fit its header")
     except pd.errors.EmptyDataError:
         raise DataError(f"'{owner}' has an empty table: {path} holds nothing, not even a header.") from None
-    except (OSError, EOFError, UnicodeDecodeError, pd.errors.ParserError):
-        raise _unreadable(path, owner, "a UTF-8 CSV file whose rows all fit its header") from None
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, pd.errors.ParserError):
+        raise _unreadable(path, owner, "a CSV file whose rows all fit its header") from None
     return frame
 
 

@@ -56,6 +56,9 @@ def init(
     label: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="What to predict, as COLUMN or PARTY.COLUMN; else guessed.")
     ] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="KIND", help="What the label is: classification, or regression (a number).")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take every guess.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
 ) -> None:
@@ -78,7 +81,7 @@ def init(
     if not tables and not yes:
         terminal.say(f"Tables here: {', '.join(path.name for path in paths)}.")
         paths = [path for path in paths if terminal.yes(f"Shall {path.name} take part?", default=True)]
-    answers = questions.ask(paths, questions.Silent(terminal) if yes else terminal, label)
+    answers = questions.ask(paths, questions.Silent(terminal) if yes else terminal, label, task)
     questions.check(answers, out.parent)
     write_text(out, write(answers, out.parent, str(out)))
     console.print(

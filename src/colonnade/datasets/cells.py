@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.datasets.readings import since_1970
 from colonnade.errors import DataError
 
 if TYPE_CHECKING:
@@ -18,23 +19,29 @@ MISSING = "missing"
 
 
 def kind_of(cells: pd.Series[Any], *, owner: str) -> Literal["number", "category"]:
-    """Numbers are numeric columns but bool; text, bool, pandas categories and mixed types are categories."""
+    """Numbers are numeric columns but bool, and times; text, bool, pandas categories and mixed types are categories."""
     import pandas as pd
 
     if pd.api.types.is_bool_dtype(cells.dtype) or isinstance(cells.dtype, pd.CategoricalDtype):
         return "category"
+    if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+        return "number"
     if pd.api.types.is_numeric_dtype(cells.dtype) and not pd.api.types.is_complex_dtype(cells.dtype):
         return "number"
     if pd.api.types.is_object_dtype(cells.dtype) or pd.api.types.is_string_dtype(cells.dtype):
         return "category"
     raise DataError(
         f"'{owner}' has column {str(cells.name)!r} of type {cells.dtype}, and a feature must hold numbers or "
-        f"categories. Turn it into numbers (a date into days since a fixed day), or leave it out with columns=[...]."
+        f"categories. Turn it into numbers, or leave it out with columns=[...]."
     )
 
 
 def numbers(cells: pd.Series[Any]) -> NDArray[np.float64]:
-    """The cells as float64, a gap as NaN."""
+    """The cells as float64, a gap as NaN; times as days since the first day of 1970."""
+    import pandas as pd
+
+    if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+        return since_1970(cells)
     if cells.isna().all():
         return np.full(len(cells), np.nan)
     return np.asarray(cells.to_numpy(dtype=np.float64, na_value=np.nan))
@@ -68,6 +75,16 @@ def ids_as_text(column: pd.Series[Any], owner: str) -> NDArray[np.str_]:
     if wrong:
         raise DataError(
             f"'{owner}' has ids of type {', '.join(sorted(wrong))} in column {str(column.name)!r}, and ids must be "
-            f"text or whole numbers, to be compared exactly. Convert the column to text."
+            f"text or whole numbers, to be compared exactly. {_cure(wrong, column)}"
         )
     return np.array([str(value) for value in values], dtype=np.str_)
+
+
+def _cure(wrong: set[str], column: pd.Series[Any]) -> str:
+    """What to do about ids of these types. A float's text is "7.0", which is nobody's id."""
+    name = repr(str(column.name))
+    if wrong <= {"float", "float64", "float32"} and bool((column.dropna().astype(float) % 1 == 0).all()):
+        return f'Make them whole numbers: frame[{name}] = frame[{name}].astype("int64").'
+    if wrong <= {"float", "float64", "float32"}:
+        return "These numbers have a fraction, so they are no ids: name another column as the id."
+    return f"Write them as text, all parties in one form: frame[{name}] = frame[{name}].astype(str)."

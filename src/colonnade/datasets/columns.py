@@ -45,8 +45,10 @@ def choose_columns(
     id_column: str,
     label: str | None = None,
     columns: Sequence[str] | None = None,
+    split: str | None = None,
 ) -> list[str]:
-    """The feature columns, in the order asked for; without `columns`, all that are neither id nor label.
+    """The feature columns, in the order asked for; without `columns`, all that are neither id nor label, and do not say
+    which rows are for training (`split`).
 
     A label owner may hold no features at all. A party with neither label nor features has nothing to bring.
     """
@@ -56,8 +58,10 @@ def choose_columns(
         if label == id_column:
             raise ConfigError(f"'{owner}' names {id_column!r} as both id and label. Name a label column of its own.")
         check_present([label], present, owner=owner, part="label")
+    if split is not None:
+        check_present([split], present, owner=owner, part="split_by column")
     if columns is None:
-        chosen = [name for name in present if name not in (id_column, label)]
+        chosen = [name for name in present if name not in (id_column, label, split)]
     else:
         chosen = list(columns)
         _refuse_twice(chosen, owner=owner, where="columns", cure="List each feature once.")

@@ -52,8 +52,8 @@ class Labels:
             task = "regression" if many else "classification"
         if training.nunique() < 2:
             raise DataError(
-                f"'{owner}' has a label {str(label.name)!r} with one value only on its {len(training)} training rows, "
-                f"so there is nothing to learn. Check the label column, or take more training rows."
+                f"'{owner}' has a label {str(label.name)!r} with one value only on its {len(training)} rows, "
+                f"so there is nothing to learn. Check the label column, or take more rows."
             )
         if task == "regression":
             values = _as_floats(training, owner)

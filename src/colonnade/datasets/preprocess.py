@@ -1,8 +1,9 @@
 """From a party's columns to the float32 matrix its model reads.
 
-Numbers: the median fills gaps, a 0/1 column marks them when training had any, then a scaler. Categories (text,
-bool, pandas category, mixed types): gaps become "missing", then one column per category; rare categories share
-one when there are too many, and a category not seen in training gives zeros.
+Numbers, times, and text that means them (`readings`): the median fills gaps, a 0/1 column marks them when training had
+any, then a scaler. Categories (text, bool, pandas category, mixed types): gaps become "missing", then one column per
+category; rare categories share one when there are too many, and a category not seen in training gives zeros. Columns
+that say nothing are left out.
 
 scikit-learn's transformers learn from the party's own training rows. What they learned is kept as plain numbers
 and names, which is all that `transform` uses: so a saved preprocessor needs no pickle and gives equal bits.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -26,6 +27,7 @@ from colonnade.core import mapped
 from colonnade.datasets.cells import kind_of, numbers, text
 from colonnade.datasets.columns import listing, suggestion
 from colonnade.datasets.fitted import Category, Number, Scale, fit_categories, fit_numbers
+from colonnade.datasets.readings import cells_no_numbers, read, recognise
 from colonnade.datasets.rows import RowNumbers, row_numbers
 from colonnade.datasets.table import Table
 from colonnade.errors import CheckpointError, ConfigError, DataError
@@ -45,6 +47,8 @@ class Preprocessor:
     owner: str
     scale: Scale
     columns: tuple[Number | Category, ...]
+    readings: Mapping[str, str] = field(default_factory=dict)  # of columns whose text means numbers, by which way
+    left_out: tuple[str, ...] = ()  # columns that say nothing: empty, or with one value only
 
     @classmethod
     def fit(
@@ -59,21 +63,26 @@ class Preprocessor:
             raise DataError(f"'{table.owner}' has no feature columns to preprocess. Name some with columns=[...].")
         training = row_numbers(rows, len(table), owner=table.owner)
         kinds = {name: kind_of(table.features[name], owner=table.owner) for name in table.columns}
+        readings = _readings(table, kinds, training)
+        kinds |= dict.fromkeys(readings, "number")
         learned: dict[str, Number | Category] = {}
         useless, telling = _Useless(), list[str]()
         for names in _groups([name for name, kind in kinds.items() if kind == "number"]):
-            values = {name: numbers(table.features[name].iloc[training]) for name in names}
-            if useless.none_of(values):
-                learned |= fit_numbers(values, scale)
+            values = {
+                name: read(table.features[name].iloc[training], readings[name])
+                if name in readings
+                else numbers(table.features[name].iloc[training])
+                for name in names
+            }
+            learned |= fit_numbers(useless.apart_from(values), scale)
         for name in (name for name, kind in kinds.items() if kind == "category"):
             cells = table.features[name].iloc[training]
             words = {name: text(cells)}
             filled = words[name][cells.notna().to_numpy()]
             if MANY < len(set(filled)) > NEARLY * len(filled):
                 telling.append(name)
-            if useless.none_of(words, empty=bool(cells.isna().all())):
-                learned |= fit_categories(words, max_categories)
-        useless.refuse(table.owner, table.columns, len(training))
+            learned |= fit_categories(useless.apart_from(words, empty=bool(cells.isna().all())), max_categories)
+        useless.tell(table.owner, table.columns, len(training), any_left=bool(learned))
         if telling:
             warnings.warn(
                 f"'{table.owner}' has text with a different value in nearly every training row in {listing(telling)}. "
@@ -81,7 +90,14 @@ class Preprocessor:
                 "heart at best. Leave it out by naming the others: columns = [...].",
                 stacklevel=2,
             )
-        return cls(table.owner, scale, tuple(learned[name] for name in table.columns))
+        kept = [name for name in table.columns if name in learned]
+        return cls(
+            table.owner,
+            scale,
+            tuple(learned[name] for name in kept),
+            {name: way for name, way in readings.items() if name in learned},
+            tuple(name for name in table.columns if name not in learned),
+        )
 
     @property
     def names(self) -> list[str]:
@@ -98,7 +114,7 @@ class Preprocessor:
 
     def transform(self, table: Table) -> Tensor:
         """All rows of the table as float32, shape [rows, len(names)]."""
-        self._check_columns(table)
+        ways = self._check_columns(table)
         spans, large = self.spans, set[str]()
         cells = {column.name: table.features[column.name] for column in self.columns}
         out = mapped.array((len(table), len(self.names)), np.float32)
@@ -106,7 +122,11 @@ class Preprocessor:
             piece = slice(start, start + PIECE)
             for column in self.columns:
                 here = cells[column.name].iloc[piece]
-                values = column.apply(numbers(here)) if isinstance(column, Number) else column.apply(text(here))
+                if isinstance(column, Number):
+                    way = ways.get(column.name)
+                    values = column.apply(numbers(here) if way is None else read(here, way))
+                else:
+                    values = column.apply(text(here))
                 with np.errstate(over="ignore"):  # told below
                     out[piece, spans[column.name]] = values
             if not np.isfinite(out[piece]).all():
@@ -121,7 +141,9 @@ class Preprocessor:
 
     def state(self) -> dict[str, Any]:
         """All that was learned, as JSON-able values."""
-        return {"owner": self.owner, "scale": self.scale, "columns": [column.state() for column in self.columns]}
+        learned = {"owner": self.owner, "scale": self.scale, "columns": [column.state() for column in self.columns]}
+        more = {"readings": dict(self.readings), "left_out": list(self.left_out)}
+        return learned | {key: value for key, value in more.items() if value}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Preprocessor:
@@ -131,17 +153,20 @@ class Preprocessor:
             if state["scale"] not in get_args(Scale):
                 raise ValueError("scale")
             columns = tuple(kinds[column["kind"]].from_state(column) for column in state["columns"])
-            return cls(str(state["owner"]), state["scale"], columns)
-        except (KeyError, TypeError, ValueError) as error:
+            readings = {str(name): str(way) for name, way in state.get("readings", {}).items()}
+            left_out = tuple(str(name) for name in state.get("left_out", ()))
+            return cls(str(state["owner"]), state["scale"], columns, readings, left_out)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
                 f"This is not the saved state of a Preprocessor ({type(error).__name__}: {error}). "
                 f"Pass what Preprocessor.state() returned."
             ) from None
 
-    def _check_columns(self, table: Table) -> None:
+    def _check_columns(self, table: Table) -> dict[str, str]:
+        """That the table has the columns of training; of those whose text means numbers, by which way it is read."""
         trained = [column.name for column in self.columns]
         absent = [name for name in trained if name not in table.columns]
-        extra = [name for name in table.columns if name not in trained]
+        extra = [name for name in table.columns if name not in (*trained, *self.left_out)]
         if absent or extra:
             faults = [f"lacks {listing(absent)}"] * bool(absent) + [f"also has {listing(extra)}"] * bool(extra)
             hint = suggestion(absent[0], extra) if absent else ""
@@ -149,15 +174,22 @@ class Preprocessor:
                 f"'{self.owner}' was fitted on {len(trained)} columns, and this table {' and '.join(faults)}.{hint} "
                 f"Read it with the same columns=[...]."
             )
+        ways = {}
         for column in self.columns:
             cells = table.features[column.name]
             kind: Literal["number", "category"] = "number" if isinstance(column, Number) else "category"
             # A column without one value says nothing of its kind, whatever type the reader gave it.
-            if not cells.isna().all() and kind_of(cells, owner=self.owner) != kind:
+            if cells.isna().all() or (now := kind_of(cells, owner=self.owner)) == kind:
+                continue
+            way = self.readings.get(column.name) or (recognise(cells) if now == "category" else None)
+            if kind == "number" and way is not None:
+                ways[column.name] = way
+            else:
                 raise DataError(
                     f"'{self.owner}' was fitted with {column.name!r} as a {kind}, and this table holds it as "
                     f"{cells.dtype}. Convert the column to what it was in training."
                 )
+        return ways
 
 
 def _groups(names: list[str]) -> list[list[str]]:
@@ -166,15 +198,40 @@ def _groups(names: list[str]) -> list[list[str]]:
     return [names[start:stop] for start, stop in pairwise([*cuts, len(names)])] if names else []
 
 
+def _readings(table: Table, kinds: Mapping[str, str], training: NDArray[np.int64]) -> dict[str, str]:
+    """Of columns whose text means numbers or times on the training rows, by which way it is read. A frame's column
+    that its owner made a category stays one; where a few words keep a column from being numbers, that is said."""
+    import pandas as pd
+
+    found, mixed = {}, {}
+    for name in (name for name, kind in kinds.items() if kind == "category"):
+        cells = table.features[name]
+        meant = isinstance(table.features, pd.DataFrame) and isinstance(cells.dtype, pd.CategoricalDtype)
+        if meant or pd.api.types.is_bool_dtype(cells.dtype):
+            continue
+        if way := recognise(cells.iloc[training]):
+            found[name] = way
+        elif odd := cells_no_numbers(cells.iloc[training]):
+            mixed[name] = odd
+    if mixed:
+        warnings.warn(
+            f"'{table.owner}' has columns of numbers in which some cells are words, and so every number is taken for a "
+            f"category: {', '.join(f'{name!r} ({odd} cells)' for name, odd in mixed.items())}. Leave these cells empty "
+            "to make them columns of numbers.",
+            stacklevel=3,
+        )
+    return found
+
+
 class _Useless:
     """Columns no model can use, all to be named at once: empty, constant, or with infinite values."""
 
     def __init__(self) -> None:
         self.faults: dict[str, list[str]] = {"no value at all": [], "one value only": [], "infinite values": []}
 
-    def none_of(self, columns: Mapping[str, NDArray[Any]], *, empty: bool = False) -> bool:
-        """Note those of these columns that cannot be used; `empty` tells words that are nothing but gaps."""
-        count = sum(map(len, self.faults.values()))
+    def apart_from(self, columns: Mapping[str, NDArray[Any]], *, empty: bool = False) -> dict[str, NDArray[Any]]:
+        """Note those of these columns that cannot be used, and give the others; `empty` tells words that are nothing
+        but gaps."""
         for name, cells in columns.items():
             is_number = cells.dtype != object
             if empty or (is_number and np.isnan(cells).all()):
@@ -183,18 +240,25 @@ class _Useless:
                 self.faults["infinite values"].append(name)
             elif (cells == cells[0]).all():
                 self.faults["one value only"].append(name)
-        return sum(map(len, self.faults.values())) == count
+        useless = {name for names in self.faults.values() for name in names}
+        return {name: cells for name, cells in columns.items() if name not in useless}
 
-    def refuse(self, owner: str, order: list[str], rows: int) -> None:
-        """Raise, if there are any."""
-        faults = [
-            f"{what}: {listing([name for name in order if name in names])}"
-            for what, names in self.faults.items()
-            if names
-        ]
-        if faults:
+    def tell(self, owner: str, order: list[str], rows: int, *, any_left: bool) -> None:
+        """Say which columns are left out; infinite values, and a table of which nothing is left, are refused."""
+        told = {
+            what: listing([name for name in order if name in names]) for what, names in self.faults.items() if names
+        }
+        if infinite := told.pop("infinite values", None):
             raise DataError(
-                f"'{owner}' has columns that cannot be used as they look on its {rows} training rows: "
-                f"{'; '.join(faults)}. Leave them out with columns=[...]"
-                + (", or replace the infinite values." if self.faults["infinite values"] else ".")
+                f"'{owner}' has infinite values in {infinite}, on its {rows} training rows. Replace them, or leave "
+                "these columns out with columns=[...]."
+            )
+        faults = "; ".join(f"{what}: {names}" for what, names in told.items())
+        if faults and not any_left:
+            raise DataError(
+                f"'{owner}' has no column that says anything on its {rows} training rows: {faults}. Check the table."
+            )
+        if faults:
+            warnings.warn(
+                f"'{owner}' leaves out columns that say nothing on its {rows} training rows: {faults}.", stacklevel=3
             )

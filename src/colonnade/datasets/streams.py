@@ -40,16 +40,24 @@ def is_large(path: Path, columns: Sequence[str] | None) -> bool:
 
 
 def read_pieces(
-    path: Path, *, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None
-) -> tuple[NDArray[np.str_], Columns, pd.Series[Any] | None]:
-    """The ids, the columns and the label of a file."""
+    path: Path,
+    *,
+    owner: str,
+    id_column: str,
+    label: str | None,
+    columns: Sequence[str] | None,
+    split: str | None = None,
+) -> tuple[NDArray[np.str_], Columns, dict[str | None, pd.Series[Any]]]:
+    """The ids, the columns, and by name the label and what divides rows, of a file."""
     import pandas as pd
 
-    wanted, most = table_files.names_and_rows(path, owner, id_column, label, columns)
-    features = [name for name in wanted if name not in (id_column, label)]
+    wanted, most = table_files.names_and_rows(path, owner, id_column, label, columns, split)
+    aside = [name for name in (label, split) if name is not None]
+    chosen = set(columns or ())
+    features = [name for name in wanted if name != id_column and (name not in aside or name in chosen)]
     filling, at = Filling(features, most), 0
     ids: list[NDArray[np.str_]] = []
-    labels: list[pd.Series[Any]] = []
+    beside: dict[str, list[pd.Series[Any]]] = {name: [] for name in aside}
     seen = {name: set[str]() for name in wanted if name != id_column}
     for piece in table_files.pieces(path, owner, wanted, PIECE):
         for name, kinds in seen.items():
@@ -60,24 +68,28 @@ def read_pieces(
             piece, at, {name: is_number or bool(piece[name].isna().all()) for name, is_number in numbers.items()}
         )
         ids.append(ids_as_text(piece[id_column], owner))
-        labels += [] if label is None else [piece[label]]
+        for name, read in beside.items():
+            read.append(piece[name])
         at += len(piece)
     told = {} if path.name.lower().endswith(".parquet") else {n: k for n, kinds in seen.items() if (k := _told(kinds))}
     if told:
-        _read_again(table_files.pieces(path, owner, wanted, PIECE, told), filling, told, labels, label)
+        _read_again(table_files.pieces(path, owner, wanted, PIECE, told), filling, told, beside)
     everybody = np.concatenate(ids) if ids else np.zeros(0, dtype=np.str_)
-    return everybody, filling.done(), pd.concat(labels, ignore_index=True) if labels else None
+    joined: dict[str | None, pd.Series[Any]] = {
+        name: pd.concat(read, ignore_index=True) for name, read in beside.items() if read
+    }
+    return everybody, filling.done(), joined
 
 
 def _read_again(
-    pieces: Iterator[pd.DataFrame], filling: Filling, told: dict[str, str], labels: list[Any], label: str | None
+    pieces: Iterator[pd.DataFrame], filling: Filling, told: dict[str, str], beside: dict[str, list[Any]]
 ) -> None:
     """The columns whose kind is told now, in the place of what was taken for them before."""
     filling.forget(told)
     for number, piece in enumerate(pieces):
-        filling.add(piece, number * PIECE, {name: told[name] == "float64" for name in told if name != label})
-        if label in told:
-            labels[number] = piece[label]
+        filling.add(piece, number * PIECE, {name: told[name] == "float64" for name in told if name in filling.names})
+        for name in beside.keys() & told.keys():
+            beside[name][number] = piece[name]
 
 
 def _seen(cells: pd.Series[Any]) -> set[str]:

@@ -7,7 +7,7 @@ matters is how it looks on the training rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from colonnade.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Table", "align", "check_frames", "read_table", "table_from_frame"]
+__all__ = ["Table", "align", "check_frames", "how_written", "read_table", "table_from_frame"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -38,9 +38,11 @@ class Table:
     ids: NDArray[np.str_]
     features: pd.DataFrame | Columns  # of a large file outside memory
     label: pd.Series[Any] | None = None
+    split: pd.Series[Any] | None = None  # what divides its rows into training, validation and test rows
 
     def __post_init__(self) -> None:
-        lengths = {len(self.ids), len(self.features)} | ({len(self.label)} if self.label is not None else set())
+        beside = [len(one) for one in (self.label, self.split) if one is not None]
+        lengths = {len(self.ids), len(self.features), *beside}
         if len(lengths) != 1:
             raise DataError(
                 f"'{self.owner}' has a table whose ids, features and label have different lengths: "
@@ -72,10 +74,21 @@ class Table:
                     f"{_absent(self.owner, absent)} Ask for rows that all parties hold. New rows are given with "
                     f'--table {self.owner}=FILE; to train on common rows alone, set align = "private" under [data].'
                 )
-        label = None if self.label is None else self.label.iloc[rows].reset_index(drop=True)
+        return self._taking(rows)
+
+    def labelled(self) -> Table:
+        """The rows that have a label, which a label owner can train on or measure with."""
+        assert self.label is not None
+        there = self.label.notna().to_numpy(dtype=bool)
+        return self if there.all() else self._taking(np.flatnonzero(there))
+
+    def _taking(self, rows: NDArray[np.int64]) -> Table:
+        label, split = (
+            None if one is None else one.iloc[rows].reset_index(drop=True) for one in (self.label, self.split)
+        )
         if isinstance(self.features, Columns):
-            return Table(self.owner, self.ids[rows], self.features.take(rows), label)
-        return Table(self.owner, self.ids[rows], self.features.iloc[rows].reset_index(drop=True), label)
+            return Table(self.owner, self.ids[rows], self.features.take(rows), label, split)
+        return Table(self.owner, self.ids[rows], self.features.iloc[rows].reset_index(drop=True), label, split)
 
     @cached_property
     def _order(self) -> NDArray[np.int64]:
@@ -90,13 +103,17 @@ def read_table(
     id: str,  # noqa: A002 - the word users know
     label: str | None = None,
     columns: Sequence[str] | None = None,
+    split: str | None = None,
 ) -> Table:
-    """A table from a .csv, .csv.gz or .parquet file; `columns=None` takes all but id and label as features."""
+    """A table from a .csv, .csv.gz or .parquet file; `columns=None` takes all but id and label as features, and but
+    `split`, which says how rows are divided."""
     if is_large(Path(path), columns):
-        ids, stored, labels = read_pieces(Path(path), owner=owner, id_column=id, label=label, columns=columns)
-        return _checked(Table(owner, ids, stored, labels))
-    frame = read_frame(path, owner=owner, id_column=id, label=label, columns=columns)
-    return table_from_frame(frame, owner=owner, id=id, label=label, columns=columns)
+        ids, stored, beside = read_pieces(
+            Path(path), owner=owner, id_column=id, label=label, columns=columns, split=split
+        )
+        return _checked(Table(owner, ids, stored, beside.get(label), beside.get(split)))
+    frame = read_frame(path, owner=owner, id_column=id, label=label, columns=columns, split=split)
+    return table_from_frame(frame, owner=owner, id=id, label=label, columns=columns, split=split)
 
 
 def table_from_frame(
@@ -106,6 +123,7 @@ def table_from_frame(
     id: str,  # noqa: A002 - the word users know
     label: str | None = None,
     columns: Sequence[str] | None = None,
+    split: str | None = None,
 ) -> Table:
     """A table from a data frame; the frame is copied, so that later changes to it do not reach the party."""
     unnamed = [name for name in frame.columns if not isinstance(name, str)]
@@ -114,10 +132,10 @@ def table_from_frame(
             f"'{owner}' has {len(unnamed)} columns whose names are not text, such as {unnamed[0]!r}. "
             f"Rename them: frame.columns = frame.columns.astype(str)."
         )
-    features = choose_columns(list(frame.columns), owner=owner, id_column=id, label=label, columns=columns)
+    features = choose_columns(list(frame.columns), owner=owner, id_column=id, label=label, columns=columns, split=split)
     values = frame[features].reset_index(drop=True).copy()
-    labels = None if label is None else frame[label].reset_index(drop=True).copy()
-    return _checked(Table(owner, ids_as_text(frame[id], owner), values, labels))
+    labels, sides = (None if one is None else frame[one].reset_index(drop=True).copy() for one in (label, split))
+    return _checked(Table(owner, ids_as_text(frame[id], owner), values, labels, sides))
 
 
 def check_frames(frames: Mapping[str, pd.DataFrame], label: str) -> None:
@@ -153,11 +171,50 @@ def align(tables: Mapping[str, Table]) -> NDArray[np.str_]:
     absent = {name: np.setdiff1d(union, table.ids, assume_unique=True) for name, table in tables.items()}
     faults = [_absent(name, ids) for name, ids in absent.items() if len(ids)]
     if faults:
-        raise DataError(
-            f"All parties must hold the same ids. {' '.join(faults)} Remove them from the other parties, or set "
-            'align = "private" under [data].'
+        cure = how_written([frozenset(table.ids.tolist()) for table in tables.values()]) or (
+            'To train on the rows that all hold, set align = "private" under [data]; or remove the others.'
         )
+        raise DataError(f"All parties must hold the same ids. {' '.join(faults)} {cure}")
     return union
+
+
+WRITINGS: tuple[tuple[str, Callable[[str], str], str], ...] = (
+    (
+        "capitals or spaces",
+        lambda one: " ".join(one.casefold().split()),
+        'set ids = "normalised" under [alignment]',
+    ),
+    (
+        "leading zeros",
+        lambda one: one.lstrip("0") or "0",
+        'write them alike in the files, with zeros as in frame["id"].str.zfill(8) or without as in .str.lstrip("0")',
+    ),
+    (
+        'a ".0" at the end, which a column of numbers with a gap gets',
+        lambda one: one.removesuffix(".0"),
+        'write whole numbers, as in frame["id"].astype("Int64")',
+    ),
+    (
+        "hyphens, dots, slashes or spaces",
+        lambda one: "".join(c for c in one.casefold() if c.isalnum()),
+        'write them alike in the files, as in frame["id"].str.replace(r"\\W", "", regex=True)',
+    ),
+)
+"""What ids of one person may differ in, how they look without it, and what to do about it."""
+
+
+def how_written(ids: Sequence[frozenset[str]]) -> str:
+    """What to do where ids of several tables fit badly as they are and well but for how they are written; "" where
+    that is not it."""
+    common, fewest = len(frozenset.intersection(*ids)), min(map(len, ids))
+    for what, bare, cure in WRITINGS:
+        alike = [frozenset(map(bare, one)) for one in ids]
+        if len(frozenset.intersection(*alike)) - common > 0.1 * fewest:
+            return (
+                f"They differ in {what}: {len(frozenset.intersection(*alike)):,} rows fit without that, and {common:,} "
+                f"as they are. Ids are compared exactly; {cure}."
+            )
+    return ""
 
 
 def _absent(party: str, ids: NDArray[np.str_]) -> str:

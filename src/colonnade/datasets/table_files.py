@@ -1,17 +1,23 @@
 """Reading a party's file: CSV, gzipped CSV, or Parquet, told apart by the extension; and what a CSV may say.
 
+A CSV file may be separated by commas, semicolons, tabs or bars, and be written in UTF-8 (with or without a mark at its
+beginning), in UTF-16 with its mark, or in the Western European alphabet of Windows: its bytes tell (`dialect_of`).
+
 Ids are read as text, exactly as written: "007" stays "007", "NA" is an id like any other, and a long whole
 number never passes through a float. Only the columns asked for are kept.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +27,17 @@ from colonnade.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["EXTENSIONS", "for_spreadsheets", "names_and_rows", "parquet_shape", "pieces", "read_frame"]
+__all__ = [
+    "EXTENSIONS",
+    "GAPS",
+    "csv_header",
+    "dialect_of",
+    "for_spreadsheets",
+    "names_and_rows",
+    "parquet_shape",
+    "pieces",
+    "read_frame",
+]
 
 EXTENSIONS = (".csv", ".csv.gz", ".parquet")
 
@@ -37,10 +53,69 @@ GAPS = [
 # fmt: on
 
 
+SEPARATORS = (",", ";", "\t", "|")
+MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a CSV file is written."""
+
+    separator: str
+    encoding: str
+
+
+def dialect_of(path: Path) -> Dialect:
+    """How this file is written, told from its bytes; looked at once as long as it does not change."""
+    about = path.stat()
+    return _dialect(path, about.st_mtime_ns, about.st_size)
+
+
+@lru_cache(maxsize=256)
+def _dialect(path: Path, written: int, size: int) -> Dialect:  # noqa: ARG001
+    """`dialect_of`. Of the separators, the one that makes most cells of the header, and as many of the next row."""
+    encoding = _encoding(path)
+    with _opened(path) as stream:
+        lines = [line for line in io.TextIOWrapper(stream, encoding=encoding, newline="").readlines(1 << 16) if line]
+    best, most = ",", 1
+    for separator in SEPARATORS:
+        rows = csv.reader(lines, delimiter=separator)
+        header, first = len(next(rows, [])), len(next(filter(None, rows), []))
+        if header > most and (best == "," == separator or first in (0, header) or most == 1):
+            best, most = separator, header
+    return Dialect(best, encoding)
+
+
+def _encoding(path: Path) -> str:
+    """UTF-8 if all of it is; with zero bytes it is no text."""
+    decoder, utf8 = codecs.getincrementaldecoder("utf-8")(), True
+    with _opened(path) as stream:
+        start = stream.read(2)
+        if start in MARKS:
+            return MARKS[start]
+        part = start + stream.read(1 << 22)
+        while part:
+            if b"\x00" in part:
+                raise csv.Error("zero bytes")
+            if utf8:
+                try:
+                    decoder.decode(part)
+                except UnicodeDecodeError:
+                    utf8 = False
+            part = stream.read(1 << 22)
+    return "utf-8-sig" if utf8 else "cp1252"
+
+
 def read_frame(
-    path: str | Path, *, owner: str, id_column: str, label: str | None = None, columns: Sequence[str] | None = None
+    path: str | Path,
+    *,
+    owner: str,
+    id_column: str,
+    label: str | None = None,
+    columns: Sequence[str] | None = None,
+    split: str | None = None,
 ) -> pd.DataFrame:
-    """The id, label and feature columns of the file, with the id column as text."""
+    """The id, label and feature columns of the file, with the id column as text; and one that divides rows."""
     path = Path(path)
     if not path.name.lower().endswith(EXTENSIONS):
         raise DataError(
@@ -50,11 +125,11 @@ def read_frame(
     if not path.is_file():
         raise DataError(f"'{owner}' names the table {path}, and there is no such file. Correct its path.")
     read = _read_parquet if path.name.lower().endswith(".parquet") else _read_csv
-    return read(path, owner, id_column, label, columns)
+    return read(path, owner, id_column, label, columns, split)
 
 
 def names_and_rows(
-    path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None
+    path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, split: str | None = None
 ) -> tuple[list[str], int]:
     """The columns to read of a file, and how many rows it has at most."""
     import pyarrow
@@ -62,9 +137,9 @@ def names_and_rows(
 
     if path.name.lower().endswith(".parquet"):
         present = [str(name) for name in pyarrow.parquet.read_schema(path).names]
-        return _wanted(present, owner, id_column, label, columns), parquet_shape(path)[0]
+        return _wanted(present, owner, id_column, label, columns, split), parquet_shape(path)[0]
     with _refusing_csv(path, owner):
-        wanted = _wanted(_csv_header(path), owner, id_column, label, columns)
+        wanted = _wanted(csv_header(path), owner, id_column, label, columns, split)
         with _opened(path) as stream:
             ends = [(part.count(b"\n"), part.count(b"\r")) for part in iter(lambda: stream.read(1 << 22), b"")]
         return wanted, 1 + max(sum(one) for one in zip(*ends, strict=True))  # a quoted cell may hold more line ends
@@ -102,11 +177,13 @@ def pieces(
             yield frame[wanted]
 
 
-def _read_csv(path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None) -> pd.DataFrame:
+def _read_csv(
+    path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, split: str | None
+) -> pd.DataFrame:
     with _refusing_csv(path, owner):
-        present = _csv_header(path)
+        present = csv_header(path)
         if present:
-            wanted = _wanted(present, owner, id_column, label, columns)
+            wanted = _wanted(present, owner, id_column, label, columns, split)
             frame: pd.DataFrame = _csv(path, id_column)
             return frame[wanted]
     raise DataError(f"'{owner}' has an empty table: {path} holds nothing, not even a header. Export it again.")
@@ -116,14 +193,16 @@ def _csv(path: Path, id_column: str, *, chunksize: int | None = None, told: Mapp
     """pandas' reader, with the id as text and gaps everywhere else."""
     import pandas as pd
 
+    dialect = dialect_of(path)
     types: Any = {id_column: str, **(told or {})}
     read: Any = pd.read_csv
     return read(
         path,
         dtype=types,
-        na_values={name: GAPS for name in _csv_header(path) if name != id_column},
+        na_values={name: GAPS for name in csv_header(path) if name != id_column},
         keep_default_na=False,
-        encoding="utf-8-sig",
+        encoding=dialect.encoding,
+        sep=dialect.separator,
         low_memory=False,
         chunksize=chunksize,
     )
@@ -136,19 +215,20 @@ def _refusing_csv(path: Path, owner: str) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, UnicodeDecodeError, csv.Error, pd.errors.ParserError) as error:
-        raise _unreadable(path, owner, "a UTF-8 CSV file whose rows all fit its header", error) from None
+        raise _unreadable(path, owner, "a CSV file whose rows all fit its header", error) from None
 
 
 def _opened(path: Path) -> Any:
     return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")
 
 
-def _csv_header(path: Path) -> list[str]:
+def csv_header(path: Path) -> list[str]:
     """The names in the first line; pandas would rename duplicates silently, so it is not asked.
 
     Where the first row is wider than that, pandas takes its first cells as an index and shifts the rest."""
+    dialect = dialect_of(path)
     with _opened(path) as stream:
-        rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""))
+        rows = csv.reader(io.TextIOWrapper(stream, encoding=dialect.encoding, newline=""), delimiter=dialect.separator)
         header = next(rows, [])
         if header and len(next(filter(None, rows), [])) > len(header):
             raise csv.Error("rows wider than the header")
@@ -156,14 +236,14 @@ def _csv_header(path: Path) -> list[str]:
 
 
 def _read_parquet(
-    path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None
+    path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, split: str | None
 ) -> pd.DataFrame:
     import pyarrow
     import pyarrow.parquet
 
     try:
         present = [str(name) for name in pyarrow.parquet.read_schema(path).names]
-        wanted = _wanted(present, owner, id_column, label, columns)
+        wanted = _wanted(present, owner, id_column, label, columns, split)
         read = pyarrow.parquet.read_table(path, columns=wanted)
         frame: pd.DataFrame = read.to_pandas(ignore_metadata=True)
     except (OSError, pyarrow.ArrowException) as error:
@@ -172,10 +252,15 @@ def _read_parquet(
 
 
 def _wanted(
-    present: Sequence[str], owner: str, id_column: str, label: str | None, columns: Sequence[str] | None
+    present: Sequence[str],
+    owner: str,
+    id_column: str,
+    label: str | None,
+    columns: Sequence[str] | None,
+    split: str | None,
 ) -> list[str]:
-    features = choose_columns(present, owner=owner, id_column=id_column, label=label, columns=columns)
-    return [id_column, *features] if label is None else [id_column, label, *features]
+    features = choose_columns(present, owner=owner, id_column=id_column, label=label, columns=columns, split=split)
+    return list(dict.fromkeys([id_column, *(one for one in (label, split) if one is not None), *features]))
 
 
 def _unreadable(path: Path, owner: str, expected: str, error: Exception) -> DataError:

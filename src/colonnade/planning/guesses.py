@@ -7,13 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from colonnade.alignment.ids import normalised
+from colonnade.datasets.table import how_written
 from colonnade.errors import DataError
 from colonnade.planning.tables import FEW, ID_NAME, Column, Seen
 
 LABEL_NAME = re.compile(
-    r"(^|_)(y|label|target|class|outcome|diagnosis|default|defaulted|churn|churned|fraud|response|result|survived|price)($|_)",
+    r"(^|_)(y|label|target|class|outcome|diagnosis|default|defaulted|churn|churned|fraud|response|result|survived|price"
+    r"|quality|medv|g3)($|_)",
     re.I,
 )
+
+MOST_WHOLE_CLASSES = 12
+"""A label with more different whole numbers is a number, unless somebody says that they are classes."""
+MOST_CLASSES = 100
+"""Beyond so many different values nobody would take a number for classes."""
 
 MANY = 50
 """A column of text becomes at most so many numbers a row; beyond, its rare values share one."""
@@ -111,7 +118,7 @@ def guess_label(tables: Sequence[Seen], id_column: str) -> tuple[Seen, str]:
         if column.name != id_column and column.could_be_label and not column.identifies
     ]
     if not candidates:
-        raise DataError("No column can be the label: it needs two values at least, and no gaps.")
+        raise DataError("No column can be the label: it needs two values at least, and few gaps.")
 
     def worth(found: tuple[Seen, Column]) -> tuple[bool, bool, bool, bool]:
         table, column = found
@@ -123,14 +130,39 @@ def guess_label(tables: Sequence[Seen], id_column: str) -> tuple[Seen, str]:
 
 
 def passed_over(tables: Sequence[Seen], id_column: str) -> list[tuple[Seen, Column]]:
-    """Columns with a label's name that cannot be the label, since rows have none."""
+    """Columns with a label's name that are not taken for it, since most rows have none."""
     columns = [(table, column) for table in tables for column in table.columns.values() if column.name != id_column]
-    return [(table, column) for table, column in columns if column.gaps and LABEL_NAME.search(column.name)]
+    return [
+        (table, column)
+        for table, column in columns
+        if column.gaps >= 0.5 * column.rows and LABEL_NAME.search(column.name)
+    ]
+
+
+def why_label(table: Seen, column: str) -> str:
+    """How sure a guess of the label is."""
+    if LABEL_NAME.search(column):
+        return "by its name"
+    last = column == list(table.columns)[-1]
+    few = table.columns[column].distinct <= FEW
+    looks = " and ".join([*(["the last of its table"] if last else []), *(["has few different values"] if few else [])])
+    return f"no column has a label's name, and this one is {looks}: hardly more than chance" if looks else "chance"
 
 
 def guess_task(label: Column) -> str:
-    """Many different numbers are values, everything else classes."""
-    return "regression" if label.numeric and label.distinct > FEW else "classification"
+    """Many different numbers are values, and so are more than a dozen whole ones; everything else is classes."""
+    many = label.distinct > (MOST_WHOLE_CLASSES if label.whole else FEW)
+    return "regression" if label.numeric and many else "classification"
+
+
+def why_task(label: Column, task: str) -> str:
+    """What else the label could be, where its values do not decide it; "" where they do."""
+    if not label.numeric or label.distinct <= 2 or (label.distinct > MOST_CLASSES and task == "regression"):
+        return ""
+    values = f"{label.name!r} has {label.distinct} different {'whole ' if label.whole else ''}numbers"
+    if task == "regression":
+        return f"{values}, and is taken for a number to predict. If they are classes: --task classification."
+    return f"{values}, and they are taken for classes. If it is a number to predict: --task regression."
 
 
 def overlap(tables: Sequence[Seen], id_column: str) -> Overlap:
@@ -145,7 +177,7 @@ def overlap(tables: Sequence[Seen], id_column: str) -> Overlap:
             f"{found.alike:,} would be, if all wrote capitals and spaces alike; but then a table would have ids twice. "
             "Change the files."
             if found.alike
-            else "Compare how ids are written (leading zeros, spaces, capitals)."
+            else how_written(ids) or "Compare how ids are written."
         )
         raise DataError(f"No value of {id_column!r} is in all tables, so there is no row to train on. {cure}")
     return found
@@ -168,13 +200,17 @@ def left_out(table: Seen, id_column: str, label: str) -> dict[str, str]:
     return found
 
 
-def categories(table: Seen, id_column: str, label: str) -> dict[str, str]:
-    """Columns that are taken for categories where their owner may have meant something else, and what to do."""
+def readings(table: Seen, id_column: str, label: str) -> dict[str, str]:
+    """Columns whose text is read as numbers or times, and how; or is taken for categories where their owner may have
+    meant something else, and what to do."""
     found = {}
     for name, column in table.columns.items():
         if name in (id_column, label):
             continue
-        if column.nearly_numeric and column.distinct > 2:
+        if column.way:
+            as_days = ", each as days since 1970" if column.way.startswith("times") else ""
+            found[name] = f"is read as {column.way}{as_days}."
+        elif column.nearly_numeric and column.distinct > 2:
             found[name] = (
                 f"has {column.odd:,} cells that are no numbers, so that all its numbers are taken for categories. "
                 "Leave these cells empty to make it a number."
@@ -182,7 +218,7 @@ def categories(table: Seen, id_column: str, label: str) -> dict[str, str]:
         elif not column.numeric and column.distinct > MANY and not column.identifies:
             found[name] = (
                 f"has {column.distinct:,} different texts, and all but the {MANY - 1} most frequent will be one "
-                "category. If it is a date, write it as a number, such as days since a fixed day; or leave it out."
+                "category. If it is free text, leave it out."
             )
     return found
 

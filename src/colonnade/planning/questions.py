@@ -17,7 +17,7 @@ from colonnade.algorithms import ALGORITHMS, DEFAULT, nested_names
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings
 from colonnade.planning import guesses
-from colonnade.planning.tables import Seen, look
+from colonnade.planning.tables import Column, Seen, look
 from colonnade.planning.template import VALIDATION, Answers, PartyAnswer, write
 from colonnade.privacy.accounting import costs_nothing
 from colonnade.rows.making import from_tables
@@ -62,8 +62,10 @@ class Silent:
             self._say.say(text)
 
 
-def ask(paths: Sequence[Path], asker: Asker, label: str | None = None) -> Answers:
-    """Look at the tables and ask what they do not tell; the label, unless it is given."""
+def ask(paths: Sequence[Path], asker: Asker, label: str | None = None, task: str | None = None) -> Answers:
+    """Look at the tables and ask what they do not tell; the label and what kind it is, unless they are given."""
+    if task is not None and task not in TASKS:
+        raise ConfigError(f"--task is one of {', '.join(TASKS)}; found {task!r}.")
     tables = _named([look(path) for path in paths], asker)
     ids = dict(zip(tables, _ids(list(tables.values()), asker), strict=True))
     id_column = next(iter(ids.values()))
@@ -75,14 +77,14 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None) -> Answer
         raise DataError(
             f"{fit.common} rows are in all tables, too few to train on and to hold some back: {FEWEST} are the least."
         )
-    task = asker.choose("What kind of label is it?", TASKS, guesses.guess_task(about))
+    task = _task(about, asker, task)
     left_out = {name: guesses.left_out(table, id_column, label) for name, table in tables.items()}
     left_out[owner].pop(label, None)
     parties = {}
     for name, table in tables.items():
         for column, why in left_out[name].items():
             asker.say(f"'{name}': the column {column!r} {why}; it is left out.")
-        for column, why in guesses.categories(table, id_column, label).items():
+        for column, why in guesses.readings(table, id_column, label).items():
             asker.say(f"'{name}': the column {column!r} {why}")
         held = label if name == owner else None
         kept = tuple(c for c in table.columns if c not in (id_column, held, *left_out[name]))
@@ -191,7 +193,7 @@ def _label(tables: Mapping[str, Seen], id_column: str, asker: Asker, given: str 
     for table, gappy in guesses.passed_over(list(tables.values()), id_column) if given is None else []:
         asker.say(
             f"{table.path.name}: {gappy.name!r} sounds like a label, and {gappy.gaps:,} of {gappy.rows:,} rows have "
-            "none. To predict it, remove these rows from the file first."
+            "none. To predict it all the same, name it: --label."
         )
     likely = next(name for name, table in tables.items() if table is guessed)
     columns = [(name, c) for name, table in tables.items() for c in table.columns if c != id_column]
@@ -205,15 +207,19 @@ def _label(tables: Mapping[str, Seen], id_column: str, asker: Asker, given: str 
             )
         owner, column = found[0]
         about = tables[owner].columns[column]
-        if about.gaps or about.distinct < 2:
+        if about.distinct < 2:
             raise DataError(
-                f"'{owner}' has {about.distinct} different values and {about.gaps} gaps in {column!r}, and a label "
-                "needs two values at least and no gaps. Remove these rows, or choose another column."
+                f"'{owner}' has {about.distinct} different values in {column!r}, and a label needs two at least. "
+                "Choose another column."
             )
         return owner, column
 
     question = "Which column is to be predicted (party.column)?"
     owner, column = asker.text(question, f"{likely}.{guess}", accept) if given is None else accept(given)
+    if given is None and (owner, column) == (likely, guess):
+        asker.say(f"The label is {guess!r} of '{likely}', as guessed: {guesses.why_label(guessed, guess)}.")
+    if gaps := tables[owner].columns[column].gaps:
+        asker.say(f"'{owner}' has {gaps:,} rows without a label in {column!r}; they are left out.")
     others = [name for name, c in columns if c == column and name != owner]
     if others:
         asker.say(
@@ -222,6 +228,20 @@ def _label(tables: Mapping[str, Seen], id_column: str, asker: Asker, given: str 
             "federation file's page."
         )
     return owner, column
+
+
+def _task(label: Column, asker: Asker, given: str | None) -> str:
+    """Classes, or a number."""
+    if given == "regression" and not label.numeric:
+        raise DataError(
+            f"{label.name!r} holds text, and a number to predict must be one. Leave --task out, or convert."
+        )
+    if given is not None:
+        return given
+    task = asker.choose("What kind of label is it?", TASKS, guesses.guess_task(label))
+    if why := guesses.why_task(label, task):
+        asker.say(why)
+    return task
 
 
 def _rows(tables: Mapping[str, Seen], id_column: str, asker: Asker) -> tuple[guesses.Overlap, bool]:

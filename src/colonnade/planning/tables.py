@@ -5,7 +5,6 @@ Cells of a CSV are read as text, so that an id such as 007 stays what it is.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from colonnade.datasets.table_files import EXTENSIONS, GAPS
+import numpy as np
+
+from colonnade.datasets.readings import read, recognise
+from colonnade.datasets.table_files import EXTENSIONS, GAPS, csv_header, dialect_of
 from colonnade.errors import DataError
 
 if TYPE_CHECKING:
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
 FEW = 20
 """A label with at most so many different values is taken for classes."""
-SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 ID_NAME = re.compile(
     r"(^|_|\b)(id|ids|uuid|guid|key|ssn|patient|person|customer|client|member|user|account)($|_|\b)", re.I
 )
@@ -38,6 +39,7 @@ class Column:
     numeric: bool
     whole: bool  # numbers without a fraction
     odd: int = 0  # cells that keep a column of numbers from being one
+    way: str = ""  # by which its text is read as numbers or times, where it is
 
     @property
     def is_unique(self) -> bool:
@@ -55,7 +57,7 @@ class Column:
     def identifies(self) -> bool:
         """Told from nearly every other row: as a feature it would be learned by heart, and show whose row it is."""
         many = self.distinct > 0.9 * max(self.rows - self.gaps, 1) and self.distinct > FEW
-        return many and (not self.numeric or (self.whole and bool(ID_NAME.search(self.name))))
+        return many and ((not self.numeric and not self.way) or (self.whole and bool(ID_NAME.search(self.name))))
 
     @property
     def nearly_numeric(self) -> bool:
@@ -64,7 +66,11 @@ class Column:
 
     @property
     def could_be_label(self) -> bool:
-        return self.gaps == 0 and self.distinct >= 2 and (self.numeric or self.distinct <= max(FEW, self.rows // 20))
+        return (
+            self.gaps < 0.5 * self.rows
+            and self.distinct >= 2
+            and (self.numeric or self.distinct <= max(FEW, self.rows // 20))
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,19 +114,20 @@ def look(path: Path) -> Seen:
             frame = pd.read_parquet(path)
             frame.columns = frame.columns.astype(str)
         else:
-            _refuse_ragged(path, extension)
-            frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+            _refuse_twice(path, csv_header(path))
+            written = dialect_of(path)
+            frame = pd.read_csv(
+                path, dtype=str, keep_default_na=False, encoding=written.encoding, sep=written.separator
+            )
     except DataError:
         raise
     except Exception as error:  # readers have many; their texts may quote cells
-        kind = "a Parquet file" if extension == ".parquet" else "a UTF-8 CSV file whose rows all fit its header"
+        kind = "a Parquet file" if extension == ".parquet" else "a CSV file whose rows all fit its header"
         raise DataError(f"{path} is not {kind} ({type(error).__name__}). Export it again.") from None
     if not len(frame) or len(frame.columns) < 2:
-        found = next((how for sign, how in SEPARATORS.items() if any(sign in name for name in frame.columns)), "")
-        cure = f"It is separated by {found}: save it with commas." if found else "Is it separated by commas?"
         raise DataError(
             f"{path} has {len(frame)} rows and {len(frame.columns)} columns, and a table needs rows, an id column and "
-            f"another column. {cure}"
+            "another column. Is it separated by commas, semicolons, tabs or bars?"
         )
     return Seen(path, frame)
 
@@ -137,21 +144,11 @@ def _extension(path: Path) -> str:
     raise DataError(f"{path} cannot be a table: its name must end in one of {', '.join(EXTENSIONS)}. Save it as one.")
 
 
-def _refuse_ragged(path: Path, extension: str) -> None:
-    """pandas would rename a column that occurs twice, and take a cell too many for an index."""
-    import gzip
-    import io
-
-    opened: Any = gzip.open if extension == ".csv.gz" else Path.open
-    with opened(path, "rb") as stream:
-        rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""))
-        header = next(rows, [])
-        first = next(filter(None, rows), [])
+def _refuse_twice(path: Path, header: list[str]) -> None:
+    """pandas would rename a column that occurs twice."""
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
         raise DataError(f"{path} has the column {twice[0]!r} more than once. Rename one of them.")
-    if len(first) > len(header):
-        raise csv.Error("rows wider than the header")
 
 
 def _column(cells: pd.Series[Any]) -> Column:
@@ -164,4 +161,8 @@ def _column(cells: pd.Series[Any]) -> Column:
     numeric = numbers is not None and len(filled) > 0 and not bool(numbers.isna().any())
     whole = numeric and bool((numbers % 1 == 0).all()) if numbers is not None else False
     odd = int(numbers.isna().sum()) if numbers is not None else 0
-    return Column(name, len(cells), int(filled.nunique()), len(cells) - len(filled), numeric, whole, odd)
+    way = "" if numeric or numbers is None else recognise(cells[filled.index]) or ""
+    if way:  # words that stand for gaps are none
+        filled = filled[~np.isnan(read(filled, way))]
+        odd = 0
+    return Column(name, len(cells), int(filled.nunique()), len(cells) - len(filled), numeric, whole, odd, way)

@@ -52,6 +52,8 @@ class LabelledRows:
     labels: Tensor
     splits: dict[str, Tensor]
     rows: Tensor | None = None
+    salt: str = ""  # what its split was drawn with, where others are not to know
+    is_told: bool = False  # whether others must be told the sides: they do not follow from the ids
 
 
 @dataclass
@@ -131,6 +133,7 @@ class Holdings:
             state |= {"known_to": self.known_to} if self.several else {}
         if party in self.label_owners:
             state["labels"] = self.encoder.state()
+            state |= {"salt": salt} if (salt := self.label_owners[party].salt) else {}
         return state
 
     def agreed(self, make: Callable[[dict[str, Tensor], str], Batches]) -> Agreed:

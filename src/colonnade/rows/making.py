@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +13,10 @@ from torch import Tensor
 
 from colonnade.errors import DataError
 from colonnade.rows.holdings import Columns, Crossed, Holdings, Ids, LabelledRows, State
-from colonnade.rows.splits import check_sides, divide
+from colonnade.rows.splits import by_column, by_ids, check_sides, divide
+from colonnade.rows.tables import listed_ids
 from colonnade.settings.federation_file import Settings, scale_of
+from colonnade.settings.rules import LABELS
 
 if TYPE_CHECKING:
     from colonnade.datasets.labels import Labels
@@ -22,21 +25,25 @@ if TYPE_CHECKING:
 NOBODY = torch.zeros(0, dtype=torch.int64)
 
 
-def from_tables(settings: Settings, tables: Mapping[str, Table]) -> Holdings:
+def from_tables(settings: Settings, tables: Mapping[str, Table], salt: str = "") -> Holdings:
     """One label owner among these: align, divide, and let each party prepare its own columns on its own training rows.
 
     `tables` are in party order; the one with a label is the label owner's, and its other columns are a party's too.
+    With a `salt` the label owner alone can work out how rows are divided (`rows.splits`).
     """
     owner = _label_owner({name: table.label is not None for name, table in tables.items()})
-    return _made(settings, {owner: tables[owner]}, tables)
+    return _made(settings, {owner: tables[owner]}, tables, salt)
 
 
 def from_several(settings: Settings, labelled: Mapping[str, Table], columns: Mapping[str, Table]) -> Holdings:
     """Several label owners: each aligns itself with all data owners; then they agree on classes."""
-    return _made(settings, labelled, columns)
+    return _made(settings, labelled, columns, None)
 
 
-def _made(settings: Settings, labelled: Mapping[str, Table], columns: Mapping[str, Table]) -> Holdings:
+def _made(
+    settings: Settings, labelled: Mapping[str, Table], columns: Mapping[str, Table], salt: str | None
+) -> Holdings:
+    """Of one label owner, who divides its rows with a `salt`; of several they are divided by id, and there is none."""
     import pandas as pd
 
     from colonnade.datasets.labels import Labels
@@ -44,26 +51,55 @@ def _made(settings: Settings, labelled: Mapping[str, Table], columns: Mapping[st
     crossed: Crossed = {}
     rows = {name: _common(settings, name, table, columns, crossed) for name, table in labelled.items()}
     ids = {name: table.ids for name, table in rows.items()}
-    placed = place(settings, ids)
+    task: Any = settings.data.task
+    if salt is None:
+        placed = place(settings, ids)
+    else:
+        ((owner, table),) = rows.items()
+        known = Labels.fit(_label(table), owner=owner, task=task)
+        task = known.task
+        divided, is_told = _divided(settings, owner, table, known, salt)
+        placed = place(settings, ids, divided)
+        is_told |= len(table) < len(labelled[owner])  # some have no label, which only their owner knows
+        one = replace(placed.label_owners[owner], salt=salt if is_told else "", is_told=is_told)
+        placed = replace(placed, label_owners={owner: one})
     splits = {name: held.splits for name, held in placed.label_owners.items()}
     learned = [_label(table).iloc[splits[name]["train"].numpy()] for name, table in rows.items()]
-    task: Any = settings.data.task
     encoder = Labels.fit(pd.concat(learned, ignore_index=True), owner=", ".join(rows), task=task)
     owners = {
-        name: dataclasses.replace(held, labels=encoded(encoder, name, rows[name]))
-        for name, held in placed.label_owners.items()
+        name: replace(held, labels=encoded(encoder, name, rows[name])) for name, held in placed.label_owners.items()
     }
     held = {name: own_columns(settings, name, table, placed) for name, table in columns.items() if table.columns}
-    return dataclasses.replace(placed, columns=held, label_owners=owners, encoder=encoder, aligned=crossed)
+    return replace(placed, columns=held, label_owners=owners, encoder=encoder, aligned=crossed)
 
 
-def place(settings: Settings, ids: Mapping[str, Ids]) -> Holdings:
-    """All rows, sorted by id: where those of each label owner are, and how it divides them. Nobody's data are in it."""
+def _divided(settings: Settings, owner: str, table: Table, known: Labels, salt: str) -> tuple[dict[str, Tensor], bool]:
+    """How the one label owner divides its rows, and whether others must be told. Where its labels are drawn at random
+    before they are used, sides do not follow them: that would tell more than its epsilon allows."""
+    data, seed = settings.data, settings.engine.seed
+    party = settings.parties.get(owner)
+    drawn = party is not None and LABELS in party.outbox
+    by_class = data.stratify and not drawn and known.task == "classification"
+    strata = known.encode(_label(table)).numpy() if by_class else None
+    if table.split is not None:
+        return by_column(table.split, table.ids, data, seed, owner, strata, salt), True
+    if party is not None and party.test_ids is not None:
+        listed = listed_ids(settings, owner, party.test_ids)
+        return by_ids(listed, table.ids, data, seed, owner, strata, salt), True
+    return divide(table.ids, data, seed, owner, strata=strata, salt=salt if by_class else ""), by_class
+
+
+def place(settings: Settings, ids: Mapping[str, Ids], divided: Mapping[str, Tensor] | None = None) -> Holdings:
+    """All rows, sorted by id: where those of each label owner are, and how it divides them. Nobody's data are in it.
+    With one label owner its rows may be `divided` already, by who knows more than ids."""
     from colonnade.datasets.labels import Labels
 
     several = bool(settings.label_owners)
     data, seed = settings.data, settings.engine.seed
-    splits = {owner: divide(known, data, seed, owner, shared=several) for owner, known in ids.items()}
+    splits = {
+        owner: divide(known, data, seed, owner, shared=several) if divided is None else dict(divided)
+        for owner, known in ids.items()
+    }
     every = np.unique(np.concatenate(list(ids.values())))
     at = {owner: torch.from_numpy(np.searchsorted(every, known)) for owner, known in ids.items()}
     check_sides(settings.data, splits, at, len(every))
@@ -89,7 +125,7 @@ def own_columns(settings: Settings, name: str, table: Table, placed: Holdings) -
 
 def encoded(encoder: Labels, owner: str, table: Table) -> Tensor:
     """A label owner's labels as numbers."""
-    return dataclasses.replace(encoder, owner=owner).encode(_label(table))
+    return replace(encoder, owner=owner).encode(_label(table))
 
 
 def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> tuple[dict[str, Table], Crossed]:
@@ -102,16 +138,22 @@ def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> t
     ids = {name: Aligning.of(name, [table.ids.tolist()]) for name, table in tables.items()}
     aligned = align_here(ids, settings.alignment, driver=driver, through_bytes=settings.engine.through_bytes)
     if not aligned.found.common:
-        raise DataError("No id is held by all parties, so there is no row to train on. Compare how ids are written.")
+        from colonnade.datasets.table import how_written
+
+        cure = how_written([frozenset(table.ids.tolist()) for table in tables.values()])
+        raise DataError(
+            f"No id is held by all parties, so there is no row to train on. {cure or 'Compare how ids are written.'}"
+        )
     common = {name: table.in_order(table.ids[aligned.rows[name]]) for name, table in tables.items()}
     return common, {name: book.entries for name, book in aligned.ledgers.items()}
 
 
 def _common(settings: Settings, owner: str, table: Table, columns: Mapping[str, Table], crossed: Crossed) -> Table:
-    """A label owner's rows that all who hold columns hold too, in the agreed order: sorted by id. `crossed` grows by
-    what crossed for it."""
+    """A label owner's rows that all who hold columns hold too, in the agreed order: sorted by id; without those that
+    have no label. `crossed` grows by what crossed for it."""
     if settings.data.align == "private":
         others = {name: held for name, held in columns.items() if name != owner}
+        table = with_labels(table)  # first: nobody need know of the others
         if owner in columns:  # its own tables it compares by itself
             table = table.in_order(np.intersect1d(table.ids, columns[owner].ids))
         if others:
@@ -126,7 +168,22 @@ def _common(settings: Settings, owner: str, table: Table, columns: Mapping[str, 
         from colonnade import datasets
 
         datasets.align(columns)  # that all hold the same ids
+    table = with_labels(table)
     return table.in_order(np.sort(table.ids))
+
+
+def with_labels(table: Table) -> Table:
+    """The rows that have a label; how many have none is said."""
+    found = table.labelled()
+    if not len(found):
+        raise DataError(f"'{table.owner}' has no label in any of its {len(table):,} rows. Check the label column.")
+    if len(found) < len(table):
+        warnings.warn(
+            f"'{table.owner}' has {len(table) - len(found):,} rows without a label in {str(_label(table).name)!r}, of "
+            f"{len(table):,}. They are left out.",
+            stacklevel=2,
+        )
+    return found
 
 
 def to_predict(
@@ -179,7 +236,7 @@ def asked_by(owner: str, owners: Sequence[str], ids: Ids, *, several: bool) -> d
     everybody = torch.arange(len(ids))
     asks = LabelledRows(ids, torch.zeros(len(ids), dtype=torch.int64), {"predict": everybody}, everybody)
     if not several:
-        return {owner: dataclasses.replace(asks, rows=None)}
+        return {owner: replace(asks, rows=None)}
     return {name: asks if name == owner else LabelledRows(ids[:0], NOBODY, {}, NOBODY) for name in owners}
 
 

@@ -1,36 +1,72 @@
-"""The one way in which rows are divided into training, validation and test rows: by id.
+"""How rows are divided into training, validation and test rows, in one place.
 
-Which side a row falls on follows from its id and the agreed seed. So a row that two label owners know is on the same
-side at both, nobody is tested on what another has trained with, and a row stays where it is when others are added.
+By id: which side a row falls on follows from its id and the agreed seed. So a row that two label owners know is on the
+same side at both, nobody is tested on what another has trained with, and a row stays where it is when others are added.
 (Numbers of rows in the place of shares do not always hold that where label owners have rows in common, and are refused
 where they do not.)
+
+By id and class, where one organisation holds the labels: every class is divided alike, so that a rare one is on all
+sides, and in training whatever the seed. By a column of the label owner's ([data] split_by), which names the side of
+each row or has a time; or by a list of test ids ([data] test_ids).
+
+Where sides follow from labels or a column, the label owner tells them to the others (`told`, `heard`). Between sites
+their order is then drawn from a salt that it keeps to itself: with an order that all know, a row beyond the others'
+border would show its class.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
+import zlib
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.errors import ConfigError
-from colonnade.rows.holdings import Ids
+from colonnade.datasets.readings import read_times
+from colonnade.errors import ConfigError, DataError
+from colonnade.rows.holdings import Ids, LabelledRows
 from colonnade.settings.federation_file import DataSettings
 
-SPLIT = 2
-"""The version of this way, which a run keeps: 1 divided the rows of one label owner by their position."""
+SPLIT = 3
+"""The version of this way, which a run keeps: 1 divided the rows of one label owner by their position; 2 by id alone,
+which is `stratify = false` today."""
+
+SIDES = ("train", "validation", "test")
+WORDS = {
+    "train": ("train", "training", "trn"),
+    "validation": ("validation", "valid", "val", "dev", "eval"),
+    "test": ("test", "tst", "holdout", "hold-out", "oot"),
+}
+MOST_TOLD = 900_000
+"""Characters in which sides are told: a frame's header has a million at most."""
 
 
-def divide(ids: Ids, data: DataSettings, seed: int, owner: str, *, shared: bool = False) -> dict[str, Tensor]:
+def divide(
+    ids: Ids,
+    data: DataSettings,
+    seed: int,
+    owner: str,
+    *,
+    shared: bool = False,
+    strata: NDArray[np.int64] | None = None,
+    salt: str = "",
+) -> dict[str, Tensor]:
     """Training, validation and test rows, by a number from 0 to 1 that the seed gives each id: the lowest are test
     rows, those above them validation rows, and so many of each as the settings say.
 
     Where rows may be `shared` by several label owners, a share means all ids whose number is below it: about so many,
-    and the same side for a row at everybody."""
-    digests = (hashlib.blake2b(f"{seed}/{one}".encode(), digest_size=8).digest() for one in ids.tolist())
+    and the same side for a row at everybody. With `strata`, the class of each row, every class is divided alike."""
+    digests = (hashlib.blake2b(f"{salt}{seed}/{one}".encode(), digest_size=8).digest() for one in ids.tolist())
     place = np.frombuffer(b"".join(digests), dtype="<u8") / 2.0**64
+    if strata is not None:
+        place = _within(strata, place)
 
     def upto(share: float, start: int, above: float) -> int:
         """How many rows a share takes together with the `start` rows below it, which end `above`."""
@@ -40,20 +76,162 @@ def divide(ids: Ids, data: DataSettings, seed: int, owner: str, *, shared: bool 
 
     test = upto(data.test, 0, 0.0)
     held_out = upto(data.validation, test, test / len(ids) if data.test >= 1 else data.test)
-    if held_out >= len(ids):
+    return _cut(np.argsort(place, kind="stable"), test, held_out, data, owner)
+
+
+def _cut(order: NDArray[np.int64], test: int, held_out: int, data: DataSettings, owner: str) -> dict[str, Tensor]:
+    """Rows in this order: the first are test rows, then come validation rows."""
+    if held_out >= len(order):
         raise ConfigError(
-            f"[data] validation = {data.validation} and test = {data.test} leave '{owner}' none of its {len(ids)} rows "
-            "for training. Make them smaller."
+            f"[data] validation = {data.validation} and test = {data.test} leave '{owner}' none of its {len(order)} "
+            "rows for training. Make them smaller."
         )
-    order = torch.from_numpy(np.argsort(place, kind="stable"))
-    cuts = {"train": order[held_out:], "validation": order[test:held_out], "test": order[:test]}
+    rows = torch.from_numpy(order)
+    cuts = {"train": rows[held_out:], "validation": rows[test:held_out], "test": rows[:test]}
     for name, share in (("validation", data.validation), ("test", data.test)):
         if share and not len(cuts[name]):
             raise ConfigError(
-                f"[data] {name} = {share} of the {len(ids)} rows of '{owner}' is no row at all. Use a larger share, "
+                f"[data] {name} = {share} of the {len(order)} rows of '{owner}' is no row at all. Use a larger share, "
                 "or 0 for none."
             )
-    return {name: rows.sort().values for name, rows in cuts.items() if len(rows)}
+    return {name: found.sort().values for name, found in cuts.items() if len(found)}
+
+
+def _within(strata: NDArray[np.int64], place: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each row's place among those of its class, from 0 to 1; the last of each class is a training row for certain."""
+    order = np.lexsort((place, strata))
+    _, start, count = np.unique(strata[order], return_index=True, return_counts=True)
+    rank = np.arange(len(order)) - np.repeat(start, count)
+    within = (rank + 0.5) / np.repeat(count, count)
+    within[start + count - 1] = 1.0
+    found = np.empty(len(order))
+    found[order] = within + place[order] * 1e-9  # of equals, those whose number is lower
+    return found
+
+
+def by_column(
+    cells: Any, ids: Ids, data: DataSettings, seed: int, owner: str, strata: NDArray[np.int64] | None, salt: str
+) -> dict[str, Tensor]:
+    """Rows on the sides that a column names; or, where it has times or numbers, the latest as test rows and those
+    before them as validation rows."""
+    sides = _named(cells)
+    if sides is not None and data.test_from is None:
+        return _completed(sides, ids, data, seed, owner, strata, salt)
+    times = read_times(cells)
+    if times is None:
+        raise DataError(
+            f"'{owner}' has a column {data.split_by!r}, named as [data] split_by, whose cells are neither sides nor "
+            f"times. A cell must be one of {', '.join(word for words in WORDS.values() for word in words)}; or all "
+            "must be dates or numbers, of which the latest become test rows."
+        )
+    if np.isnan(times).any():
+        raise DataError(
+            f"'{owner}' has {int(np.isnan(times).sum())} rows without a time in {data.split_by!r}, named as [data] "
+            "split_by. Remove these rows, or fill the cells."
+        )
+    order = np.argsort(-times, kind="stable")
+    test = _latest(times, data.test_from, data.test, "test_from", owner)
+    held_out = _latest(times, data.validation_from, data.validation, "validation_from", owner, test)
+    return _cut(order, test, held_out, data, owner)
+
+
+def _latest(times: NDArray[np.float64], start: Any, share: float, key: str, owner: str, above: int = 0) -> int:
+    """How many of the latest rows a side takes, together with those that come after it: all from `start` on, or a
+    share. Rows of one time are on one side."""
+    if start is None:
+        if not share:
+            return above
+        count = above + (int(share) if share >= 1 else round(share * len(times)))
+        least = np.sort(times)[::-1][min(count, len(times)) - 1] if count else np.inf
+        return int((times >= least).sum())
+    read = read_times([start])
+    if read is None or np.isnan(read[0]):
+        raise ConfigError(f'[data] {key} must be a date or a number, as in {key} = "2024-01-31"; found {start!r}.')
+    count = int((times >= read[0]).sum())
+    if count <= above:
+        raise ConfigError(f"[data] {key} = {start!r}: no row of '{owner}' is left from then on. Choose another.")
+    return count
+
+
+def by_ids(
+    listed: Ids, ids: Ids, data: DataSettings, seed: int, owner: str, strata: NDArray[np.int64] | None, salt: str
+) -> dict[str, Tensor]:
+    """The rows of these ids are the test rows."""
+    there = np.isin(ids, listed)
+    if not there.any():
+        raise DataError(
+            f"None of the {len(listed)} ids that '{owner}' names as test_ids is among its {len(ids)} rows. Compare how "
+            "they are written."
+        )
+    return _completed(np.where(there, 2, 0), ids, data, seed, owner, strata, salt)
+
+
+def _named(cells: Any) -> NDArray[np.int64] | None:
+    """The number of each cell's side, if all name one."""
+    known = {word: side for side, name in enumerate(SIDES) for word in WORDS[name]}
+    found = [known.get(str(cell).strip().lower(), -1) for cell in cells]
+    return None if -1 in found else np.array(found, dtype=np.int64)
+
+
+def _completed(
+    sides: NDArray[np.int64],
+    ids: Ids,
+    data: DataSettings,
+    seed: int,
+    owner: str,
+    strata: NDArray[np.int64] | None,
+    salt: str,
+) -> dict[str, Tensor]:
+    """Where no row is for validation, some of the training rows are, as many as the settings say."""
+    rows = {name: np.flatnonzero(sides == side) for side, name in enumerate(SIDES)}
+    if not len(rows["train"]):
+        raise DataError(f"'{owner}' has no training row left: all are validation or test rows. Mark some as train.")
+    if not len(rows["validation"]) and data.validation:
+        among = rows["train"]
+        cut = divide(
+            ids[among], replace(data, test=0.0), seed, owner, strata=None if strata is None else strata[among],
+            salt=salt,
+        )  # fmt: skip
+        rows |= {name: among[cut[name].numpy()] for name in ("train", "validation")}
+    return {name: torch.from_numpy(found) for name, found in rows.items() if len(found)}
+
+
+def told(ids: Ids, held: LabelledRows) -> str:
+    """The sides of all these rows, for those who cannot work them out: two bits a row, 3 where a row is left out."""
+    sides = np.full(len(ids), 3, dtype=np.uint8)
+    at = np.searchsorted(ids, held.ids)
+    for side, name in enumerate(SIDES):
+        if name in held.splits:
+            sides[at[held.splits[name].numpy()]] = side
+    padded = np.concatenate([sides, np.full(-len(sides) % 4, 3, dtype=np.uint8)]).reshape(-1, 4)
+    packed = (padded << np.array([0, 2, 4, 6], dtype=np.uint8)).sum(1).astype(np.uint8)
+    text = f"{len(sides)}:" + base64.b64encode(zlib.compress(packed.tobytes(), 9)).decode("ascii")
+    if len(text) > MOST_TOLD:
+        raise ConfigError(
+            f"The sides of {len(sides):,} rows are too many to tell. Set [data] stratify = false in the agreed file: "
+            "then they follow from ids alone."
+        )
+    return text
+
+
+def heard(text: str, ids: Ids) -> tuple[Ids, dict[str, Tensor]] | None:
+    """The rows that are not left out, and their sides, as `told` says; None where it is of other rows."""
+    count, _, packed = text.partition(":")
+    if count != str(len(ids)):
+        return None
+    size = -(-len(ids) // 4)
+    try:
+        reader = zlib.decompressobj()
+        given = reader.decompress(base64.b64decode(packed, validate=True), size + 1)
+    except (zlib.error, binascii.Error, ValueError):
+        return None
+    if len(given) != size or not reader.eof:
+        return None
+    bits = (np.frombuffer(given, dtype=np.uint8)[:, None] >> np.array([0, 2, 4, 6], dtype=np.uint8)) & 3
+    sides = bits.reshape(-1)[: len(ids)]
+    kept = sides < 3
+    found = {name: torch.from_numpy(np.flatnonzero(sides[kept] == side)) for side, name in enumerate(SIDES)}
+    return ids[kept], {name: rows for name, rows in found.items() if len(rows)}
 
 
 def check_sides(
@@ -62,7 +240,7 @@ def check_sides(
     """That no row is on one side of the division at one label owner and on another at another."""
     least, most = torch.full((rows,), 4, dtype=torch.int8), torch.zeros(rows, dtype=torch.int8)
     for owner, divided in splits.items():
-        for side, name in enumerate(("train", "validation", "test"), 1):
+        for side, name in enumerate(SIDES, 1):
             if name in divided:
                 mine = at[owner][divided[name]]
                 least[mine], most[mine] = least[mine].clamp_max(side), most[mine].clamp_min(side)

@@ -6,8 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from colonnade.alignment.tables import with_comparable_ids
+import numpy as np
+
+from colonnade.alignment.ids import comparable
+from colonnade.alignment.tables import read_columns, with_comparable_ids
+from colonnade.datasets.cells import ids_as_text
 from colonnade.errors import ConfigError
+from colonnade.rows.holdings import Ids
 from colonnade.settings.federation_file import PartySettings, Settings
 from colonnade.settings.owners import LabelOwnerSettings, place_of
 
@@ -71,12 +76,20 @@ def labels_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[st
     return {name: _of(settings, name, owners[name], frame, owners[name].label, ()) for name, frame in frames.items()}
 
 
+def listed_ids(settings: Settings, owner: str, path: str) -> Ids:
+    """The ids in a file, under the name that its owner calls them."""
+    column = settings.id_column_of(owner)
+    found = ids_as_text(read_columns(path, owner=owner, columns=[column])[column], owner)
+    return np.array(comparable(found.tolist(), settings.alignment), dtype=np.str_)
+
+
 def _read(
     settings: Settings, name: str, owner: Owner, path: str, label: str | None, columns: Sequence[str] | None
 ) -> Table:
     from colonnade.datasets.table import read_table
 
-    table = read_table(path, owner=name, id=settings.id_of(owner), label=label, columns=columns)
+    split = None if label is None else settings.data.split_by
+    table = read_table(path, owner=name, id=settings.id_of(owner), label=label, columns=columns, split=split)
     return with_comparable_ids(table, settings.alignment)
 
 
@@ -85,5 +98,6 @@ def _of(
 ) -> Table:
     from colonnade.datasets.table import table_from_frame
 
-    table = table_from_frame(frame, owner=name, id=settings.id_of(owner), label=label, columns=columns)
+    split = None if label is None else settings.data.split_by
+    table = table_from_frame(frame, owner=name, id=settings.id_of(owner), label=label, columns=columns, split=split)
     return with_comparable_ids(table, settings.alignment)

@@ -26,6 +26,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -261,7 +262,7 @@ class RunDirectory:
         here: somebody may be training in this very folder."""
         mark = self.mark()
         if _fingerprint(federation) != mark["rows"]:
-            if mark["split"] != SPLIT:
+            if mark["split"] == 1:
                 raise CheckpointError(
                     f"{self.path} was trained by an older Colonnade, which divided rows into training, validation and "
                     "test rows by their position and not by their ids; which rows it trained on cannot be told here. "
@@ -348,7 +349,10 @@ class RunDirectory:
         if not (self.path / SETTINGS).exists():
             raise CheckpointError(f"{self.path} is not a run directory: {SETTINGS} is missing.")
         self._check_settings()
-        return Settings.from_toml(self.path / SETTINGS, allow_models=allow_models)
+        found = Settings.from_toml(self.path / SETTINGS, allow_models=allow_models)
+        if self.begun() and self.mark()["split"] < SPLIT:  # it divided rows by their ids alone
+            found = replace(found, data=replace(found.data, stratify=False))
+        return found
 
     def _check_settings(self) -> None:
         path = self.path / SETTINGS

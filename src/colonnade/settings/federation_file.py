@@ -67,12 +67,29 @@ class DataSettings:
     align: str = one_of("exact", "private", default="exact")  # all hold the same ids; or find the common ones first
     validation: float = share(default=0.1)  # of the rows: a fraction, or from 1 upwards their number
     test: float = share(default=0.2)
+    stratify: bool = True  # every class is divided alike, where one organisation holds the labels
+    split_by: str | None = None  # a column of the label owner: "train", "validation", "test"; or times, the latest test
+    test_from: str | float | None = None  # with times in split_by: test rows are those from then on
+    validation_from: str | float | None = None  # and those from then on to there, for validation
     task: str = one_of("auto", "classification", "regression", default="auto")
     dataset: str | None = None  # a named data set, cut into parties, instead of tables
     split: str = one_of("columns", "strips", "patches", "views", default="columns")
     parts: int | tuple[int, ...] = 2  # how many parties; for patches [rows, columns], for columns also their widths
     patch: int | None = None  # pixels a side of a patch, when patches overlap; else they divide the picture
     labels_at: str = "label_owner"  # with a named data set: the party that holds the labels
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.split_by, str | None):
+            raise ConfigError(f"[data] split_by must be text, the name of a column; found {self.split_by!r}.")
+        for key in ("test_from", "validation_from"):
+            if (value := vars(self)[key]) is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, str | int | float):
+                raise ConfigError(f'[data] {key} must be a number, or a date as in "2024-01-31"; found {value!r}.')
+            if self.split_by is None:
+                raise ConfigError(f"[data] {key} needs split_by, the column whose times it is of. Name it.")
+        if self.split_by is not None and self.dataset is not None:
+            raise ConfigError("[data] split_by names a column of a table, and dataset is no table. Remove one of them.")
 
 
 @dataclass(frozen=True)
@@ -127,6 +144,7 @@ class PartySettings:
     table: str | None = None
     id: str | None = None  # its id column, where it is not called [data] id here
     label: str | None = None
+    test_ids: str | None = None  # of the one with the label: a file with the ids of the test rows
     columns: tuple[str, ...] | None = None
     scale: str = one_of("standard", "minmax", "none", default="standard")
     model: Any = None
@@ -230,6 +248,11 @@ class Settings:
         )
         check_dealt(settings.label_owners, settings.data.dataset)
         check_missing(settings.algorithm, settings.config, settings.engine.on_missing)
+        if several and settings.data.split_by is not None:
+            raise ConfigError(
+                "[data] split_by is for one organisation with labels: where several have them, a row must be on the "
+                "same side at all, and that follows from its id. Remove it."
+            )
         return settings
 
     @classmethod
@@ -240,10 +263,7 @@ class Settings:
         settings = cls.from_mapping(tables, where=str(path), allow_models=allow_models)
 
         def resolved(owners: Mapping[str, Any]) -> dict[str, Any]:
-            found = {name: (path.parent / one.table).resolve() for name, one in owners.items() if one.table}
-            return {
-                n: dataclasses.replace(one, table=str(found[n]) if n in found else None) for n, one in owners.items()
-            }
+            return {name: with_paths(one, path.parent) for name, one in owners.items()}
 
         return dataclasses.replace(
             settings,
@@ -299,6 +319,12 @@ class Settings:
                         f"A run is continued as it was started, and [{section}] {key} is {new!r} now and was {old!r}. "
                         "Undo the change, or start a new run."
                     )
+
+
+def with_paths(owner: Any, folder: Path) -> Any:
+    """An organisation's part, with its files named from this folder on."""
+    files = {key: vars(owner).get(key) for key in ("table", "test_ids")}
+    return dataclasses.replace(owner, **{key: str((folder / one).resolve()) for key, one in files.items() if one})
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
@@ -405,6 +431,7 @@ def _party(name: str, given: Any, section: str) -> PartySettings:
         ("table", "text", isinstance(party.table, str | None)),
         ("id", "text", isinstance(party.id, str | None)),
         ("label", "text", isinstance(party.label, str | None)),
+        ("test_ids", "text, a path", isinstance(party.test_ids, str | None)),
         ("columns", "a list of column names", columns),
         ("model", "a name or a table", isinstance(party.model, str | Mapping | None)),
         ("outbox", "a table of rules", isinstance(party.outbox, Mapping)),
@@ -413,5 +440,7 @@ def _party(name: str, given: Any, section: str) -> PartySettings:
     ):
         if not fits:
             raise ConfigError(f"{where}: {key} must be {rule}; found {given[key]!r}.")
+    if party.test_ids is not None and party.label is None:
+        raise ConfigError(f"{where}: test_ids is for the party with the label, who divides rows. Move it there.")
     party.limit(name, section)
     return party

@@ -54,7 +54,7 @@ from colonnade.alignment.settings import AllowanceSettings
 from colonnade.core.checks import did_you_mean, from_mapping
 from colonnade.core.wire import MAX_FRAME, UNPACKED
 from colonnade.errors import ConfigError
-from colonnade.settings.federation_file import PartySettings, Settings, read_toml, to_toml
+from colonnade.settings.federation_file import PartySettings, Settings, read_toml, to_toml, with_paths
 from colonnade.settings.owners import LISTS, SERVER, LabelOwnerSettings, by_name, place_of
 from colonnade.settings.serving import ServeSettings, checked_pins
 
@@ -405,8 +405,7 @@ def _resolved(settings: Settings, name: str, path: Path) -> Settings:
             raise ConfigError(f"{path} must name the table of '{name}', as in table = \"{name}.csv\".")
         if section == "label_owners" and own.label is None and settings.data.dataset is None:
             raise ConfigError(f"{path} must name the label column of '{name}', as in label = \"diagnosis\".")
-        table = str((path.parent / own.table).resolve()) if own.table else None
-        changed: Any = {section: {**owners, name: dataclasses.replace(own, table=table)}}
+        changed: Any = {section: {**owners, name: with_paths(own, path.parent)}}
         return dataclasses.replace(settings, **changed)
     return settings
 

@@ -49,7 +49,9 @@ def _label_owner(site: Site, folder: RunDirectory, resume: bool, watch: Watch | 
     saves = Saves(folder, others, lenient=own.settings.engine.on_missing in ("stale", "skip"))
     number = saves.go_back() if resume else 0
     step = folder.mark()["step"] if number else 0
-    federation = site.prepare(folder.path, site.own_labels(), number if resume else None, step)
+    federation = site.prepare(
+        folder.path, site.own_labels(folder if number else None), number if resume else None, step
+    )
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.keep_widths(federation.shapes)
     return _train(federation, folder, saves, number, watch)

@@ -63,7 +63,7 @@ class Home(Protocol):
         """Read this organisation's table, once."""
         ...
 
-    def take_part(self, folder: Path, outputs: int, resumed: int | None) -> None:
+    def take_part(self, folder: Path, outputs: int, resumed: int | None, sides: str = "") -> None:
         """Build this organisation's columns, and answer the algorithm's requests from here on."""
         ...
 
@@ -156,7 +156,7 @@ class ColumnHost(Host):
             request == first, f"another label owner asked for the run {first.run!r}, from checkpoint {first.number}"
         )
         if site.participant is None:
-            site.take_part(folder, request.outputs, request.number if request.resume else None)
+            site.take_part(folder, request.outputs, request.number if request.resume else None, request.sides)
         self.prepared = {**self.prepared, asker: request}
         participant = self.participant()
         ids = participant.ids_shared_with(asker)

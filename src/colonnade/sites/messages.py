@@ -25,6 +25,7 @@ class Prepare(Request[Prepared]):
     outputs: int  # of the joint model: how wide a local head must be
     resume: bool
     number: int = 0  # of the checkpoint to resume from; 0: none was saved by all
+    sides: str = ""  # which rows train, where that does not follow from their ids (`rows.splits.told`)
 
 
 class Align(Request[Done]):

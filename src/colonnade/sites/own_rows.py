@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.rows.holdings import Holdings, Ids, LabelledRows, State
-from colonnade.rows.making import NOBODY, encoded, from_tables, place
+from colonnade.rows.making import NOBODY, encoded, from_tables, place, with_labels
 from colonnade.rows.making import own_columns as columns_of
 from colonnade.rows.public import from_dataset
-from colonnade.rows.splits import divide
+from colonnade.rows.splits import divide, heard
 from colonnade.rows.tables import read_own, read_own_labels
 from colonnade.settings.party_file import SiteConfig
 
@@ -37,12 +37,17 @@ def read_own_table(own: SiteConfig) -> Table:
     table = (read_own_labels if labels else read_own)(own.settings, own.name)
     if own.name in own.feature_owners and not table.columns:
         raise DataError(f"'{own.name}' holds no feature columns, and no labels. Name some columns.")
+    if table.label is not None and own.private:
+        table = with_labels(table)  # nobody need know of the others
     return table.in_order(np.sort(table.ids))
 
 
-def own_columns(own: SiteConfig, table: Table | None, ids: Mapping[str, Ids], outputs: int) -> Holdings:
+def own_columns(
+    own: SiteConfig, table: Table | None, ids: Mapping[str, Ids], outputs: int, sides: str = ""
+) -> Holdings:
     """Of one that holds columns: by label owner the rows they share, and its columns of all of them. Without a table,
-    its part of a public data set."""
+    its part of a public data set. `sides` are of the one label owner's rows, where it told them; of other rows they
+    change nothing, and the label owner sees that these are others."""
     name = own.name
     if table is None:
         whole = from_dataset(own.settings)
@@ -51,13 +56,19 @@ def own_columns(own: SiteConfig, table: Table | None, ids: Mapping[str, Ids], ou
         owners = {k: replace(held, labels=NOBODY) for k, held in whole.label_owners.items()}
         part = replace(whole, columns={name: whole.columns[name]}, label_owners=owners)
     else:
-        part = place(own.settings, ids)
+        divided = None
+        if sides and len(ids) == 1:
+            ((owner, known),) = ids.items()
+            if (understood := heard(sides, known)) is not None:
+                ids, divided = {owner: understood[0]}, understood[1]
+        part = place(own.settings, ids, divided)
         part = replace(part, columns={name: columns_of(own.settings, name, table, part)})
     return replace(part, outputs_elsewhere=outputs)
 
 
-def own_labels(own: SiteConfig, table: Table | None, encoder: Labels | None) -> Holdings:
-    """Of a label owner: its rows, and where it is the only one, its columns. Several agree on an `encoder`."""
+def own_labels(own: SiteConfig, table: Table | None, encoder: Labels | None, salt: str = "") -> Holdings:
+    """Of a label owner: its rows, and where it is the only one, its columns. Several agree on an `encoder`; one draws
+    its split with a `salt` of its own."""
     settings, name = own.settings, own.name
     if table is None:
         whole = from_dataset(settings)
@@ -68,7 +79,7 @@ def own_labels(own: SiteConfig, table: Table | None, encoder: Labels | None) -> 
         return replace(whole, columns=mine, label_owners={name: held}, ids=held.ids, known_to=1)
     if encoder is None:
         exact = replace(own.local, data=replace(settings.data, align="exact"))
-        return from_tables(exact, {name: table})
+        return from_tables(exact, {name: table}, salt)
     splits = divide(table.ids, settings.data, settings.engine.seed, name, shared=True)
     held = LabelledRows(table.ids, encoded(encoder, name, table), splits, torch.arange(len(table)))
     return Holdings({}, {name: held}, table.ids, encoder, several=True)

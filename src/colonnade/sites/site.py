@@ -23,15 +23,17 @@ The aggregation server calls label owners alone, and holds no line to who holds 
 between label owners and them, end to end.
 
 Rows: everybody sorts the ids it holds; that all hold the same ones is checked by a digest of the whole list, keyed with
-the agreed file's fingerprint. Splits and batches follow from the agreed seed, and a feature owner's introduction says
-whether they are the same. All of these calls are made again where they were lost, as [federation] says
-(`federation.call_policy`): each is done once however often it arrives.
+the agreed file's fingerprint. Batches follow from the agreed seed, and so do splits where they are by id alone; else
+the label owner tells which rows train (`Prepare.sides`). A feature owner's introduction says whether they are the same.
+All of these calls are made again where they were lost, as [federation] says (`federation.call_policy`): each is done
+once however often it arrives.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import secrets
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -52,6 +54,7 @@ from colonnade.errors import BoundaryError, CheckpointError, DataError, InputErr
 from colonnade.federation.call_policy import CallPolicy
 from colonnade.federation.federation import Federation, device_of
 from colonnade.rows.holdings import Holdings
+from colonnade.rows.splits import told
 from colonnade.runs.layout import AFTER, ALIGNED, PARTIES
 from colonnade.runs.refusals import Refusals
 from colonnade.runs.run_directory import RunDirectory
@@ -168,15 +171,19 @@ class Site:
             self.describer = Describer(self._seat(), own, self.common(own.name), others)
             self.roles.append(self.describer)
 
-    def own_labels(self) -> Holdings:
-        """What a label owner holds: its rows, and where it drives, its columns too."""
+    def own_labels(self, resumed: RunDirectory | None = None) -> Holdings:
+        """What a label owner holds: its rows, and where it drives, its columns too. A run that is resumed divides them
+        as it did."""
         own, encoder = self.own, None
         if self.describer is not None:
             others = [name for name in own.label_owners if name != own.name]
             told = self.peers(others, self.describer.organisation).ask(Describe()) | {own.name: self.describer.told}
             encoder = agreed_labels({name: told[name] for name in own.label_owners}, own.settings.data.task)
         table = None if self.table is None else self.common(own.name)
-        return replace(own_labels(own, table, encoder), aligned=self._crossed())
+        salt = secrets.token_hex(16) if own.local.models_of(own.name) == "secret" else ""
+        if resumed is not None:
+            salt = str(resumed.fitted(own.name).get("salt", ""))
+        return replace(own_labels(own, table, encoder, salt), aligned=self._crossed())
 
     def common(self, label_owner: str) -> Table:
         """This organisation's rows that are a label owner's too, in the order of their ids."""
@@ -200,12 +207,13 @@ class Site:
         """Of the whole list of ids: it tells two lists apart and says nothing else."""
         return hashlib.sha256("\n".join([self.own.agreed, *ids.tolist()]).encode()).hexdigest()
 
-    def take_part(self, folder: Path, outputs: int, resumed: int | None) -> None:
-        """As who holds columns: build them, and answer the algorithm's requests of label owners from here on."""
+    def take_part(self, folder: Path, outputs: int, resumed: int | None, sides: str = "") -> None:
+        """As who holds columns: build them, and answer the algorithm's requests of label owners from here on. `sides`
+        are of the rows of the one label owner, where it told them."""
         own = self.own
         self.read()
         ids = {name: self.common(name).ids for name in own.label_owners} if self.table is not None else {}
-        holdings = replace(own_columns(own, self.table, ids, outputs), aligned=self._crossed())
+        holdings = replace(own_columns(own, self.table, ids, outputs, sides), aligned=self._crossed())
         participant = Participant(own, Federation(own.local, holdings, here={own.name}), folder)
         participant.begin(resumed)
         self.serve(participant, own.label_owners)
@@ -223,7 +231,9 @@ class Site:
     def prepare(self, folder: Path, holdings: Holdings, resumed: int | None, step: int) -> Federation:
         """As a label owner: have everybody with columns build its part of a run, and meet them. `step` is where
         training stands here."""
-        request = Prepare(folder.name, holdings.outputs, resumed is not None, resumed or 0)
+        held = holdings.label_owners[self.own.name]
+        sides = told(self.common(self.own.name).ids, held) if held.is_told else ""
+        request = Prepare(folder.name, holdings.outputs, resumed is not None, resumed or 0, sides)
         prepared = self.partners().ask(request)
         self._compare(holdings, step, prepared)
         federation = self.federation(holdings)

@@ -1,0 +1,156 @@
+"""Text that means numbers or times, recognised by all cells of a column together.
+
+    "1,234"  "€ 5"  "12 %"  "3,5"  "?"       numbers, with or without a sign of money, and gaps written as words
+    "2024-01-31"  "31.01.2024 14:05"         times, as days since the first day of 1970
+
+A column is read so only where every cell that is no gap fits one and the same way; a word such as "high" among numbers
+leaves all of it categories, which is then said. What was recognised in training is kept by its name, so that new rows
+are read the same way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["cells_no_numbers", "read", "read_times", "recognise", "since_1970"]
+
+GAP_WORDS = frozenset(
+    ("", "?", "-", "--", ".", "..", "*", "na", "n/a", "n.a.", "nan", "null", "none", "nil", "missing", "unknown", "unk")
+)
+"""What stands for a gap in a column of numbers or times, in small letters."""
+
+MONEY = "€$£¥₹"
+NUMBERS = {
+    "numbers": r"[+-]?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?|[+-]?\.\d+|[+-]?(0|[1-9]\d*)\.",
+    "numbers with a comma at thousands": r"[+-]?([1-9]\d{0,2}(,\d{3})+|0|[1-9]\d*)(\.\d+)?",
+    "numbers with a decimal comma": r"[+-]?(([1-9]\d{0,2}(\.\d{3})+|0|[1-9]\d*)(,\d+)?)",
+    "numbers with spaces at thousands": r"[+-]?([1-9]\d{0,2}([ '\u00a0\u202f]\d{3})+|0|[1-9]\d*)([.,]\d+)?",
+}
+TIMES = {
+    "times (year-month-day)": ("ISO8601",),
+    "times (year/month/day)": ("%Y/%m/%d", "%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S"),
+    "times (day.month.year)": ("%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S"),
+    "times (day/month/year)": ("%d/%m/%Y", "%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M:%S"),
+    "times (month/day/year)": ("%m/%d/%Y", "%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M:%S"),
+    "times (day-month-year)": ("%d-%m-%Y", "%d-%m-%Y %H:%M", "%d-%m-%Y %H:%M:%S"),
+    "times (day month name year)": ("%d-%b-%Y", "%d %b %Y", "%d %B %Y", "%d-%b-%y"),
+    "times (month name day, year)": ("%b %d, %Y", "%B %d, %Y"),
+}
+OF_TYPE = "times"
+"""The way of a column that holds times already, and no text."""
+ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?")
+LOOKS_LIKE_TIME = re.compile(r"\d{1,4}[-/. ]?(\d{1,2}|[A-Za-z]{3,9})[-/. ]\d{2,4}|[A-Za-z]{3,9} \d{1,2}, \d{4}")
+DAY = 86_400.0
+
+
+def recognise(cells: pd.Series[Any]) -> str | None:
+    """By which way all these cells of text, or of times, can be read as numbers; None if by none."""
+    import pandas as pd
+
+    if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+        return OF_TYPE
+    words = [word for word in _words(cells) if word.lower() not in GAP_WORDS]
+    if not words:
+        return None
+    for way, pattern in NUMBERS.items():
+        fits = re.compile(pattern).fullmatch
+        if all(fits(_bare(word)) for word in words):
+            return way
+    if LOOKS_LIKE_TIME.match(words[0]) is None:
+        return None
+    return next((way for way in TIMES if not np.isnan(_days(words, way)).any()), None)
+
+
+def read(cells: pd.Series[Any], way: str) -> NDArray[np.float64]:
+    """The cells as numbers, by this way; a gap, and what does not fit, as NaN. What held times in training may be text
+    now."""
+    import pandas as pd
+
+    if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+        return since_1970(cells)
+    if pd.api.types.is_numeric_dtype(cells.dtype):
+        return np.asarray(cells.to_numpy(dtype=np.float64, na_value=np.nan))
+    way = (recognise(cells) or OF_TYPE) if way == OF_TYPE else way
+    places, words = pd.factorize(cells.astype(object).map(lambda one: str(one).strip(), na_action="ignore"))
+    texts = [str(word) for word in words]
+    values = np.full(len(texts), np.nan)
+    if way in TIMES:
+        values = _days(texts, way)
+    elif way in NUMBERS:
+        values = np.array([_number(word, way) for word in texts], dtype=np.float64)
+    return np.append(values, np.nan)[places]  # of a gap the place is -1, the last
+
+
+def read_times(cells: Any) -> NDArray[np.float64] | None:
+    """Cells that say when, as numbers in their order: times, or numbers; None if they are neither."""
+    import pandas as pd
+
+    given = pd.Series(cells)
+    if pd.api.types.is_bool_dtype(given.dtype):
+        return None
+    if pd.api.types.is_numeric_dtype(given.dtype):
+        return np.asarray(given.to_numpy(dtype=np.float64, na_value=np.nan))
+    way = recognise(given)
+    return None if way is None else read(given, way)
+
+
+def cells_no_numbers(cells: pd.Series[Any]) -> int:
+    """How many cells of a column keep it from being one of numbers; 0 where most of it are no numbers anyway."""
+    counts = cells.astype(object).map(lambda one: str(one).strip(), na_action="ignore").value_counts()
+    fits = re.compile(NUMBERS["numbers"]).fullmatch
+    odd = sum(int(n) for word, n in counts.items() if str(word).lower() not in GAP_WORDS and not fits(str(word)))
+    return odd if 0 < odd <= 0.2 * int(counts.sum()) and len(counts) > 2 else 0
+
+
+def _words(cells: pd.Series[Any]) -> list[str]:
+    """Each different cell once, gaps apart."""
+    return [str(one).strip() for one in cells.dropna().unique()]
+
+
+def _bare(word: str) -> str:
+    """Without a sign of money or a per cent sign at either end."""
+    sign, rest = (word[0], word[1:].lstrip()) if word[:1] in ("+", "-") else ("", word)
+    return sign + rest.strip(MONEY + "% \u00a0").strip()
+
+
+def _number(word: str, way: str) -> float:
+    bare = _bare(word)
+    if re.fullmatch(NUMBERS[way], bare) is None:
+        return float("nan")
+    if way == "numbers with a decimal comma":
+        bare = bare.replace(".", "").replace(",", ".")
+    elif way == "numbers with a comma at thousands":
+        bare = bare.replace(",", "")
+    elif way == "numbers with spaces at thousands":
+        bare = re.sub(r"[ '\u00a0\u202f]", "", bare).replace(",", ".")
+    return float(bare)
+
+
+def _days(words: Sequence[str], way: str) -> NDArray[np.float64]:
+    """Days since the first day of 1970; what does not fit is NaN."""
+    import pandas as pd
+
+    found = np.full(len(words), np.nan)
+    for form in TIMES[way]:
+        open_ = [int(at) for at in np.flatnonzero(np.isnan(found))]
+        if form == "ISO8601":  # which takes a bare year, too: a number
+            open_ = [at for at in open_ if ISO.fullmatch(words[at])]
+        if open_:
+            text = pd.Series([words[at] for at in open_], dtype=object)
+            found[open_] = since_1970(pd.to_datetime(text, format=form, errors="coerce", utc=True))
+    return found
+
+
+def since_1970(times: pd.Series[Any]) -> NDArray[np.float64]:
+    import pandas as pd
+
+    bare = times.dt.tz_convert("UTC").dt.tz_localize(None) if times.dt.tz is not None else times
+    return np.asarray((bare - pd.Timestamp(0)) / pd.Timedelta(seconds=DAY), dtype=np.float64)
