@@ -349,7 +349,8 @@ def _values(
         raise WireError("it sent ciphertexts, and nothing was encrypted")
     blocks = [(2 * grown.tree[node], 2 * grown.tree[node] + 1) for node in nodes]
     most = len(grown.sampled) * 2.0**driver.config.gradient_bits
-    found: Floats = driver.secret.decrypt_sums(sums.encrypted, blocks, most=most).numpy().reshape(shape)
+    both = driver.secret.decrypt_sums(sums.encrypted, blocks, most=most, negative=(True, False))
+    found: Floats = both.numpy().reshape(shape)
     return found
 
 

@@ -13,6 +13,7 @@ schemes: who adds up can add up something else.
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Sequence
 from functools import cache
@@ -120,20 +121,23 @@ class ElGamalSecretKey:
                 f"'{owner}' encrypts rows of {self._public.values} whole numbers with ElGamal; found "
                 f"{list(flat.shape)}. Round them first."
             )
+        drawn = os.urandom(32 * len(flat))
         scalars: list[int] = []
-        for row in flat.to(torch.int64).tolist():
-            r = 1 + secrets.randbelow(ORDER - 1)
+        for at, row in enumerate(flat.to(torch.int64).tolist()):
+            r = int.from_bytes(drawn[32 * at : 32 * at + 32], "little")
             scalars.append(r)
-            scalars += [(r * x + v) % ORDER for x, v in zip(self._x, row, strict=True)]
+            scalars += [r * x + v for x, v in zip(self._x, row, strict=True)]
         return _written(self._public, curve.generator().times(curve.digits_of(scalars)), tuple(flat.shape))
 
     def decrypt(self, x: Encrypted) -> Tensor:
         """All values of a row."""
         return self.decrypt_sums(x, [range(self._public.values)])
 
-    def decrypt_sums(self, x: Encrypted, blocks: Sequence[Sequence[int]], *, most: float = LARGEST) -> Tensor:
+    def decrypt_sums(
+        self, x: Encrypted, blocks: Sequence[Sequence[int]], *, most: float = LARGEST, negative: Sequence[bool] = ()
+    ) -> Tensor:
         """Sums of values, of which none is larger than `most`. The lines come in blocks of equal size, each of which
-        has sums of the values that `blocks` names."""
+        has sums of the values that `blocks` names; `negative` says of each whether sums may be far below 0."""
         wide, most = len(blocks[0]), min(most, LARGEST)
         points = _read(self._public, x, wide)
         if len(points) % len(blocks):
@@ -146,20 +150,23 @@ class ElGamalSecretKey:
                 off[lines, column] = curve.multiplied(points[lines, 0], -self._x[value])
         pairs = np.stack([curve.address(points)[:, 1:].reshape(-1), curve.address(off).reshape(-1)], axis=1)
         zero = curve.rows_of(pairs, made.reshape(-1, MEMORY))
-        found = np.zeros(len(pairs))
-        found[~zero] = logarithms(made.reshape(-1, MEMORY)[~zero], most)
-        return torch.from_numpy(found.reshape(len(points), wide))
+        found, there = np.zeros((len(points), wide)), ~zero.reshape(len(points), wide)
+        for column, below in enumerate(negative or [True] * wide):
+            mine = there[:, column]
+            found[mine, column] = logarithms(made[mine, column], most, (1, -1) if below else (1,))
+        return torch.from_numpy(found)
 
 
-def logarithms(points: Points, most: float) -> NDArray[np.float64]:
-    """v of each v G with 0 < |v| <= most, by a table of small ones and steps over it; WireError where there is none."""
+def logarithms(points: Points, most: float, signs: Sequence[int] = (1, -1)) -> NDArray[np.float64]:
+    """v of each v G with 0 < |v| <= most, by a table of small ones and steps over it; WireError where there is none.
+    With signs (1,) none is far below 0."""
     table = _table(_babies(most))
     step = 2 * table.reach + 1
     found, left = np.full(len(points), np.nan), np.arange(len(points))
     value, known = table.find(points)
     found[left[known]] = value[known]
     for number in range(1, int((most + table.reach) // step) + 1):
-        for sign in (1, -1):
+        for sign in signs:
             left = np.flatnonzero(np.isnan(found))
             if not len(left):
                 return found

@@ -12,6 +12,7 @@ same machine, may learn something about scalars.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -24,7 +25,7 @@ from colonnade.errors import ConfigError
 
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 MEMORY, WIRE, SCALAR = 64, 33, 32  # bytes
-SLICE = 512  # calls that a thread takes at a time: milliseconds
+SLICE, ADDED = 512, 1 << 14  # calls, or points to be added up, that a thread takes at a time: milliseconds
 COMPRESSED = 258  # libsecp256k1's word for 33 bytes
 SHIFT = sum(256**place for place in range(SCALAR)) % ORDER
 
@@ -193,11 +194,16 @@ def _points_of(array: Points) -> Any:
     return library().ffi.cast("secp256k1_pubkey *", array.ctypes.data)
 
 
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 def _in_threads(some: Callable[[int, int], None], count: int, work: int | None = None) -> None:
     """In slices over the machine's cores; `work` are the points to be touched, where one call takes many."""
-    size = max(1, count * SLICE // max(work or count, count, 1))
+    size = SLICE if work is None else max(1, count * ADDED // max(work, 1))
     bounds = [(start, min(start + size, count)) for start in range(0, count, size)]
-    threads = min(os.cpu_count() or 1, len(bounds))
+    threads = min(_cores(), len(bounds))
     if threads < 2:
         for start, stop in bounds:
             some(start, stop)
