@@ -15,7 +15,8 @@ from tests.federation.small import frames, quick, write
 from colonnade.errors import ConfigError
 from colonnade.explain import explain
 from colonnade.export import export
-from colonnade.federation import Federation, load
+from colonnade.federation import Federation, Settings, load
+from colonnade.planning.plan import plan
 from colonnade.sites.driving import drive
 
 
@@ -70,6 +71,16 @@ def test_it_says_who_matters_and_has_no_torch_model_to_export(tmp_path: Path) ->
     assert sum(federation.driver.importance().values()) == pytest.approx(1)
     with pytest.raises(ConfigError, match="its parties hold tables of thresholds"):
         export(tmp_path / "run", tmp_path / "out")
+
+
+def test_a_plan_says_about_its_bytes(tmp_path: Path) -> None:
+    file = write(tmp_path, frames(120), tables())
+    planned, ran = plan(Settings.from_toml(file)), Federation.from_toml(file)
+    ran.fit()
+    assert any("trees differ in how many splits" in one for one in planned.estimates)
+    for name, book in ran.ledgers.items():
+        assert planned.bytes[name]["out"] == pytest.approx(book.total("out"), rel=0.2)
+        assert planned.bytes[name]["in"] == pytest.approx(book.total("in"), rel=0.2)
 
 
 def test_while_it_trains_validation_rows_are_asked_about_new_rounds_alone(tmp_path: Path) -> None:

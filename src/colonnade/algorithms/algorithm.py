@@ -140,6 +140,7 @@ class Algorithm(Generic[C, F, L]):
     train: Callable[[L, Peers, Batches], Iterator[Step]] | None = None
     nested: Nested[L, Any, Any] | None = None
     most_epochs: int | None = None  # 1: training rows are released once; 0: when they are scored, never for training
+    grows: bool = False  # True: every step adds to what a prediction asks for, and what it adds differs
     in_batches: bool = True  # False: a step is a round over all training rows, and [train] batch_size has no meaning
 
     # What crosses. Where settings decide about it, `crossing` has what crosses from columns and from labels, and

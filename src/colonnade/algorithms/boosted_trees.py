@@ -312,13 +312,13 @@ def read(
     driver: LabelOwner, grown: Round, replies: Mapping[str, Sums], nodes: range | list[int], batch: str
 ) -> list[Floats]:
     """What each party tells of these nodes, [nodes, candidates, 2]; it must be of them, and no more than they have."""
-    totals, found = grown.totals(nodes), []
+    found: list[Floats] = []
     for k, (name, reply) in enumerate(replies.items()):
         before = next((sums[k].shape[0] for sums in grown.sums.values()), None)
         try:
             shape = _shape(reply.sums, len(nodes), before, driver.widths[name] * (2 * driver.config.bins + 1))
             found.append(_values(driver, grown, reply.sums, nodes, shape))
-            if isinstance(reply.sums, Ciphertext) and (found[-1][..., 1] > totals[:, None, 1]).any():
+            if isinstance(reply.sums, Ciphertext) and (found[-1][..., 1] > grown.totals(nodes)[:, None, 1]).any():
                 raise WireError("it sent a sum of Hessians that is larger than that of the whole node")
         except WireError as error:
             raise PartyError(name, "sums", batch, str(error)) from error
@@ -424,6 +424,7 @@ ALGORITHM = Algorithm(
     crossing=crossing,
     modes={how: Config(encryption=how) for how in ("elgamal", "none")},
     in_batches=False,
+    grows=True,
     local_model=None,
     no_head="its parties hold tables of thresholds",
     combine=LabelOwner.outputs,

@@ -44,6 +44,7 @@ class Node(NamedTuple):
     rows: Whole
     counts: Whole
     offered: Flags
+    bins: NDArray[np.uint8] | None = None  # of its rows, [columns, rows], where sums of them are told
 
 
 class Slopes(Protocol):
@@ -78,7 +79,8 @@ class PlainSlopes:
     def sums(self, growing: Growing, nodes: Sequence[Node]) -> Tensor:
         made = np.zeros((len(nodes), len(growing.candidates), 2))
         for at, node in enumerate(nodes):
-            bins = growing.bins[:, node.rows]
+            assert node.bins is not None
+            bins = node.bins
             for place, part in enumerate(self._by_bin(bins, node, growing.width)):
                 made[at, :, place] = of_candidates(part, growing.candidates)
             made[at, ~node.offered] = 0.0, NOT_OFFERED
@@ -118,7 +120,8 @@ class SealedSlopes:
         goes_left[:, growing.gap] = candidates.gaps_left
         for node in nodes:
             values = 2 * node.tree, 2 * node.tree + 1
-            bins = growing.bins[:, node.rows]
+            assert node.bins is not None
+            bins = node.bins
             order, starts = _sorted(bins, node.rows, node.counts)
             kept, lie = self.key.sums_of(self.points, order, starts, values, owner=self.owner)
             by_bin = lie.reshape(3, len(bins), width)[:, candidates.column]  # [3, candidates, width]
@@ -169,7 +172,7 @@ class Growing:
         counts = counted(mine, binning.gap + 1)
         told = offered(counts[None, None], candidates, None, least)[0]
         every = np.arange(len(sampled))
-        roots = {tree: Node(tree, every, counts, told) for tree in range(trees)}
+        roots = {tree: Node(tree, every, counts, told, mine) for tree in range(trees)}
         node = np.tile(np.arange(trees, dtype=np.int32), (bins.shape[1], 1))
         return cls(batch, number, slopes, sampled, bins, mine, binning.gap, candidates, least, node, roots, trees)
 
@@ -212,22 +215,23 @@ class Growing:
         self, node: NDArray[np.int32], parents: list[tuple[Node, int, int]], count: int
     ) -> tuple[Growing, list[int]]:
         smaller: list[int] = []
-        halves: list[tuple[int, Whole, Whole, Whole]] = []
+        halves: list[tuple[int, Whole, Whole, NDArray[np.uint8], Whole]] = []
         for parent, left, right in parents:
             goes = node[self.sampled[parent.rows], parent.tree] == left
             small, large = (left, right) if 2 * int(goes.sum()) <= len(goes) else (right, left)
             mine, others = (parent.rows[goes == (one == left)] for one in (small, large))
             smaller.append(small)
-            halves.append((large, mine, others, counted(self.bins[:, mine], self.width)))
+            bins = self.bins.take(mine, axis=1)
+            halves.append((large, mine, others, bins, counted(bins, self.width)))
         made: dict[int, Node] = {}
         if parents:
             few = np.stack([counts for *_, counts in halves])
             many = np.stack([parent.counts for parent, *_ in parents]) - few
             before = np.stack([parent.offered for parent, *_ in parents])
             told = offered(np.stack([few, many]), self.candidates, before, self.least)
-            for at, ((parent, *_), small, (large, mine, others, counts)) in enumerate(
+            for at, ((parent, *_), small, (large, mine, others, bins, counts)) in enumerate(
                 zip(parents, smaller, halves, strict=True)
             ):
-                made[small] = Node(parent.tree, mine, counts, told[at])
+                made[small] = Node(parent.tree, mine, counts, told[at], bins)
                 made[large] = Node(parent.tree, others, many[at], told[at])
         return replace(self, node=node, open=made, count=count), smaller

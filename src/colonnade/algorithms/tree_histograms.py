@@ -118,28 +118,43 @@ def offered(counts: Whole, candidates: Candidates, before: Flags | None, least: 
     enough rows, or none, in both siblings; and what was not told about the parent is not told about them (`before`).
     """
 
-    def enough(rows: Whole) -> Flags:
-        found: Flags = ((rows == 0) | (rows >= least)).all(0)
-        return found
-
     bins, gaps = counts[..., :-1], counts[..., -1]
-    apart = enough(gaps) & gaps.any(0)  # gaps are a group of their own
-    right = bins.sum(-1) + np.where(apart, 0, gaps)
-    group = np.zeros_like(right)
-    ends = np.zeros(bins.shape[1:], dtype=np.bool_)
-    allowed = np.ones_like(ends)
+    allowed = np.ones(bins.shape[1:], dtype=np.bool_)
     if before is not None:
         allowed[:] = False
         plain = ~candidates.gaps_left
         allowed[:, candidates.column[plain], candidates.last[plain]] = before[:, plain]
+    apart = _enough(gaps, least) & gaps.any(0)  # gaps are a group of their own
+    up_to = bins.cumsum(-1)
+    some = (up_to[..., -1:] > up_to).any(0) | apart[..., None]  # something is left for the other side
+    new = np.where(allowed, up_to.sum(0), 0)
+    new[..., 1:] = np.maximum.accumulate(new, axis=-1)[..., :-1]
+    new[..., 0] = 0
+    ends = allowed & some & (up_to.sum(0) > new)  # right where no bin has too few rows
+    few = ~_enough(counts, least).all(-1)
+    if few.any():
+        ends[few] = _ends(bins[:, few], np.where(apart, 0, gaps)[:, few], apart[few], allowed[few], least)
+    found: Flags = ends[:, candidates.column, candidates.last] & (~candidates.gaps_left | apart[:, candidates.column])
+    return found if before is None else np.logical_and(found, before)
+
+
+def _ends(bins: Whole, gaps: Whole, apart: Flags, allowed: Flags, least: int) -> Flags:
+    """Where groups of bins end, [n, bins], of [siblings, n, bins] counts; gaps that are no group are the last one's."""
+    group, right = np.zeros_like(gaps), bins.sum(-1) + gaps
+    ends = np.zeros_like(allowed)
     for last in range(bins.shape[-1]):
         group, right = group + bins[..., last], right - bins[..., last]
         there = right.any(0) | apart
-        ends[..., last] = enough(group) & group.any(0) & enough(right) & there & allowed[..., last]
-        group = np.where(ends[..., last], 0, group)
-    found = ends[:, candidates.column, candidates.last]
-    found &= ~candidates.gaps_left | apart[:, candidates.column]
-    return found if before is None else found & before
+        whole = _enough(group, least) & group.any(0) & _enough(right, least)
+        ends[:, last] = whole & there & allowed[:, last]
+        group = np.where(ends[:, last], 0, group)
+    return ends
+
+
+def _enough(rows: Whole, least: int) -> Flags:
+    """None or enough, of all siblings."""
+    found: Flags = ((rows == 0) | (rows >= least)).all(0)
+    return found
 
 
 class Best(NamedTuple):

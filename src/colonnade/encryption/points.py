@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -194,7 +195,20 @@ def _points_of(array: Points) -> Any:
     return library().ffi.cast("secp256k1_pubkey *", array.ctypes.data)
 
 
-def _cores() -> int:
+_limits: list[int] = []
+
+
+@contextmanager
+def limited(threads: int) -> Iterator[None]:
+    """With no more than so many threads, as long as this lasts: to measure."""
+    _limits.append(threads)
+    try:
+        yield
+    finally:
+        _limits.pop()
+
+
+def cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
@@ -203,7 +217,7 @@ def _in_threads(some: Callable[[int, int], None], count: int, work: int | None =
     """In slices over the machine's cores; `work` are the points to be touched, where one call takes many."""
     size = SLICE if work is None else max(1, count * ADDED // max(work, 1))
     bounds = [(start, min(start + size, count)) for start in range(0, count, size)]
-    threads = min(_cores(), len(bounds))
+    threads = min(cores(), len(bounds), *_limits)
     if threads < 2:
         for start, stop in bounds:
             some(start, stop)

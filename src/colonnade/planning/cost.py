@@ -15,6 +15,7 @@ PATIENCE = 8.0
 """Seconds that the timed batches may take, about."""
 VARIES = "bytes: ciphertexts vary a little in size"
 TRIED = "bytes and times: scoring encrypts, and was tried on some of the rows"
+GROWS = "bytes and times: trees differ in how many splits they have, and the first one was measured"
 AT_MOST = "bytes: the last batch of an epoch is shorter, and was counted as a whole one"
 
 
@@ -119,7 +120,10 @@ def _timed(federation: Federation, first: Trained, batches: int) -> Trained:
 
 def _score(costs: Costs, federation: Federation) -> None:
     """Validation rows after every epoch; in the end every split, where that costs no privacy and may be."""
-    splits = list(federation.batches.splits)
+    splits, often = list(federation.batches.splits), 1
+    if federation.algorithm.grows and costs.rounds:
+        federation, often = measure.after_one_step(federation), costs.rounds  # while it trains, it asks what is new
+        costs.estimates[GROWS] = None
     scored: dict[str, Scored] = {split: measure.score(federation, split) for split in splits}
     last = splits
     if costs.rounds and "validation" in scored:
@@ -130,7 +134,7 @@ def _score(costs: Costs, federation: Federation) -> None:
         last = [split for split in splits if split == "test" or (split == "validation" and not costs.rounds)]
     for number, split in enumerate(last):
         one = scored[split]
-        costs.final.add(one.traffic, 1, one.seconds, one.exchanges)
+        costs.final.add(one.traffic, often, one.seconds, one.exchanges / often)
         if not costs.rounds and not number:  # nothing was opened by training
             costs.final.add(one.opening)
         if not one.is_exact:

@@ -75,6 +75,14 @@ def build(settings: Settings, holdings: Holdings) -> Federation:
     return federation
 
 
+def after_one_step(federation: Federation) -> Federation:
+    """The same, trained for one step: where a prediction asks for more with every step."""
+    trained = build(federation.settings, federation.holdings)
+    for _ in islice(trained.train(), 1):
+        pass
+    return trained
+
+
 def batches_of(federation: Federation) -> dict[str, Batches]:
     """Each label owner's, under the name that its batches begin with: "" where there is one."""
     return {batches.owner: batches for batches in federation.agreed.values()}

@@ -1,0 +1,105 @@
+"""Bins, groups of bins and splits, held to what they are by definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from colonnade.algorithms.tree_histograms import (
+    Binning,
+    best_splits,
+    counted,
+    of_candidates,
+    offered,
+    summed,
+)
+
+
+def drawn(seed: int, rows: int = 60, columns: int = 3) -> tuple[Binning, NDArray[np.uint8]]:
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=(rows, columns)).astype(np.float32)
+    x[generator.random(x.shape) < 0.1] = np.nan
+    x[:, 0] = np.round(x[:, 0])
+    binning = Binning.of(x, 8)
+    return binning, binning.bins(x)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_candidates_sum_is_that_of_the_rows_it_sends_left(seed: int) -> None:
+    binning, bins = drawn(seed)
+    weights = np.random.default_rng(seed).normal(size=(bins.shape[1],))
+    candidates = binning.candidates()
+    sums = of_candidates(summed(bins, weights, binning.gap + 1), candidates)
+    for at in range(len(candidates)):
+        left = candidates.left(at, bins[candidates.column[at]], binning.gap)
+        assert sums[at] == pytest.approx(weights[left].sum())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_histograms_sum_is_the_nodes(seed: int) -> None:
+    binning, bins = drawn(seed)
+    weights = np.random.default_rng(seed).normal(size=(bins.shape[1],))
+    assert np.allclose(summed(bins, weights, binning.gap + 1).sum(1), weights.sum())
+    assert (counted(bins, binning.gap + 1).sum(1) == bins.shape[1]).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 9), st.booleans())
+def test_no_difference_of_two_sums_is_of_a_few_rows(seed: int, least: int, inner: bool) -> None:
+    """Whatever is offered, of either sibling: what goes left by one and not by another is nobody, or enough rows."""
+    binning, bins = drawn(seed)
+    candidates, width = binning.candidates(), binning.gap + 1
+    generator = np.random.default_rng(seed)
+    side = generator.random(bins.shape[1]) < 0.4
+    counts = np.stack([counted(bins[:, rows], width)[None] for rows in (side, ~side)])
+    before = None
+    if inner:
+        before = offered(counts.sum(0)[None], candidates, None, least)
+    told = offered(counts, candidates, before, least)[0]
+    if before is not None:
+        assert not (told & ~before[0]).any()
+    for column in range(len(bins)):
+        mine = [at for at in np.flatnonzero(told).tolist() if candidates.column[at] == column]
+        lefts = [candidates.left(at, bins[column], binning.gap) for at in mine]
+        lefts += [np.zeros(bins.shape[1], dtype=bool), np.ones(bins.shape[1], dtype=bool)]
+        for rows in (side, ~side):
+            for one in lefts:
+                for other in lefts:
+                    extra = int((one & ~other & rows).sum())
+                    assert extra == 0 or extra >= least
+
+
+def test_with_one_row_enough_every_way_to_part_rows_is_offered() -> None:
+    binning, bins = drawn(0)
+    candidates = binning.candidates()
+    told = offered(counted(bins, binning.gap + 1)[None, None], candidates, None, 1)[0]
+    ways = set()
+    for at in range(len(candidates)):
+        left = candidates.left(at, bins[candidates.column[at]], binning.gap)
+        if 0 < left.sum() < len(left):
+            ways.add((int(candidates.column[at]), left.tobytes()))
+    offered_ways = {
+        (int(candidates.column[at]), candidates.left(at, bins[candidates.column[at]], binning.gap).tobytes())
+        for at in np.flatnonzero(told).tolist()
+    }
+    assert offered_ways >= ways
+
+
+def test_ties_go_to_the_first_and_nothing_is_split_for_nothing() -> None:
+    sums = np.array([[[1.0, 2.0], [1.0, 2.0]]])
+    best = best_splits([sums, sums], np.array([[0.0, 4.0]]), l2=0.0, min_gain=0.0, min_child_weight=0.0)
+    assert (best[0].party, best[0].candidate) == (0, 0)
+    none = best_splits([sums * 0], np.array([[0.0, 4.0]]), l2=0.0, min_gain=0.0, min_child_weight=0.0)
+    assert none[0].party == -1
+    heavy = best_splits([sums], np.array([[0.0, 4.0]]), l2=0.0, min_gain=0.0, min_child_weight=2.5)
+    assert heavy[0].party == -1
+
+
+def test_few_values_have_borders_between_them_and_many_have_quantiles() -> None:
+    few = Binning.of(np.array([[1.0], [2.0], [2.0], [4.0]], dtype=np.float32), 8)
+    assert few.edges[0].tolist() == [1.5, 3.0]
+    many = Binning.of(np.arange(101, dtype=np.float32)[:, None], 4)
+    assert many.edges[0].tolist() == [25.0, 50.0, 75.0]
