@@ -83,9 +83,9 @@ def run(quick: bool) -> list[Result]:
 
     with tempfile.TemporaryDirectory(prefix="colonnade-flare-") as folder:
         work, member = Path(folder), f"{Path(__file__).stem}.Measuring"
-        job = write_job(work / "job", Job(DRIVER, (DRIVER, *PARTIES), "bench"), member)
         path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-        issue({name: work / "kits" / name for name in (DRIVER, *PARTIES)})
+        issue({name: work / "kits" / name for name in (DRIVER, *PARTIES)}, ("lead", work / "lead"))
+        job = write_job(work / "job", Job(DRIVER, (DRIVER, *PARTIES), "bench"), work / "lead", member)
         environment = {FOUND: str(work / "found.json"), QUICK: "1" if quick else "", "PYTHONPATH": path}
         environment |= {KITS: str(work / "kits")}
         started = time.perf_counter()

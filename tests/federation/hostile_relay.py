@@ -27,8 +27,8 @@ log = logging.getLogger("colonnade.hostile")
 class HostileRelay:
     """Asks the laboratory as the clinic, in the clear."""
 
-    def __init__(self, driver: str, run: str, resume: bool = False) -> None:
-        self.driver = driver
+    def __init__(self, driver: str, order: str) -> None:
+        self.driver, self.order = driver, order
 
     def main(self) -> str:
         (clinic,), (lab,) = collab.get_clients([self.driver]), collab.get_clients(["lab"])

@@ -17,6 +17,7 @@ from colonnade.flare.deployed import Poc, Session, _free_ports, carry_out, runni
 from colonnade.flare.engines import OnThisMachine, conclude
 from colonnade.flare.job import MEMBER, RELAY, Job, write_job
 from colonnade.runs.layout import METRICS
+from colonnade.settings.party_file import STARTUP
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "tests.federation.hostile_relay.HostileRelay"
@@ -90,10 +91,10 @@ def _kill_job_of(kit: Path) -> int:
 
 
 def _hostile(work: Path, settings: Settings) -> None:
-    code = write_job(work / "code", Job("clinic", ("clinic", "lab"), "code"))
+    code = write_job(work / "code", Job("clinic", ("clinic", "lab"), "code"), work / "kits" / "lead" / STARTUP)
     (code / "app" / "custom").mkdir()
     (code / "app" / "custom" / "mine.py").write_text("print('I run at your site')\n")
-    other = write_job(work / "other", Job("clinic", ("clinic", "lab"), "other"))
+    other = write_job(work / "other", Job("clinic", ("clinic", "lab"), "other"), work / "kits" / "lead" / STARTUP)
     client = other / "app" / "config" / "config_fed_client.json"
     client.write_text(client.read_text().replace(MEMBER, "nvflare.app_common.np.np_trainer.NPTrainer"))
     session = Session(work / "kits" / "lead")
@@ -116,7 +117,7 @@ def _let_relay_be(kit: Path, name: str) -> None:
 
 
 def _forged(work: Path, settings: Settings) -> None:
-    job = write_job(work / "forged", Job("clinic", ("clinic", "lab"), "forged"))
+    job = write_job(work / "forged", Job("clinic", ("clinic", "lab"), "forged"), work / "kits" / "lead" / STARTUP)
     server = job / "app" / "config" / "config_fed_server.json"
     server.write_text(server.read_text().replace(RELAY, HOSTILE))
     session = Session(work / "kits" / "lead")

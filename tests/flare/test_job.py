@@ -21,6 +21,7 @@ from colonnade.federation import Federation, Settings, load
 from colonnade.federation.guarantees import of_run
 from colonnade.flare import job as engine
 from colonnade.flare.engines import OnThisMachine, gather
+from colonnade.flare.orders import lead_of
 from colonnade.flare.simulator import NOT_STARTED, Simulator, starts, write_sites
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.owners import SERVER
@@ -29,13 +30,30 @@ from colonnade.sites.driving import drive
 WITHOUT = 'NVIDIA FLARE is not installed: pip install "colonnade[flare]"'
 
 
+@pytest.fixture
+def lead(tmp_path: Path) -> Path:
+    """Where the certificate of who starts runs at the clinic is."""
+    pytest.importorskip("nvflare", reason=WITHOUT)
+    engine.issue({}, (lead_of("clinic"), tmp_path / "lead"))
+    return tmp_path / "lead"
+
+
+def ordered(job: Path) -> dict[str, Any]:
+    """What a job has the lead say, without when and the number used once."""
+    server = json.loads((job / "app/config/config_fed_server.json").read_text())
+    (relay,) = server["components"]
+    assert relay["args"].keys() == {"driver", "order"}
+    said = json.loads(json.loads(relay["args"]["order"])["said"])
+    return {key: value for key, value in said.items() if key not in ("at", "once")}
+
+
 def simulated(work: Path) -> OnThisMachine:
     return OnThisMachine(Simulator(work))
 
 
-def test_a_job_brings_no_code_and_no_settings(tmp_path: Path) -> None:
+def test_a_job_brings_no_code_and_no_settings(tmp_path: Path, lead: Path) -> None:
     """So a site may forbid code altogether, and nothing about data can be said to it."""
-    job = engine.write_job(tmp_path / "job", engine.Job("clinic", ("clinic", "lab"), "run"))
+    job = engine.write_job(tmp_path / "job", engine.Job("clinic", ("clinic", "lab"), "run"), lead)
     files = sorted(path.relative_to(job).as_posix() for path in job.rglob("*") if path.is_file())
     assert files == ["app/config/config_fed_client.json", "app/config/config_fed_server.json", "meta.json"]
     client = json.loads((job / "app/config/config_fed_client.json").read_text())
@@ -44,28 +62,26 @@ def test_a_job_brings_no_code_and_no_settings(tmp_path: Path) -> None:
     server = json.loads((job / "app/config/config_fed_server.json").read_text())
     paths += [one["path"] for one in server["components"] + server["workflows"]]
     assert sorted([*paths, engine.SERVING]) == sorted(engine.ALLOWED)
-    assert server["components"][0]["args"] == {"driver": "clinic", "run": "run", "resume": False}
+    nothing = {"resume": False, "predict": "", "serve": False, "model": ""}
+    assert ordered(job) == {"driver": "clinic", "run": "run", **nothing}
 
 
-def test_a_job_that_serves_says_so_and_names_the_class_that_can(tmp_path: Path) -> None:
+def test_a_job_that_serves_says_so_and_names_the_class_that_can(tmp_path: Path, lead: Path) -> None:
     """Where to listen, and for whom, is no part of it."""
-    job = engine.write_job(tmp_path / "job", engine.Job("clinic", ("clinic", "lab"), "run", serve=True))
+    job = engine.write_job(tmp_path / "job", engine.Job("clinic", ("clinic", "lab"), "run", serve=True), lead)
     client = json.loads((job / "app/config/config_fed_client.json").read_text())
     assert client["components"] == [{"id": "member", "path": engine.SERVING, "args": {}}]
-    server = json.loads((job / "app/config/config_fed_server.json").read_text())
-    assert server["components"][0]["args"] == {"driver": "clinic", "run": "run", "resume": False, "serve": True}
+    assert (ordered(job)["run"], ordered(job)["serve"]) == ("run", True)
 
 
-def test_a_job_to_predict_names_a_label_owner_and_a_model_and_needs_no_other(tmp_path: Path) -> None:
+def test_a_job_to_predict_names_a_label_owner_and_a_model_and_needs_no_other(tmp_path: Path, lead: Path) -> None:
     settings = Settings.from_toml(small_multi.write(tmp_path / "all", private()))
     assert engine.Job.to_serve(settings, "run").driver == "north"
     asked = engine.Job.to_predict(settings, "run", "new.csv", "south", "own")
     assert asked.sites == ("south", "lab", "scan")
-    job = engine.write_job(tmp_path / "job", asked)
-    server = json.loads((job / "app/config/config_fed_server.json").read_text())
-    assert server["components"][0]["args"] == {
-        "driver": "south", "run": "run", "resume": False, "predict": "new.csv", "model": "own",
-    }  # fmt: skip
+    job = engine.write_job(tmp_path / "job", asked, lead)
+    said = {"driver": "south", "run": "run", "resume": False, "predict": "new.csv", "serve": False, "model": "own"}
+    assert ordered(job) == said
 
 
 @pytest.mark.parametrize("several", [False, True])

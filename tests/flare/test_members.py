@@ -137,7 +137,7 @@ def test_flare_sees_one_main_and_one_published_call() -> None:
 
     from colonnade.flare.members import Member, Relay
 
-    assert [name for name, _ in get_object_main_funcs(Relay("clinic", "run"))] == ["main"]
+    assert [name for name, _ in get_object_main_funcs(Relay("clinic", "order"))] == ["main"]
     assert list(get_object_publish_interface(Member()).to_dict()) == ["call"]
 
 

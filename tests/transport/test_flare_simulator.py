@@ -22,12 +22,13 @@ ROOT = Path(__file__).parents[2]
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     from tests.transport.toy_sites import DRIVER, RESULTS, SITES
 
-    from colonnade.flare.job import ALLOWED, Job, write_job
+    from colonnade.flare.job import ALLOWED, Job, issue, write_job
     from colonnade.flare.simulator import simulator, starts
 
     work = tmp_path_factory.mktemp("simulator")
     member = "tests.transport.toy_sites.ToyMember"
-    job = write_job(work / "job", Job(DRIVER, tuple(SITES), "battery"), member)
+    issue({}, ("lead", work / "lead"))
+    job = write_job(work / "job", Job(DRIVER, tuple(SITES), "battery"), work / "lead", member)
     environment = {RESULTS: str(work / "found.json"), "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
     for _ in starts(work / "flare.log"):
         with simulator(job, work, SITES, environment, allowed=[*ALLOWED, member]) as process:

@@ -24,7 +24,7 @@ from colonnade.flare.job import LAST, Job, Watch, follow, require, stop, write_j
 from colonnade.flare.provision import provision
 from colonnade.runs.layout import FAILURE
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.party_file import sites_of, write_agreed
+from colonnade.settings.party_file import STARTUP, sites_of, write_agreed
 
 PATIENCE = 180.0
 """Seconds in which sites must have connected to the relay."""
@@ -122,7 +122,7 @@ def carry_out(settings: Settings, kit: Path, job: Job, told: Path, watch: Watch 
             session.wait_for([job.driver], PATIENCE)
             job = replace(job, sites=tuple(session.soon(job.sites, GRACE)))
         session.wait_for(job.sites, PATIENCE)
-        number = session.submit(write_job(folder, job))
+        number = session.submit(write_job(folder, job, kit / STARTUP))
         states = [""]
 
         def running() -> bool:

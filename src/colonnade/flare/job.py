@@ -1,7 +1,7 @@
 """A federation as a job of NVIDIA FLARE: as data, without code, for a simulation or for sites of their own.
 
-A job names two installed classes (`flare.members`; where it serves, `flare.serving`) and says who drives which
-run; a site that allows only these runs nothing that others wrote. The settings stay with the sites.
+A job names two installed classes (`flare.members`; where it serves, `flare.serving`) and brings the lead's order; a
+site that allows only these runs nothing that others wrote. The settings stay with the sites.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +76,13 @@ class Job:
         return not (self.predict or self.serve)
 
 
-def write_job(folder: Path, job: Job, member: str = MEMBER) -> Path:
-    """A job's folder, as FLARE takes it: which classes, who drives which run, and nothing else."""
-    relay: dict[str, Any] = {"driver": job.driver, "run": job.run, "resume": job.resume}
-    relay |= ({"predict": job.predict} if job.predict else {}) | ({"serve": True} if job.serve else {})
-    relay |= {"model": job.model} if job.model else {}
+def write_job(folder: Path, job: Job, lead: Path, member: str = MEMBER) -> Path:
+    """A job's folder, as FLARE takes it: which classes, who drives, and what the lead orders, signed by the folder
+    `startup` of its kit; nothing else."""
+    from colonnade.flare.orders import signed
+
+    wish = {key: value for key, value in asdict(job).items() if key != "sites"}
+    relay = {"driver": job.driver, "order": signed(lead, wish)}
     member = SERVING if job.serve else member
     threads = {"max_call_threads": 64}
     timeout = {"sync_task_timeout": 600}
@@ -109,20 +111,24 @@ def write_job(folder: Path, job: Job, member: str = MEMBER) -> Path:
     return folder
 
 
-def issue(kits: Mapping[str, Path]) -> None:
+def issue(kits: Mapping[str, Path], lead: tuple[str, Path] | None = None) -> None:
     """For sites that are all on this machine: certificates as `provision` has them made, of a root whose key is not
-    kept."""
+    kept; and one for the lead of this name."""
     from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
+
+    from colonnade.transport.identity import CERTIFICATE, KEY, LEAD, ROOT
 
     root, key = Identity("rehearsal"), generate_keys()
     issuer = serialize_cert(generate_cert(root, root, *key, ca=True))
-    for name, kit in kits.items():
+    every = [(Identity(name), kit) for name, kit in kits.items()]
+    every += [] if lead is None else [(Identity(lead[0], role=LEAD), lead[1])]
+    for whose, kit in every:
         own, public = generate_keys()
         kit.mkdir(parents=True, exist_ok=True)
-        (kit / "rootCA.pem").write_bytes(issuer)
-        (kit / "client.crt").write_bytes(serialize_cert(generate_cert(Identity(name), root, key[0], public)))
-        (kit / "client.key").touch(mode=0o600)
-        (kit / "client.key").write_bytes(serialize_pri_key(own))
+        (kit / ROOT).write_bytes(issuer)
+        (kit / CERTIFICATE).write_bytes(serialize_cert(generate_cert(whose, root, key[0], public)))
+        (kit / KEY).touch(mode=0o600)
+        (kit / KEY).write_bytes(serialize_pri_key(own))
 
 
 def follow(running: Callable[[], bool], metrics: Path, watch: Watch | None, pause: float = 0.2) -> None:

@@ -6,13 +6,12 @@ startup kit (in a simulation: `COLONNADE_SITES`).
 
 Calls between sites are sealed end to end by the sites' certificates (`transport.channel`), in a simulation too: what is
 not sealed by a party of the agreed file is refused before it is read, whatever FLARE says about where it came from.
-FLARE encrypts its connections, and is trusted with nothing but to carry. The relay asks the driver to begin and how it
-is; that is not sealed and says nothing of anybody's, and what it may wish for is bounded by the driver's own files.
+FLARE encrypts its connections, and is trusted with nothing but to carry. To begin takes an order that the lead signed
+(`flare.orders`); how it is, the relay may ask, and that says nothing of anybody's.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
@@ -25,9 +24,10 @@ from nvflare.collab import collab
 
 from colonnade.core import checkpoint
 from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, ConfigError, PartyError, WireError
+from colonnade.flare.orders import lead_of, opened
 from colonnade.runs.layout import FAILURE
 from colonnade.runs.run_directory import write_text
-from colonnade.settings.party_file import OWN, STARTUP, read_own, runs_of
+from colonnade.settings.party_file import OWN, STARTUP, driver_of, read_own, runs_of
 from colonnade.sites.driving import drive
 from colonnade.sites.prediction import predict
 from colonnade.sites.site import Site
@@ -46,17 +46,15 @@ PATIENCE = 300.0
 
 
 class Relay:
-    """At the server: asks the driver to begin, and then how it is, until it is done. It holds no data and no key."""
+    """At the server: brings the driver the lead's order to begin, and asks how it is until it is done. It holds no data
+    and no key."""
 
-    def __init__(
-        self, driver: str, run: str, resume: bool = False, predict: str = "", serve: bool = False, model: str = ""
-    ) -> None:
-        self.driver, self.wish = driver, {"run": run, "resume": resume, "predict": predict, "serve": serve}
-        self.wish |= {"model": model} if model else {}
+    def __init__(self, driver: str, order: str) -> None:
+        self.driver, self.order = driver, order
 
     def main(self) -> str:
         (driver,) = collab.get_clients([self.driver])
-        state = driver(timeout=PATIENCE).call(START + json.dumps(self.wish).encode())
+        state = driver(timeout=PATIENCE).call(START + self.order.encode())
         wait = 0.1
         while state == RUNNING:
             time.sleep(wait)
@@ -73,6 +71,7 @@ class Member:
     def __init__(self) -> None:
         self.site: Site | None = None
         self.channel: Channel | None = None
+        self.identity: Identity | None = None
         self.state = b""
         self.serve: Serve | None = None  # set where the job's class can (`flare.serving`), never by a job
         self.thread: threading.Thread | None = None
@@ -94,8 +93,8 @@ class Member:
         own = read_own(where / OWN)
         if own.name != name:
             raise BoundaryError(f"{where / OWN} is of '{own.name}', and this site is '{name}'.")
-        identity = Identity.load(kit, name, own.peers)
-        self.channel = Channel(identity, own.names, run=str(collab.fl_ctx.get_job_id()))
+        self.identity = Identity.load(kit, name, own.peers)
+        self.channel = Channel(self.identity, own.names, run=str(collab.fl_ctx.get_job_id()))
         site = Site(own)
         site.read()
         self.site = site
@@ -113,13 +112,23 @@ class Member:
             return self.channel.answer(data, self.site.endpoint, caller)
         if data == ASK:
             return self.state
-        if data.startswith(START) and not self.state:
-            wish = json.loads(data[len(START) :])
+        if data.startswith(START) and not self.state and (wish := self._ordered(self.site, data[len(START) :])):
             self.state, arguments = RUNNING, (self.site, wish)
             self.thread = threading.Thread(target=self._drive, args=arguments, daemon=True, name="driver")
             self.thread.start()
             return self.state
         return FAILED
+
+    def _ordered(self, site: Site, order: bytes) -> dict[str, Any] | None:
+        """What the lead of the agreed file wishes; None, and a line in refused.jsonl, where it wishes nothing."""
+        assert self.identity is not None
+        lead = lead_of(driver_of(site.own.settings))
+        try:
+            return opened(order, self.identity, lead, site.own.runs)
+        except ColonnadeError as error:
+            site.refused(SERVER, str(error))
+            log.warning("%s: refused to begin: %s", site.own.name, error)
+            return None
 
     def leave(self, patience: float) -> None:
         """The job ends: what this organisation drives is waited for, and what it answered is written down."""

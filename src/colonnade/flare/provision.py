@@ -37,12 +37,15 @@ BUILDERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("cert.CertBuilder", {}),
     ("signature.SignatureBuilder", {}),
 )
-LEAD = {"submit_job": "any", "manage_job": "n:submitter", "view": "any"}
+MAY = {"submit_job": "any", "manage_job": "n:submitter", "view": "any"}
 NOT = ("clone_job", "download_job", "operate", "shell_commands", "byoc", "server-predeployed-flwr")
 
 
 def project_of(settings: Settings, *, server: str, port: int, admin_port: int) -> dict[str, Any]:
     """FLARE's project: one relay, a site per party, and a lead at the label owner."""
+    from colonnade.flare.orders import lead_of
+    from colonnade.transport.identity import LEAD
+
     driver = driver_of(settings)
     if not HOST.fullmatch(server):
         raise ConfigError(f"--server must be a host name that all sites can reach; found {server!r}.")
@@ -53,11 +56,10 @@ def project_of(settings: Settings, *, server: str, port: int, admin_port: int) -
                 f"A site's name has ASCII letters, digits, '-' and '_', and is not the relay's; found {name!r}."
             )
     organisation = {name: name.replace("-", "_") for name in names}
-    lead = f"lead@{driver.replace('_', '-').lower()}.local"
     participants: list[dict[str, Any]] = [
         {"name": server, "type": "server", "org": "relay", "fed_learn_port": port, "admin_port": admin_port},
         *({"name": name, "type": "client", "org": organisation[name]} for name in names),
-        {"name": lead, "type": "admin", "org": organisation[driver], "role": "lead"},
+        {"name": lead_of(driver), "type": "admin", "org": organisation[driver], "role": LEAD},
     ]
     builders = [{"path": f"nvflare.lighter.impl.{path}", "args": args} for path, args in BUILDERS]
     head = {"api_version": 3, "name": "colonnade", "description": "A federation of Colonnade"}
@@ -118,7 +120,7 @@ def _restrict(local: Path) -> None:
     resources |= {"class_list_enforcement_mode": "enforce", "class_allow_list": ALLOWED, "allow_log_streaming": False}
     kept = [one for one in resources["components"] if one["id"] not in ("site_log_streamer", "log_receiver")]
     resources["components"] = kept  # FLARE's defaults send a site's error log to the relay
-    permissions = {"lead": LEAD | dict.fromkeys(NOT, "none")}
+    permissions = {"lead": MAY | dict.fromkeys(NOT, "none")}
     for name, content in (
         ("resources.json", resources),
         ("authorization.json", {"format_version": "1.0", "permissions": permissions}),

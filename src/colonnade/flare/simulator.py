@@ -15,7 +15,7 @@ from pathlib import Path
 from colonnade.flare.job import ALLOWED, LAST, Job, Watch, follow, issue, stop, write_job
 from colonnade.runs.layout import FAILURE
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.party_file import OWN, STARTUP, read_own, sites_of, write_agreed, write_own
+from colonnade.settings.party_file import OWN, STARTUP, driver_of, read_own, sites_of, write_agreed, write_own
 
 NOT_STARTED = ("Failed to create connection to the child process", "Address already in use")
 SITES = "COLONNADE_SITES"
@@ -32,6 +32,11 @@ class Simulator:
         """Where the organisations are."""
         return self.work / "sites"
 
+    @property
+    def lead(self) -> Path:
+        """Where the certificate of who starts runs is."""
+        return self.work / "lead"
+
     def folder(self, name: str) -> Path:
         return self.kept / name
 
@@ -45,12 +50,14 @@ class Simulator:
     def prepare(self, settings: Settings, *, resume: bool) -> None:  # noqa: ARG002 - a resumed run may have more epochs
         write_sites(self.kept, settings)
 
-    def carry_out(self, settings: Settings, job: Job, told: Path, watch: Watch | None) -> str:  # noqa: ARG002
+    def carry_out(self, settings: Settings, job: Job, told: Path, watch: Watch | None) -> str:
         """Do a job to its end, passing on what its driver writes into the file `told`."""
-        shutil.rmtree(self.work / "job", ignore_errors=True)
-        folder = write_job(self.work / "job", job)
+        if not self.lead.exists():
+            certify(self.kept, settings)
         failed = self.folder(job.driver) / "runs" / FAILURE  # FLARE may wait on for a site that was killed
         for _ in starts(self.work / "flare.log"):
+            shutil.rmtree(self.work / "job", ignore_errors=True)
+            folder = write_job(self.work / "job", job, self.lead)
             with simulator(folder, self.work, job.sites, {SITES: str(self.kept.resolve())}) as process:
                 try:
                     follow(lambda: process.poll() is None and not (job.serve and failed.exists()), told, watch)
@@ -65,12 +72,20 @@ class Simulator:
 
 def write_sites(folder: Path, settings: Settings) -> None:
     """For a simulation: every party's own folder, with its own files and a certificate."""
-    issue({name: folder / name / STARTUP for name in sites_of(settings)})
+    certify(folder, settings)
     for name in sites_of(settings):
         (folder / name).mkdir(parents=True, exist_ok=True)
         write_agreed(folder / name, settings)
         write_own(folder / name, settings, name)
         read_own(folder / name / OWN)
+
+
+def certify(folder: Path, settings: Settings) -> None:
+    """A certificate for every site, and one for the lead, beside them."""
+    from colonnade.flare.orders import lead_of
+
+    lead = lead_of(driver_of(settings)), folder.parent / "lead"
+    issue({name: folder / name / STARTUP for name in sites_of(settings)}, lead)
 
 
 def starts(log: Path, most: int = 3) -> Iterator[int]:

@@ -20,6 +20,7 @@ a folder with its own part, and beside its runs:
     refused.jsonl                calls that it did not answer
     used.rows                    which of its rows were training, validation or test rows in any run
     alignments.json              how often it aligned its ids with whom today
+    orders.json                  which orders to begin it took in the last days
     failed.json                  why the last run ended, or could not begin
 """
 
@@ -28,3 +29,4 @@ WIDTHS, ANSWERS, LOCK = "widths.json", "serve.json", ".lock"
 ROWS, PREDICTIONS, PARTIES = "rows", "predictions", "parties"
 COLUMNS, LEDGER, AFTER, JOURNAL = "columns.json", "ledger.jsonl", "ledger-after.jsonl", "spent.journal"
 REFUSED, FAILURE, ALIGNED, USED = "refused.jsonl", "failed.json", "alignments.json", "used.rows"
+ORDERS = "orders.json"

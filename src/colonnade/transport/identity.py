@@ -29,8 +29,8 @@ from cryptography.x509.oid import NameOID
 from colonnade.errors import BoundaryError, ConfigError
 
 CERTIFICATE, KEY, ROOT = "client.crt", "client.key", "rootCA.pem"
-RELAY = "relay"
-"""The organisation in the relay's certificate (`federation.provision`)."""
+RELAY, LEAD = "relay", "lead"
+"""The organisation in the relay's certificate, and the role in that of who starts runs (`flare.provision`)."""
 BITS = 2048
 BEFORE = b" " * 64
 """As TLS 1.3 begins what it signs (RFC 8446, 4.4.3). FLARE signs a site's name and a text of the relay's choosing with
@@ -65,22 +65,42 @@ class Identity:
         return made
 
     def sign(self, context: bytes, said: bytes) -> bytes:
-        return self.key.sign(_to_sign(context, said), PADDING, hashes.SHA256())
+        return sign_with(self.key, context, said)
 
     def verify(self, name: str, certificate: bytes, context: bytes, said: bytes, signature: bytes) -> None:
         """That the site of this name signed what was said, in this context and no other."""
-        key = self.check(name, certificate)
-        try:
-            key.verify(signature, _to_sign(context, said), PADDING, hashes.SHA256())
-        except InvalidSignature:
-            raise BoundaryError(f"The signature that came in the name of {name!r} is not by its certificate.") from None
+        _verify(self.check(name, certificate), name, context, said, signature)
+
+    def verify_lead(self, name: str, certificate: bytes, context: bytes, said: bytes, signature: bytes) -> None:
+        """That the lead of this name did, who starts runs and is no site."""
+        key, shown = self._issued(name, certificate)
+        role = [one.value for one in shown.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)]
+        if role != [LEAD] or _may_issue(shown):
+            raise BoundaryError(f"The certificate that came for {name!r} is not that of who starts runs.")
+        _verify(key, name, context, said, signature)
 
     def check(self, name: str, certificate: bytes) -> rsa.RSAPublicKey:
         """The key of the site of this name, where the certificate is its."""
+        key, shown = self._issued(name, certificate)
+        offices = shown.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+        if shown.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME) or _may_issue(shown):
+            raise BoundaryError(f"The certificate that came for {name!r} is a person's or a root's, not a site's.")
+        if any(one.value == RELAY for one in offices):
+            raise BoundaryError(f"The certificate that came for {name!r} is the relay's, not a site's.")
+        if self.pinned and name != self.name and self.pinned.get(name) != fingerprint(certificate):
+            raise BoundaryError(
+                f"The certificate of {name!r} has the fingerprint {fingerprint(certificate)}, and [peers] in this "
+                f"organisation's party.toml says {self.pinned.get(name)}. Ask {name!r} which is its own; somebody may "
+                "have made a certificate in its name."
+            )
+        return key
+
+    def _issued(self, name: str, certificate: bytes) -> tuple[rsa.RSAPublicKey, x509.Certificate]:
+        """A certificate of this name that the root of this kit issued and that is not out of date, and its key."""
         try:
             shown = x509.load_der_x509_certificate(certificate)
             key = shown.public_key()
-            subject, may_issue = shown.subject, _may_issue(shown)
+            common_name(shown), _may_issue(shown)
         except Exception:  # whatever a parser makes of hostile bytes
             raise BoundaryError(f"What came as the certificate of {name!r} is none that can be read.") from None
         if not isinstance(key, rsa.RSAPublicKey) or key.key_size < BITS:
@@ -100,18 +120,7 @@ class Identity:
                 )
         if (found := common_name(shown)) != name:
             raise BoundaryError(f"The certificate that came for {name!r} is of {found[:80]!r}.")
-        offices = subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
-        if subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME) or may_issue:
-            raise BoundaryError(f"The certificate that came for {name!r} is a person's or a root's, not a site's.")
-        if any(one.value == RELAY for one in offices):
-            raise BoundaryError(f"The certificate that came for {name!r} is the relay's, not a site's.")
-        if self.pinned and name != self.name and self.pinned.get(name) != fingerprint(certificate):
-            raise BoundaryError(
-                f"The certificate of {name!r} has the fingerprint {fingerprint(certificate)}, and [peers] in this "
-                f"organisation's party.toml says {self.pinned.get(name)}. Ask {name!r} which is its own; somebody may "
-                "have made a certificate in its name."
-            )
-        return key
+        return key, shown
 
 
 def fingerprint(certificate: bytes) -> str:
@@ -143,6 +152,17 @@ def _may_issue(certificate: x509.Certificate) -> bool:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:
         return False
+
+
+def sign_with(key: rsa.RSAPrivateKey, context: bytes, said: bytes) -> bytes:
+    return key.sign(_to_sign(context, said), PADDING, hashes.SHA256())
+
+
+def _verify(key: rsa.RSAPublicKey, name: str, context: bytes, said: bytes, signature: bytes) -> None:
+    try:
+        key.verify(signature, _to_sign(context, said), PADDING, hashes.SHA256())
+    except InvalidSignature:
+        raise BoundaryError(f"The signature that came in the name of {name!r} is not by its certificate.") from None
 
 
 def _to_sign(context: bytes, said: bytes) -> bytes:
