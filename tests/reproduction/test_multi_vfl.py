@@ -82,6 +82,9 @@ def test_rows_and_pixels_are_dealt_as_the_paper_says(dealt: Holdings) -> None:
     for share, digits in zip(dealt.label_owners.values(), TABLE_3["4niid"], strict=True):
         assert len(share.splits["train"]) == 5000
         assert set(share.labels[share.splits["train"]].tolist()) == set(map(int, digits))
+        held = torch.bincount(share.labels[share.splits["train"]], minlength=10)[[int(digit) for digit in digits]]
+        rows = torch.from_numpy(source.train.y).bincount()[[int(digit) for digit in digits]]
+        assert (held - 5000 * rows / rows.sum()).abs().max() < 1  # the owner of ten classes has 488 and 496 of 8 and 9
         ids = share.ids[share.splits["train"].numpy()].astype(int)
         assert (source.train.y[ids] == share.labels[share.splits["train"]].numpy()).all()
         seen += ids.tolist()

@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.federation.small_multi import COLUMNS, LABELS, Frames, frames, some
 
 from colonnade import datasets
@@ -16,7 +18,7 @@ from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Settings
 from colonnade.rows.holdings import Holdings, LabelledRows
 from colonnade.rows.making import from_several
-from colonnade.rows.public import from_dataset
+from colonnade.rows.public import _in_proportion, from_dataset
 from colonnade.rows.splits import divide
 from colonnade.rows.tables import tables_of
 from colonnade.settings.federation_file import DataSettings
@@ -189,6 +191,33 @@ def test_a_data_set_is_dealt_to_label_owners_by_class() -> None:
     pixels = whole.reshape(len(whole), 8, 8)[rows, 2:4].reshape(len(rows), -1).astype(np.float64)
     got = features(shares, "client_02").reshape(len(rows), -1).double().numpy()
     assert np.corrcoef(pixels.flatten(), got.flatten())[0, 1] > 1 - 1e-9
+
+
+def test_whoever_holds_all_classes_holds_them_as_the_data_set_does() -> None:
+    """In Multi-VFL's 4niid the fifth owner would otherwise hold half as many again of the two classes nobody chose."""
+    few = [{"name": f"few{at}", "rows": 150, "classes": [2 * at, 2 * at + 1]} for at in range(4)]
+    owners = dealt([{"name": "all", "rows": 200}, *few], test=0, validation=0).label_owners
+    truth = torch.from_numpy(datasets.load("digits").train.y)
+    wanted = 200 * torch.bincount(truth, minlength=10) / len(truth)
+    assert (torch.bincount(owners["all"].labels, minlength=10) - wanted).abs().max() < 1
+    for at in range(4):
+        pair = torch.bincount(owners[f"few{at}"].labels, minlength=10)
+        own = torch.bincount(truth, minlength=10)[2 * at : 2 * at + 2]
+        assert (pair[2 * at : 2 * at + 2] - 150 * own / own.sum()).abs().max() < 1
+        assert pair.sum() == 150
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50)), min_size=1, max_size=10), st.integers(0, 200))
+def test_shares_are_whole_in_proportion_and_never_more_than_there_is(classes: list[tuple[int, int]], wish: int) -> None:
+    sizes, most = [size for size, _ in classes], [min(size, free) for size, free in classes]
+    count = min(wish, sum(most))
+    shares = _in_proportion(count, sizes, most)
+    assert sum(shares) == count
+    assert all(0 <= share <= limit for share, limit in zip(shares, most, strict=True))
+    exact = [count * size / sum(sizes) for size in sizes]
+    if all(limit >= share + 1 for share, limit in zip(exact, most, strict=True)):
+        assert all(abs(share - wanted) < 1 for share, wanted in zip(shares, exact, strict=True))
 
 
 def test_official_test_rows_are_dealt_evenly_with_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:

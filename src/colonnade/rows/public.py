@@ -57,22 +57,51 @@ def from_dataset(settings: Settings) -> Holdings:
 
 
 def deal(settings: Settings, y: Tensor, classes: tuple[Any, ...], random: torch.Generator) -> dict[str, Tensor]:
-    """Which training rows of a data set each label owner gets; those who want certain classes choose first."""
+    """Which training rows of a data set each label owner gets: its classes in the proportions they have in the data
+    set. Those who want certain classes choose first; whoever is then short of a class gets more of its others."""
     owners = settings.label_owners
     free = torch.ones(len(y), dtype=torch.bool)
     dealt: dict[str, Tensor] = {}
     for name in sorted(owners, key=lambda one: owners[one].classes is None):
-        wanted = known_classes(name, owners[name], classes)
-        fitting = (free & torch.isin(y, torch.tensor(sorted(wanted)))).nonzero()[:, 0]
-        count = owners[name].rows or len(y) // len(owners)
-        if count > len(fitting):
+        wanted = sorted(known_classes(name, owners[name], classes))
+        left = {label: (free & (y == label)).nonzero()[:, 0] for label in wanted}
+        held, count = sum(map(len, left.values())), owners[name].rows or len(y) // len(owners)
+        if count > held:
             raise ConfigError(
-                f"[[label_owners]] {name!r} is to get {count} rows, and {len(fitting)} of its classes are left of "
+                f"[[label_owners]] {name!r} is to get {count} rows, and {held} of its classes are left of "
                 f"{len(y)}. Set rows to fewer, there or at others."
             )
-        dealt[name] = fitting[torch.randperm(len(fitting), generator=random)[:count]].sort().values
+        shares = _in_proportion(
+            count, [int((y == label).sum()) for label in wanted], [len(left[one]) for one in wanted]
+        )
+        drawn = [
+            rows[torch.randperm(len(rows), generator=random)[:share]]
+            for rows, share in zip(left.values(), shares, strict=True)
+        ]
+        dealt[name] = torch.cat(drawn).sort().values
         free[dealt[name]] = False
     return {name: dealt[name] for name in owners}
+
+
+def _in_proportion(count: int, sizes: list[int], most: list[int]) -> list[int]:
+    """`count` as whole numbers in the proportions of `sizes`, none above its `most`; what one lacks the others give."""
+    exact, open_ = [0.0] * len(sizes), set(range(len(sizes)))
+    while open_:
+        wanted = count - sum(most[at] for at in range(len(sizes)) if at not in open_)
+        weight = sum(sizes[at] for at in open_)
+        for at in open_:
+            exact[at] = wanted * sizes[at] / weight
+        full = {at for at in open_ if exact[at] > most[at]}
+        for at in full:
+            exact[at] = most[at]
+        if not full:
+            break
+        open_ -= full
+    shares = [int(share) for share in exact]
+    by_remainder = sorted(range(len(sizes)), key=lambda at: shares[at] - exact[at])
+    for at in by_remainder[: count - sum(shares)]:
+        shares[at] += 1
+    return shares
 
 
 def cut(source: datasets.Dataset, settings: Settings, train: Tensor) -> dict[str, Columns]:
