@@ -49,17 +49,18 @@ def joined(toy: Toy) -> tuple[Joined, Weighted]:
         vafl.Config(learning_rate=0.1, momentum=0.0, weight_decay=0.0),
         vafl.Config(learning_rate=0.05, momentum=0.9, weight_decay=0.01),
         vafl.Config(optimizer="adam", learning_rate=0.01, momentum=0.8, weight_decay=0.01),
+        vafl.Config(learning_rate=0.05, weight_decay=0.01, average_rate=0.2),
     ],
-    ids=["sgd", "momentum and decay", "adam"],
+    ids=["sgd", "momentum and decay", "adam", "alpha's own rate"],
 )
 @pytest.mark.parametrize("widths", [(4, 4, 3), (6,)], ids=["three parties", "one party"])
 def test_it_is_training_of_the_joined_model(task: Task, config: vafl.Config, widths: tuple[int, ...]) -> None:
     toy = federation(vafl.ALGORITHM, columns=widths, task=task, dtype=torch.float64, config=config)
     model, head = joined(toy)
     at_the_parties = optimizer_of(model.parts.parameters(), config)
-    at_the_label_owner = torch.optim.SGD(
-        head.parameters(), lr=config.learning_rate, momentum=0.0, weight_decay=config.weight_decay
-    )
+    own = {"lr": config.average_rate, "weight_decay": 0.0} if config.average_rate else {}  # as in the authors' code
+    groups = [{"params": [head.weight, head.bias]}, {"params": list(head.alpha), **own}]
+    at_the_label_owner = torch.optim.SGD(groups, lr=config.learning_rate, weight_decay=config.weight_decay)
     for loss in centralized(toy, model, [at_the_parties, at_the_label_owner], STEPS):
         assert toy.run(1) == pytest.approx([loss], rel=1e-9)
         for party, part in zip(toy.parties.values(), model.parts, strict=True):

@@ -32,6 +32,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -61,6 +62,7 @@ class Config:
     learning_rate: float = positive(default=0.3)  # of the parties and of the label owner
     momentum: float = fraction(default=0.9)  # of the parties; the label owner's step has none
     weight_decay: float = not_negative(default=0.001)
+    average_rate: float = not_negative(default=0.0)  # alpha's, without decay, 0.01 in VIM's code; 0: alpha steps as g
 
 
 def missing(config: Config) -> set[str]:
@@ -120,7 +122,11 @@ class LabelOwner(embedding.LabelOwner):
             width = next(iter(self.widths.values()))
             self.model = Average(len(self.widths), width, self.loss.outputs).to(self.device)
         rate, decay = self.config.learning_rate, self.config.weight_decay
-        self.optimizer = torch.optim.SGD(self.model.parameters(), rate, weight_decay=decay)
+        learned: list[dict[str, Any]] = [{"params": list(self.model.parameters())}]
+        if self.config.average_rate:
+            average = {"params": [self.model.alpha], "lr": self.config.average_rate, "weight_decay": 0.0}
+            learned = [{"params": list(self.model.linear.parameters())}, average]
+        self.optimizer = torch.optim.SGD(learned, rate, weight_decay=decay)
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
         if len(h) < len(self.widths):  # who is left out adds nothing to the sum

@@ -12,8 +12,8 @@ ADMM, 2022 (arXiv:2207.10226), Algorithm 1. With logits o = sum_k h_k W_k, for e
 
 The paper sends lambda and s_k = z - sum_{i != k} o_i. A party's objective depends on both only through
 s_k - lambda/rho = r + o_k, and it knows o_k, what it sent times the head it had: so one matrix r, the same for all,
-takes their place. Eq. 9 as printed puts the new heads of the others into s_k and diverges; the round's old heads
-are used. Losses are means over the batch. Heads start uniform in +-1/sqrt(width), as a linear layer's do (from zero,
+takes their place. Eq. 9 as printed puts the new heads of the others into s_k (`residual_heads = "new"`: then o in r, and
+o_k, are of the new heads) and diverges; the round's old heads are used. Losses are means over the batch. Heads start uniform in +-1/sqrt(width), as a linear layer's do (from zero,
 MNIST is two points behind after two epochs), and each party is told its first one.
 
 What crosses: embeddings up; r and a head down. What a party learns: z and lambda carry labels (lambda is
@@ -50,6 +50,7 @@ class Config:
     weight_decay: float = not_negative(default=0.001)  # beta
     head_update: str = one_of("sgd", "exact", default="sgd")
     head_learning_rate: float = positive(default=0.05)
+    residual_heads: str = one_of("old", "new", default="old")  # of which r is; "new" as Eq. 9 prints it, and diverges
 
 
 def missing(config: Config) -> set[str]:
@@ -86,8 +87,9 @@ class FeatureOwner(admm.FeatureOwner):
     def improve(self, request: Improve) -> Done:
         h = self.sent(request.batch)
         assert self.head is not None
-        target = request.residual.tensor + h @ self.head  # s_k - lambda/rho
-        self.head = request.head.tensor
+        old, self.head = self.head, request.head.tensor
+        target = request.residual.tensor + h @ (old if self.config.residual_heads == "old" else self.head)
+        # which is s_k - lambda/rho
         self._descend(self.x(request.batch), target, self.head)
         return Done()
 
@@ -128,7 +130,8 @@ class LabelOwner(admm.LabelOwner):
         loss = self.loss(o, self.y(batch))
         z, duals = self.split(o, batch)
         self.heads = self._next_heads(H, o, z, duals)
-        return loss.item(), z - o - duals / self.config.rho
+        known = o if self.config.residual_heads == "old" else H @ self.heads
+        return loss.item(), z - known - duals / self.config.rho
 
     def _next_heads(self, H: Tensor, o: Tensor, z: Tensor, duals: Tensor) -> Tensor:
         """Eq. 8: every head against the others' old ones, by one step or exactly."""

@@ -18,8 +18,9 @@ masks its logits, and the masks cancel in the sum (`encryption.masks`, which say
 Keys are never saved: they are agreed on anew when a run starts, is resumed or loaded, and after a round that failed.
 
 As in VIMADMM, r and what a party sent stand for lambda and the printed residual s_k. The paper steps W_k first and f_k
-at the new W_k; with momentum that diverged on MNIST at its own settings (batch 28 of epoch 1), while one step of both
-from the same gradient gives the authors' accuracies. What crosses: logits up, masked or not, and r down.
+at the new W_k (`local_order = "head_first"`); with momentum that diverged on MNIST at its own settings (batch 28 of
+epoch 1), while one step of both from the same gradient gives the authors' accuracies. What crosses: logits up, masked
+or not, and r down.
 What a party learns: z and lambda carry labels, so a party can read them from r.
 """
 
@@ -54,6 +55,7 @@ class Config:
     momentum: float = fraction(default=0.9)
     weight_decay: float = not_negative(default=0.001)  # beta
     aggregation: str = one_of("plain", "secure", default="plain")  # what the label owner sees: all logits, or their sum
+    local_order: str = one_of("together", "head_first", default="together")  # "head_first" is Algorithm 3 as printed
 
 
 def crossing(config: Config) -> tuple[Crossing, Crossing]:
@@ -118,7 +120,9 @@ class FeatureOwner(admm.FeatureOwner):
 
     def _local_steps(self, x: Tensor, target: Tensor) -> None:
         """tau steps towards f_k(x_k) W_k = target (Eq. 20 and 21)."""
-        descend(self.model, self.optimizer, self.config.local_steps, x, target, rho=self.config.rho)
+        head_first = self.config.local_order == "head_first"
+        steps, rho = self.config.local_steps, self.config.rho
+        descend(self.model, self.optimizer, steps, x, target, rho=rho, last_first=head_first)
 
 
 class LabelOwner(admm.LabelOwner):

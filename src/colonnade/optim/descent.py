@@ -35,11 +35,13 @@ def descend(
     *,
     rho: float,
     head: Tensor | None = None,
+    last_first: bool = False,
 ) -> None:
-    """So many steps of the optimizer on rho/2 ||f(x) W - target||^2 / rows, where W is `head`, or no head.
+    """So many steps of the optimizer on rho/2 ||f(x) W - target||^2 / rows, where W is `head`, or no head. With
+    `last_first` a step moves the model's last parameter, and then the others by their gradient at where it is now.
 
     For one party's `[rows, features]` or, where the model is a stack, a cohort's `[M, rows, features]`."""
-    layers = chain(model)
+    layers = None if last_first else chain(model)
     SCRATCH.begin()
     if layers is not None and type(optimizer) is torch.optim.SGD:
         flat = Flat(optimizer)
@@ -51,12 +53,17 @@ def descend(
                     flat.step()
                 flat.write_back()
             return
+    moved: list[Tensor] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    turns = [moved[:-1], moved[-1:]] if last_first else [[]]
     for _ in range(steps):
-        outputs = model(x)
-        error = (outputs if head is None else outputs @ head) - target
-        optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(rho / 2 * error.square().sum() / error.shape[-2])
-        optimizer.step()
+        for resting in turns:
+            outputs = model(x)
+            error = (outputs if head is None else outputs @ head) - target
+            optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(rho / 2 * error.square().sum() / error.shape[-2])
+            for parameter in resting:
+                parameter.grad = None
+            optimizer.step()
 
 
 def chain(model: nn.Module) -> list[nn.Module] | None:
