@@ -15,7 +15,7 @@ from colonnade.selection import Selection, select_here
 
 PARTICIPANTS = (4, 16, 64)
 ROWS = (1_000, 10_000, 100_000)
-QUERIES = 8
+QUERIES, TESTS = 8, 10
 
 
 def cells(plan: Plan) -> list[str]:
@@ -37,4 +37,4 @@ def select(participants: int, rows: int) -> Selection:
     generator = np.random.default_rng(participants * rows)
     columns = {f"party_{at}": generator.normal(size=(rows, 2)) for at in range(participants)}
     side = sum(x @ generator.normal(size=2) for x in columns.values())
-    return select_here(columns, (side > 0).astype(np.int64), keep=participants // 2, queries=QUERIES)
+    return select_here(columns, (side > 0).astype(np.int64), keep=participants // 2, queries=QUERIES, tests=TESTS)

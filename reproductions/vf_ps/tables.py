@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-SETS = ("Synthesis", "G2-4", "G2-128", "Bank", "Unbalance", "Letter", "Birch1", "Birch2")
+SETS = ("Synthesis", "Simulated G2-4", "Simulated G2-128", "Bank", "Unbalance", "Letter", "Birch1", "Birch2")
 EXPECTED = Path(__file__).with_name("expected.json")
 Found = dict[str, list[float]]
 

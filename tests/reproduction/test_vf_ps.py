@@ -22,8 +22,8 @@ from colonnade.selection import select_here
 
 TABLE_1 = {  # instances, features, classes, partitions
     "Synthesis": (1000, 50, 2, 5),
-    "G2-4": (2048, 4, 2, 4),
-    "G2-128": (2048, 128, 2, 4),
+    "Simulated G2-4": (2048, 4, 2, 4),
+    "Simulated G2-128": (2048, 128, 2, 4),
     "Bank": (3200, 8, 2, 4),
     "Unbalance": (6500, 2, 8, 2),
     "Letter": (20_000, 16, 26, 4),

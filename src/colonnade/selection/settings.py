@@ -14,7 +14,7 @@ class SelectionSettings:
 
     k: int = whole(default=3)  # neighbours: for classes, with a query's own label
     queries: int = whole(default=256)  # rows whose neighbours are looked for, drawn at random; at most all
-    tests: int = whole(default=10)  # test groups of vf_ps
+    tests: int = whole(default=0, least=0)  # test groups of vf_ps; 0: the paper's 10, or twice the participants
     scheme: str = one_of("ckks", "bfv", "plain", default="ckks")  # plain encrypts nothing: for tests and debugging
     estimator: str = one_of("auto", "ross", "kraskov", default="auto")  # Ross for classes, Kraskov for numbers
     decryptor: str = one_of("auto", "key_server", "participants", "leader", default="auto")  # who reads sums: `learned`
