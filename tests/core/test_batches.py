@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from colonnade.core import Agreed, Batch, Batches
+from colonnade.core.batches import SAMPLINGS
 from colonnade.errors import ConfigError, WireError
 
 SIZES = st.integers(1, 40)
@@ -303,3 +304,41 @@ def test_a_data_owner_looks_up_the_rows_of_each_label_owner_in_its_own_table() -
 def test_agreed_batches_are_those_of_the_label_owner() -> None:
     with pytest.raises(ConfigError, match="agreed on with 'b' are those of 'a'"):
         Agreed({"b": (of("a"), torch.arange(9))})
+
+
+def sampled(sampling: str, rows: int = 400, batch_size: int = 50, epochs: int = 25) -> Batches:
+    train = torch.arange(100, 100 + rows)
+    return Batches({"train": train}, batch_size=batch_size, epochs=epochs, seed=0, sampling=sampling)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "without_replacement"])
+def test_sampled_batches_are_drawn_anew_from_all_rows(sampling: str) -> None:
+    """Every row as often as the others on average, and some twice in an epoch, which amplification is about."""
+    batches, again = sampled(sampling), sampled(sampling)
+    found = [batches.rows(batch.name) for batch in batches]
+    assert len(found) == 25 * 8
+    assert [batch.size for batch in again] == [len(rows) for rows in found]
+    assert all(torch.equal(again.rows(f"train/{at // 8}/{at % 8}"), rows) for at, rows in enumerate(found))
+    assert all(len(rows.unique()) == len(rows) for rows in found)
+    counts = torch.bincount(torch.cat(found))[100:]
+    assert torch.equal(counts, batches.appearances(25))
+    assert batches.most_often() == counts.max() > 25
+    assert len(counts) == 400
+    assert 3 < counts.float().var() < 40  # binomial: 200 draws of 1/8 have a variance of 22
+    assert max(len(torch.cat(found[at : at + 8]).unique()) for at in range(0, 200, 8)) < 400
+
+
+def test_poisson_batches_vary_in_size_and_others_do_not() -> None:
+    sizes = torch.tensor([float(batch.size) for batch in sampled("poisson")])
+    assert abs(sizes.mean() - 50) < 2
+    assert 5 < sizes.std() < 8.5  # sqrt(400 x 1/8 x 7/8) = 6.6
+    assert {batch.size for batch in sampled("without_replacement")} == {50}
+    assert all(batch.size for batch in sampled("poisson", rows=4, batch_size=1))  # an empty one is drawn again
+
+
+def test_how_batches_are_drawn_is_agreed_on() -> None:
+    assert len({sampled(sampling).fingerprint() for sampling in SAMPLINGS}) == 3
+    assert (
+        sampled("epoch").fingerprint()
+        == Batches(sampled("epoch").splits, batch_size=50, epochs=25, seed=0).fingerprint()
+    )

@@ -15,10 +15,12 @@ from colonnade.privacy.accounting import (
     dp_accounting,
     gaussian_epsilon,
     hidden_pld,
+    hidden_poisson_rdp,
     hidden_rdp,
     is_private,
     key_of,
     known_batch,
+    theorem_1,
     to_dp_event,
 )
 
@@ -35,6 +37,13 @@ def test_vims_setting_gives_the_known_figures() -> None:
     assert hidden_rdp(SIGMA, ROWS, BATCH, ROUNDS, DELTA) == pytest.approx(0.332, abs=5e-4)
     assert hidden_rdp(SIGMA / 2, ROWS, BATCH, ROUNDS, DELTA) == pytest.approx(0.710, abs=5e-4)
     assert hidden_pld(SIGMA, ROWS, BATCH, ROUNDS, DELTA) == pytest.approx(0.139, abs=5e-4)
+    # the paper's own accountant (Opacus: Poisson batches, RDP), by which Table 3's sigma of 2 is its epsilon of 1
+    assert hidden_poisson_rdp(2.0, ROWS, BATCH, ROUNDS, DELTA) == pytest.approx(0.987, abs=5e-4)
+    # Eq. 11 as printed, and the tighter bound for the same batches
+    printed = [theorem_1(sigma, ROWS, BATCH, ROUNDS, DELTA) for sigma in (2.0, 5.0, 10.0, 20.0)]
+    assert printed == pytest.approx([2.18, 1.07, 0.87, 0.82], abs=0.005)
+    tighter = [hidden_rdp(sigma, ROWS, BATCH, ROUNDS, DELTA) for sigma in (2.0, 5.0, 10.0, 20.0)]
+    assert all(ours < theirs for ours, theirs in zip(tighter, printed, strict=True))
     every_round = known_batch({key_of(gaussian(SIGMA)): ROUNDS}, "add-or-remove", DELTA)
     assert every_round == pytest.approx(11.9, abs=0.05)
     once_an_epoch = known_batch({key_of(gaussian(SIGMA)): 10}, "add-or-remove", DELTA)

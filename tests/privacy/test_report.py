@@ -6,11 +6,22 @@ import json
 import math
 
 import pytest
+import torch
 from tests.privacy.test_budget import NOISE, OTHER, account, epoch
 
-from colonnade.core import NON_PRIVATE, DpEvent
+from colonnade.core import NON_PRIVATE, Batches, DpEvent
+from colonnade.core.batches import SAMPLINGS
 from colonnade.core.receipt import PUBLIC
-from colonnade.privacy.accounting import binomial_cpsgd, gaussian_epsilon, hidden_pld, hidden_rdp, key_of, known_batch
+from colonnade.privacy import Account
+from colonnade.privacy.accounting import (
+    binomial_cpsgd,
+    gaussian_epsilon,
+    hidden_pld,
+    hidden_poisson_rdp,
+    hidden_rdp,
+    key_of,
+    known_batch,
+)
 from colonnade.privacy.report import HIDDEN, KNOWN, THROUGH, Guarantee, describe, for_columns, for_labels, nothing
 
 ENCRYPTED = DpEvent("encrypted (bfv)")
@@ -29,9 +40,7 @@ def test_gaussian_noise_has_one_statement_per_adversary_relation_and_accountant(
     found = trained()
     told = {(s.adversary, s.relation): s.epsilon for s in found.statements}
     assert told == pytest.approx({
-        (HIDDEN, "replace-one, sensitivity C"): hidden_rdp(4.0, 30, 8, 12, 1e-5),
-        (HIDDEN, "replace-one"): hidden_rdp(2.0, 30, 8, 12, 1e-5),
-        (HIDDEN, "add-or-remove"): hidden_pld(4.0, 30, 8, 12, 1e-5),
+        (HIDDEN, "replace-one"): known_batch({key_of(NOISE): 3}, "replace-one", 1e-5),
         (KNOWN, "replace-one"): known_batch({key_of(NOISE): 3}, "replace-one", 1e-5),
         (KNOWN, "add-or-remove"): known_batch({key_of(NOISE): 3}, "add-or-remove", 1e-5),
         (THROUGH, "replace-one"): gaussian_epsilon(2 / 4.0 * math.sqrt(3 * 30 + 10), 1e-5),
@@ -39,6 +48,30 @@ def test_gaussian_noise_has_one_statement_per_adversary_relation_and_accountant(
     (release,) = found.releases
     assert (release.release, release.mechanism, release.appearances) == ("embedding", "gaussian, clip 1, sigma 4", 3)
     assert all(s.delta == 1e-5 for s in found.statements)
+
+
+def test_hidden_batches_amplify_where_they_are_drawn_anew_and_nowhere_else() -> None:
+    told = {}
+    for sampling in SAMPLINGS:
+        drawn = Batches({"train": torch.arange(30)}, batch_size=8, epochs=3, seed=0, sampling=sampling)
+        mine = Account("lab", drawn, [f"id{row}" for row in range(30)], None)
+        for number in range(3):
+            epoch(mine, number)
+        (item,) = mine.rounds
+        assert mine.released(item)[0] == drawn.most_often()  # what the label owner counts is what was really drawn
+        restored = Account("lab", drawn, (), None)
+        restored.load_state(mine.state())
+        hidden = [s for s in for_columns("lab", restored).statements if s.adversary == HIDDEN]
+        told[sampling] = {s.accountant: s.epsilon for s in hidden if s.relation != "replace-one, sensitivity C"}
+    three = known_batch({key_of(NOISE): 3}, "replace-one", 1e-5)
+    assert told["epoch"] == pytest.approx({"no amplification": three})
+    assert told["without_replacement"] == pytest.approx(
+        {"RDP, batches without replacement": hidden_rdp(2.0, 30, 8, 12, 1e-5)}
+    )
+    assert told["poisson"] == pytest.approx({
+        "PLD, Poisson batches": hidden_pld(4.0, 30, 8, 12, 1e-5),
+        "RDP, Poisson batches": hidden_poisson_rdp(4.0, 30, 8, 12, 1e-5),
+    })  # fmt: skip
 
 
 def test_the_budgets_own_relation_comes_with_what_is_spent() -> None:

@@ -1,6 +1,7 @@
 """The agreed row order: every party holds an equal `Batches`, so a batch travels by name, never as row numbers.
 
-    train/3/17        the 17th batch of epoch 3, shuffled by the agreed seed, anew every epoch unless `reshuffle` is off
+    train/3/17        the 17th batch of epoch 3: its share of the rows, shuffled by the agreed seed, anew every epoch
+                      unless `reshuffle` is off; or, as `sampling` says, drawn anew from all rows
     test[0:512]       rows 0 to 511 of the test rows, in order
     predict[0:512]    rows 0 to 511 of those that were asked for (`Batches.ask`): no part of what was agreed
 
@@ -27,6 +28,10 @@ COUNT = r"(0|[1-9][0-9]{0,11})"  # one spelling per number, so one name per batc
 CHUNK = re.compile(rf"([\w-]{{1,64}})\[{COUNT}:{COUNT}\]")
 TRAIN = re.compile(rf"train/{COUNT}/{COUNT}")
 PREDICT = "predict"
+SAMPLINGS = ("epoch", "poisson", "without_replacement")
+"""How training batches are made. "epoch": every row is in one batch of each epoch. "poisson": every row is in every
+batch with the same chance, batch size / rows, whatever becomes of the others (one without any row is drawn again).
+"without_replacement": every batch is that many different rows, drawn from all. An epoch has as many batches as ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,7 @@ class Batches:
         epochs: int,
         seed: int,
         reshuffle: bool = True,
+        sampling: str = "epoch",
         owner: str = "",
     ) -> None:
         for name, rows in splits.items():
@@ -72,6 +78,8 @@ class Batches:
                 raise ConfigError(f"The split {name!r} has no rows. Leave it out, or give it some.")
         self.splits = {name: rows.to(torch.int64) for name, rows in splits.items()}
         self.batch_size, self.epochs, self.seed, self.reshuffle = batch_size, epochs, seed, reshuffle
+        self.sampling = sampling
+        self._drawn: dict[tuple[int, int, str], Tensor] = {}
         self.owner, self.prefix = owner, f"{owner}:" if owner else ""
         self.done = 0
         self._asked: dict[str, Tensor] = {}
@@ -97,10 +105,30 @@ class Batches:
 
     def epoch_rows(self, epoch: int, device: torch.device | str = "cpu") -> Tensor:
         """The row numbers of one epoch's batches, one after the other."""
+        if self.sampling != "epoch":
+            return torch.cat([self._sampled(epoch, number, str(device)) for number in range(self.per_epoch)])
         return self._order(epoch, str(device))
+
+    def most_often(self) -> int:
+        """In how many training batches of all epochs one row is at most."""
+        if self.sampling == "epoch" or not self.per_epoch:
+            return self.epochs
+        return int(self.appearances(self.epochs).max())
+
+    def appearances(self, epochs: int) -> Tensor:
+        """Of each training row, in their order, in how many batches of the first so many epochs it is."""
+        train = self.splits["train"]
+        if self.sampling == "epoch":
+            return torch.full((len(train),), epochs)
+        counts = torch.zeros(int(train.max()) + 1, dtype=torch.int64)
+        for epoch in range(epochs):
+            counts += torch.bincount(self.epoch_rows(epoch), minlength=len(counts))
+        return counts[train]
 
     def _batch(self, epoch: int, number: int) -> Batch:
         size = min(self.batch_size, len(self.splits["train"]) - number * self.batch_size)
+        if self.sampling != "epoch":
+            size = len(self._sampled(epoch, number, "cpu"))
         return Batch(f"{self.prefix}train/{epoch}/{number}", size, epoch, number, epoch * self.per_epoch + number)
 
     def ask(self, rows: Tensor, purpose: str = PREDICT) -> list[Rows]:
@@ -130,6 +158,8 @@ class Batches:
         inner = name[len(self.prefix) :] if name.startswith(self.prefix) else ""
         if match := TRAIN.fullmatch(inner):
             epoch, number = int(match[1]), int(match[2])
+            if number < self.per_epoch and self.sampling != "epoch":
+                return self._sampled(epoch, number, str(device))
             if number < self.per_epoch:  # 0 where nobody trains
                 start = number * self.batch_size
                 return self._order(epoch, str(device))[..., start : start + self.batch_size]
@@ -142,13 +172,32 @@ class Batches:
     def _called(self, split: str) -> Tensor | None:
         return self._asked.get(split, self.splits.get(split))
 
+    def _sampled(self, epoch: int, number: int, device: str) -> Tensor:
+        """A batch that is drawn from all training rows, by itself."""
+        found = self._drawn.get((epoch, number, device))  # parties in threads may share this: look once
+        if found is None:
+            train, generator = self.splits["train"], self._generator(f"{self.seed}/{epoch}/{number}/{self.sampling}")
+            at = train.new_empty(0)
+            while not len(at):
+                if self.sampling == "poisson":
+                    share = self.batch_size / len(train)
+                    at = (torch.rand(len(train), generator=generator, dtype=torch.float64) < share).nonzero()[:, 0]
+                else:
+                    at = torch.randperm(len(train), generator=generator)[: self.batch_size]
+            found = train[at].to(device)
+            self._drawn = dict([*self._drawn.items()][-7:]) | {(epoch, number, device): found}
+        return found
+
+    @staticmethod
+    def _generator(what: str) -> Generator:
+        digest = hashlib.sha256(what.encode()).digest()
+        return Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
     def _order(self, epoch: int, device: str) -> Tensor:
         epoch = epoch if self.reshuffle else 0
         order = self._shuffled.get((epoch, device))  # parties in threads may share this: look once
         if order is None:
-            digest = hashlib.sha256(f"{self.seed}/{epoch}".encode()).digest()
-            generator = Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-            order = mapped.permutation(self.splits["train"], generator).to(device)
+            order = mapped.permutation(self.splits["train"], self._generator(f"{self.seed}/{epoch}")).to(device)
             kept = 3 if order.nbytes < mapped.threshold() else 1  # of large ones this epoch's and the last
             self._shuffled = dict([*self._shuffled.items()][-kept:]) | {(epoch, device): order}
         return order
@@ -163,7 +212,8 @@ class Batches:
                 digest.update(f"/{name}[{len(rows)}]".encode())
                 digest.update(rows.contiguous().numpy().data)
             splits, known = self._known = self.splits, digest.hexdigest()
-        agreed = f"{self.prefix}{self.batch_size}/{self.seed}/{self.reshuffle}{known}"
+        drawn = "" if self.sampling == "epoch" else f"/{self.sampling}"  # as it was before there were others
+        agreed = f"{self.prefix}{self.batch_size}/{self.seed}/{self.reshuffle}{drawn}{known}"
         return hashlib.sha256(agreed.encode()).hexdigest()[:16]
 
 

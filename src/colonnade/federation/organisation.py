@@ -50,6 +50,7 @@ def agreed_on(settings: Settings, holdings: Holdings) -> Agreed:
             epochs=epochs,
             seed=settings.engine.seed,
             reshuffle=train.reshuffle,
+            sampling=train.sampling,
             owner=owner,
         )
 
@@ -113,7 +114,7 @@ def _with_outbox(
         from_columns=algorithm.from_columns,
         classes=len(holdings.encoder.classes) if labels else None,
         budget=budget,
-        epochs=epochs_of(settings),
+        epochs=epochs_of(settings) if settings.train.sampling == "epoch" else agreed.one.most_often(),
         known_to=holdings.known_to,
         section=section,
     )

@@ -142,13 +142,39 @@ def binomial_cpsgd(key: Key, times: int, delta: float) -> float:
 
 @lru_cache(maxsize=256)
 def hidden_rdp(sigma: float, rows: int, batch: int, rounds: int, delta: float) -> float:
-    """VIM's Theorem 1: batches drawn without replacement and kept secret, by Renyi DP under replace-one.
+    """Batches drawn without replacement and kept secret, as in VIM's Theorem 1, by Renyi DP under replace-one. The
+    library's bound is tighter than the theorem's Eq. 11, which is Wang et al.'s general one (`theorem_1`).
 
     `sigma` is in units of the sensitivity: the paper's C, or 2C as replace-one has it.
     """
     d = dp_accounting()
     accountant = d.rdp.RdpAccountant(neighboring_relation=d.NeighboringRelation.REPLACE_ONE)
     one = d.SampledWithoutReplacementDpEvent(rows, min(batch, rows), d.GaussianDpEvent(sigma))
+    return float(accountant.compose(one, rounds).get_epsilon(delta))
+
+
+def theorem_1(sigma: float, rows: int, batch: int, rounds: int, delta: float) -> float:
+    """VIM's Eq. 11 as printed, over the orders 2 to 256, with its conversion (Theorem 2)."""
+    share, log = batch / rows, math.log
+    best = math.inf
+    for order in range(2, 257):
+        second = order * (order - 1) / 2
+        terms = [0.0, 2 * log(share) + log(second) + log(min(4 * math.expm1(1 / sigma**2), 2 * math.exp(1 / sigma**2)))]
+        for j in range(3, order + 1):
+            ways = math.lgamma(order + 1) - math.lgamma(j + 1) - math.lgamma(order - j + 1)
+            terms.append(j * log(share) + ways + (j - 1) * j / (2 * sigma**2) + log(2))
+        most = max(terms)
+        each = (most + log(sum(math.exp(term - most) for term in terms))) / (order - 1)
+        best = min(best, rounds * each + log((order - 1) / order) - (log(delta) + log(order)) / (order - 1))
+    return best
+
+
+@lru_cache(maxsize=256)
+def hidden_poisson_rdp(sigma: float, rows: int, batch: int, rounds: int, delta: float) -> float:
+    """Secret Poisson-sampled batches under add-or-remove, by Renyi DP: as VIM's own epsilons were computed (Opacus)."""
+    d = dp_accounting()
+    accountant = d.rdp.RdpAccountant()
+    one = d.PoissonSampledDpEvent(min(batch / rows, 1.0), d.GaussianDpEvent(sigma))
     return float(accountant.compose(one, rounds).get_epsilon(delta))
 
 

@@ -66,6 +66,7 @@ class Account:
         self.rows, self.batch_size = len(batches.splits.get("train", ())), batches.batch_size
         if isinstance(batches, Agreed) and batches.several:  # each label owner draws among its own rows
             self.rows = 0  # so there is no statement about hidden batches
+        self.sampling = "epoch" if isinstance(batches, Agreed) and batches.several else _one(batches).sampling
         self.worst = 0.0
         self._mine = keys_of(ids)  # of row number i of `batches`
         self._use(Counts())
@@ -115,9 +116,13 @@ class Account:
 
     def expect(self, name: str, purpose: str, times: int, event: DpEvent) -> None:
         """Count what a run will release, to say beforehand what it will cost."""
-        rows = np.unique(self.at[self.batches.splits[purpose].numpy()])
+        places = self.at[self.batches.splits[purpose].numpy()]
         rounds = times * self.batches.per_epoch if purpose == "train" else 0
-        self._table.add((name, key_of(event)), rows, np.full(len(rows), times), rounds)
+        rows, counts = np.unique(places), np.full(len(np.unique(places)), times)
+        if purpose == "train" and self.sampling != "epoch":  # the seed tells how often each row will be drawn
+            drawn = _one(self.batches).appearances(times).numpy()
+            np.maximum.at(counts := np.zeros_like(counts), np.searchsorted(rows, places), drawn)
+        self._table.add((name, key_of(event)), rows, counts, rounds)
 
     def spent(self) -> list[dict[Item, int]]:
         """The different ways in which rows paid so far."""
@@ -293,7 +298,8 @@ class Account:
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint: what was known then, as a floor under what the journal says."""
-        about = {"rows": self.rows, "batch_size": self.batch_size, "kept": self.journal is not None}
+        about: dict[str, Any] = {"rows": self.rows, "batch_size": self.batch_size, "kept": self.journal is not None}
+        about |= {} if self.sampling == "epoch" else {"sampling": self.sampling}
         return self._table.state() | about
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -302,6 +308,7 @@ class Account:
             self._use(Counts.from_state(state))
             self._floor, self._claim = self._table, None  # what a journal says is counted again before a release
             self.rows, self.batch_size = int(state["rows"]), int(state["batch_size"])
+            self.sampling = str(state.get("sampling", "epoch"))
             self._expected = bool(state.get("kept", False))
 
     def raise_to(self, state: dict[str, Any]) -> None:
@@ -309,6 +316,10 @@ class Account:
         with self._lock:
             self._table.raise_to(Counts.from_state(state))
             self._use(self._table)
+
+
+def _one(batches: Batches | Agreed) -> Batches:
+    return batches.one if isinstance(batches, Agreed) else batches
 
 
 def refusal(owner: str, name: str, epsilon: float, budget: Budget) -> str:

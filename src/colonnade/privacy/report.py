@@ -20,6 +20,7 @@ from colonnade.privacy.accounting import (
     event_of,
     gaussian_epsilon,
     hidden_pld,
+    hidden_poisson_rdp,
     hidden_rdp,
     is_private,
     known_batch,
@@ -34,7 +35,11 @@ KNOWN = f"who knows the batches: {READER}"
 THROUGH = f"{READER}, also through the local model"
 OWN = "the row's own releases, with the local model and the scaling learned from training rows taken as given"
 AGAIN = "of this run; every new run draws the labels again and adds its epsilon"
-INDEPENDENT = "as if every batch were drawn anew; training alone"
+TRAINING = "training alone"
+FIXED = (
+    "every row is in one batch of each epoch, so it gains nothing that batches are unknown; drawn anew it would "
+    '(sampling = "poisson")'
+)
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,8 @@ def for_columns(party: str, account: Account, *, seeded: bool = False, reader: s
     statements: list[Statement] = []
     training = [item for item in items if account.rounds[item]]
     if len(training) == 1 and _is_gaussian(training[0][1]) and account.rows:
-        statements += _hidden(training[0][1], account, account.rounds[training[0]], delta)
+        item = training[0]
+        statements += _hidden(item[1], account, account.rounds[item], account.released(item)[0], delta)
     for relation in dict.fromkeys([limit.relation, "replace-one", "add-or-remove"]):
         statements += _known(paid, relation, delta)
     if training:
@@ -126,17 +132,28 @@ def for_columns(party: str, account: Account, *, seeded: bool = False, reader: s
     return Guarantee(party, "columns", releases, told, budget, notes if seeded else ())
 
 
-def _hidden(key: Key, account: Account, rounds: int, delta: float) -> list[Statement]:
+def _hidden(key: Key, account: Account, rounds: int, appearances: int, delta: float) -> list[Statement]:
+    """Against somebody who does not know which batches a row was in: amplified where batches were drawn for that."""
     sigma, rows, batch = dict(key[1])["noise_multiplier"], account.rows, account.batch_size
-    rdp = "RDP, batches without replacement"
-    return [
-        Statement(HIDDEN, "replace-one, sensitivity C", rdp, hidden_rdp(sigma, rows, batch, rounds, delta), delta,
-                  f"VIM's Theorem 1 as printed; {INDEPENDENT}"),
-        Statement(HIDDEN, "replace-one", rdp, hidden_rdp(sigma / 2, rows, batch, rounds, delta), delta,
-                  f"the same with sensitivity 2C; {INDEPENDENT}"),
-        Statement(HIDDEN, "add-or-remove", "PLD, Poisson batches", hidden_pld(sigma, rows, batch, rounds, delta), delta,
-                  INDEPENDENT),
-    ]  # fmt: skip
+    if account.sampling == "poisson":
+        pld, rdp = (cost(sigma, rows, batch, rounds, delta) for cost in (hidden_pld, hidden_poisson_rdp))
+        return [
+            Statement(HIDDEN, "add-or-remove", "PLD, Poisson batches", pld, delta, TRAINING),
+            Statement(
+                HIDDEN, "add-or-remove", "RDP, Poisson batches", rdp, delta, f"as VIM computes its own; {TRAINING}"
+            ),
+        ]
+    if account.sampling == "without_replacement":
+        how = "RDP, batches without replacement"
+        once, twice = (hidden_rdp(sigma / moved, rows, batch, rounds, delta) for moved in (1, 2))
+        printed = f"VIM's Theorem 1, by a tighter bound than its Eq. 11; {TRAINING}"
+        return [
+            Statement(HIDDEN, "replace-one, sensitivity C", how, once, delta, printed),
+            Statement(HIDDEN, "replace-one", how, twice, delta, f"the same with sensitivity 2C; {TRAINING}"),
+        ]
+    relation = account.limit.relation
+    epsilon = known_batch({key: appearances}, relation, delta)
+    return [Statement(HIDDEN, relation, "no amplification", epsilon, delta, f"{FIXED}; {TRAINING}")]
 
 
 def _known(paid: list[dict[Key, int]], relation: str, delta: float) -> list[Statement]:

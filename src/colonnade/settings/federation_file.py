@@ -29,6 +29,7 @@ from typing import Any
 
 from colonnade.algorithms import DEFAULT, check_missing, find
 from colonnade.alignment import AlignmentSettings
+from colonnade.core.batches import SAMPLINGS
 from colonnade.core.checks import did_you_mean, fraction, from_mapping, one_of, positive, share, whole
 from colonnade.errors import ConfigError
 from colonnade.models import import_path
@@ -99,6 +100,7 @@ class TrainSettings:
     epochs: int = whole(default=10, most=10**9)
     batch_size: int = whole(default=1024, most=10**12)
     reshuffle: bool = True  # new batches every epoch
+    sampling: str = one_of(*SAMPLINGS, default="epoch")  # "poisson", "without_replacement": each batch from all rows
     early_stop: bool = True  # keep the models that validated best; stop by `patience`, or when nothing changes
     patience: int = whole(default=10)  # epochs without a better validation before it stops
     stop_on: str = one_of("auto", "loss", "score", default="auto")  # what is better; auto: AUC of two classes, or loss
@@ -252,6 +254,12 @@ class Settings:
             raise ConfigError(
                 "[data] split_by is for one organisation with labels: where several have them, a row must be on the "
                 "same side at all, and that follows from its id. Remove it."
+            )
+        if settings.train.sampling != "epoch" and (several or not algorithm.in_batches):
+            why = "has several label owners, whose batches go together" if several else "takes all rows at once"
+            raise ConfigError(
+                f'[train] sampling = "{settings.train.sampling}" draws each batch by itself, and {name} {why}. '
+                'Set sampling = "epoch", or leave it out.'
             )
         return settings
 
