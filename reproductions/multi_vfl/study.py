@@ -4,8 +4,9 @@
 hold two classes each, 0 and 1, 2 and 3, ..., and the others all ten. Scores are those of the aggregated model on the
 10,000 test rows: each label owner asks for 2,000 of them, as it would to predict.
 
-A cell is one run. The quick version is another, smaller experiment: 100 rows per label owner in batches of 20, a
-quarter of the channels, higher rates, a tenth of the test rows. It shows in 20 rounds on a CPU that all of it works.
+A cell is one run with one seed. The quick version is another, smaller experiment: 100 rows per label owner in batches
+of 20, a quarter of the channels, higher rates, a tenth of the test rows. It shows in 20 rounds on a CPU that all of it
+works.
 
 `colonnade reproduce multi-vfl --out FOLDER` also draws; `python reproductions/multi_vfl/study.py FOLDER` prints the
 README's tables from what is there.
@@ -37,8 +38,11 @@ ADAPTIVE = [*(name for name in OPTIMIZERS if name != "FedAvg"), "FedAdam-delta",
 """With "-delta", the second moment is of the change, as Reddi et al. have it; the listing's is of the momentum."""
 RATES = ["FedAdam@0.003", "FedAdam@0.01", "FedAdam@0.03"]
 """With another rate of the server than the paper's 0.001."""
+LOCAL = ["FedAvg/0.003", "FedAvg/0.01", "FedAvg/0.03", "FedAvg/adam"]
+"""FedAvg, whose server has no rate to choose, at other rates of the local steps than the paper's 0.001, as many as
+FedAdam is given; and with local steps of Adam at 0.001."""
 LABEL_OWNERS = 5
-KEPT = 25  # rounds after which what was found so far is written down
+KEPT = 5  # rounds after which what was found so far is written down
 WARM = 2  # rounds that are not timed: kernels are chosen and graphs captured in them
 QUICK_ROWS, QUICK_TEST = 100, 200  # of a label owner
 Changes = dict[str, dict[str, Any]]
@@ -62,10 +66,11 @@ class Cell(NamedTuple):
 
 def cells(plan: Plan) -> list[str]:
     if plan.short:
-        return list(QUICK_CELLS)
+        return [f"{title}, seed {seed}" for seed in plan.seeds for title in QUICK_CELLS]
     runs = [(scenario, "FedAvg") for scenario in reversed(SCENARIOS)]
-    runs += [("4niid", optimizer) for optimizer in ADAPTIVE + RATES]
-    return [f"{data}, {scenario}, {optimizer}" for data in DATA for scenario, optimizer in runs]
+    runs += [("4niid", optimizer) for optimizer in ADAPTIVE + RATES + LOCAL]
+    titles = [f"{data}, {scenario}, {optimizer}" for data in DATA for scenario, optimizer in runs]
+    return [f"{title}, seed {seed}" for seed in plan.seeds for title in titles]
 
 
 def classes(data: str, niid: int) -> list[tuple[str, ...] | None]:
@@ -77,8 +82,13 @@ def classes(data: str, niid: int) -> list[tuple[str, ...] | None]:
 def settings(plan: Plan, cell: Cell, changes: Changes | None = None, rows: int | None = None) -> Settings:
     """The plan's federation file for a cell; `changes` by section come last, and another model has other settings."""
     tables = Settings.from_toml(plan.config).to_mapping()
-    server, rate = cell.optimizer.split("@") if "@" in cell.optimizer else (cell.optimizer, "")
+    server, _, local = cell.optimizer.partition("/")
+    server, _, rate = server.partition("@")
     server, _, moment = server.partition("-")
+    if local:
+        tables["algorithm"] |= (
+            {"optimizer": "adam", "momentum": 0.9} if local == "adam" else {"learning_rate": float(local)}
+        )
     tables["algorithm"]["server"] = OPTIMIZERS[server]
     tables["algorithm"] |= ({"second_moment": moment} if moment else {}) | (
         {"server_rate": float(rate)} if rate else {}
@@ -110,8 +120,8 @@ def federation(
 
 
 def run(study: Study, cell: str) -> None:
-    for seed in study.plan.seeds:
-        follow(study, cell, federation(study.plan, Cell(*cell.split(", ")), seed))
+    title, _, seed = cell.rpartition(", seed ")
+    follow(study, title, federation(study.plan, Cell(*title.split(", ")), int(seed)))
 
 
 def follow(study: Study, title: str, trained: Federation) -> None:
@@ -152,19 +162,19 @@ def forget(trained: Federation) -> None:
 
 
 def finish(study: Study) -> None:
-    """What the paper says in words, as differences; of those runs that are there."""
-    found = {what: one.mean for what, one in study.measured.items()}
+    """What the paper says in words, as differences seed by seed; of those runs that are there."""
+    found = {what: one.by_seed for what, one in study.measured.items()}
     for data, number in itertools.product(DATA, study.plan.epochs):
         average = found.get(f"{data}, 4niid, FedAvg, round {number}")
         even = found.get(f"{data}, 1niid, FedAvg, round {number}")
-        adaptive = {name: found.get(f"{data}, 4niid, {name}, round {number}") for name in ADAPTIVE + RATES}
+        others = {name: found.get(f"{data}, 4niid, {name}, round {number}") for name in ADAPTIVE + RATES + LOCAL}
         if average is None:
             continue
-        if even is not None:
-            study.record(f"{data}: 1niid above 4niid, FedAvg, round {number}", even - average)
-        for name, score in adaptive.items():
-            if score is not None:
-                study.record(f"{data}: {name} above FedAvg, 4niid, round {number}", score - average)
+        for score, other in zip(even or [], average, strict=False):
+            study.record(f"{data}: 1niid above 4niid, FedAvg, round {number}", score - other)
+        for name, scores in others.items():
+            for score, other in zip(scores or [], average, strict=False):
+                study.record(f"{data}: {name} above FedAvg, 4niid, round {number}", score - other)
 
 
 def draw(study: Study, out: Path) -> list[Path]:
@@ -181,10 +191,15 @@ def draw(study: Study, out: Path) -> list[Path]:
             axes = grid[down][across]
             for number, (scenario, optimizer) in enumerate(runs):
                 seeds = study.curves.get(f"{data}, {scenario}, {optimizer}", [])
-                for curve in seeds[:1]:
+                if seeds:
+                    curve = over_seeds(seeds)
+                    low, high = ([100 * at(scores) for _, scores in curve] for at in (min, max))
+                    axes.fill_between(
+                        [at for at, _ in curve], low, high, color=COLOURS[number], alpha=0.15, linewidth=0
+                    )
                     axes.plot(
                         [at for at, _ in curve],
-                        [100 * score for _, score in curve],
+                        [100 * sum(scores) / len(scores) for _, scores in curve],
                         color=COLOURS[number],
                         marker=MARKS[number],
                         markevery=max(1, len(curve) // 8),
@@ -204,6 +219,12 @@ def draw(study: Study, out: Path) -> list[Path]:
     return saved(figure, study.plan.name, out)
 
 
+def over_seeds(curves: list[list[tuple[int, float]]]) -> list[tuple[int, list[float]]]:
+    """The scores of all seeds by round, as far as all have come."""
+    by_round = [dict(curve) for curve in curves]
+    return [(at, [one[at] for one in by_round]) for at in by_round[0] if all(at in one for one in by_round)]
+
+
 def saved(figure: Any, name: str, out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     paths = [out / f"{name}.{ending}" for ending in ("png", "svg")]
@@ -217,24 +238,32 @@ def saved(figure: Any, name: str, out: Path) -> list[Path]:
 def tables(measured: list[dict[str, Any]]) -> str:
     """The README's tables: a line per run, a column per round."""
     mean = {one["what"]: one["mean"] for one in measured}
+    seeds = {one["what"]: len(one["by_seed"]) for one in measured}
+    spread = {one["what"]: one["deviation"] for one in measured if one["deviation"] is not None}
     rounds = sorted({int(at[1]) for what in mean if (at := re.search(r"round (\d+)$", what))})
-    lines = ["| data, scenario, optimizer | " + " | ".join(f"round {at}" for at in rounds) + " | s per round |"]
-    lines += ["|---" * (len(rounds) + 2) + "|"]
+    lines = ["| data, scenario, optimizer | " + " | ".join(f"round {at}" for at in rounds) + " |"]
+    lines += ["|---" * (len(rounds) + 1) + "|"]
     titles = dict.fromkeys(
         re.sub(r", round \d+$", "", what) for what in mean if re.match(r"\w+, \dniid, [^,]+, ", what)
     )
     for title in titles:
-        scores = [_percent(mean.get(f"{title}, round {at}")) for at in rounds]
-        taken = mean.get(f"{title}: seconds per round")
-        lines.append(f"| {title} | {' | '.join(scores)} | {'–' if taken is None else f'{taken:.2f}'} |")
+        whats = [f"{title}, round {at}" for at in rounds]
+        scores = [_percent(mean.get(what), spread.get(what), seeds.get(what, 0)) for what in whats]
+        lines.append(f"| {title} | {' | '.join(scores)} |")
     derived = [what for what in mean if " above " in what]
     lines += ["", "| difference, in points | |", "|---|---|"] if derived else []
-    lines += [f"| {what} | {100 * mean[what]:+.1f} |" for what in derived]
+    lines += [f"| {what} | {100 * mean[what]:+.1f}{_spread(spread.get(what))} |" for what in derived]
     return "\n".join(lines)
 
 
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}".replace("%", " %")
+def _percent(value: float | None, deviation: float | None, seeds: int) -> str:
+    """With the deviation between seeds; a small ¹ where there is one seed alone."""
+    told = "–" if value is None else f"{100 * value:.1f}{_spread(deviation)}"
+    return f"{told}¹" if seeds == 1 else told
+
+
+def _spread(deviation: float | None) -> str:
+    return "" if deviation is None else f" ± {100 * deviation:.1f}"
 
 
 def main() -> None:

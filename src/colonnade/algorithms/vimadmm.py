@@ -12,9 +12,10 @@ ADMM, 2022 (arXiv:2207.10226), Algorithm 1. With logits o = sum_k h_k W_k, for e
 
 The paper sends lambda and s_k = z - sum_{i != k} o_i. A party's objective depends on both only through
 s_k - lambda/rho = r + o_k, and it knows o_k, what it sent times the head it had: so one matrix r, the same for all,
-takes their place. Eq. 9 as printed puts the new heads of the others into s_k (`residual_heads = "new"`: then o in r, and
-o_k, are of the new heads) and diverges; the round's old heads are used. Losses are means over the batch. Heads start uniform in +-1/sqrt(width), as a linear layer's do (from zero,
-MNIST is two points behind after two epochs), and each party is told its first one.
+takes their place. Eq. 9 as printed puts the new heads of the others into s_k (`residual_heads = "new"`: then o in r,
+and o_k, are of the new heads) and diverges; the round's old heads are used. Losses are means over the batch. Heads
+start uniform in +-1/sqrt(width), as a linear layer's do (from zero, MNIST is two points behind after two epochs), and
+each party is told its first one.
 
 What crosses: embeddings up; r and a head down. What a party learns: z and lambda carry labels (lambda is
 softmax(z) - y), so a party can read labels from r.

@@ -10,7 +10,8 @@
     "reach":   [0.96, 10]                                            rounds and bytes to that score, a look every 10
     "panels":  ["loss", "score"]                                     what is drawn; without it, scores alone
     "figures": {"VIMSGD, epoch 10": {"paper": ..., "authors_code": ..., "at_least": ..., "at_most": ...}}
-    "quick":   {"seeds": [0], "epochs": [2]}                         what fits into five minutes on two cores
+    "quick":   {"seeds": [0], "epochs": [2], "figures": {...}}       what fits into five minutes on two cores, and the
+                                                                     bounds of that: those above are of the whole
     "measured": what came out, and on what hardware
 }
 """
@@ -63,6 +64,7 @@ class Plan:
             self,
             seeds=tuple(quick.get("seeds", self.seeds)),
             epochs=tuple(quick.get("epochs", self.epochs)),
+            figures=_figures(quick["figures"]),
             runs={name: self.runs[name] for name in quick.get("runs", self.runs)},
             config=self.folder / quick["config"] if "config" in quick else self.config,
             reach=None,
@@ -104,10 +106,14 @@ def _plan(name: str, entry: Mapping[str, Any], beside: Path) -> Plan:
         config=beside / entry["config"],
         seeds=tuple(entry["seeds"]),
         epochs=tuple(entry["epochs"]),
-        figures={what: Figure(**figure) for what, figure in entry["figures"].items()},
+        figures=_figures(entry["figures"]),
         runs=entry.get("runs", {}),
         script=beside / entry["script"] if "script" in entry else None,
         reach=None if reach is None else (float(reach[0]), int(reach[1])),
         quick=entry["quick"],
         panels=tuple(entry.get("panels", ("score",))),
     )
+
+
+def _figures(told: Mapping[str, Mapping[str, float]]) -> dict[str, Figure]:
+    return {what: Figure(**figure) for what, figure in told.items()}
