@@ -56,6 +56,22 @@ def test_a_figure_that_is_missed_is_code_6(call: Caller, plans: None) -> None:
     assert call("reproduce", "impossible", "--quick", "--json").code == 6
 
 
+def test_all_of_them_are_run_and_one_that_misses_decides(call: Caller, plans: None, tmp_path: Path) -> None:
+    told = call("reproduce", "--all", "--quick", "--json", "--out", str(tmp_path / "kept"))
+    assert told.code == 6
+    found = json.loads(told.out)
+    assert {name: [one["holds"] for one in measured] for name, measured in found.items()} == {
+        "tiny": [True],
+        "impossible": [False],
+        "answer": [False],
+    }
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == set(found)
+    shown = call("reproduce", "--all", "--quick")
+    assert shown.code == 6
+    assert "All reproductions" in shown.out
+    assert "Give one or the other" in call.fails(2, "reproduce", "tiny", "--all")
+
+
 def test_an_unknown_name_is_code_2(call: Caller, plans: None) -> None:
     assert "There is no reproduction 'tinny' (did you mean 'tiny'?)" in call.fails(2, "reproduce", "tinny")
     message = call.fails(2, "bench", "cores")

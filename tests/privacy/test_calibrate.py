@@ -8,7 +8,7 @@ from colonnade.core import DpEvent
 from colonnade.errors import ConfigError
 from colonnade.privacy import Budget
 from colonnade.privacy.accounting import key_of, known_batch
-from colonnade.privacy.calibrate import planned, smallest_sigma
+from colonnade.privacy.calibrate import planned, smallest_sigma, smallest_trials
 
 
 def cost(budget: Budget, *releases: tuple[float, int]) -> float:
@@ -41,3 +41,28 @@ def test_a_budget_that_others_spend_leaves_nothing() -> None:
 
 def test_rows_are_planned_once_an_epoch_and_tested_once() -> None:
     assert planned(7) == {"train": 7, "validation": 7, "test": 1, "predict": 1}
+
+
+@pytest.mark.parametrize(
+    ("levels", "p", "epsilon", "appearances"), [(2, 0.5, 1.0, 1), (4, 0.5, 8.0, 3), (3, 0.3, 4.0, 2)]
+)
+def test_the_fewest_coin_flips_meet_the_budget_and_fewer_do_not(
+    levels: int, p: float, epsilon: float, appearances: int
+) -> None:
+    budget = Budget(epsilon=epsilon)
+    trials = smallest_trials(budget, levels, p, 8, appearances, where="[parties.lab.budget]")
+
+    def spent(trials: int) -> float:
+        about = {"levels": float(levels), "trials": float(trials), "p": p, "coordinates": 8.0}
+        return known_batch({key_of(DpEvent("binomial", about)): appearances}, "replace-one", 1e-5)
+
+    assert 0.97 * epsilon < spent(trials) <= epsilon
+    assert spent(round(0.97 * trials)) > epsilon
+
+
+def test_few_bits_and_a_small_epsilon_exclude_each_other() -> None:
+    """Noisy C-VFL's 16 levels and 256 values: epsilon 0.5 for ten epochs would take millions of coin flips a value."""
+    with pytest.raises(
+        ConfigError, match=r"epsilon 0\.5 would take about [\d,]+ coin flips a value, and 4,194,304 are"
+    ):
+        smallest_trials(Budget(epsilon=0.5), 16, 0.5, 256, 10, where="[parties.lab.budget]")

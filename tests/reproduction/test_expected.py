@@ -53,9 +53,15 @@ def plan_folder(folder: Path) -> Path:
             "SplitNN, epoch 2": {"at_least": 0.5, "paper": 0.9712},
             "FDML, epoch 3": {"at_least": 0.5, "at_most": 1.0, "authors_code": 0.9},
         },
-        "quick": {"seeds": [0], "epochs": [2], "runs": ["SplitNN"]},
+        "quick": {"seeds": [0], "epochs": [2], "runs": ["SplitNN"], "figures": {"SplitNN, epoch 2": {"at_least": 0.5}}},
     }
-    impossible = {**tiny, "claim": "nobody can be that good", "figures": {"SplitNN, epoch 2": {"at_least": 1.01}}}
+    wish = {"SplitNN, epoch 2": {"at_least": 1.01}}
+    impossible = {
+        **tiny,
+        "claim": "nobody can be that good",
+        "figures": wish,
+        "quick": {**tiny["quick"], "figures": wish},
+    }
     script = {
         "claim": "a paper's own script",
         "config": "configs/tiny.toml",
@@ -63,7 +69,7 @@ def plan_folder(folder: Path) -> Path:
         "seeds": [0, 2],
         "epochs": [1],
         "figures": {"the answer": {"at_most": 43.5}},
-        "quick": {"seeds": [5]},
+        "quick": {"seeds": [5], "figures": {"the answer": {"at_most": 46.5}}},
     }
     (folder / "paper" / "expected.json").write_text(
         json.dumps({"tiny": tiny, "impossible": impossible, "answer": script})
@@ -95,6 +101,11 @@ def test_every_plan_is_valid_and_complete(name: str) -> None:
             assert not settings.train.early_stop  # else a figure's epoch might never come
     if one.runs:  # a script names its own figures
         assert set(one.figures) <= expected_names(one)
+        assert {what for what, figure in one.shortened().figures.items() if figure.at_least} <= expected_names(
+            one.shortened()
+        )
+    assert one.quick["figures"]  # a quick version that cannot fail shows nothing
+    assert all({"at_least", "at_most"} & set(bounds) for bounds in one.quick["figures"].values())
     assert one.config.exists()
     assert one.script is None or one.script.exists()
     assert (one.folder / "README.md").exists()
@@ -113,6 +124,8 @@ def test_quick_is_a_part_of_the_whole(tiny: None) -> None:
     quick = plan("tiny").shortened()
     assert (quick.seeds, quick.epochs, list(quick.runs), quick.reach) == ((0,), (2,), ["SplitNN"], None)
     assert (quick.short, plan("tiny").short) == (True, False)
+    assert quick.figures["SplitNN, epoch 2"] == Figure(paper=0.9712, at_least=0.5)
+    assert quick.figures["FDML, epoch 3"] == Figure(authors_code=0.9)  # its bounds are those of the whole
     assert plan("answer").shortened().seeds == (5,)
     assert plan("answer").shortened().epochs == (1,)
 

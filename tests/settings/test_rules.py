@@ -106,6 +106,32 @@ def test_automatic_noise_beside_binomial_noise_is_refused() -> None:
         rules.rules_from({"embedding": AUTO, "head": other}, owner="lab", **RELEASES, budget=Budget(epsilon=2.0))
 
 
+FLIPS = {"mechanism": {"name": "binomial", "levels": 4, "trials": "auto", "values": 8, "low": 0.0, "high": 1.0}}
+
+
+def test_automatic_coin_flips_are_what_the_budget_leaves_for_all_epochs() -> None:
+    found = rules.rules_from({"embedding": FLIPS}, owner="lab", **RELEASES, budget=Budget(epsilon=8.0), epochs=3)
+    mechanism = found["embedding"].mechanism
+    assert isinstance(mechanism, Binomial)
+    about = {"levels": 4.0, "trials": float(mechanism.trials), "p": 0.5, "coordinates": 8.0}
+    assert 7.7 < known_batch({key_of(DpEvent("binomial", about)): 3}, "replace-one", 1e-5) <= 8.0
+    assert found["embedding"].codec == Integers(*mechanism.grid)
+
+
+@pytest.mark.parametrize(
+    ("settings", "budget", "says"),
+    [
+        ({"embedding": FLIPS}, None, 'has trials = "auto", which is the smallest noise for a budget'),
+        ({"embedding": FLIPS, "head": FIXED}, Budget(), 'has trials = "auto" beside other noise'),
+        ({"embedding": {"mechanism": {"name": "binomial", "levels": 4, "trials": "auto"}}}, Budget(),
+         'trials = "auto" needs values'),
+    ],
+)  # fmt: skip
+def test_coin_flips_that_cannot_be_found_are_refused(settings: Any, budget: Budget | None, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        rules.rules_from(settings, owner="lab", **RELEASES, budget=budget)
+
+
 def test_a_spent_budget_is_told_where_its_owner_stands_in_the_file() -> None:
     spent = {"embedding": AUTO, "head": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 0.1}}}
     for section, place in (("parties", "[parties.lab.budget]"), ("data_owners", "[data_owners.budget] of 'lab'")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -14,12 +15,14 @@ from rich.table import Table
 from colonnade import benchmark, reproduction
 from colonnade.cli.console import Json, console, error_console
 from colonnade.core import Step
+from colonnade.errors import ConfigError
 
 MISSED = 6
 
 
 def reproduce(
     name: Annotated[str, typer.Argument(help="Which one; without a name they are listed.")] = "",
+    every: Annotated[bool, typer.Option("--all", help="All of them, one after the other.")] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer seeds and epochs: at most 5 minutes on 2 cores.")
     ] = False,
@@ -32,14 +35,35 @@ def reproduce(
     json_: Json = False,
 ) -> None:
     """Run a paper's experiment and compare with its figures; exit code 6 when one is missed."""
-    if not name:
+    if every and name:
+        raise ConfigError(f"--all runs every reproduction, and {name!r} is one of them. Give one or the other.")
+    if not name and not every:
         known = reproduction.plans().values()
         if json_:
             typer.echo(json.dumps({plan.name: plan.claim for plan in known}, indent=2))
         else:
             console.print("\n".join(f"[bold]{plan.name}[/bold]  {plan.claim}" for plan in known))
         return
-    reproduction.plan(name)
+    names = list(reproduction.plans()) if every else [reproduction.plan(name).name]
+    inside = {one: out / one if out is not None and every else out for one in names}
+    studies = [_reproduced(one, quick=quick, jobs=jobs, out=inside[one], json_=json_) for one in names]
+    if json_:
+        told = {study.plan.name: [one.to_json() for one in study.measured.values()] for study in studies}
+        typer.echo(json.dumps(told if every else told[name], indent=2))
+    for study in studies:
+        for what in study.unmeasured:
+            error_console.print(f"{study.plan.name} has a bound for {what!r}, and did not measure it.", markup=False)
+        for cell, error in study.failed.items():
+            error_console.print(f"Not measured: {cell}.", markup=False)
+            raise error
+    if every and not json_:
+        console.print(_verdicts(studies))
+    if not all(study.holds for study in studies):
+        raise typer.Exit(MISSED)
+
+
+def _reproduced(name: str, *, quick: bool, jobs: int, out: Path | None, json_: bool) -> reproduction.Study:
+    """One of them, and its table where people read."""
     with _bar(json_) as bar:
         task = bar.add_task(name, total=None, now="")
 
@@ -50,15 +74,9 @@ def reproduce(
             bar.update(task, description=name, now=text)
 
         study = reproduction.reproduce(name, quick=quick, watch=watch, say=say, jobs=jobs, out=out)
-    if json_:
-        typer.echo(json.dumps([one.to_json() for one in study.measured.values()], indent=2))
-    else:
+    if not json_:
         console.print(_reproduction_table(study))
-    for cell, error in study.failed.items():
-        error_console.print(f"Not measured: {cell}.", markup=False)
-        raise error
-    if not study.holds:
-        raise typer.Exit(MISSED)
+    return study
 
 
 def bench(
@@ -103,6 +121,19 @@ def _reproduction_table(study: reproduction.Study) -> Table:
         table.add_row(
             one.what, told(one.mean), seeds, told(figure.paper), told(figure.authors_code), ", ".join(bounds), mark
         )
+    return table
+
+
+def _verdicts(studies: Sequence[reproduction.Study]) -> Table:
+    """All reproductions, a line each."""
+    table = Table(title="All reproductions", title_justify="left")
+    for heading in ("reproduction", "measured", "with a bound", "missed"):
+        table.add_column(heading)
+    for study in studies:
+        held = [one.holds for one in study.measured.values() if one.holds is not None]
+        missed = held.count(False) + len(study.unmeasured)
+        mark = f"[red]{missed}[/red]" if missed else "[green]none[/green]"
+        table.add_row(study.plan.name, str(len(study.measured)), str(len(held)), mark)
     return table
 
 

@@ -1,16 +1,20 @@
-"""The smallest Gaussian noise with which a planned run stays inside its owner's budget."""
+"""The smallest noise with which a planned run stays inside its owner's budget: Gaussian, or binomial."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 
+from colonnade.core.receipt import DpEvent
 from colonnade.errors import ConfigError
-from colonnade.privacy.accounting import dp_accounting, moves
+from colonnade.privacy import binomial
+from colonnade.privacy.accounting import dp_accounting, key_of, known_batch, moves
 from colonnade.privacy.budget import Budget
 
 PLENTY = 1 + 1e-6
 """The last planned release must fit in spite of rounding."""
+MOST_TRIALS = 1 << 22
+"""Coin flips a value: more would be tables of more than 32 MB."""
 
 
 def planned(epochs: int) -> dict[str, int]:
@@ -38,3 +42,33 @@ def smallest_sigma(budget: Budget, rows: Iterable[tuple[int, float]], *, where: 
             )
         needed = max(needed, math.sqrt(appearances / left) if appearances else 0.0)
     return needed * PLENTY
+
+
+def smallest_trials(budget: Budget, levels: int, p: float, values: int, appearances: int, *, where: str) -> int:
+    """N of Bin(N, p) on rows of so many values at so many levels that are released so many times, to one in a hundred.
+
+    By the exact loss, from where a Gaussian of the same variance would be. `where` is the budget's place in the file.
+    """
+
+    def fits(trials: int) -> bool:
+        about = {"levels": levels, "trials": trials, "p": p, "coordinates": values}
+        event = DpEvent(binomial.KIND, {key: float(value) for key, value in about.items()})
+        return known_batch({key_of(event): appearances}, budget.relation, budget.delta) <= budget.epsilon
+
+    sigma = float(dp_accounting().get_sigma_gaussian(budget.epsilon, budget.delta))
+    variance = (levels - 1) ** 2 * values * appearances * sigma**2
+    low = high = max(levels, math.ceil(variance / (p * (1 - p))))
+    while high <= MOST_TRIALS and not fits(high):
+        low, high = high, math.ceil(1.1 * high)
+    if high > MOST_TRIALS:
+        raise ConfigError(
+            f"{where} epsilon {budget.epsilon} would take about {high:,} coin flips a value, and {MOST_TRIALS:,} are the "
+            f"most: {levels} levels and {values} values a row leave no room. Take fewer of either, or Gaussian noise."
+        )
+    while low == high and fits(smaller := math.floor(low / 1.1)) and smaller >= levels:  # the first guess was too large
+        low = high = smaller
+    low = math.floor(high / 1.1) if low == high else low
+    while high - low > max(1, high // 100):
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high

@@ -58,13 +58,16 @@ class Plan:
     short: bool = False  # whether this is the quick version
 
     def shortened(self) -> Plan:
-        """Fewer seeds, epochs or runs, as `quick` says; nothing is measured on the way to a score."""
+        """Fewer seeds, epochs or runs, as `quick` says, with bounds of its own; nothing is measured on the way to a
+        score."""
         quick = self.quick
+        own = {what: {"at_least": None, "at_most": None, **bounds} for what, bounds in quick["figures"].items()}
         return dataclasses.replace(
             self,
             seeds=tuple(quick.get("seeds", self.seeds)),
             epochs=tuple(quick.get("epochs", self.epochs)),
-            figures=_figures(quick["figures"]),
+            figures={what: dataclasses.replace(one, at_least=None, at_most=None) for what, one in self.figures.items()}
+            | {what: dataclasses.replace(self.figures.get(what, Figure()), **bounds) for what, bounds in own.items()},
             runs={name: self.runs[name] for name in quick.get("runs", self.runs)},
             config=self.folder / quick["config"] if "config" in quick else self.config,
             reach=None,
@@ -106,14 +109,10 @@ def _plan(name: str, entry: Mapping[str, Any], beside: Path) -> Plan:
         config=beside / entry["config"],
         seeds=tuple(entry["seeds"]),
         epochs=tuple(entry["epochs"]),
-        figures=_figures(entry["figures"]),
+        figures={what: Figure(**figure) for what, figure in entry["figures"].items()},
         runs=entry.get("runs", {}),
         script=beside / entry["script"] if "script" in entry else None,
         reach=None if reach is None else (float(reach[0]), int(reach[1])),
         quick=entry["quick"],
         panels=tuple(entry.get("panels", ("score",))),
     )
-
-
-def _figures(told: Mapping[str, Mapping[str, float]]) -> dict[str, Figure]:
-    return {what: Figure(**figure) for what, figure in told.items()}

@@ -74,8 +74,15 @@ class Study:
 
     @property
     def holds(self) -> bool:
-        """Whether everything that was measured and has a bound is within it."""
-        return all(one.holds is not False for one in self.measured.values())
+        """Whether everything that was measured and has a bound is within it; of the quick version, which is always
+        run as a whole, also that everything with a bound was measured."""
+        return all(one.holds is not False for one in self.measured.values()) and not self.unmeasured
+
+    @property
+    def unmeasured(self) -> list[str]:
+        """What the quick version has a bound for, and never measured."""
+        bounded = [what for what, one in self.plan.figures.items() if (one.at_least, one.at_most) != (None, None)]
+        return [what for what in bounded if what not in self.measured] if self.plan.short else []
 
     def record(self, what: str, value: float, unit: str = "%") -> None:
         one = self.measured.setdefault(what, Measured(what, self.plan.figures.get(what, Figure()), unit))

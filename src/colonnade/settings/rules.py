@@ -20,7 +20,7 @@ from colonnade.core.release import Codec, Identity, Mechanism, Plain, Rule
 from colonnade.errors import ConfigError
 from colonnade.privacy import Binomial, Budget, Gaussian, NoiseOnly, RandomizedResponse
 from colonnade.privacy.accounting import is_private
-from colonnade.privacy.calibrate import planned, smallest_sigma
+from colonnade.privacy.calibrate import planned, smallest_sigma, smallest_trials
 from colonnade.settings.owners import place_of
 
 MECHANISMS: dict[str, Callable[..., Mechanism]] = {
@@ -76,8 +76,10 @@ def rules_from(
                 f"{where} has a rule for {name!r}, which is never released{hint}. This algorithm "
                 f"releases {', '.join(releases)}; a purpose may come before, as in test.{next(iter(releases))}."
             )
-    sigma = _automatic(settings, owner, section, budget, {k: n * known_to for k, n in planned(epochs).items()})
-    made = {name: _rule(given, f"{where} {name}", sigma) for name, given in settings.items() if name != LABELS}
+    appearances = {k: n * known_to for k, n in planned(epochs).items()}
+    noise = {"sigma": _automatic(settings, owner, section, budget, appearances)}
+    noise["trials"] = _automatic_trials(settings, owner, section, budget, appearances)
+    made = {name: _rule(given, f"{where} {name}", noise) for name, given in settings.items() if name != LABELS}
     if LABELS in settings:
         made[LABELS] = _label_rule(settings[LABELS], f"{where} {LABELS}", classes or 0)
     if budget is not None:
@@ -139,17 +141,54 @@ def _automatic(
     return smallest_sigma(budget, rows, where=place_of(section, owner, "budget"))
 
 
+def _automatic_trials(
+    settings: Mapping[str, Any], owner: str, section: str, budget: Budget | None, appearances: Mapping[str, int]
+) -> int | None:
+    """What trials = "auto" is for this owner's binomial noise; None where no rule says so."""
+    autos = {name: _spec(given) for name, given in settings.items() if _spec(given).get("trials") == "auto"}
+    if not autos:
+        return None
+    where, name = f"{place_of(section, owner, 'outbox')} {min(autos)}", min(autos)
+    if budget is None:
+        raise ConfigError(
+            f'{where} has trials = "auto", which is the smallest noise for a budget, and there is none. '
+            f"Add {place_of(section, owner, 'budget')} epsilon = 8.0, or give trials a number."
+        )
+    spec, values = autos[name], autos[name].get("values")
+    if not isinstance(values, int) or isinstance(values, bool) or values < 1:
+        raise ConfigError(
+            f'{where}: trials = "auto" needs values, how many numbers a row of {name.rpartition(".")[2]} has (the '
+            f"width of an embedding); found {values!r}. The budget counts how many it really has."
+        )
+    mine, times = {n.rpartition(".")[2] for n in autos}, [0]
+    for purpose, often in appearances.items():
+        used = {n: chosen(settings, n, purpose) for n in {n.rpartition(".")[2] for n in settings} - {LABELS}}
+        specs = [_spec(given) for given in used.values() if given]
+        same = [one for one in specs if one == spec]
+        if same and (len(mine) > 1 or len([one for one in specs if one.get("name") != "plain"]) > len(same)):
+            raise ConfigError(
+                f'{where} has trials = "auto" beside other noise for the same rows; how they add up is known only for '
+                "numbers. Give trials a number."
+            )
+        times.append(often * len(same))
+    levels, p = spec.get("levels"), spec.get("p", 0.5)
+    Binomial(levels, 0, p)  # type: ignore[arg-type]  # says what is wrong with them
+    assert isinstance(levels, int)
+    return smallest_trials(budget, levels, p, values, max(times), where=place_of(section, owner, "budget"))
+
+
 def _spec(given: Any) -> Mapping[str, Any]:
     spec = given.get("mechanism", {}) if isinstance(given, Mapping) else {}
     return spec if isinstance(spec, Mapping) else {"name": spec}
 
 
-def _rule(given: Any, where: str, sigma: float | None) -> Rule:
+def _rule(given: Any, where: str, noise: Mapping[str, float | None]) -> Rule:
     if not isinstance(given, Mapping) or not set(given) <= {"mechanism", "codec"}:
         raise ConfigError(f'{where} must look like {{ mechanism = "plain", codec = "identity" }}; found {given!r}.')
     spec = given.get("mechanism", "plain")
-    if _spec(given).get("sigma") == "auto":
-        spec = {**spec, "sigma": sigma}
+    for name, found in noise.items():
+        if _spec(given).get(name) == "auto":
+            spec = {key: value for key, value in spec.items() if key != "values"} | {name: found}
     mechanism = _made(MECHANISMS, spec, f"{where}: mechanism")
     codec = _made(CODECS, given["codec"], f"{where}: codec") if "codec" in given else natural_codec(mechanism)
     return Rule(mechanism, codec)
