@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,8 +23,11 @@ def table(heads: Sequence[str], rows: Sequence[tuple[str, Callable[[str], str]]]
 
 
 def mean(found: Found, what: str, form: Callable[[float], str]) -> str:
+    """With the deviation between seeds where there are several."""
     values = found.get(what, [])
-    return form(sum(values) / len(values)) if values else "–"
+    if len(values) < 2:
+        return form(values[0]) if values else "–"
+    return f"{form(statistics.fmean(values))} ± {statistics.stdev(values):.3f}"
 
 
 def share(value: float) -> str:

@@ -129,7 +129,7 @@ def test_extrapolation_counts_batches_parties_logits_and_rows(
 def test_cells_and_the_count_of_close_calls(study: Study, script: Any) -> None:
     plan = reproduction.plan("vf-ps")
     named = cells(plan)
-    assert len(named) == len(set(named)) == 5 * 5 + 3 + 1 + 1
+    assert len(named) == len(set(named)) == 3 * 8
     assert cells(plan.shortened()) == ["Unbalance, seed 0", "Synthesis, seed 0"]
     whole = Study(plan)
     for at, name in enumerate(script.SETS):
