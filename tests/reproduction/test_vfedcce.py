@@ -96,7 +96,7 @@ def test_a_few_epochs_are_as_good_as_all_columns_in_one_place(study: Study, scri
 
 def test_encrypted_steps_are_the_plaintext_steps(study: Study, script: Any) -> None:
     script.encrypted(study, few_rows(study.settings(), 64), 0)
-    assert study.holds
+    assert all(one.holds is not False for one in study.measured.values())
     differences = [one for what, one in study.measured.items() if "difference" in what]
     assert len(differences) == 2
     assert all(one.holds for one in differences)

@@ -309,6 +309,11 @@ class Agreed(Mapping[str, Batches]):
         return max((batches.batch_size for batches in self._batches.values()), default=0)
 
     @property
+    def sampling(self) -> str:
+        """How training batches are made; several label owners' are all made one way."""
+        return next((batches.sampling for batches in self._batches.values()), "epoch")
+
+    @property
     def per_epoch(self) -> int:
         """Batches of all label owners in one epoch."""
         return sum(batches.per_epoch for batches in self._batches.values())

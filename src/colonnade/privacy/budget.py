@@ -66,7 +66,7 @@ class Account:
         self.rows, self.batch_size = len(batches.splits.get("train", ())), batches.batch_size
         if isinstance(batches, Agreed) and batches.several:  # each label owner draws among its own rows
             self.rows = 0  # so there is no statement about hidden batches
-        self.sampling = "epoch" if isinstance(batches, Agreed) and batches.several else _one(batches).sampling
+        self.sampling = batches.sampling
         self.worst = 0.0
         self._mine = keys_of(ids)  # of row number i of `batches`
         self._use(Counts())

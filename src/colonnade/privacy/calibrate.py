@@ -63,7 +63,7 @@ def smallest_trials(budget: Budget, levels: int, p: float, values: int, appearan
     if high > MOST_TRIALS:
         raise ConfigError(
             f"{where} epsilon {budget.epsilon} would take about {high:,} coin flips a value, and {MOST_TRIALS:,} are "
-            f"the most: {levels} levels and {values} values a row leave no room. Take fewer of either, or Gaussian noise."
+            f"the most: {levels} levels and {values} values a row leave no room. Take fewer, or Gaussian noise."
         )
     while low == high and fits(smaller := math.floor(low / 1.1)) and smaller >= levels:  # the first guess was too large
         low = high = smaller
