@@ -57,3 +57,5 @@ def test_where_batches_go_together_they_cannot_be_drawn_one_by_one() -> None:
     ):
         Settings.from_mapping({"algorithm": {"name": "multi_vfl"}, "data": data, "label_owners": owners,
                                "train": {"sampling": "poisson"}})  # fmt: skip
+    with pytest.raises(ConfigError, match=r"and boosted_trees takes all rows at once"):
+        Settings.from_mapping({"algorithm": {"name": "boosted_trees"}, "train": {"sampling": "poisson"}})
