@@ -25,6 +25,10 @@ from colonnade.selection import aggregation, leader, participant, sorting
 from colonnade.sites import host, label_sets, reader
 
 DOCUMENT = Path(__file__).with_name("threat-model.md")
+CHOOSE = DOCUMENT.with_name("how-to-choose-an-algorithm.md")
+MEASURED = re.compile(r"^\| `(\w+)`(?:, \d+ levels)? \| ([\d.]+|–) \| (?:[\d.]+|–) \| (?:[\d.]+|–) \|$", re.MULTILINE)
+ENDED = "`randomized_response` or `two_stage` on labels bounds it by ε; `one_shot` sends nothing of the kind"
+NEVER = "there is nothing to guess from"
 BLOCK = re.compile(r"<!-- (\S+): generated -->\n(.*?)<!-- end -->\n", re.DOTALL)
 
 
@@ -35,11 +39,13 @@ class Subject:
     roles: tuple[type[Party], ...]
     reveals: Mapping[str, str]
     modes: Mapping[str, Any] = field(default_factory=dict)  # name -> what crosses from columns, and from labels
+    text: str = ""  # a table of another kind, instead
 
 
 def subjects() -> dict[str, Subject]:
     """All there are, in the order of the document."""
-    found = {"alignment": Subject((id_owner.IdOwner,), id_owner.REVEALS)}
+    found = {"labels": Subject((), {}, text=guessed())}
+    found["alignment"] = Subject((id_owner.IdOwner,), id_owner.REVEALS)
     parts = (leader.Leader, participant.Participant, aggregation.AggregationServer, sorting.KeyServer)
     found["selection"] = Subject(parts, selecting.REVEALS)
     for name, algorithm in ALGORITHMS.items():
@@ -65,6 +71,8 @@ def _modes(algorithm: AnyAlgorithm) -> dict[str, Any]:
 
 def table(subject: Subject) -> str:
     """What is asked and answered, and what each release tells."""
+    if subject.text:
+        return subject.text
     lines = ["| asked | answered by | with |", "|---|---|---|"]
     for role in subject.roles:
         for request, method in sorted(role.served().items(), key=lambda item: item[0].kind):
@@ -77,6 +85,20 @@ def table(subject: Subject) -> str:
         lines += ["", "| mode | from columns | from labels |", "|---|---|---|"]
         for mode, (columns, labels) in subject.modes.items():
             lines.append(f"| `{mode}` | {_events(columns)} | {_events(labels)} |")
+    return "\n".join(lines) + "\n"
+
+
+def guessed() -> str:
+    """Per algorithm who can guess labels, how well the audit did on the standard task, and which setting ends it. What
+    was measured stands in the table of `colonnade bench choose`."""
+    lines = ["| algorithm | what follows labels, and reaches feature owners | told in `bench choose` | what ends it |"]
+    lines.append("|---|---|---|---|")
+    measured = dict(MEASURED.findall(CHOOSE.read_text(encoding="utf-8").partition("### What leaks")[2]))
+    for name, algorithm in ALGORITHMS.items():
+        sent = [f"`{one}`" for one, release in algorithm.releases.items() if release.of == "labels"]
+        share = measured.get(name, "–")
+        told = f"{float(share):.0%}" if share != "–" else "not measured" if sent else "–"
+        lines.append(f"| `{name}` | {', '.join(sent) or 'nothing'} | {told} | {ENDED if sent else NEVER} |")
     return "\n".join(lines) + "\n"
 
 

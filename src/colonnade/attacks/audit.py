@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.algorithms import Kind
+from colonnade.attacks import trigger
 from colonnade.attacks.coverage import NotAttacked, not_attacked
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.inversion_audit import EMBEDDINGS, Rebuilt, inversion_findings, joined, rebuild
@@ -149,6 +150,7 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
             "their sum alone, so no attack on the columns of one of them applies."
         )
     found.notes += whose_models(federation, masked)
+    found.notes += trigger.told(federation, first)
     findings: list[Finding] = []
     for rehearsal in (first, trained):
         say(f"guessing labels: {rehearsal.moment}")

@@ -46,8 +46,10 @@ def of_run(run: RunDirectory) -> list[Guarantee]:
         parties.append((name, {role for role in ("features", "labels") if role in state}))
         labelled = settings.label_owners.get(name, own)
         if "drawn" in {**state, **state.get("labels", {})} and labelled is not None:
-            epsilon = labelled.outbox[LABELS]["mechanism"]["epsilon"]
-            drawn[name] = DpEvent("randomized-response", {"epsilon": float(epsilon), "classes": _classes(folder)})
+            given = labelled.outbox[LABELS]["mechanism"]
+            about = {"epsilon": float(given["epsilon"]), "classes": _classes(folder)}
+            stages = {"stages": 2.0} if given["name"] == "two_stage" else {}
+            drawn[name] = DpEvent("randomized-response", about | stages)
         if "meter" in state["seat"]:
             nobody = Batches({}, batch_size=1, epochs=1, seed=0)
             budget = own.limit(name, settings.section) if own is not None else None

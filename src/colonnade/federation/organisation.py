@@ -12,11 +12,13 @@ from torch import Generator, Tensor, nn
 from colonnade import models
 from colonnade.algorithms import complete, find
 from colonnade.algorithms.algorithm import AnyAlgorithm
-from colonnade.core import Agreed, Batches, Organisation, Plain, roles
+from colonnade.core import Agreed, Batches, DpEvent, Mechanism, Organisation, Plain, roles
 from colonnade.core.chance import Secret
 from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError
-from colonnade.privacy import Account
+from colonnade.optim import estimators
+from colonnade.optim.losses import CrossEntropy
+from colonnade.privacy import Account, TwoStage
 from colonnade.privacy.accounting import dp_accounting
 from colonnade.privacy.used_rows import UsedRows
 from colonnade.rows.holdings import Holdings
@@ -24,6 +26,8 @@ from colonnade.settings.federation_file import PartySettings, Settings
 from colonnade.settings.owners import SERVER, LabelOwnerSettings, place_of
 from colonnade.settings.rules import LABELS, rules_from
 
+PRIOR_ROWS = 10_000
+"""So many drawn labels are enough to learn what to expect of a row."""
 ROWS = 4
 """So many rows beside one that is changed show whether a model mixes them."""
 
@@ -170,7 +174,7 @@ def _label_owner(organisation: Organisation, settings: Settings, holdings: Holdi
     rule, train = organisation.outbox.rules.get(LABELS), held.splits.get("train")
     if rule is not None and train is not None:
         labels = labels.clone()
-        labels[train], drawn = rule.mechanism.apply(held.labels[train], organisation.outbox.noise)
+        labels[train], drawn = _drawn(organisation, holdings, rule.mechanism, held.labels[train], train)
     more: list[Any] = []
     if algorithm.nested is not None:
         spec, start = settings.label_model or "mlp", organisation.start(seed_for(settings.engine.seed, name, "head"))
@@ -182,6 +186,24 @@ def _label_owner(organisation: Organisation, settings: Settings, holdings: Holdi
     owner: roles.LabelOwner = algorithm.label_owner(organisation, labels, loss, settings.config, *more)
     owner.drawn = drawn
     return owner
+
+
+def _drawn(
+    organisation: Organisation, holdings: Holdings, mechanism: Mechanism, labels: Tensor, train: Tensor
+) -> tuple[Tensor, DpEvent]:
+    """Labels of the training rows, drawn once. Where a mechanism can use what to expect of a row, it is told what the
+    owner's own columns say, learned from labels that were drawn already."""
+    name, noise = organisation.name, organisation.outbox.noise
+    if not isinstance(mechanism, TwoStage) or name not in holdings.columns:
+        return mechanism.apply(labels, noise)
+    x, loss = holdings.columns[name].features.flatten(1)[train], CrossEntropy(mechanism.classes)
+
+    def learn(rows: Tensor, drawn: Tensor, others: Tensor) -> Tensor:
+        few = rows[:PRIOR_ROWS]
+        model = estimators.learned("logistic", x[few], drawn[: len(few)], loss, seed=0)
+        return loss.scores(model([x[others]]))
+
+    return mechanism.draw(labels, noise, learn)
 
 
 def local_model(

@@ -5,5 +5,6 @@ from colonnade.privacy.budget import Account, Budget
 from colonnade.privacy.gaussian import Gaussian
 from colonnade.privacy.noise_only import NoiseOnly
 from colonnade.privacy.randomized_response import RandomizedResponse
+from colonnade.privacy.two_stage import TwoStage
 
-__all__ = ["Account", "Binomial", "Budget", "Gaussian", "NoiseOnly", "RandomizedResponse"]
+__all__ = ["Account", "Binomial", "Budget", "Gaussian", "NoiseOnly", "RandomizedResponse", "TwoStage"]

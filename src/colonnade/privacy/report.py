@@ -220,7 +220,7 @@ def describe(event: DpEvent) -> str:
                 f"{about['coordinates']} values a row"
             )
         case randomized_response.KIND:
-            return f"randomized response over {about['classes']} classes"
+            return f"randomized response over {about['classes']} classes{', in two stages' * ('stages' in about)}"
         case "summed (secure aggregation)":
             return "masked: only the sum over all parties can be read"
         case kind if kind.startswith("summed ("):

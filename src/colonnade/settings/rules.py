@@ -18,7 +18,7 @@ from colonnade.compression import Half, Integers, Quantize, TopK, VectorQuantize
 from colonnade.core.checks import did_you_mean
 from colonnade.core.release import Codec, Identity, Mechanism, Plain, Rule
 from colonnade.errors import ConfigError
-from colonnade.privacy import Binomial, Budget, Gaussian, NoiseOnly, RandomizedResponse
+from colonnade.privacy import Binomial, Budget, Gaussian, NoiseOnly, RandomizedResponse, TwoStage
 from colonnade.privacy.accounting import is_private
 from colonnade.privacy.calibrate import planned, smallest_sigma, smallest_trials
 from colonnade.settings.owners import place_of
@@ -39,7 +39,10 @@ CODECS: dict[str, Callable[..., Codec]] = {
 }
 
 LABELS = "labels"
-LABEL_MECHANISMS: dict[str, Callable[..., Mechanism]] = {"randomized_response": RandomizedResponse}
+LABEL_MECHANISMS: dict[str, Callable[..., Mechanism]] = {
+    "randomized_response": RandomizedResponse,
+    "two_stage": TwoStage,
+}
 """For labels, which are drawn once before training; all that the label owner then sends follows from what was drawn."""
 
 PURPOSES = ("train", "validation", "test", "predict")
