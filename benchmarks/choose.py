@@ -130,6 +130,7 @@ def federation(
     frames, rules = tables(), {**choice.codecs, **(rules or {})}
     said: dict[str, Any] = {
         "algorithm": {"name": choice.algorithm, **choice.settings, **settings},
+        "preset": "vim-mnist",  # the algorithms as their papers set them
         "model": {"name": "mlp", "hidden": [16], "width": 8},
         "train": {"epochs": epochs, "batch_size": 64, "early_stop": False},
         "federation": {"seed": seed, "device": "cpu", "noise": "seeded"},

@@ -73,6 +73,7 @@ def _federation(mode: str, **algorithm: Any) -> Federation:
     settings = Settings.from_mapping(
         {
             "algorithm": {"name": "vfedcce", "mode": mode, **algorithm},
+            "preset": "vim-mnist",  # the algorithms as their papers set them
             "model": {"name": "mlp", "hidden": [128], "width": 128},
             "train": {"epochs": 1000, "batch_size": BATCH, "early_stop": False},
             "federation": {"device": "cpu"},

@@ -55,6 +55,7 @@ def run(quick: bool) -> list[Result]:
 def _settings(**engine: Any) -> Settings:
     tables = {
         "algorithm": {"name": "vimadmm"},
+        "preset": "vim-mnist",  # the algorithms as their papers set them
         "model": {"name": "mlp", "hidden": [120], "width": 60},
         "train": {"epochs": 1000, "batch_size": 1024, "early_stop": False},
         "federation": engine,

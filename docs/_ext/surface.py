@@ -152,7 +152,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 def _plain(value: Any) -> str:
-    from colonnade.settings.federation_file import _value
+    from colonnade.settings.toml_text import _value
 
     return "" if value is None or value == () else _value(value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -59,8 +60,12 @@ def test_it_is_training_of_the_joined_model(task: Task, config: vafl.Config, wid
     model, head = joined(toy)
     at_the_parties = optimizer_of(model.parts.parameters(), config)
     own = {"lr": config.average_rate, "weight_decay": 0.0} if config.average_rate else {}  # as in the authors' code
-    groups = [{"params": [head.weight, head.bias]}, {"params": list(head.alpha), **own}]
-    at_the_label_owner = torch.optim.SGD(groups, lr=config.learning_rate, weight_decay=config.weight_decay)
+    groups: list[dict[str, Any]] = [{"params": [head.weight, head.bias]}, {"params": list(head.alpha), **own}]
+    rates: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+    if config.optimizer == "adam":
+        at_the_label_owner: Any = torch.optim.Adam(groups, betas=(config.momentum, 0.999), **rates)
+    else:
+        at_the_label_owner = torch.optim.SGD(groups, **rates)
     for loss in centralized(toy, model, [at_the_parties, at_the_label_owner], STEPS):
         assert toy.run(1) == pytest.approx([loss], rel=1e-9)
         for party, part in zip(toy.parties.values(), model.parts, strict=True):

@@ -37,6 +37,7 @@ class Paper:
         self.models = [copy.deepcopy(party.model) for party in toy.parties.values()]
         self.optimizers = [optimizer_of(model.parameters(), self.config) for model in self.models]
         self.W = [W_k.clone() for W_k in torch.split(toy.driver.heads, list(toy.driver.widths.values()))]
+        self.of_heads = [optimizer_of([W_k], self.config) for W_k in self.W]
 
     def round(self, batch: str) -> float:
         eta, beta = self.config.learning_rate, self.config.weight_decay
@@ -46,9 +47,14 @@ class Paper:
         W = [W_k.clone().requires_grad_() for W_k in self.W]
         before = self.loss(sent, W, batch)
         objectives = [before + beta / 2 * W_k.square().sum() for W_k in W]  # Eq. 13
-        self.W = [
-            (W_k - eta * gradient(objective, W_k)).detach() for W_k, objective in zip(W, objectives, strict=True)
-        ]  # Eq. 12
+        if self.config.optimizer == "sgd":
+            self.W = [
+                (W_k - eta * gradient(objective, W_k)).detach() for W_k, objective in zip(W, objectives, strict=True)
+            ]  # Eq. 12
+        else:  # whose weight decay is beta R(W)
+            for mine, W_k, optimizer in zip(self.W, W, self.of_heads, strict=True):
+                mine.grad = gradient(before, W_k)
+                optimizer.step()
         after = self.loss(sent, self.W if self.config.gradient_heads == "new" else W, batch)
         for h_k, sent_k, optimizer in zip(h, sent, self.optimizers, strict=True):
             optimizer.zero_grad()

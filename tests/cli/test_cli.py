@@ -106,7 +106,7 @@ def test_a_message_is_printed_as_it_is(call: Caller, tmp_path: Path) -> None:
     path = tmp_path / "federation.toml"
     path.write_text("[trian]\n")
     known = (
-        "algorithm, data, model, label_model, train, federation, audit, alignment, selection, tracking, "
+        "algorithm, data, preprocess, model, label_model, train, federation, audit, alignment, selection, tracking, "
         "parties, label_owners, data_owners"
     )
     message = call.fails(2, "run", path)

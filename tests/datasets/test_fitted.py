@@ -8,9 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
+from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, QuantileTransformer, StandardScaler
 
-from colonnade.datasets.fitted import Category, Number, Scale, fit_categories, fit_numbers
+from colonnade.datasets.fitted import (
+    Category,
+    Number,
+    Piecewise,
+    Quantile,
+    Scale,
+    fit_categories,
+    fit_numbers,
+    fit_piecewise,
+    fit_quantile,
+)
 
 VALUES = st.lists(st.one_of(st.floats(-1e6, 1e6), st.just(float("nan"))), min_size=2, max_size=30)
 
@@ -75,3 +85,51 @@ def test_states_come_back_equal() -> None:
 
 def test_a_party_with_categories_only_has_no_numbers_to_learn() -> None:
     assert fit_numbers({}, "standard") == {}
+
+
+def test_a_piecewise_column_fills_its_bins_one_after_the_other() -> None:
+    learned = fit_piecewise({"a": np.arange(121.0)})["a"]
+    assert learned.edges == pytest.approx(tuple(np.arange(0.0, 121.0, 10.0)))
+    seen = learned.apply(np.array([-5.0, 0.0, 25.0, 120.0, 1e9]))
+    assert seen.shape == (5, 12)
+    assert seen.sum(1).tolist() == pytest.approx([0.0, 0.0, 2.5, 12.0, 12.0]), "two and a half bins are full"
+    assert seen[2, :4].tolist() == [1.0, 1.0, 0.5, 0.0]
+
+
+def test_of_few_values_each_has_its_place_and_two_are_one_output() -> None:
+    assert fit_piecewise({"a": np.array([0.0, 1.0, 1.0, 0.0])})["a"].outputs == ["a 0 to 1"]
+    few = fit_piecewise({"a": np.array([1.0, 2.0, 5.0, 5.0, 5.0])})["a"]
+    assert few.apply(np.array([1.0, 2.0, 5.0])).tolist() == [[0, 0], [1, 0], [1, 1]]
+    gaps = fit_piecewise({"a": np.array([3.0, np.nan, 3.0])})["a"]
+    assert gaps.outputs == ["a 3 to 4", "a is missing"]
+    assert gaps.apply(np.array([np.nan, 3.0])).tolist() == [[0.0, 1.0], [0.0, 0.0]]
+
+
+@settings(max_examples=50)
+@given(VALUES.filter(lambda values: len(set(values) - {float("nan")}) > 1 and not np.isnan(values).all()), VALUES)
+def test_bins_are_monotone_between_0_and_1_and_saved_as_plain_numbers(train: list[float], later: list[float]) -> None:
+    learned = fit_piecewise({"a": np.array(train)})["a"]
+    again = Piecewise.from_state(learned.state())
+    seen = learned.apply(np.array(later))
+    np.testing.assert_array_equal(seen, again.apply(np.array(later)))
+    assert ((seen >= 0) & (seen <= 1)).all()
+    bins = len(learned.edges) - 1
+    assert (np.diff(seen[:, :bins], axis=1) <= 0).all(), "a later bin is never fuller than one before it"
+
+
+def test_normal_scores_are_those_of_scikit_learn_and_a_tail_weighs_no_more() -> None:
+    random = np.random.default_rng(0)
+    heavy = np.exp(random.normal(0, 3, 2000))
+    learned = fit_quantile({"a": heavy})["a"]
+    theirs = QuantileTransformer(n_quantiles=101, output_distribution="normal").fit(heavy[:, None])
+    middle = np.quantile(heavy, np.linspace(0.05, 0.95, 50))
+    np.testing.assert_allclose(learned.apply(middle)[:, 0], theirs.transform(middle[:, None])[:, 0], atol=0.02)
+    assert np.abs(learned.apply(np.array([-1e12, 1e12]))).max() < 4
+    again = Quantile.from_state(learned.state())
+    np.testing.assert_array_equal(learned.apply(heavy), again.apply(heavy))
+
+
+@pytest.mark.parametrize("edges", [[1.0], [2.0, 1.0], [1.0, float("nan")]])
+def test_edges_that_were_tampered_with_are_refused(edges: list[float]) -> None:
+    with pytest.raises(ValueError, match="edges"):
+        Piecewise.from_state({"name": "a", "median": 1.0, "edges": edges, "had_gaps": False})

@@ -267,3 +267,20 @@ def test_text_that_comes_back_is_no_matter(values: list[str]) -> None:
         warnings.simplefilter("error")
         Preprocessor.fit(given)
         Preprocessor.fit(given, list(range(0, 30, 3)) + list(range(40, 50)))  # 20 rows are too few to tell
+
+
+@pytest.mark.parametrize("numbers_as", ["quantile", "piecewise", {"": "piecewise", "income": "standard"}])
+def test_whatever_numbers_become_is_saved_as_plain_values_with_equal_bits(numbers_as: Any) -> None:
+    data = table(frame())
+    fitted = Preprocessor.fit(data, TRAIN, numbers_as=numbers_as)
+    again = Preprocessor.from_state(json.loads(json.dumps(fitted.state())))
+    assert torch.equal(fitted.transform(data), again.transform(data))
+    assert again.transform(data).shape[1] == len(fitted.names) == len(set(fitted.names))
+    assert "age is missing" in fitted.names
+
+
+def test_a_way_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'bank' has numbers prepared as 'bins'; it must be one of"):
+        Preprocessor.fit(table(frame()), TRAIN, numbers_as={"": "bins"})  # type: ignore[dict-item]
+    with pytest.raises(ConfigError, match="'bank' says how the numbers of 'job' are prepared, and holds categories"):
+        Preprocessor.fit(table(frame()), TRAIN, numbers_as={"job": "quantile"})

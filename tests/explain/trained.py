@@ -34,6 +34,7 @@ def frames(task: str = "classes", rows: int = 500) -> dict[str, pd.DataFrame]:
 
 def settings(name: str = "vimadmm", **changes: Any) -> dict[str, Any]:
     return {
+        "preset": "vim-mnist",
         "algorithm": {"name": name, **changes.pop("algorithm", {})},
         "model": {"name": "mlp", "hidden": [8], "width": 4},
         "train": {"epochs": 8, "batch_size": 64, "early_stop": False} | changes.pop("train", {}),

@@ -17,7 +17,7 @@ from colonnade.core import DpEvent, checkpoint
 from colonnade.core.chance import Source
 from colonnade.errors import BudgetExhausted
 from colonnade.federation import Federation, Settings
-from colonnade.settings.federation_file import to_toml
+from colonnade.settings.toml_text import to_toml
 
 Task = Literal["binary", "classes", "regression"]
 Frames = dict[str, pd.DataFrame]
@@ -25,6 +25,7 @@ Tables = dict[str, dict[str, Any]]
 
 QUICK: Tables = {
     "algorithm": {"name": "vimadmm", "local_steps": 2},
+    "preprocess": {"numbers": "standard"},
     "model": {"name": "mlp", "hidden": [6], "width": 4},
     "train": {"epochs": 2, "batch_size": 16},
     "federation": {"device": "cpu"},

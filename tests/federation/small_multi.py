@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 
 from colonnade.federation import Federation
-from colonnade.settings.federation_file import to_toml
+from colonnade.settings.toml_text import to_toml
 
 Frames = dict[str, pd.DataFrame]
 QUICK: dict[str, Any] = {
     "algorithm": {"name": "multi_vfl", "learning_rate": 0.01},
+    "preprocess": {"numbers": "standard"},
     "model": {"name": "mlp", "hidden": [6], "width": 4},
     "label_model": {"name": "mlp", "hidden": [5]},
     "train": {"epochs": 3, "batch_size": 16, "early_stop": False},

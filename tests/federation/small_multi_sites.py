@@ -11,8 +11,8 @@ from tests.federation.small_sites import divided
 from tests.federation.small_sites import sites as sites
 
 from colonnade.federation import Federation, Settings
-from colonnade.settings.federation_file import to_toml
 from colonnade.settings.owners import SERVER
+from colonnade.settings.toml_text import to_toml
 
 PRIVATE = {"id": "patient", "align": "private"}
 ALONE = {"device": "cpu", "cohort": "off"}

@@ -228,7 +228,7 @@ def test_between_two_roles_of_one_party_nothing_crosses(settings: Any) -> None:
 
 @pytest.mark.parametrize("name", ["vimadmm", "splitnn"])
 def test_divergence_is_told_with_its_cure(name: str) -> None:
-    settings = {**quick(train={"epochs": 40}), "algorithm": {"name": name, "learning_rate": 1e9}}
+    settings = {**quick(train={"epochs": 40}), "algorithm": {"name": name, "optimizer": "sgd", "learning_rate": 1e9}}
     given = frames(task="regression")
     with pytest.raises(
         ConfigError, match=r"Training diverged: the loss is (nan|inf) at batch train/\d+/\d+\. Lower learning"

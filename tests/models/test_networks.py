@@ -38,7 +38,7 @@ def test_a_cnn_ends_as_asked() -> None:
     x = 100 * torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     assert cnn((3, 8, 8), ending="tanh")(x).abs().max() <= 1
     assert cnn((3, 8, 8))(x).min() < 0 <= cnn((3, 8, 8), ending="relu")(x).min()
-    with pytest.raises(ConfigError, match=r"'cnn' ends with none, relu, elu, tanh; found 'sigmoid'"):
+    with pytest.raises(ConfigError, match=r"'cnn' ends with none, relu, leaky_relu, elu, tanh; found 'sigmoid'"):
         cnn((3, 8, 8), ending="sigmoid")
 
 
@@ -83,7 +83,7 @@ def test_an_mlp_has_the_activation_and_dropout_it_was_given_after_every_layer(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"activation": "sine"}, "has the activations relu, elu, tanh; found 'sine'"),
+        ({"activation": "sine"}, "has the activations relu, leaky_relu, elu, tanh; found 'sine'"),
         ({"dropout": 1.0}, "dropout from 0 up to, but not including, 1; found 1.0"),
         ({"dropout": -0.1}, "found -0.1"),
         ({"dropout": "half"}, "found 'half'"),

@@ -144,8 +144,3 @@ def test_what_is_no_use_is_left_out() -> None:
     assert set(guesses.left_out(odd, "person", "outcome")) == {"empty", "note", "outcome"}
     assert guesses.left_out(CLINIC, "person", "outcome")["site"] == "has one value only"
     assert set(guesses.left_out(LAB, "person", "outcome")) == set()
-
-
-@pytest.mark.parametrize(("rows", "size"), [(10, 16), (300, 32), (1000, 64), (10_000, 1024), (10**6, 1024)])
-def test_a_batch_is_about_an_eighth_of_few_rows(rows: int, size: int) -> None:
-    assert guesses.batch_size(rows) == size

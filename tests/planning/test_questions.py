@@ -165,7 +165,7 @@ def test_only_algorithms_that_can_serve_are_offered() -> None:
 
 def test_what_would_not_run_is_not_written(tmp_path: Path) -> None:
     found = ask(tables(tmp_path), Scripted())
-    wrong = Answers(**{**vars(found), "algorithm": "knn", "epsilon": None, "batch_size": 0})
+    wrong = Answers(**{**vars(found), "algorithm": "knn", "epsilon": None, "epochs": 0})
     with pytest.raises(ConfigError):
         check(wrong, tmp_path)
     assert DEFAULT in algorithms_for("classification", 2)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from colonnade.algorithms import ALGORITHMS
+from colonnade.core.checks import AUTO
 from colonnade.federation import Settings
 from colonnade.planning.template import Answers, PartyAnswer, write
+from colonnade.settings.defaults import MODEL
 
 PARTIES = {
     "clinic": PartyAnswer(Path("/data/the clinic.csv"), label='a "label"', columns=("a#b", "größe", "c\\d")),
@@ -20,8 +21,8 @@ PARTIES = {
 
 def answers(**changes: object) -> Answers:
     given = {"epsilon": None, "left_out": {"clinic": {'od"d\n': "has one value only"}}, **changes}
-    algorithm = str(given.pop("algorithm", "vimadmm"))
-    return Answers(PARTIES, "i d", "classification", algorithm, 7, 32, 4, True, **given)  # type: ignore[arg-type]
+    algorithm, epochs = str(given.pop("algorithm", "vimadmm")), given.pop("epochs", 7)
+    return Answers(PARTIES, "i d", "classification", algorithm, epochs, 320, True, **given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("algorithm", [name for name, one in ALGORITHMS.items() if one.nested is None])
@@ -31,8 +32,8 @@ def test_it_reads_back(algorithm: str, epsilon: float | None) -> None:
     settings = Settings.from_mapping(tomllib.loads(text))
     assert settings.algorithm == algorithm
     assert (settings.data.id, settings.data.align, settings.data.task) == ("i d", "private", "classification")
-    assert (settings.train.epochs, settings.train.batch_size, settings.train.patience) == (7, 32, 10)
-    assert settings.model["width"] == 4
+    assert (settings.train.epochs, settings.train.batch_size, settings.train.patience) == (7, AUTO, 10)
+    assert settings.model == MODEL
     clinic, lab = settings.parties.values()
     assert (clinic.table, clinic.label, clinic.columns) == ("the clinic.csv", 'a "label"', ("a#b", "größe", "c\\d"))
     assert (lab.table, lab.label, lab.columns) == ("in/lab.csv", None, None)
@@ -51,8 +52,9 @@ def test_every_setting_has_a_word() -> None:
     assert '# left out: "od\\"d\\u000a" has one value only' in text
 
 
-@pytest.mark.parametrize(("width", "activation"), [(2, "tanh"), (3, "tanh"), (4, None)])
-def test_few_numbers_a_row_do_not_end_in_a_relu(width: int, activation: str | None) -> None:
-    few = dataclasses.replace(answers(), width=width)
-    settings = Settings.from_mapping(tomllib.loads(write(few, Path("/data"), "federation.toml")))
-    assert settings.model.get("activation") == activation
+def test_what_it_suggests_is_what_is_used_where_nothing_is_said() -> None:
+    """A file of `init` and a mapping of the same parties alone are the same federation."""
+    written = Settings.from_mapping(tomllib.loads(write(answers(epochs="auto"), Path("/data"), "federation.toml")))
+    bare = Settings.from_mapping({"algorithm": {"name": "vimadmm"}})
+    for part in ("config", "model", "train", "preprocess"):
+        assert getattr(written, part) == getattr(bare, part), part

@@ -25,7 +25,8 @@ PARTIES = {"clinic": {"label": "diagnosis"}, "lab": {}}
 
 
 def held(given: Frames, **tables: object) -> Holdings:
-    settings = settings_of(**{"parties": PARTIES, "data": {"id": "patient"}, **tables})
+    given_too = {"parties": PARTIES, "data": {"id": "patient"}, "preprocess": {"numbers": "standard"}, **tables}
+    settings = settings_of(**given_too)
     return from_tables(settings, tables_of(settings, given))
 
 
@@ -165,7 +166,43 @@ def test_a_federation_file_without_parties_or_tables_says_what_to_add(tmp_path: 
 
 
 def named(**data: object) -> Holdings:
-    return from_dataset(settings_of(data=data))
+    return from_dataset(settings_of(data=data, preprocess={"numbers": "standard"}))
+
+
+def ways_of(rows: int = 80, **tables: object) -> dict[str, list[str]]:
+    """By party how each of its columns was prepared."""
+    given = frames(rows)
+    given["lab"].loc[given["lab"].index[:1], "zinc"] = 1e6
+    holdings = held(given, **{"preprocess": {}, "data": {"id": "patient", "validation": 0, "test": 1}, **tables})
+    prepared = {name: one.preprocessor for name, one in holdings.columns.items()}
+    return {name: [c["kind"] for c in one.state()["columns"]] for name, one in prepared.items() if one is not None}
+
+
+def test_numbers_of_many_rows_fill_quantile_bins_and_of_few_only_heavy_tails_are_ranked() -> None:
+    bins, plain = ["piecewise"] * 2, ["number"] * 2
+    assert ways_of(1001) == ways_of(1001, preprocess={"numbers": "auto"}) == {"clinic": bins, "lab": bins}
+    assert ways_of(1000) == ways_of() == {"clinic": plain, "lab": ["number", "quantile"]}
+
+
+def test_how_numbers_are_prepared_is_for_all_for_an_owner_or_for_a_column() -> None:
+    bins, plain = ["piecewise"] * 2, ["number"] * 2
+    assert ways_of(preprocess={"numbers": "standard"}) == {"clinic": plain, "lab": plain}
+    assert ways_of(preprocess={"numbers": "piecewise"}) == {"clinic": bins, "lab": bins}
+    scaled = {"clinic": {"label": "diagnosis", "scale": "minmax"}, "lab": {"numbers": "quantile"}}
+    assert ways_of(1001, parties=scaled) == {"clinic": plain, "lab": ["quantile"] * 2}
+    mixed = {"clinic": {"label": "diagnosis"}, "lab": {"numbers": {"zinc": "standard"}}}
+    assert ways_of(1001, parties=mixed) == {"clinic": bins, "lab": ["piecewise", "number"]}
+    assert ways_of(1001, algorithm={"name": "knn"}) == {"clinic": plain, "lab": plain}, "distances are between columns"
+    wrong = {"clinic": {"label": "diagnosis"}, "lab": {"numbers": {"zink": "standard"}}}
+    with pytest.raises(ConfigError, match="'lab' says how the numbers of 'zink' are prepared, and has no such column"):
+        ways_of(parties=wrong)
+
+
+def test_pictures_are_not_cut_into_bins() -> None:
+    from_auto = from_dataset(settings_of(data={"dataset": "digits", "split": "columns", "parts": 5}))
+    plain = named(dataset="digits", split="columns", parts=5)
+    for name in plain.columns:
+        assert torch.equal(features(from_auto, name), features(plain, name))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,14 @@ from colonnade.settings.federation_file import DataSettings
 def settings_of(labelled: Any = LABELS, columns: Any = COLUMNS, **data: Any) -> Settings:
     owners = {"label_owners": labelled, "data_owners": columns}
     lists = {section: [{"name": name} for name in names] for section, names in owners.items()}
-    return Settings.from_mapping({"algorithm": {"name": "multi_vfl"}, "data": {"id": "patient", **data}, **lists})
+    as_they_are: dict[str, Any] = {"preprocess": {"numbers": "standard"}}
+    several: dict[str, Any] = {
+        "algorithm": {"name": "multi_vfl"},
+        "data": {"id": "patient", **data},
+        **as_they_are,
+        **lists,
+    }
+    return Settings.from_mapping(several)
 
 
 def held(given: Frames, labelled: Any = LABELS, columns: Any = COLUMNS, **data: Any) -> Holdings:

@@ -19,8 +19,9 @@ from colonnade import Federation, load
 from colonnade.errors import CheckpointError, ColonnadeError, ConfigError, PartyError
 from colonnade.flare.job import failure_in
 from colonnade.runs.layout import FAILURE, SETTINGS, SUMMARY
-from colonnade.settings.federation_file import Settings, to_toml
+from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import OWN, read_own, write_agreed, write_own
+from colonnade.settings.toml_text import to_toml
 
 __all__ = ["call"]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
-from colonnade.settings.federation_file import to_toml
+from colonnade.settings.toml_text import to_toml
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
     [
@@ -78,7 +78,7 @@ def test_every_default_is_written_out_and_read_back() -> None:
                                     "learning_rate": 0.05, "momentum": 0.9, "weight_decay": 0.001,
                                     "head_update": "sgd", "head_learning_rate": 0.05,
                                     "residual_heads": "old"}  # fmt: skip
-    assert written["train"] == {"epochs": 10, "batch_size": 1024, "early_stop": True, "patience": 10,
+    assert written["train"] == {"epochs": "auto", "batch_size": "auto", "early_stop": True, "patience": 10,
                                 "stop_on": "auto", "patience_drop": 0.0, "checkpoint_every": 1,
                                 "reshuffle": True, "sampling": "epoch"}  # fmt: skip
 
@@ -128,8 +128,14 @@ def test_a_model_may_be_a_name() -> None:
 WRONG: list[tuple[str, str]] = [
     ("[trian]", r"federation\.toml has no table \[trian\] \(did you mean 'train'\?\)\. It knows: algorithm, data, "),
     ("[train]\nepoch = 3", r"\[train\] has no setting 'epoch' \(did you mean 'epochs'\?\)\. It knows: epochs, "),
-    ("[train]\nepochs = 0", r"\[train\]: epochs must be a whole number, 1 or more, at most 1000000000; found 0\."),
-    ("[train]\nepochs = 2.5", r"\[train\]: epochs must be a whole number, 1 or more, at most 1000000000; found 2\.5\."),
+    (
+        "[train]\nepochs = 0",
+        r"\[train\]: epochs must be \"auto\" or a whole number, 1 or more, at most 1000000000; found 0\.",
+    ),
+    (
+        "[train]\nepochs = 2.5",
+        r"\[train\]: epochs must be \"auto\" or a whole number, 1 or more, at most 1000000000; found 2\.5\.",
+    ),
     ("[train]\npatience_drop = 1.0", r"patience_drop must be a number from 0 up to, not including, 1; found 1\.0\."),
     ('[train]\nearly_stop = "no"', r"\[train\]: early_stop must be true or false; found 'no'\."),
     ("[data]\nvalidation = -0.1", r"\[data\]: validation must be a fraction from 0 up to, not including, 1, or"),
@@ -198,8 +204,8 @@ def test_a_run_may_go_on_longer_and_elsewhere_but_not_as_another() -> None:
     changed: list[tuple[dict[str, Any], str]] = [
         ({"algorithm": {"rho": 1.0}}, r"\[algorithm\] rho is 1.0 now and was 2.0"),
         ({"federation": {"seed": 3}}, r"\[federation\] seed is 3 now and was 0"),
-        ({"train": {"batch_size": 8}}, r"\[train\] batch_size is 8 now and was 1024"),
-        ({"model": {"width": 5}}, r"\[model\] width is 5 now and was None"),
+        ({"train": {"batch_size": 8}}, r"\[train\] batch_size is 8 now and was 'auto'"),
+        ({"model": {"width": 5}}, r"\[model\] width is 5 now and was 32"),
     ]
     for tables, told in changed:
         with pytest.raises(ConfigError, match=told):

@@ -164,6 +164,9 @@ class Algorithm(Generic[C, F, L]):
     head_norms: Callable[[L], Mapping[str, float]] | None = None  # none where a head mixes the parties
     heads: Callable[[L], Tensor | None] | None = None  # all as one matrix, a block of rows per party
 
+    # Settings for tables, where nobody says otherwise; its Config has its paper's.
+    for_tables: Mapping[str, Any] = field(default_factory=dict)
+
     # What it can be used for: kinds of labels, and with its default settings so many parties with columns.
     tasks: Collection[str] = ("classification", "regression")
     suits: Callable[[int], bool] = _yes

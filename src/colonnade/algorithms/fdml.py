@@ -92,6 +92,7 @@ ALGORITHM = Algorithm(
         ),
     },
     missing=missing,
+    for_tables={"optimizer": "adam", "learning_rate": 0.002},
     local_model=embedding.with_head,
     head=summed,
     combine=LabelOwner.outputs,

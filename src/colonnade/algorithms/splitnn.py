@@ -83,6 +83,7 @@ ALGORITHM = Algorithm(
     predict=embedding.predict,
     releases={"embedding": embedding.EMBEDDING, "gradient": embedding.GRADIENT},
     missing=missing,
+    for_tables={"optimizer": "adam", "learning_rate": 0.002, "weight_decay": 0.001},
     head=lambda given: heads.concatenating(given, given.config.head_hidden),
     combine=LabelOwner.outputs,
     head_norms=LabelOwner.head_norms,

@@ -60,7 +60,7 @@ class Config:
     schedule: str = one_of("rounds", "turns", "arrival", default="rounds")
     optimizer: str = one_of("sgd", "adam", default="sgd")
     learning_rate: float = positive(default=0.3)  # of the parties and of the label owner
-    momentum: float = fraction(default=0.9)  # of the parties; the label owner's step has none
+    momentum: float = fraction(default=0.9)  # of the parties; the label owner's SGD has none
     weight_decay: float = not_negative(default=0.001)
     average_rate: float = not_negative(default=0.0)  # alpha's, without decay, 0.01 in VIM's code; 0: alpha steps as g
 
@@ -126,7 +126,11 @@ class LabelOwner(embedding.LabelOwner):
         if self.config.average_rate:
             average = {"params": [self.model.alpha], "lr": self.config.average_rate, "weight_decay": 0.0}
             learned = [{"params": list(self.model.linear.parameters())}, average]
-        self.optimizer = torch.optim.SGD(learned, rate, weight_decay=decay)
+        if self.config.optimizer == "adam":
+            betas = (self.config.momentum, 0.999)
+            self.optimizer = torch.optim.Adam(learned, rate, betas=betas, weight_decay=decay)
+        else:
+            self.optimizer = torch.optim.SGD(learned, rate, weight_decay=decay)
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
         if len(h) < len(self.widths):  # who is left out adds nothing to the sum
@@ -227,6 +231,7 @@ ALGORITHM = Algorithm(
     predict=embedding.predict,
     releases={"embedding": embedding.EMBEDDING, "gradient": embedding.GRADIENT},
     missing=missing,
+    for_tables={"optimizer": "adam", "learning_rate": 0.002},
     head=averaging,
     combine=LabelOwner.outputs,
     head_norms=LabelOwner.head_norms,

@@ -30,6 +30,7 @@ from colonnade.algorithms.heads import linear
 from colonnade.core import State, roles
 from colonnade.core.checks import fraction, not_negative, one_of, positive
 from colonnade.optim.heads import beside, blocks, norms, uniform_heads
+from colonnade.optim.local import make_optimizer
 from colonnade.optim.losses import Loss
 
 
@@ -39,7 +40,7 @@ class Config:
 
     optimizer: str = one_of("sgd", "adam", default="sgd")
     learning_rate: float = positive(default=0.3)  # of the parties and of the heads
-    momentum: float = fraction(default=0.9)  # of the parties; the heads' step has none
+    momentum: float = fraction(default=0.9)  # of the parties; the heads' SGD has none
     weight_decay: float = not_negative(default=0.001)  # beta
     gradient_heads: str = one_of("old", "new", default="old")  # where dl/dh_k is taken; "new" as Eq. 14 prints it
 
@@ -58,10 +59,12 @@ class LabelOwner(roles.LabelOwner):
 
     loss: Loss
     config: Config
+    optimizer: torch.optim.Optimizer | None  # of the heads; None: Eq. 12
 
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         super().meet(introductions)
         self.heads = uniform_heads(self.widths.values(), self.loss.outputs, self.generator).to(self.device)
+        self.optimizer = make_optimizer([self.heads], self.config) if self.config.optimizer == "adam" else None
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
         """sum_k h_k W_k."""
@@ -75,7 +78,12 @@ class LabelOwner(roles.LabelOwner):
         """One step of the heads, and dl/dh_k for every party."""
         H, labels, old = beside(h, self.widths), self.y(batch), self.heads
         loss, slope = self._slope(H @ old, labels)
-        self.heads = old - self.config.learning_rate * (H.T @ slope + self.config.weight_decay * old)
+        if self.optimizer is None:
+            self.heads = old - self.config.learning_rate * (H.T @ slope + self.config.weight_decay * old)
+        else:
+            old = old.clone()
+            self.heads.grad = H.T @ slope
+            self.optimizer.step()
         if self.config.gradient_heads == "new":
             old = self.heads
             _, slope = self._slope(H @ old, labels)
@@ -90,11 +98,16 @@ class LabelOwner(roles.LabelOwner):
         return loss.item(), slope
 
     def state(self) -> State:
-        return super().state() | {"heads": self.heads}
+        state = super().state() | {"heads": self.heads}
+        return state if self.optimizer is None else state | {"optimizer": self.optimizer.state_dict()}
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
-        self.heads = state["heads"]
+        if self.optimizer is None:
+            self.heads = state["heads"]
+        else:  # which moves these very numbers
+            self.heads.copy_(state["heads"])
+            self.optimizer.load_state_dict(state["optimizer"])
 
 
 ALGORITHM = Algorithm(
@@ -106,6 +119,7 @@ ALGORITHM = Algorithm(
     predict=embedding.predict,
     releases={"embedding": embedding.EMBEDDING, "gradient": embedding.GRADIENT},
     missing=missing,
+    for_tables={"optimizer": "adam", "learning_rate": 0.002},
     head=linear,
     combine=LabelOwner.outputs,
     head_norms=LabelOwner.head_norms,

@@ -151,6 +151,8 @@ def show(summary: dict[str, Any]) -> None:
         console.print(metrics_table(summary))
     else:
         console.print("No rows could be measured.")
+    for finding in summary.get("findings", []):
+        console.print(f"[bold red]{shown(finding)}[/bold red]", highlight=False)
     if warned := always_one(summary):
         console.print(warned, markup=False, highlight=False)
     if "label_owners" in summary:

@@ -91,6 +91,21 @@ def whole(*, default: int, least: int = 1, most: float = math.inf) -> Any:
     return Checked(rule, lambda v: n if (n := _whole(v)) is not None and least <= n <= most else None, default)
 
 
+AUTO = 0
+"""What "auto" is of a number that follows from others, until it is known."""
+
+
+def whole_or_auto(*, most: float = math.inf) -> Any:
+    """A whole number from 1 upwards, `most` at most, or by default "auto"."""
+    rule = f'"auto" or a whole number, 1 or more, at most {most}'
+
+    def accept(value: Any) -> int | None:
+        number = _whole(value)
+        return AUTO if value == "auto" else number if number is not None and 1 <= number <= most else None
+
+    return Checked(rule, accept, "auto")
+
+
 def one_of(*choices: str, default: str) -> Any:
     """One of a few words."""
     return Checked("one of " + ", ".join(f'"{c}"' for c in choices), lambda v: v if v in choices else None, default)

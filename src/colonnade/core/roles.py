@@ -17,6 +17,9 @@ from colonnade.core.party import Organisation, Party, State, serves
 from colonnade.core.receipt import DpEvent
 from colonnade.errors import ConfigError
 
+SAME = 1e-6
+"""Outputs that differ by less than this share of their size are taken for one."""
+
 
 class Introduction(Message):
     """How who holds columns introduces itself to a label owner: what it sends per row, how many rows they share, and
@@ -54,6 +57,15 @@ class FeatureOwner(Party):
         if self.model.training != training:
             self.model.train(training)
         return training
+
+    def constant(self, rows: Tensor) -> tuple[int, int]:
+        """How many of the numbers that its model gives for a row are the same in all of these rows, and how many it
+        gives: of a dead ReLU all are 0, and say nothing."""
+        self.model.eval()
+        with torch.no_grad():
+            outputs = self.model(self.features.index_select(self.row_axis, rows.to(self.device))).flatten(1)
+        spread = outputs.amax(0) - outputs.amin(0)
+        return int((spread <= SAME * outputs.abs().amax(0).clamp_min(SAME)).sum()), spread.numel()
 
     @serves
     def introduce(self, request: Introduce) -> Introduction:  # noqa: ARG002

@@ -1,21 +1,44 @@
 """What is learned about one column, and how it is applied.
 
-`Number` and `Category` are plain records: medians, scales, names. scikit-learn learns them, NumPy applies them,
-and a test holds the result to scikit-learn's own pipeline.
+`Number`, `Quantile`, `Piecewise` and `Category` are plain records: medians, scales, knots, names. scikit-learn or NumPy
+learns them, NumPy applies them, and tests hold the result to scikit-learn's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Category", "Number", "Scale", "fit_categories", "fit_numbers"]
+__all__ = [
+    "Category",
+    "Column",
+    "Number",
+    "Numbers",
+    "Piecewise",
+    "Quantile",
+    "Scale",
+    "best_way",
+    "fit_categories",
+    "fit_numbers",
+    "fit_piecewise",
+    "fit_quantile",
+]
 
 Scale = Literal["standard", "minmax", "none"]
+Numbers = Literal["standard", "quantile", "piecewise"]
+"""How numbers are prepared: by a scale, by where they stand among the training rows, or by how far they fill each of a
+few quantile bins."""
+ENOUGH, TAIL = 1000, 8.0
+"""Training rows from which on bins are worth their weights; and how many deviations from the mean a value of fewer rows
+must be, for its column to be ranked."""
+BINS = 12
+KNOTS = 101
+"""Percentiles that a quantile column remembers."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +67,77 @@ class Number:
     def from_state(cls, state: Mapping[str, Any]) -> Number:
         learned = (float(state["median"]), float(state["centre"]), float(state["divisor"]))
         return cls(str(state["name"]), *learned, bool(state["had_gaps"]))
+
+
+def _filled(
+    values: NDArray[np.float64], median: float, had_gaps: bool
+) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
+    """With the median in the gaps, and the 0/1 column of gaps, if training had any."""
+    gaps = np.isnan(values)
+    return np.where(gaps, median, values), [gaps.astype(np.float64)] if had_gaps else []
+
+
+@dataclass(frozen=True)
+class Quantile:
+    """The normal score of a value's rank among the training rows: between knots along a line, beyond them as at the
+    ends. So a heavy tail has no more weight than any other end of a column."""
+
+    name: str
+    median: float
+    knots: tuple[float, ...]
+    scores: tuple[float, ...]
+    had_gaps: bool
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self.name, f"{self.name} is missing"] if self.had_gaps else [self.name]
+
+    def apply(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        filled, gaps = _filled(values, self.median, self.had_gaps)
+        return np.stack([np.interp(filled, self.knots, self.scores), *gaps], axis=1)
+
+    def state(self) -> dict[str, Any]:
+        return {"kind": "quantile", **asdict(self), "knots": list(self.knots), "scores": list(self.scores)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Quantile:
+        knots, scores = (tuple(float(one) for one in state[part]) for part in ("knots", "scores"))
+        if len(knots) != len(scores) or not knots:
+            raise ValueError("knots")
+        return cls(str(state["name"]), float(state["median"]), knots, scores, bool(state["had_gaps"]))
+
+
+@dataclass(frozen=True)
+class Piecewise:
+    """One output per bin between two quantiles of the training rows: 0 below the bin, 1 above it, and inside how far
+    the value has come (Gorishniy et al., On Embeddings for Numerical Features in Tabular Deep Learning, 2022, Eq. 1,
+    here with the ends cut off, too). A linear model of these is piecewise linear in the column."""
+
+    name: str
+    median: float
+    edges: tuple[float, ...]
+    had_gaps: bool
+
+    @property
+    def outputs(self) -> list[str]:
+        bins = [f"{self.name} {low:.6g} to {high:.6g}" for low, high in pairwise(self.edges)]
+        return [*bins, *([f"{self.name} is missing"] if self.had_gaps else [])]
+
+    def apply(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        filled, gaps = _filled(values, self.median, self.had_gaps)
+        edges = np.array(self.edges)
+        inside = np.clip((filled[:, None] - edges[:-1]) / np.diff(edges), 0.0, 1.0)
+        return np.concatenate([inside, *(one[:, None] for one in gaps)], axis=1)
+
+    def state(self) -> dict[str, Any]:
+        return {"kind": "piecewise", **asdict(self), "edges": list(self.edges)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Piecewise:
+        edges = tuple(float(one) for one in state["edges"])
+        if len(edges) < 2 or not all(low < high for low, high in pairwise(edges)):
+            raise ValueError("edges")
+        return cls(str(state["name"]), float(state["median"]), edges, bool(state["had_gaps"]))
 
 
 @dataclass(frozen=True)
@@ -97,6 +191,54 @@ def fit_numbers(columns: Mapping[str, NDArray[np.float64]], scale: Scale) -> dic
         name: Number(name, medians[name], float(centre[at]), float(divisor[at]), bool(gaps[name].any()))
         for at, name in enumerate(columns)
     }
+
+
+Column = Number | Quantile | Piecewise | Category
+
+
+def best_way(values: NDArray[np.float64]) -> Numbers:
+    """Quantile bins where there are rows to fill them. Of fewer rows a network learns bins by heart: a column is
+    scaled, or, where its tail would outweigh all the rest, ranked."""
+    filled = values[np.isfinite(values)]
+    if len(values) >= ENOUGH:
+        return "piecewise"
+    spread = float(filled.std()) if len(filled) else 0.0
+    return "quantile" if spread > 0 and float(np.abs(filled - filled.mean()).max()) > TAIL * spread else "standard"
+
+
+def fit_piecewise(columns: Mapping[str, NDArray[np.float64]], bins: int = BINS) -> dict[str, Piecewise]:
+    """Bins that hold about equally many training rows, or one between any two neighbours of few different values. Each
+    column needs two values at least."""
+    return {
+        name: Piecewise(name, float(np.median(filled)), tuple(_knots(filled, bins + 1)), len(filled) < len(values))
+        for name, values in columns.items()
+        for filled in [values[~np.isnan(values)]]
+    }
+
+
+def fit_quantile(columns: Mapping[str, NDArray[np.float64]]) -> dict[str, Quantile]:
+    """Percentiles, and the normal score of the middle of the ranks that each holds."""
+    from scipy.special import ndtri
+
+    learned = {}
+    for name, values in columns.items():
+        filled = np.sort(values[~np.isnan(values)])
+        knots = np.array(_knots(filled, KNOTS))
+        below, upto = (np.searchsorted(filled, knots, side) for side in ("left", "right"))
+        scores = ndtri((below + upto + 1) / (2 * len(filled) + 2))
+        gaps = len(filled) < len(values)
+        learned[name] = Quantile(name, float(np.median(filled)), tuple(knots.tolist()), tuple(scores.tolist()), gaps)
+    return learned
+
+
+def _knots(filled: NDArray[np.float64], count: int) -> list[float]:
+    """All values where they are few, else quantiles, each once."""
+    values = np.unique(filled)
+    if len(values) > count:
+        values = np.unique(np.quantile(filled, np.linspace(0, 1, count), method="nearest"))
+    if len(values) == 1:  # one value, and gaps, which have a column of their own
+        values = np.array([values[0], values[0] + 1.0])
+    return [float(one) for one in values]
 
 
 def fit_categories(columns: Mapping[str, NDArray[np.object_]], max_categories: int) -> dict[str, Category]:

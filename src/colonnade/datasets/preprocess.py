@@ -1,9 +1,9 @@
 """From a party's columns to the float32 matrix its model reads.
 
 Numbers, times, and text that means them (`readings`): the median fills gaps, a 0/1 column marks them when training had
-any, then a scaler. Categories (text, bool, pandas category, mixed types): gaps become "missing", then one column per
-category; rare categories share one when there are too many, and a category not seen in training gives zeros. Columns
-that say nothing are left out.
+any, then a scaler, normal scores of ranks, or a few quantile bins (`fitted`). Categories (text, bool, pandas category,
+mixed types): gaps become "missing", then one column per category; rare categories share one when there are too many,
+and a category not seen in training gives zeros. Columns that say nothing are left out.
 
 scikit-learn's transformers learn from the party's own training rows. What they learned is kept as plain numbers
 and names, which is all that `transform` uses: so a saved preprocessor needs no pickle and gives equal bits.
@@ -26,7 +26,20 @@ from torch import Tensor
 from colonnade.core import mapped
 from colonnade.datasets.cells import kind_of, numbers, text
 from colonnade.datasets.columns import listing, suggestion
-from colonnade.datasets.fitted import Category, Number, Scale, fit_categories, fit_numbers
+from colonnade.datasets.fitted import (
+    Category,
+    Column,
+    Number,
+    Numbers,
+    Piecewise,
+    Quantile,
+    Scale,
+    best_way,
+    fit_categories,
+    fit_numbers,
+    fit_piecewise,
+    fit_quantile,
+)
 from colonnade.datasets.readings import cells_no_numbers, read, recognise
 from colonnade.datasets.rows import RowNumbers, row_numbers
 from colonnade.datasets.table import Table
@@ -34,6 +47,7 @@ from colonnade.errors import CheckpointError, ConfigError, DataError
 
 __all__ = ["Preprocessor"]
 
+Wanted = Literal["auto"] | Numbers
 GROUP = 8  # columns of numbers learned together
 PIECE = 65_536  # rows prepared at a time
 MANY, NEARLY = 20, 0.9
@@ -46,15 +60,23 @@ class Preprocessor:
 
     owner: str
     scale: Scale
-    columns: tuple[Number | Category, ...]
+    columns: tuple[Column, ...]
     readings: Mapping[str, str] = field(default_factory=dict)  # of columns whose text means numbers, by which way
     left_out: tuple[str, ...] = ()  # columns that say nothing: empty, or with one value only
 
     @classmethod
     def fit(
-        cls, table: Table, rows: RowNumbers | None = None, *, scale: Scale = "standard", max_categories: int = 50
+        cls,
+        table: Table,
+        rows: RowNumbers | None = None,
+        *,
+        scale: Scale = "standard",
+        numbers_as: Wanted | Mapping[str, Wanted] = "standard",
+        max_categories: int = 50,
     ) -> Preprocessor:
-        """Learn from these training rows of the table (None: all). `max_categories` bounds a category's width."""
+        """Learn from these training rows of the table (None: all). `numbers_as` says how numbers are prepared, of all
+        columns, or of each by name and of the others as "": by `scale` ("standard"), or otherwise ("auto":
+        `fitted.best_way`). `max_categories` bounds a category's width."""
         if scale not in get_args(Scale):
             raise ConfigError(f"'{table.owner}' sets scale to {scale!r}, and it must be one of {get_args(Scale)}.")
         if max_categories < 2:
@@ -65,16 +87,21 @@ class Preprocessor:
         kinds = {name: kind_of(table.features[name], owner=table.owner) for name in table.columns}
         readings = _readings(table, kinds, training)
         kinds |= dict.fromkeys(readings, "number")
-        learned: dict[str, Number | Category] = {}
+        learned: dict[str, Column] = {}
         useless, telling = _Useless(), list[str]()
-        for names in _groups([name for name, kind in kinds.items() if kind == "number"]):
-            values = {
-                name: read(table.features[name].iloc[training], readings[name])
-                if name in readings
-                else numbers(table.features[name].iloc[training])
-                for name in names
-            }
-            learned |= fit_numbers(useless.apart_from(values), scale)
+
+        def values_of(name: str) -> NDArray[np.float64]:
+            cells = table.features[name].iloc[training]
+            return read(cells, readings[name]) if name in readings else numbers(cells)
+
+        ways = {
+            name: best_way(values_of(name)) if way == "auto" else way
+            for name, way in _ways(table, kinds, numbers_as).items()
+            if kinds[name] == "number"
+        }
+        for way in get_args(Numbers):
+            for names in _groups([name for name, chosen in ways.items() if chosen == way]):
+                learned |= _fit(useless.apart_from({name: values_of(name) for name in names}), way, scale)
         for name in (name for name, kind in kinds.items() if kind == "category"):
             cells = table.features[name].iloc[training]
             words = {name: text(cells)}
@@ -122,11 +149,11 @@ class Preprocessor:
             piece = slice(start, start + PIECE)
             for column in self.columns:
                 here = cells[column.name].iloc[piece]
-                if isinstance(column, Number):
+                if isinstance(column, Category):
+                    values = column.apply(text(here))
+                else:
                     way = ways.get(column.name)
                     values = column.apply(numbers(here) if way is None else read(here, way))
-                else:
-                    values = column.apply(text(here))
                 with np.errstate(over="ignore"):  # told below
                     out[piece, spans[column.name]] = values
             if not np.isfinite(out[piece]).all():
@@ -148,7 +175,9 @@ class Preprocessor:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Preprocessor:
         """The preprocessor that `state()` described; its transform is bit-equal."""
-        kinds: dict[str, type[Number] | type[Category]] = {"number": Number, "category": Category}
+        kinds: dict[str, type[Column]] = {
+            "number": Number, "quantile": Quantile, "piecewise": Piecewise, "category": Category,
+        }  # fmt: skip
         try:
             if state["scale"] not in get_args(Scale):
                 raise ValueError("scale")
@@ -177,7 +206,7 @@ class Preprocessor:
         ways = {}
         for column in self.columns:
             cells = table.features[column.name]
-            kind: Literal["number", "category"] = "number" if isinstance(column, Number) else "category"
+            kind: Literal["number", "category"] = "category" if isinstance(column, Category) else "number"
             # A column without one value says nothing of its kind, whatever type the reader gave it.
             if cells.isna().all() or (now := kind_of(cells, owner=self.owner)) == kind:
                 continue
@@ -190,6 +219,31 @@ class Preprocessor:
                     f"{cells.dtype}. Convert the column to what it was in training."
                 )
         return ways
+
+
+def _ways(table: Table, kinds: Mapping[str, str], numbers_as: Wanted | Mapping[str, Wanted]) -> dict[str, Wanted]:
+    """By column how its numbers are prepared."""
+    if isinstance(numbers_as, str):
+        ways: dict[str, Wanted] = dict.fromkeys(kinds, numbers_as)
+    else:
+        ways = {name: numbers_as.get(name, numbers_as.get("", "standard")) for name in kinds}
+        for name in numbers_as:
+            if name and kinds.get(name) != "number":
+                found = "holds categories there" if name in kinds else "has no such column"
+                raise ConfigError(
+                    f"'{table.owner}' says how the numbers of {name!r} are prepared, and {found}. Remove it."
+                    + suggestion(name, list(kinds))
+                )
+    for way in ways.values():
+        if way not in (known := ("auto", *get_args(Numbers))):
+            raise ConfigError(f"'{table.owner}' has numbers prepared as {way!r}; it must be one of {known}.")
+    return ways
+
+
+def _fit(values: Mapping[str, NDArray[np.float64]], way: Numbers, scale: Scale) -> Mapping[str, Column]:
+    if way == "standard":
+        return fit_numbers(values, scale)
+    return fit_piecewise(values) if way == "piecewise" else fit_quantile(values)
 
 
 def _groups(names: list[str]) -> list[list[str]]:

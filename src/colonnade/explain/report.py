@@ -18,6 +18,7 @@ from colonnade.errors import BudgetExhausted, ConfigError
 from colonnade.explain import experiments, importance
 from colonnade.explain.embeddings import gather, metric_of, separable, tsne
 from colonnade.explain.regions import regions
+from colonnade.federation.soundness import silent, told
 from colonnade.runs.run_directory import to_json
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ def explain(
     )
     for name, values in heads.items():
         report.add(name, values)
+    report.notes += told(silent(federation.owners, federation.batches.splits.get("train")))
     if "head_norm" not in report.measures:
         report.notes.append(_without_heads(federation))
     if embeddings is None:

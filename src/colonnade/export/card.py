@@ -31,7 +31,7 @@ LIMITS = (
     "Scores were measured on held-out rows of these organisations' tables; other people may be different.",
 )
 NO_SCORES = "Scores are measured where labels are, and this organisation has none of the labels: ask a label owner."
-SETTINGS = ("algorithm.", "data.", "model.", "label_model.", "train.")
+SETTINGS = ("algorithm.", "data.", "preprocess.", "model.", "label_model.", "train.")
 
 PREPARED = """import json
 
@@ -46,10 +46,17 @@ def prepared(table):
     parts = []
     for column in columns:
         cells = table[column["name"]]
-        if column["kind"] == "number":
+        if column["kind"] != "category":
             values = cells.to_numpy(dtype=float, na_value=np.nan)
             gaps = np.isnan(values)
-            parts.append((np.where(gaps, column["median"], values) - column["centre"]) / column["divisor"])
+            values = np.where(gaps, column["median"], values)
+            if column["kind"] == "number":
+                parts.append((values - column["centre"]) / column["divisor"])
+            elif column["kind"] == "quantile":
+                parts.append(np.interp(values, column["knots"], column["scores"]))
+            else:
+                edges = np.array(column["edges"])
+                parts += list(np.clip((values[:, None] - edges[:-1]) / np.diff(edges), 0, 1).T)
             parts += [gaps] if column["had_gaps"] else []
         else:
             words = cells.astype(object).map(str).where(cells.notna(), "missing")

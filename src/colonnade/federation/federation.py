@@ -29,7 +29,7 @@ from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError, DataError, Diverged
 from colonnade.federation.call_policy import CallPolicy
 from colonnade.federation.fit import Outcome, Watch, fit
-from colonnade.federation.organisation import accounts_of, agreed_on, epochs_of, organise
+from colonnade.federation.organisation import accounts_of, agreed_on, epochs_of, organise, training_rows
 from colonnade.federation.scores import Predictions, Scores, decoded, mean_scores, measured
 from colonnade.privacy import Account
 from colonnade.privacy.calibrate import planned
@@ -73,6 +73,7 @@ class Federation:
         elsewhere: Sequence[str] = (),
         score: Callable[[str, str | None], Scores] | None = None,
     ) -> None:
+        settings = settings.for_rows(training_rows(holdings))
         self.settings, self.holdings, self._score_elsewhere = settings, holdings, score
         if here is None:
             _check_parties(settings, holdings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,6 +18,7 @@ from colonnade.evaluate.metrics import HEADLINE, majority
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
 from colonnade.federation.scores import Scores
+from colonnade.federation.soundness import learned_nothing, silent, told
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import RunDirectory, Trained
 from colonnade.tracking import About, Trackers, parameters_of, trackers_of
@@ -33,6 +35,7 @@ class Trainable(Trained, Protocol):
     holdings: Holdings
     algorithm: Any
     label_owners: dict[str, Any]
+    owners: dict[str, Any]
     counted_elsewhere: bool
 
     @property
@@ -162,6 +165,8 @@ def _fit(
         outcome.best = best
     before = None if run is None else run.summary()
     outcome.summary = summarise(federation, outcome, clock.total(), before, finished=finished)
+    for finding in outcome.summary.get("findings", []):
+        warnings.warn(finding, stacklevel=3)
     if failures := trackers.finish(outcome.summary):
         outcome.summary["tracking"] = failures
     if run is not None:
@@ -197,6 +202,7 @@ def summarise(
         except BudgetExhausted as error:  # what cannot be measured any more is left out
             outcome.stopped, outcome.exhausted = outcome.stopped if outcome.exhausted else str(error), True
     holdings = federation.holdings
+    findings, constant = _findings(federation, metrics)
     missing = _missing(federation)
     seen = [record.get("missing", {}) for record in outcome.history]
     traffic = {name: {"out": book.total("out"), "in": book.total("in")} for name, book in federation.ledgers.items()}
@@ -216,11 +222,28 @@ def summarise(
         "bytes": traffic,
         "metrics": metrics,
         **_majority(federation, metrics),
+        **({"findings": findings} if findings else {}),
+        **({"constant_outputs": constant} if constant else {}),
         **({"label_owners": _label_owners(holdings, each, outcome)} if holdings.several else {}),
         "not_measured": {"train": COSTS_PRIVACY if private else SENT_ONCE} if private or once else {},
         **({} if missing is None else {"missing": _added([*seen, missing])}),
         "privacy": [guarantee.to_json() for guarantee in guarantees(federation)],
     }
+
+
+def _findings(federation: Trainable, metrics: dict[str, Record]) -> tuple[list[str], dict[str, list[int]]]:
+    """What is wrong with the model, in sentences, and of whose outputs how many are the same in all rows."""
+    holdings, train = federation.holdings, federation.batches.splits.get("train")
+    federation.settle()
+    if federation.algorithm.nested is not None or not federation.algorithm.trains:
+        return [], {}
+    constant = silent(federation.owners, train)
+    findings = told(constant)
+    if holdings.label_owner in federation.label_owners:
+        labels = federation.label_owners[holdings.label_owner].labels
+        found = learned_nothing(holdings.loss, labels, federation.batches.splits, metrics)
+        findings += [found] if found else []
+    return findings, constant
 
 
 def _majority(federation: Trainable, metrics: dict[str, Record]) -> dict[str, Record]:
@@ -335,20 +358,20 @@ def _added(counts: list[Record]) -> Record:
     return total
 
 
-def _watched(federation: Trainable, history: list[Record]) -> tuple[str, list[float]]:
-    """The validation score that decides, and what it was after each epoch: larger is better. Of two classes it is AUC,
-    which a few rows at the threshold do not move; else the loss, of which every row is a part."""
+def _watched(federation: Trainable, history: list[Record]) -> tuple[str, list[tuple[float, float]]]:
+    """The validation score that decides, and what it was after each epoch: larger is better, and of equal scores that
+    with the lower loss. Of two classes it is AUC, which a few rows at the threshold do not move; else the loss, of
+    which every row is a part."""
     records = [record["validation"] for record in history if "validation" in record]
-    scores = ["auc", "loss"]
-    if federation.settings.train.stop_on != "auto":
-        scores = ["auc", HEADLINE[federation.holdings.encoder.task]]
-    if federation.settings.train.stop_on == "loss":
-        scores = ["loss"]
-    found = [(name, [record.get(name) for record in records]) for name in [*scores, "loss"]]
-    for name, values in found:
-        known = [float(value) for value in values if value is not None and math.isfinite(value)]
-        if len(known) == len(values):
-            return name, [-value for value in known] if name == "loss" else known
+    scores = {
+        "auto": ["auc", "loss"],
+        "score": ["auc", HEADLINE[federation.holdings.encoder.task], "loss"],
+        "loss": ["loss"],
+    }[federation.settings.train.stop_on]
+    for name in scores:
+        known = [(record.get(name), record["loss"]) for record in records]
+        if all(value is not None and math.isfinite(value) for pair in known for value in pair):
+            return name, [(-loss if name == "loss" else float(score), -loss) for score, loss in known]
     return "loss", []
 
 
@@ -376,7 +399,7 @@ def _stop(federation: Trainable, history: list[Record]) -> tuple[str, str] | Non
         return ("converged: the training loss no longer changes",) * 2
     name, scores = _watched(federation, history)
     if scores and len(scores) - 1 - scores.index(max(scores)) >= train.patience:
-        best = f"{abs(max(scores)):.4f} in epoch {history[scores.index(max(scores))]['epoch']}"
+        best = f"{abs(max(scores)[0]):.4f} in epoch {history[scores.index(max(scores))]['epoch']}"
         return f"validation {name} was best, {best}, and did not improve since", f"validation {name} did not improve"
     name = HEADLINE[federation.holdings.encoder.task]
     drops = [record["validation"][name] for record in history if train.patience_drop and "validation" in record]

@@ -42,6 +42,11 @@ def epochs_of(settings: Settings) -> int:
     return find(settings.algorithm).passes(settings.train.epochs) * local_epochs(settings)
 
 
+def training_rows(holdings: Holdings) -> int:
+    """Of the label owner that has most."""
+    return max((len(held.splits.get("train", ())) for held in holdings.label_owners.values()), default=0)
+
+
 def agreed_on(settings: Settings, holdings: Holdings) -> Agreed:
     """The batches of every label owner, which follow from the agreed settings and its rows."""
     algorithm, train = find(settings.algorithm), settings.train

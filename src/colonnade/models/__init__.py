@@ -20,9 +20,8 @@ from torch import Generator, nn
 
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ColonnadeError, ConfigError
-from colonnade.models.dropout import seeded
 from colonnade.models.heads import cnn_head, linear_head, mlp_head
-from colonnade.models.networks import cnn, convolution, identity, initialised, linear, mlp
+from colonnade.models.networks import cnn, convolution, identity, initialised, linear, mlp, seeded
 
 __all__ = [
     "HEADS",

@@ -1,7 +1,8 @@
 """The local models that come with the package, and layers initialised from a seed of one's own.
 
 PyTorch draws initial weights from its global generator. It is forked for the time, so that no global seed is used or
-changed.
+changed. Its dropout draws from there, too: two runs with the same seed would differ, and so would a resumed run. So a
+model's `nn.Dropout` layers are replaced by ones that draw from their party's own generator.
 """
 
 from __future__ import annotations
@@ -13,11 +14,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from colonnade.errors import ConfigError
 
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": nn.Tanh}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "leaky_relu": nn.LeakyReLU,
+    "elu": nn.ELU,
+    "tanh": nn.Tanh,
+}
 POOLS: dict[str, Callable[[int], nn.Module]] = {"average": nn.AvgPool2d, "max": nn.MaxPool2d}
 
 
@@ -29,8 +36,8 @@ def mlp(
     activation: str = "relu",
     dropout: float = 0.0,
 ) -> nn.Module:
-    """Linear layers, each, the last one too, with an activation ("relu", "elu" or "tanh") and then dropout with that
-    probability, if any; VIM's local model for MNIST is 56-120-60."""
+    """Linear layers, each, the last one too, with an activation ("relu", "leaky_relu", "elu", "tanh") and then
+    dropout with that probability, if any; VIM's local model for MNIST is 56-120-60."""
     if activation not in ACTIVATIONS:
         raise ConfigError(f"The model 'mlp' has the activations {', '.join(ACTIVATIONS)}; found {activation!r}.")
     if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
@@ -105,3 +112,34 @@ def initialised(seed: int | Generator) -> Iterator[None]:
     with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
         torch.default_generator.set_state(start.get_state())
         yield
+
+
+class Dropout(nn.Dropout):
+    """As `nn.Dropout`, with a generator of its own."""
+
+    def __init__(self, p: float, generator: Generator) -> None:
+        super().__init__(p)
+        self.generator = generator
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name PyTorch gave it
+        if not self.training or self.p == 0:
+            return input
+        keep = torch.rand(input.shape, generator=self.generator).to(input.device) >= self.p
+        return input * keep / (1 - self.p) if self.p < 1 else torch.zeros_like(input)
+
+
+def seeded(model: nn.Module, generator: Generator, *, owner: str) -> nn.Module:
+    """The model with its dropout layers drawing from this generator."""
+    for name, part in list(model.named_modules()):
+        if isinstance(part, nn.Dropout):
+            fresh = Dropout(part.p, generator)
+            if not name:
+                return fresh
+            parent, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(parent), attribute, fresh)
+        elif isinstance(part, _DropoutNd):
+            raise ConfigError(
+                f"The model of '{owner}' has a {type(part).__name__}, which draws from PyTorch's global generator, so "
+                "that a run could not be repeated. Use nn.Dropout."
+            )
+    return model

@@ -221,11 +221,3 @@ def readings(table: Seen, id_column: str, label: str) -> dict[str, str]:
                 "category. If it is free text, leave it out."
             )
     return found
-
-
-def batch_size(rows: int) -> int:
-    """About eight batches an epoch of these training rows; at most 1024, at least 16."""
-    size = 16
-    while size < 1024 and size * 16 <= rows:
-        size *= 2
-    return size

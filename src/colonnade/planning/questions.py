@@ -25,7 +25,8 @@ from colonnade.rows.tables import read_tables
 
 T = TypeVar("T")
 TASKS = {"classification": "one of several classes", "regression": "a number"}
-MOST_WIDTH = 16
+FEW_EPOCHS = 10
+"""With noise every epoch costs."""
 FEWEST = next(rows for rows in range(1, 100) if round(VALIDATION * rows) >= 1)
 """Rows in all tables of which one is left for validation."""
 
@@ -97,13 +98,11 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None, task: str
     algorithm = asker.choose("Which algorithm?", algorithms_for(task, sum(map(bool, columns.values()))), DEFAULT)
     for release, tells in ALGORITHMS[algorithm].reveals.items():
         asker.say(f"{algorithm} sends {release}: {tells}.")
-    epochs = asker.text("For how many epochs at most?", "10", _whole)
+    epochs = asker.text("For how many epochs at most?", "auto", _whole_or_auto)
     epsilon = _epsilon(algorithm, asker, parties)
-    shared = fit.common
-    fewest = min(len(names) for names in columns.values() if names)
+    epochs = epochs if epsilon is None or epochs != "auto" else FEW_EPOCHS
     return Answers(
-        parties, id_column, task, algorithm, epochs, guesses.batch_size(round(0.7 * shared)),
-        max(2, min(MOST_WIDTH, fewest)), not fit.is_same, epsilon,
+        parties, id_column, task, algorithm, epochs, round(0.7 * fit.common), not fit.is_same, epsilon,
         left_out, is_normalised,
     )  # fmt: skip
 
@@ -273,9 +272,11 @@ def _rows(tables: Mapping[str, Seen], id_column: str, asker: Asker) -> tuple[gue
     return found, is_normalised
 
 
-def _whole(given: str) -> int:
+def _whole_or_auto(given: str) -> int | str:
+    if given == "auto":
+        return given
     if not given.isascii() or not given.isdigit() or int(given) < 1:
-        raise ConfigError(f"Epochs are a whole number, at least 1; found {given!r}.")
+        raise ConfigError(f"Epochs are 'auto' or a whole number, at least 1; found {given!r}.")
     return int(given)
 
 

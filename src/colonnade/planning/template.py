@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.algorithms import find
-from colonnade.settings.federation_file import to_toml
+from colonnade.settings.defaults import MODEL, by_rows
+from colonnade.settings.toml_text import to_toml
 
 PLACE = 34
 """Where comments begin."""
@@ -17,8 +18,6 @@ VALIDATION = 0.1
 """Share of the rows."""
 PATIENCE = 10
 """Epochs."""
-FEW = 4
-"""Numbers a row below which an untrained ReLU is often 0 in all of them, and then stays so."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,8 @@ class Answers:
     id: str
     task: str
     algorithm: str
-    epochs: int
-    batch_size: int
-    width: int
+    epochs: int | str  # or "auto"
+    training_rows: int
     is_private: bool  # rows are found by private set intersection
     epsilon: float | None = None  # a budget for every party without labels
     left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -76,15 +74,17 @@ def _lines(answers: Answers, folder: Path, name: str) -> Iterator[str]:
         yield from ("", "[alignment]")
         yield _line("ids", "normalised", "those that differ in capitals, spaces or Unicode form alone are the same")
     yield from ("", "[model]" + " " * (PLACE - 7) + "# of every party, unless it names its own")
-    yield _line("name", "mlp", '"linear", "cnn", or a torch module, as "my_package.nets:Tower" (--allow-model)')
-    yield _line("hidden", [32], "widths of the hidden layers")
-    yield _line("width", answers.width, "numbers a row that a party sends: fewer send less and show less")
-    if answers.width < FEW:
-        yield _line("activation", "tanh", "of so few numbers, relu may leave none: a party that says nothing")
+    yield _line("name", MODEL["name"], '"linear", "cnn", or a torch module, as "my_package.nets:Tower" (--allow-model)')
+    yield _line("hidden", MODEL["hidden"], "widths of the hidden layers")
+    yield _line("width", MODEL["width"], "numbers a row that a party sends: fewer send less and show less")
+    yield _line("activation", MODEL["activation"], "relu may leave a party with nothing to say")
+    yield from ("", "[preprocess]")
+    yield _line("numbers", "auto", '"standard" scales, "quantile" ranks, "piecewise" fills quantile bins')
+    size, epochs = by_rows(answers.training_rows, in_batches=algorithm.in_batches)
     yield from ("", "[train]")
-    yield _line("epochs", answers.epochs, "at most: early_stop = false trains them all")
+    yield _line("epochs", answers.epochs, f"at most; auto is {epochs} here. early_stop = false trains them all")
     yield _line("patience", PATIENCE, "it stops after so many epochs that validated no better; the best one is kept")
-    yield _line("batch_size", answers.batch_size, "rows at a time; an exchange between the parties each")
+    yield _line("batch_size", "auto", f"rows at a time, {size} here; an exchange between the parties each")
     yield from ("", "[federation]")
     yield _line("seed", 0, "decides the split, the batches and the first weights")
     for party, about in answers.parties.items():

@@ -15,7 +15,7 @@ from colonnade.errors import DataError
 from colonnade.rows.holdings import Columns, Crossed, Holdings, Ids, LabelledRows, State
 from colonnade.rows.splits import by_column, by_ids, check_sides, divide
 from colonnade.rows.tables import listed_ids
-from colonnade.settings.federation_file import Settings, scale_of
+from colonnade.settings.federation_file import Settings, prepared_as
 from colonnade.settings.rules import LABELS
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def own_columns(settings: Settings, name: str, table: Table, placed: Holdings) -
                for held in placed.label_owners.values()]  # fmt: skip
     train = torch.from_numpy(np.unique(torch.cat(trained).numpy()))
     mine = table.in_order(placed.ids)
-    prepared = Preprocessor.fit(mine, train, scale=scale_of(settings, name))
+    prepared = Preprocessor.fit(mine, train, **prepared_as(settings, name))
     return Columns(prepared.transform(mine), prepared)
 
 

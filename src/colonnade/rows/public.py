@@ -14,7 +14,7 @@ from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError
 from colonnade.rows.holdings import Columns, Holdings, LabelledRows
 from colonnade.rows.splits import divide
-from colonnade.settings.federation_file import DataSettings, Settings, scale_of
+from colonnade.settings.federation_file import DataSettings, Settings, prepared_as
 from colonnade.settings.owners import known_classes
 
 
@@ -126,7 +126,7 @@ def _cut_table(source: datasets.Dataset, settings: Settings, train: Tensor) -> d
     parties = {}
     for name, part in datasets.by_names(frame, given).items():
         table = Table(name, ids, part)
-        preprocessor = Preprocessor.fit(table, train, scale=scale_of(settings, name))
+        preprocessor = Preprocessor.fit(table, train, **prepared_as(settings, name))
         parties[name] = Columns(preprocessor.transform(table), preprocessor)
     return parties
 

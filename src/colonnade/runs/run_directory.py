@@ -349,7 +349,7 @@ class RunDirectory:
         if not (self.path / SETTINGS).exists():
             raise CheckpointError(f"{self.path} is not a run directory: {SETTINGS} is missing.")
         self._check_settings()
-        found = Settings.from_toml(self.path / SETTINGS, allow_models=allow_models)
+        found = Settings.from_toml(self.path / SETTINGS, allow_models=allow_models, saved=True)
         if self.begun() and self.mark()["split"] < SPLIT:  # it divided rows by their ids alone
             found = replace(found, data=replace(found.data, stratify=False))
         return found

@@ -2,6 +2,7 @@
 
     [algorithm]                 which one, and its own settings           name = "vimadmm", rho = 2.0
     [data]                      rows and ids                              id = "patient", validation = 0.1, test = 0.2
+    [preprocess]                how columns become numbers                numbers = "piecewise"
     [model]                     the local models, unless a party's says otherwise
     [train]                     epochs, batch size, stopping, checkpoints
     [federation]                seed, device, engine
@@ -30,11 +31,22 @@ from typing import Any
 from colonnade.algorithms import DEFAULT, check_missing, find
 from colonnade.alignment import AlignmentSettings
 from colonnade.core.batches import SAMPLINGS
-from colonnade.core.checks import did_you_mean, fraction, from_mapping, one_of, positive, share, whole
+from colonnade.core.checks import (
+    AUTO,
+    did_you_mean,
+    fraction,
+    from_mapping,
+    one_of,
+    positive,
+    share,
+    whole,
+    whole_or_auto,
+)
 from colonnade.errors import ConfigError
 from colonnade.models import import_path
 from colonnade.privacy import Budget
 from colonnade.selection.settings import SelectionSettings
+from colonnade.settings.defaults import SEVERAL, by_rows, suggested
 from colonnade.settings.owners import (
     LISTS,
     MODELS_FROM,
@@ -46,15 +58,31 @@ from colonnade.settings.owners import (
     label_owner,
     place_of,
 )
+from colonnade.settings.toml_text import to_toml
 from colonnade.tracking import TrackingSettings
 
+FOLLOW = ("epochs", "batch_size")
+"""Of [train], what follows the rows unless somebody says otherwise."""
 STOPPING = ("early_stop", "patience", "stop_on", "patience_drop")
 MAY_CHANGE = {("train", key) for key in ("epochs", *STOPPING, "checkpoint_every")} | {
     ("federation", key)
     for key in ("device", "engine", "through_bytes", "threads", "cohort", "deadline", "retries", "on_missing")
 }
+NUMBERS = ("standard", "quantile", "piecewise")
+OLDER: dict[str, Any] = {"preprocess": {"numbers": "standard"}}
 SECTIONS = (
-    *("algorithm", "data", "model", "label_model", "train", "federation", "audit", "alignment", "selection"),
+    *(
+        "algorithm",
+        "data",
+        "preprocess",
+        "model",
+        "label_model",
+        "train",
+        "federation",
+        "audit",
+        "alignment",
+        "selection",
+    ),
     *("tracking", "parties", *LISTS),
 )
 MODELS = ("model", "label_model")
@@ -94,11 +122,18 @@ class DataSettings:
 
 
 @dataclass(frozen=True)
+class PreprocessSettings:
+    """How every owner's columns become numbers for its model, unless it says otherwise itself."""
+
+    numbers: str = one_of("auto", *NUMBERS, default="auto")  # auto: by the training rows (`fitted.best_way`)
+
+
+@dataclass(frozen=True)
 class TrainSettings:
     """How long, and what is kept on the way."""
 
-    epochs: int = whole(default=10, most=10**9)
-    batch_size: int = whole(default=1024, most=10**12)
+    epochs: int = whole_or_auto(most=10**9)  # auto: as `defaults.by_rows` says
+    batch_size: int = whole_or_auto(most=10**12)
     reshuffle: bool = True  # new batches every epoch
     sampling: str = one_of(*SAMPLINGS, default="epoch")  # "poisson", "without_replacement": each batch from all rows
     early_stop: bool = True  # keep the models that validated best; stop by `patience`, or when nothing changes
@@ -149,6 +184,7 @@ class PartySettings:
     test_ids: str | None = None  # of the one with the label: a file with the ids of the test rows
     columns: tuple[str, ...] | None = None
     scale: str = one_of("standard", "minmax", "none", default="standard")
+    numbers: Any = None  # how its numbers are prepared, where not as [preprocess] says: one word, or by column
     model: Any = None
     outbox: Mapping[str, Any] = field(default_factory=dict)
     budget: Mapping[str, Any] = field(default_factory=dict)
@@ -174,6 +210,7 @@ class Settings:
     alignment: AlignmentSettings = field(default_factory=AlignmentSettings)
     selection: SelectionSettings = field(default_factory=SelectionSettings)
     tracking: TrackingSettings = field(default_factory=TrackingSettings)
+    preprocess: PreprocessSettings = PreprocessSettings()
     label_owners: Mapping[str, LabelOwnerSettings] = field(default_factory=dict)
     label_model: Mapping[str, Any] = field(default_factory=dict)
     allow_models: tuple[str, ...] = field(default=(), compare=False)  # by who runs this: no file of others says so
@@ -209,9 +246,14 @@ class Settings:
         *,
         where: str = "The mapping of settings",
         allow_models: Sequence[str] = (),
+        saved: bool = False,
     ) -> Settings:
-        """From nested tables, as `tomllib` gives them. `allow_models` lists the import paths that may be imported."""
+        """From nested tables, as `tomllib` gives them. `allow_models` lists the import paths that may be imported. What
+        is not said is suggested (`settings.defaults`), unless a run `saved` them: what it does not say, it did not
+        have."""
         for section in tables:
+            if section == "preset":
+                continue
             if section not in SECTIONS:
                 hint = did_you_mean(section, list(SECTIONS))
                 raise ConfigError(f"{where} has no table [{section}]{hint}. It knows: {', '.join(SECTIONS)}.")
@@ -220,9 +262,10 @@ class Settings:
             if not isinstance(tables[section], Mapping):
                 also = ', or a name: "mlp", or of your own module "my_package.nets:Tower"' if section in MODELS else ""
                 raise ConfigError(f"{where}: [{section}] must be a table of settings{also}; found {tables[section]!r}.")
-        chosen = dict(tables.get("algorithm", {}))
-        name = chosen.pop("name", DEFAULT)
+        name = tables.get("algorithm", {}).get("name", DEFAULT)
         algorithm = find(str(name))
+        tables = tables if saved else suggested(tables, algorithm, where)
+        chosen = {key: value for key, value in tables.get("algorithm", {}).items() if key != "name"}
         several = algorithm.nested is not None
         check_lists(str(name), several, tables)
         section = "data_owners" if several else "parties"
@@ -237,6 +280,7 @@ class Settings:
             config=from_mapping(algorithm.config, chosen, where=f"[algorithm] ({name})"),
             data=from_mapping(DataSettings, tables.get("data", {}), where="[data]"),
             model=model,
+            preprocess=from_mapping(PreprocessSettings, tables.get("preprocess", {}), where="[preprocess]"),
             train=from_mapping(TrainSettings, tables.get("train", {}), where="[train]"),
             engine=from_mapping(EngineSettings, tables.get("federation", {}), where="[federation]"),
             parties=parties,
@@ -264,11 +308,21 @@ class Settings:
         return settings
 
     @classmethod
-    def from_toml(cls, path: Path, *, allow_models: Sequence[str] = ()) -> Settings:
+    def from_toml(
+        cls,
+        path: Path,
+        *,
+        allow_models: Sequence[str] = (),
+        saved: bool = False,
+        changes: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> Settings:
         """From a file; relative table paths are resolved against its folder. `allow_models` is not in the file, which
-        may be somebody else's: it is the word of who runs it."""
-        tables = read_toml(path, f"The federation file {path}")
-        settings = cls.from_mapping(tables, where=str(path), allow_models=allow_models)
+        may be somebody else's: it is the word of who runs it. A run that was `saved` by an earlier version has no
+        [preprocess], and scaled its numbers. `changes` are laid over the file's tables."""
+        tables = {**(OLDER if saved else {}), **read_toml(path, f"The federation file {path}")}
+        for section, values in (changes or {}).items():
+            tables[section] = {**tables.get(section, {}), **values}
+        settings = cls.from_mapping(tables, where=str(path), allow_models=allow_models, saved=saved)
 
         def resolved(owners: Mapping[str, Any]) -> dict[str, Any]:
             return {name: with_paths(one, path.parent) for name, one in owners.items()}
@@ -280,17 +334,28 @@ class Settings:
             tracking=settings.tracking.below(path.parent),
         )
 
+    def for_rows(self, rows: int) -> Settings:
+        """With batches and epochs for so many training rows, where nobody has said how many."""
+        algorithm = find(self.algorithm)
+        # Of several label owners each knows its own rows alone, so then it is one number for all, whatever they have.
+        size, epochs = by_rows(rows if algorithm.nested is None else SEVERAL, in_batches=algorithm.in_batches)
+        train = self.train
+        fit = dataclasses.replace(train, epochs=train.epochs or epochs, batch_size=train.batch_size or size)
+        return dataclasses.replace(self, train=fit)
+
     def to_mapping(self) -> dict[str, Any]:
         """The same tables again, with every default written out."""
         parties: Any = {name: _table(party) for name, party in self.parties.items()}
         if self.label_owners:
             parties = [{"name": name} | party for name, party in parties.items()]
         labelled = [{"name": name} | _table(owner) for name, owner in self.label_owners.items()]
+        train = _table(self.train)
         return {
             "algorithm": {"name": self.algorithm} | _table(self.config),
             "data": _table(self.data),
+            "preprocess": _table(self.preprocess),
             "model": dict(self.model),
-            "train": _table(self.train),
+            "train": {key: "auto" if value is AUTO and key in FOLLOW else value for key, value in train.items()},
             "federation": _table(self.engine),
             **({"audit": thresholds} if (thresholds := _table(self.audit)) else {}),
             **({"alignment": _table(self.alignment)} if self.alignment != AlignmentSettings() else {}),
@@ -347,25 +412,15 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         raise ConfigError(f"{what} is not TOML: {str(error)[:200]}.") from None
 
 
-def scale_of(settings: Settings, party: str) -> Any:
-    """How a party scales its numbers."""
-    return settings.parties[party].scale if party in settings.parties else "standard"
-
-
-def to_toml(tables: Mapping[str, Any], prefix: str = "") -> str:
-    """TOML text for nested tables of plain values."""
-    plain = {key: value for key, value in tables.items() if not _is_section(value) and not _is_list(value)}
-    lines = [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
-    text = "\n".join(lines) + ("\n" if lines else "")
-    for key, value in tables.items():
-        if _is_section(value):
-            name = f"{prefix}{_key(key)}"
-            header = f"\n[{name}]\n" if not value or any(not _is_section(inner) for inner in value.values()) else ""
-            text += header + to_toml(value, name + ".")
-        elif _is_list(value):
-            name = f"{prefix}{_key(key)}"
-            text += "".join(f"\n[[{name}]]\n" + to_toml(one, name + ".") for one in value)
-    return text
+def prepared_as(settings: Settings, party: str) -> dict[str, Any]:
+    """How a party prepares its numbers, as `Preprocessor.fit` takes it. "auto" is for models that learn from columns:
+    where distances between rows are taken, or the owner has chosen another scale, it is that scale."""
+    own = settings.parties.get(party, PartySettings())
+    learns = find(settings.algorithm).local_model is not None and own.scale == "standard"
+    wanted = own.numbers if isinstance(own.numbers, Mapping) else {"": own.numbers or settings.preprocess.numbers}
+    ways = {"": settings.preprocess.numbers, **wanted}
+    ways = {name: "standard" if way == "auto" and not learns else way for name, way in ways.items()}
+    return {"scale": own.scale, "numbers_as": ways}
 
 
 def _table(settings: Any) -> dict[str, Any]:
@@ -373,32 +428,6 @@ def _table(settings: Any) -> dict[str, Any]:
     values = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
     plain = {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
     return {key: value for key, value in plain.items() if value is not None and value != {}}
-
-
-def _is_section(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, Mapping) for one in value)
-
-
-def _key(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else _value(key)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        plain = "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped)
-        return f'"{plain}"'
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    if isinstance(value, Mapping):  # inside an array
-        return "{" + ", ".join(f"{_key(key)} = {_value(inner)}" for key, inner in value.items()) + "}"
-    return repr(value)
 
 
 def _listed(allow_models: Any) -> tuple[str, ...]:
@@ -421,6 +450,15 @@ def _check_name(name: str) -> None:
         )
 
 
+def _words(words: Sequence[str]) -> str:
+    return "one of " + ", ".join(f'"{word}"' for word in ("auto", *words))
+
+
+def _is_numbers(given: Any) -> bool:
+    ways = given.values() if isinstance(given, Mapping) else [given]
+    return given is None or all(isinstance(way, str) and way in ("auto", *NUMBERS) for way in ways)
+
+
 def _party(name: str, given: Any, section: str) -> PartySettings:
     _check_name(name)
     where = place_of(section, name)
@@ -441,6 +479,11 @@ def _party(name: str, given: Any, section: str) -> PartySettings:
         ("label", "text", isinstance(party.label, str | None)),
         ("test_ids", "text, a path", isinstance(party.test_ids, str | None)),
         ("columns", "a list of column names", columns),
+        (
+            "numbers",
+            f'{_words(NUMBERS)}, or a table by column, as in {{ age = "quantile" }}',
+            _is_numbers(party.numbers),
+        ),
         ("model", "a name or a table", isinstance(party.model, str | Mapping | None)),
         ("outbox", "a table of rules", isinstance(party.outbox, Mapping)),
         ("budget", "a table, as in epsilon = 8.0", isinstance(party.budget, Mapping)),

@@ -54,9 +54,10 @@ from colonnade.alignment.settings import AllowanceSettings
 from colonnade.core.checks import did_you_mean, from_mapping
 from colonnade.core.wire import MAX_FRAME, UNPACKED
 from colonnade.errors import ConfigError
-from colonnade.settings.federation_file import PartySettings, Settings, read_toml, to_toml, with_paths
+from colonnade.settings.federation_file import PartySettings, Settings, read_toml, with_paths
 from colonnade.settings.owners import LISTS, SERVER, LabelOwnerSettings, by_name, place_of
 from colonnade.settings.serving import ServeSettings, checked_pins
+from colonnade.settings.toml_text import to_toml
 
 AGREED = "federation.toml"
 OWN = "party.toml"
@@ -414,7 +415,7 @@ def _told_of(section: str, public: bool) -> tuple[str, ...]:
     """What all know of an organisation, besides its name."""
     if section == "label_owners":
         return ("label", "rows", "classes") if public else ("label",)
-    columns = ("columns", "scale") if public else ()
+    columns = ("columns", "scale", "numbers") if public else ()
     return columns if section == "data_owners" else ("label", *columns)
 
 

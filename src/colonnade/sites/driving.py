@@ -13,7 +13,7 @@ from colonnade.datasets.labels import Labels
 from colonnade.errors import BoundaryError, CheckpointError, ConfigError, NoAnswer
 from colonnade.federation.federation import Federation
 from colonnade.federation.fit import Outcome, Watch, fit
-from colonnade.federation.organisation import agreed_on, organise
+from colonnade.federation.organisation import agreed_on, organise, training_rows
 from colonnade.federation.scores import Scores, mean_scores
 from colonnade.rows.holdings import Holdings, LabelledRows
 from colonnade.rows.making import NOBODY
@@ -143,4 +143,5 @@ def rehearse(own: SiteConfig) -> tuple[Holdings, Organisation] | None:
     else:
         encoder = described_alone(own, table) if own.several and table is not None else None
         holdings = own_labels(own, table, encoder)
-    return holdings, organise(own.name, own.local, holdings, agreed_on(own.local, holdings), torch.device("cpu"))
+    settings = own.local.for_rows(training_rows(holdings))
+    return holdings, organise(own.name, settings, holdings, agreed_on(settings, holdings), torch.device("cpu"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,30 @@ from colonnade.core import Party
 from colonnade.federation.federation import Federation
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
+from colonnade.federation.soundness import silent, told
 from colonnade.privacy import Account
 from colonnade.privacy.used_rows import UsedRows
 from colonnade.runs.budget_over_runs import BudgetOverRuns
-from colonnade.runs.layout import USED
+from colonnade.runs.layout import SETTINGS, USED
 from colonnade.runs.run_directory import RunDirectory
+from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import SiteConfig
+
+
+def as_trained(settings: Settings, run: RunDirectory) -> Settings:
+    """An organisation's own settings, with the algorithm and the models that a run was trained with: its files may say
+    something else by now, and so may what is suggested where they say nothing."""
+    if not (run.path / SETTINGS).exists():
+        return settings
+    then = run.settings(settings.allow_models)
+    parties = {
+        name: dataclasses.replace(one, model=then.parties[name].model) if name in then.parties else one
+        for name, one in settings.parties.items()
+    }
+    return dataclasses.replace(
+        settings, algorithm=then.algorithm, config=then.config, model=then.model, label_model=then.label_model,
+        preprocess=then.preprocess, train=then.train, parties=parties,
+    )  # fmt: skip
 
 
 class Participant:
@@ -124,6 +143,7 @@ class Participant:
             "stopped": outcome,
             "bytes": {name: {"out": book.total("out"), "in": book.total("in")}},
             "refused_calls": refused,
+            **self._silence(),
             "privacy": [guarantee.to_json() for guarantee in guarantees(federation)],
         }
         if "labels" in self.organisation.roles:
@@ -133,3 +153,10 @@ class Participant:
         self.run.write_summary(summary)
         self.run.finish()
         self.budget.leave()
+
+    def _silence(self) -> dict[str, Any]:
+        """How many of its numbers a row are the same in all its training rows, where any are."""
+        federation = self.federation
+        is_one = federation.algorithm.nested is None and federation.algorithm.trains
+        found = silent(federation.owners, federation.batches.splits.get("train")) if is_one else {}
+        return {"constant_outputs": found, "findings": told(found)} if found else {}

@@ -47,6 +47,7 @@ from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.host import check_run
 from colonnade.sites.messages import Join, Kept
 from colonnade.sites.own_rows import DIGEST, OwnRows, digests_of, has_columns
+from colonnade.sites.participant import as_trained
 from colonnade.sites.reader import ASKED_IDS, ASKED_ROWS, Enough, Look, Looked, Take
 from colonnade.sites.saves import newest_common, numbers
 from colonnade.sites.site import Site
@@ -101,12 +102,12 @@ class Session:
         check_asks(site.own, run)
         self.site, self.own, self.run, self.model = site, site.own, run, model
         self.engine = engine or site.own.settings.engine
-        self.local = replace(self.own.local, engine=self.engine)
         self.lenient = self.engine.on_missing in ("stale", "skip")
         data = self.own.settings.data
         self.private = data.align == "private" and data.dataset is None
         self.host = site.host
         self.folder = RunDirectory(site.host.folder(run))
+        self.local = replace(as_trained(self.own.local, self.folder), engine=self.engine)
         self.policy = CallPolicy(self.engine, elsewhere=True)
         carrier = self.policy.around(self.carrier())
         names = [name for name in self.own.feature_owners if name in site.routes]

@@ -64,7 +64,7 @@ from colonnade.sites.host import ColumnHost, Host, LabelHost
 from colonnade.sites.label_sets import Describe, Describer, agreed_labels
 from colonnade.sites.messages import Prepare, Prepared
 from colonnade.sites.own_rows import own_columns, own_labels, read_own_table, written
-from colonnade.sites.participant import Participant
+from colonnade.sites.participant import Participant, as_trained
 from colonnade.sites.reader import Asked, Reader
 from colonnade.transport.endpoint import Endpoint
 from colonnade.transport.remote import Remote, Route
@@ -259,7 +259,8 @@ class Site:
     def answer(self, asked: Asked, folder: Path) -> None:
         """From here on rows that a label owner is to predict are answered for, with the run in this folder."""
         own = self.own
-        federation = Federation(own.local, asked.holdings(own, RunDirectory(folder)), here={own.name})
+        run = RunDirectory(folder)
+        federation = Federation(as_trained(own.local, run), asked.holdings(own, run), here={own.name})
         participant = Participant(own, federation, folder, predicts_for=asked.by)
         participant.load(asked.number)
         self.serve(participant, {asked.by})

@@ -1,0 +1,71 @@
+"""Whether something went wrong that a score alone does not show: a model that learned nothing, a party that says
+nothing. It is said in the summary, by `colonnade run`, and as a warning in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from colonnade.core import roles
+from colonnade.optim.losses import CrossEntropy, Loss, Squared
+
+ROWS = 1000
+"""So many training rows show whether an output of a model is the same in all."""
+
+
+def constant_loss(loss: Loss, known: Tensor, labels: Tensor) -> float:
+    """The loss on these labels of the best that can be said without any column: the mean of those known, or the share
+    of each class among them."""
+    if isinstance(loss, Squared):
+        outputs = known.float().mean().expand(len(labels), 1)
+    else:
+        classes = max(loss.outputs, 2)
+        share = torch.bincount(known.long(), minlength=classes).double().clamp_min(0.5)
+        logits = (share / share.sum()).log().float()
+        outputs = logits if isinstance(loss, CrossEntropy) else (logits[1:] - logits[:1])
+        outputs = outputs.expand(len(labels), loss.outputs)
+    return float(loss(outputs, labels))
+
+
+def learned_nothing(
+    loss: Loss, labels: Tensor, splits: Mapping[str, Tensor], metrics: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """A sentence where a model says no more about rows that it was not trained on than the mean, or the shares of the
+    classes, would; else nothing. Where both kinds of such rows were measured, both must say so."""
+    found = []
+    for split in ("validation", "test"):
+        measured = metrics.get(split, {}).get("loss")
+        if split in splits and "train" in splits and measured is not None:
+            known, these = (labels[splits[one].to(labels.device)] for one in ("train", split))
+            found.append((split, float(measured), constant_loss(loss, known, these)))
+    if not found or any(measured < constant for _, measured, constant in found):
+        return ""
+    split, measured, constant = found[-1]
+    what = "the mean of the training rows" if isinstance(loss, Squared) else "the shares of the classes"
+    return (
+        f"The model learned nothing that holds for other rows: its loss on {split} rows is {measured:.4f}, and saying "
+        f"{what} of every row has {constant:.4f}. Do not use it. Lower learning_rate, train more rows or epochs, or "
+        "look for columns that tell more."
+    )
+
+
+def silent(owners: Mapping[str, roles.FeatureOwner], rows: Tensor | None) -> dict[str, list[int]]:
+    """Of each party with a model, where any are: how many of its numbers a row are the same in all rows, and of how
+    many. One whose numbers all are tells nothing, whatever its columns are worth."""
+    if rows is None:
+        return {}
+    found = {name: owner.constant(rows[:ROWS]) for name, owner in owners.items() if owner.optimizer is not None}
+    return {name: [same, width] for name, (same, width) in found.items() if same}
+
+
+def told(constant: Mapping[str, list[int]]) -> list[str]:
+    """A sentence for each party that says nothing at all."""
+    return [
+        f"'{name}' says nothing: the {width} numbers that its model gives are the same for every row, so what its "
+        'columns are worth is not known. Its units died; use activation = "tanh" under [model], or a wider one.'
+        for name, (same, width) in constant.items()
+        if same == width
+    ]

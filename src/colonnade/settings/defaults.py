@@ -1,0 +1,104 @@
+"""What is used where nobody says otherwise: one place, for files, `colonnade init` and data frames alike.
+
+    [algorithm]    what its record has `for_tables`                         (its Config has its paper's settings)
+    [model]        an mlp of 64 hidden units, 32 numbers a row, tanh        no unit can die; all are equally wide
+    [preprocess]   quantile bins                                            `federation_file.prepared_as`
+    [train]        batches and epochs by the number of training rows        `by_rows`
+
+A named data set is an experiment, and keeps the papers' settings; `preset` names those of one for other data.
+Everything is written out in a run's own federation.toml, so what a later version would suggest changes no run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from colonnade.algorithms.algorithm import AnyAlgorithm
+from colonnade.core.checks import did_you_mean
+from colonnade.errors import ConfigError
+
+MODEL: dict[str, Any] = {"name": "mlp", "hidden": [64], "width": 32, "activation": "tanh"}
+LEAST, MOST, BATCHES = 16, 512, 24
+"""Rows of a batch, and batches of an epoch where neither bound is met."""
+STEPS, FEWEST, LONGEST = 3000, 20, 100
+"""Steps in all, and epochs, at most: early stopping ends a run sooner."""
+
+SEVERAL = 10_000
+"""Training rows for which batches and rounds are made where several organisations have labels."""
+
+_VIM: dict[str, Any] = {
+    "train": {"epochs": 10, "batch_size": 1024, "patience_drop": 0.02},
+    "preprocess": {"numbers": "standard"},
+}
+PRESETS: dict[str, dict[str, Any]] = {
+    "vim-mnist": {**_VIM, "model": {"name": "mlp", "hidden": [120], "width": 60, "activation": "relu"}},
+    "vim-cifar": {**_VIM, "model": {"name": "cnn", "channels": [32, 64, 64, 128], "width": 60}},
+}
+"""Papers' settings by name, where a file leaves them out; the algorithm's own are then those of its Config."""
+
+
+def suggested(tables: Mapping[str, Any], algorithm: AnyAlgorithm, where: str) -> dict[str, Any]:
+    """The tables with what is suggested where they say nothing."""
+    given = {section: value for section, value in tables.items() if section != "preset"}
+    preset = tables.get("preset")
+    if preset is not None:
+        if not isinstance(preset, str) or preset not in PRESETS:
+            hint = did_you_mean(str(preset), list(PRESETS))
+            raise ConfigError(f"{where}: there is no preset {preset!r}{hint}; there are {', '.join(PRESETS)}.")
+        return _under(given, PRESETS[preset])
+    data = given.get("data")
+    if isinstance(data, Mapping) and data.get("dataset") is not None:
+        return _under(given, {"train": _VIM["train"] | {"patience_drop": 0.0}, "preprocess": _VIM["preprocess"]})
+    filled = _under(given, {"algorithm": dict(algorithm.for_tables)})
+    filled["model"] = _model(given.get("model", {}))
+    for section in ("parties", "data_owners"):
+        if section in filled:
+            filled[section] = _each(filled[section])
+    return filled
+
+
+def by_rows(rows: int, *, in_batches: bool) -> tuple[int, int]:
+    """The size of a batch and the epochs at most, for so many training rows: enough steps on few rows, and not
+    thousands of passes over many."""
+    size = LEAST
+    while size < MOST and size * BATCHES * 2 <= rows:
+        size *= 2
+    steps = -(-rows // size) if in_batches and rows else 1
+    return size, max(FEWEST, min(LONGEST, STEPS // steps))
+
+
+def _under(given: Mapping[str, Any], suggestion: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The given tables over the suggested ones, key by key; of a model of another name nothing is suggested."""
+    merged = dict(given)
+    for section, values in suggestion.items():
+        own = given.get(section, {})
+        if section == "model" and (own if isinstance(own, str) else own.get("name", values["name"])) != values["name"]:
+            continue
+        if isinstance(own, Mapping):
+            merged[section] = {**values, **own}
+    return merged
+
+
+def _model(own: Any) -> Any:
+    """An mlp as suggested, with what its owner says; another model as it is."""
+    if isinstance(own, str):
+        return MODEL if own == "mlp" else own
+    if not isinstance(own, Mapping) or own.get("name", "mlp") != "mlp":
+        return own
+    return {**MODEL, **own}
+
+
+def _each(parties: Any) -> Any:
+    """Owners who have a model of their own; a list, or tables by name."""
+    if isinstance(parties, list):
+        return [_with_model(one) for one in parties]
+    if isinstance(parties, Mapping):
+        return {name: _with_model(one) for name, one in parties.items()}
+    return parties
+
+
+def _with_model(party: Any) -> Any:
+    if not isinstance(party, Mapping) or party.get("model") is None:
+        return party
+    return {**party, "model": _model(party["model"])}

@@ -1,0 +1,97 @@
+"""What is suggested follows rows and the algorithm, gives way to what is said, and changes no run that is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.federation.small import federation, frames
+
+from colonnade.algorithms import ALGORITHMS
+from colonnade.errors import ConfigError
+from colonnade.federation import Settings
+from colonnade.runs.run_directory import RunDirectory
+from colonnade.settings.defaults import FEWEST, LONGEST, MODEL, PRESETS, by_rows
+from colonnade.settings.toml_text import to_toml
+
+
+@pytest.mark.parametrize("rows", [1, 40, 300, 1000, 10_000, 10**5, 10**6, 10**8])
+def test_few_rows_get_small_batches_and_many_epochs_and_nobody_gets_ten_steps(rows: int) -> None:
+    size, epochs = by_rows(rows, in_batches=True)
+    assert 16 <= size <= 512
+    assert FEWEST <= epochs <= LONGEST
+    assert -(-rows // size) * epochs >= min(100, 20 * rows)
+    more, fewer = by_rows(10 * rows, in_batches=True)
+    assert (more >= size, fewer <= epochs) == (True, True)
+
+
+def test_the_number_of_rows_decides_where_nobody_has_said_how_many() -> None:
+    train = federation(frames(80), {"federation": {"device": "cpu"}}).settings.train
+    assert (train.batch_size, train.epochs) == by_rows(56, in_batches=True)
+    said = federation(frames(80), {"train": {"batch_size": 7}}).settings.train
+    assert (said.batch_size, said.epochs) == (7, by_rows(56, in_batches=True)[1])
+
+
+@pytest.mark.parametrize("name", [name for name, one in ALGORITHMS.items() if one.nested is None])
+def test_what_an_algorithm_suggests_is_accepted_and_gives_way(name: str) -> None:
+    record = ALGORITHMS[name]
+    config = Settings.from_mapping({"algorithm": {"name": name}}).config
+    assert {key: getattr(config, key) for key in record.for_tables} == dict(record.for_tables)
+    for key in record.for_tables:
+        paper = getattr(record.config(), key)
+        assert getattr(Settings.from_mapping({"algorithm": {"name": name, key: paper}}).config, key) == paper
+
+
+def test_a_preset_is_the_papers_settings_where_the_file_says_nothing() -> None:
+    settings = Settings.from_mapping({"preset": "vim-mnist", "algorithm": {"name": "vafl"}, "train": {"epochs": 3}})
+    assert settings.config == ALGORITHMS["vafl"].config()
+    assert settings.model == PRESETS["vim-mnist"]["model"]
+    assert (settings.train.epochs, settings.train.batch_size, settings.preprocess.numbers) == (3, 1024, "standard")
+    assert Settings.from_mapping(settings.to_mapping()) == settings, "it is written out"
+    other = Settings.from_mapping({"preset": "vim-mnist", "model": {"name": "linear", "width": 3}})
+    assert other.model == {"name": "linear", "width": 3}
+    with pytest.raises(ConfigError, match=r"there is no preset 'vim-minst' \(did you mean 'vim-mnist'\?\)"):
+        Settings.from_mapping({"preset": "vim-minst"})
+
+
+def test_a_named_data_set_keeps_the_papers_settings() -> None:
+    settings = Settings.from_mapping({"algorithm": {"name": "vafl"}, "data": {"dataset": "digits"}})
+    assert settings.config == ALGORITHMS["vafl"].config()
+    assert (settings.model, settings.train.batch_size, settings.preprocess.numbers) == ({}, 1024, "standard")
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ({}, MODEL),
+        ("mlp", MODEL),
+        ({"width": 5}, {**MODEL, "width": 5}),
+        ({"activation": "relu"}, {**MODEL, "activation": "relu"}),
+        ("linear", {"name": "linear"}),
+    ],
+)
+def test_a_model_is_completed_and_another_left_as_it_is(given: Any, used: dict[str, Any]) -> None:
+    parties = {"lab": {"model": given}} if given else {}
+    settings = Settings.from_mapping({"model": given, "parties": parties})
+    assert settings.model == used
+    if given:
+        own = settings.parties["lab"].model
+        assert ({"name": own} if isinstance(own, str) else own) == used
+
+
+def test_a_file_that_an_earlier_version_kept_is_what_it_was(tmp_path: Path) -> None:
+    """It says nothing of preparation or of the activation: then numbers were scaled, and the activation was ReLU."""
+    given: dict[str, Any] = {"model": {"name": "mlp", "hidden": [6]}, "train": {"epochs": 2, "batch_size": 16}}
+    (tmp_path / "federation.toml").write_text(to_toml(given))
+    kept = Settings.from_toml(tmp_path / "federation.toml", saved=True)
+    assert (kept.preprocess.numbers, kept.model) == ("standard", given["model"])
+    assert kept.config == ALGORITHMS[kept.algorithm].config()
+    fresh = Settings.from_toml(tmp_path / "federation.toml")
+    assert (fresh.preprocess.numbers, fresh.model) == ("auto", {**MODEL, **given["model"]})
+
+
+def test_what_a_run_keeps_says_everything(tmp_path: Path) -> None:
+    one = federation(frames(80), {"train": {"epochs": 1}})
+    one.fit(tmp_path / "run")
+    assert RunDirectory(tmp_path / "run").settings() == one.settings
