@@ -45,7 +45,7 @@ def test_its_numbers_are_the_summarys(tmp_path: Path) -> None:
     assert after["spent"] > before["spent"]
     assert later["crossed"] == card["crossed"]
     assert {one["from"] for one in later["crossed_since"]} == {"lab"}
-    assert text.index("What left whom") < text.index("Since the run") < text.index("What was promised")
+    assert text.index("What each party sent") < text.index("Since the run") < text.index("What was promised")
     for told in (one for each in later["privacy"] for one in each["statements"] if one["epsilon"] is not None):
         assert f"| {told['accountant']} | {told['epsilon']:.4g} |" in text
 

@@ -288,3 +288,38 @@ def test_the_label_owner_alone_holds_labels() -> None:
     holdings: Holdings = federation().holdings
     assert list(holdings.label_owners) == ["clinic"]
     assert set(holdings.state_of("lab")) == {"columns"}
+
+
+def test_new_rows_are_predicted_from_frames_without_labels() -> None:
+    one = federation(settings=splitnn())
+    one.fit()
+    more = frames(rows=90)
+    new = {k: v[v["patient"] >= "P080"].drop(columns="diagnosis", errors="ignore") for k, v in more.items()}
+    sent = one.ledgers["lab"].total("out")
+    found = one.predict(frames=new)
+    assert found.ids.tolist() == [f"P{number:03d}" for number in range(80, 90)]
+    assert one.ledgers["lab"].total("out") > sent, "what crossed for it is in the same ledger"
+    known = {k: v.drop(columns="diagnosis", errors="ignore") for k, v in frames().items()}
+    old = one.predict(["P003", "P001"])
+    np.testing.assert_allclose(one.predict(["P003", "P001"], frames=known).scores, old.scores, rtol=1e-6)
+    with pytest.raises(DataError, match=r"'lab' took part in training, and there is no table of it\. Give it"):
+        one.predict(frames={"clinic": new["clinic"]})
+    with pytest.raises(DataError, match=r"There is no frame to predict from; 'clinic', 'lab' hold columns"):
+        one.predict(frames={})
+    assert "<table" in found._repr_html_()
+
+
+def test_a_partner_that_is_missing_degrades_what_may_be_degraded() -> None:
+    one = federation(settings={**splitnn(federation={"on_missing": "skip"}), "algorithm": {"name": "fdml"}})
+    one.fit()
+    found = one.predict(frames={"clinic": frames()["clinic"].drop(columns="diagnosis")})
+    assert set(found.degraded or ()) == {"lab"}
+
+
+def test_who_fits_twice_is_told_that_nothing_was_trained() -> None:
+    one = federation(settings=splitnn())
+    first, again = one.fit(), one.fit()
+    assert first.stopped == "all epochs done"
+    assert again.stopped.startswith("nothing was trained: all 2 epochs were done before.")
+    assert "nothing was trained" in again._repr_html_()
+    assert "lab" in one._repr_html_()

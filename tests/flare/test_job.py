@@ -219,7 +219,9 @@ def test_a_federation_in_the_simulator_is_the_federation_in_one_process(tmp_path
     ids = ["P003", "P001"]
     (tmp_path / "ids.csv").write_text("\n".join(["patient", *ids, ""]))
     out = simulated(tmp_path / "work").predict(settings, "run", tmp_path / "ids.csv", **asks)
-    mine = load(tmp_path / "run", ids=ids, owner=asks.get("owner")).predict(ids, **asks)
+    mine = load(tmp_path / "run", ids=ids, owner=asks.get("owner")).predict(
+        ids, owner=asks.get("owner"), model=asks.get("model")
+    )
     assert out.read_text() == mine.to_frame().rename(columns={"id": "patient"}).to_csv(index=False)
     assert load(tmp_path / "run").evaluate("test") == here["metrics"]["test"]
 

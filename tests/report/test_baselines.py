@@ -56,8 +56,8 @@ def test_nobody_pays_and_the_run_stays_as_it_is(tmp_path: Path) -> None:
     after = files()
     assert {path: content for path, content in after.items() if "baselines" not in path} == before
     assert [len(found["alone"]["lab"]), len(found["joint"]), len(found["together"])] == [2, 2, 2]
-    assert [number for _, number, _ in heard] == list(range(1, 8))
-    assert {total for _, _, total in heard} == {7}
+    assert [number for _, number, _ in heard] == list(range(1, 12))
+    assert {total for _, _, total in heard} == {11}
     assert found["joint"][0] != found["joint"][1]  # other rows
 
 

@@ -1,4 +1,4 @@
-"""What left whom: every number equals the ledgers and the summary."""
+"""What each party sent: every number equals the ledgers and the summary."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from colonnade.report.figures import figures
 from colonnade.report.words import wilson
 
 EVERY = {"baselines", "progress", "loss", "bytes", "streams", "traffic", "importance", "selection", "attacks", "timing"}
+EVERY |= {"roc", "precision_recall", "lift", "calibration", "distribution"}
 
 
 def test_every_figure_of_a_run_that_has_everything(noisy_facts: Facts) -> None:
@@ -41,6 +42,8 @@ def test_baselines_are_shown_with_their_means_and_intervals(noisy_facts: Facts) 
     shown = dict(figures(noisy_facts)["baselines"].rows)
     expected = {f"{party} alone": scores[0]["accuracy"] for party, scores in found["alone"].items()}
     expected |= {"together": found["joint"][0]["accuracy"], "all in one place": found["together"][0]["accuracy"]}
+    expected |= {name: scores[0]["accuracy"] for name, scores in found["usual"].items()}
+    assert len(found["usual"]) == 2
     assert shown == {name: f"{value:.4f}" for name, value in expected.items()}
     assert "95 %" in figures(noisy_facts)["baselines"].note
     assert wilson(found["joint"][0]["accuracy"], found["rows"])[0] < found["joint"][0]["accuracy"]

@@ -20,8 +20,8 @@ def test_the_result_in_one_sentence(noisy_facts: Facts) -> None:
     together, alone = summary["metrics"]["test"]["accuracy"], found["alone"]["clinic"][0]["accuracy"]
     largest = summary["majority"]["test"]
     assert result(noisy_facts) == (
-        f"Two organisations together reach an accuracy of {together:.3f} on {summary['rows']['test']} test rows, of "
-        f"which the largest class has {largest['share']:.3f}; clinic alone, which holds the labels, {alone:.3f}."
+        f"Two organisations together reach an accuracy of {together:.3f} on {summary['rows']['test']} test rows "
+        f"(always saying the largest class: {largest['share']:.3f}); clinic alone, which holds the labels, {alone:.3f}."
     )
     assert result(replace(noisy_facts, baselines=None, summary=summary | {"majority": {}})).endswith("test rows.")
     assert "It says the same class" not in Page(opening(noisy_facts)).text

@@ -50,11 +50,11 @@ def test_the_document_is_whole_and_accessible(noisy_facts: Facts, multi: Path) -
 def test_sections_that_have_nothing_are_left_out(noisy_facts: Facts, plain: Path) -> None:
     every = [value[1:] for value in Page(main_of(noisy_facts)).values("href")]
     assert every == [
-        "result", "parties", "crossing", "privacy", "audit", "importance", "selection", "alignment", "timing",
-        "settings", "review",
+        "result", "quality", "parties", "crossing", "privacy", "audit", "importance", "selection", "alignment",
+        "timing", "settings", "review",
     ]  # fmt: skip
     some = [value[1:] for value in Page(main_of(read(plain))).values("href")]
-    assert some == ["result", "parties", "crossing", "privacy", "timing", "settings", "missing", "review"]
+    assert some == ["result", "quality", "parties", "crossing", "privacy", "timing", "settings", "missing", "review"]
     running = replace(read(plain), summary=None)
     assert "missing" not in [value[1:] for value in Page(main_of(running)).values("href")]
 

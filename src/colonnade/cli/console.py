@@ -16,7 +16,7 @@ from rich.table import Table
 
 from colonnade.core import Step
 from colonnade.errors import CheckpointError
-from colonnade.evaluate.metrics import HEADLINE, beside_majority
+from colonnade.evaluate.metrics import HEADLINE, beside_majority, lead
 from colonnade.federation import Federation
 from colonnade.federation.fit import Watch
 from colonnade.report.words import metric
@@ -102,8 +102,11 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
     table.add_column("")
     for split in metrics:
         table.add_column(f"{split} rows", justify="right")
-    for name in next(iter(metrics.values())):
-        table.add_row(metric(name), *(score(values[name]) for values in metrics.values()))
+    led = lead(summary)
+    names = list(next(iter(metrics.values())))
+    for name in sorted(names, key=lambda one: one != led):  # the one that shows most comes first
+        told = metric(name) if name != led else f"[bold]{metric(name)}[/bold]"
+        table.add_row(told, *(score(values[name]) for values in metrics.values()))
     return table
 
 

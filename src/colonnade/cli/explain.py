@@ -18,6 +18,7 @@ from colonnade.errors import ConfigError
 from colonnade.explain import canvas, importance, report
 from colonnade.explain.write import prepare, write
 from colonnade.federation import Federation, load
+from colonnade.report.figures import MEASURES
 from colonnade.runs.run_directory import RunDirectory
 
 HEADINGS = {
@@ -130,7 +131,7 @@ def _show(found: report.Report, place: Path, made: list[Path]) -> None:
     points = found.metric == "accuracy"
     console.print(
         f"{found.algorithm}: {canvas.metric(found)} {_score(found, found.score)} on {found.rows} {found.split} rows.\n"
-        f"By {HEADINGS[found.ranked_by]}, from most to least important: {_few(found.ranking)}.",
+        f"By {_told(found.ranked_by)}, from most to least important: {_few(found.ranking)}.",
         highlight=False,
     )
     table = Table(title="How much each party matters", title_justify="left", min_width=30)
@@ -207,3 +208,8 @@ def _pair(agreed: dict[str, Any] | None) -> str:
     if agreed is None or agreed["spearman"] is None:
         return "-"
     return f"{agreed['spearman']:+.2f}, {agreed['kendall']:+.2f}"
+
+
+def _told(measure: str) -> str:
+    words = MEASURES[measure]
+    return f"what is {words}" if words.startswith("lost") else words

@@ -76,7 +76,7 @@ class Ledger:
         """Begin with what crossed before there was a run, while rows were agreed on. Until it is in a file it is not
         forgotten: a run that goes on from a checkpoint has agreed on rows again, and adds it."""
         self._carried = list(entries)
-        self._add(self._carried)
+        self.add(self._carried)
 
     def take(self) -> list[Entry]:
         """What waits here, to be carried on by another ledger of this owner's."""
@@ -85,7 +85,8 @@ class Ledger:
             self._bytes[entry.direction, entry.peer] -= entry.bytes
         return taken
 
-    def _add(self, entries: Iterable[Entry]) -> None:
+    def add(self, entries: Iterable[Entry]) -> None:
+        """What another ledger of this owner's took."""
         for entry in entries:
             self.entries.append(entry)
             self._bytes[entry.direction, entry.peer] += entry.bytes
@@ -135,7 +136,7 @@ class Ledger:
         self.written = int(state["position"])
         self._bytes.clear()
         self._bytes.update({(way, peer): n for way, peer, n in state["bytes"]})
-        self._add(self._carried)
+        self.add(self._carried)
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""

@@ -54,6 +54,24 @@ def majority(labels: Tensor, scores: Mapping[str, float]) -> tuple[float, bool]:
     return max(counts) / len(labels), always
 
 
+UNEVEN = {True: 0.6, False: 0.5}
+"""Share of the largest class from which on accuracy shows little: of two classes, of several."""
+
+
+def lead(summary: Mapping[str, Any]) -> str:
+    """The score that a finished run is told by: R squared of numbers; accuracy of classes, and where they are uneven
+    AUC of two, and the log loss of several."""
+    if summary.get("task") == "regression":
+        return HEADLINE["regression"]
+    metrics, shares = summary.get("metrics", {}), summary.get("majority", {})
+    split = next((one for one in ("test", "validation", "train") if one in metrics), None)
+    if split is None:
+        return ""
+    two = metrics[split].get("auc") is not None
+    uneven = shares.get(split, {}).get("share", 0.0) > UNEVEN[two]
+    return ("auc" if two else "loss") if uneven else HEADLINE["classification"]
+
+
 def beside_majority(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """A summary's scores by split, with the largest class's share beside the accuracy where it is known."""
     found = {}

@@ -129,7 +129,7 @@ def page(card: dict[str, Any], pieces: Sequence[Piece]) -> str:
              for n, r in card["parties"].items()),
         ),
         "Rows: " + ", ".join(f"{count:,} {split}" for split, count in card["rows"].items()) + ".",
-        "## What left whom",
+        "## What each party sent",
         _crossed(card["crossed"]),
         *(["Since the run, to predict, to serve or to explain:", _crossed(since)]
           if (since := card["crossed_since"]) else []),

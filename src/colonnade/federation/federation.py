@@ -14,6 +14,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import reduce
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,18 +25,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade.algorithms import find, nested_names
+from colonnade.alignment.ids import comparable
 from colonnade.core import Agreed, DpEvent, Ledger, Organisation, Peers, Rounds, Step, Transport, roles
 from colonnade.core.batches import Batch, Progress, RoundDone
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError, DataError, Diverged
+from colonnade.evaluate.quality import quality
 from colonnade.federation.call_policy import CallPolicy
-from colonnade.federation.fit import Outcome, Watch, fit
+from colonnade.federation.fit import REPORTED, Outcome, Watch, fit
 from colonnade.federation.organisation import accounts_of, agreed_on, epochs_of, organise, training_rows
 from colonnade.federation.scores import Predictions, Scores, decoded, mean_scores, measured
 from colonnade.privacy import Account
 from colonnade.privacy.calibrate import planned
 from colonnade.rows.holdings import Holdings, Index, asked_for
-from colonnade.rows.making import from_several, from_tables
+from colonnade.rows.making import bringing, from_several, from_tables, to_predict
 from colonnade.rows.public import from_dataset
 from colonnade.rows.tables import labels_of, read_labels, read_tables, tables_of
 from colonnade.runs.run_directory import RunDirectory
@@ -159,6 +163,14 @@ class Federation:
         checked = dataclasses.replace(checked, allow_models=checked.code())
         return cls.from_settings(checked, tables=tables_of(checked, frames), record=record)
 
+    def _repr_html_(self) -> str:
+        """As a notebook shows it: who holds what."""
+        held = "".join(
+            f"<tr><td>{escape(name)}</td><td>{escape(' and '.join(self.holdings.roles(name)) or 'no data')}</td></tr>"
+            for name in self.organisations
+        )
+        return f"<p>{escape(repr(self)[1:-1])}</p><table><tr><th>party</th><th>holds</th></tr>{held}</table>"
+
     def __repr__(self) -> str:
         rows = ", ".join(f"{len(rows):,} {split} rows" for split, rows in self.batches.splits.items())
         return f"<Federation: {self.settings.algorithm} of {', '.join(self.organisations)}; {rows}>"
@@ -222,23 +234,34 @@ class Federation:
         """`evaluate`, and beside it the scores on the rows of each of several label owners."""
         if self._score_elsewhere is not None:
             return self._score_elsewhere(split, model)
-        each, rows = {}, {}
+        each, rows, found = {}, {}, {}
         for name, batches in self.agreed.items():
             if name in self.label_owners and split in batches.splits:
                 mine = batches.splits[split]
                 labels = self.label_owners[name].labels[mine.to(self.device)]  # drawn ones where its rule draws
-                each[name] = measured(self.holdings, self.outputs(split, name, model), labels)
-                rows[name] = len(mine)
+                outputs = self.outputs(split, name, model)
+                each[name], rows[name] = measured(self.holdings, outputs, labels), len(mine)
+                if split in REPORTED:
+                    encoder = self.holdings.encoder
+                    found[name] = quality(self.holdings.loss, outputs, labels, encoder.classes, encoder.scale)
         if not each:
             there = ", ".join(map(repr, self.batches.splits))
             raise ConfigError(f"There are no rows called {split!r}; there are {there}.")
-        return Scores(mean_scores(each, rows), each if self.holdings.several else {})
+        return Scores(mean_scores(each, rows), each if self.holdings.several else {}, found)
 
     def predict(
-        self, ids: Sequence[str] | None = None, *, owner: str | None = None, model: str | None = None
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        frames: Mapping[str, pd.DataFrame] | None = None,
+        owner: str | None = None,
+        model: str | None = None,
     ) -> Predictions:
         """Labels and scores for rows of a label owner (the first, unless named) that all who hold columns hold too, by
-        id; all its rows without ids."""
+        id; all its rows without ids. With `frames`, one for each who holds columns, for new rows: no label is needed.
+        """
+        if frames is not None:
+            return self._of_new_rows(frames, ids, owner, model)
         name = self.owner_named(owner)
         labelled = self.holdings.label_owners[name]
         known = Index(labelled.ids) if self.holdings.several else self.holdings.index
@@ -263,6 +286,43 @@ class Federation:
         said = None if missing is None else tuple(degraded[place] for place in order.tolist())
         column = self.settings.id_column_of(name)
         return dataclasses.replace(decoded(self.holdings, wanted, outputs), degraded=said, id_column=column)
+
+    def _of_new_rows(
+        self, frames: Mapping[str, pd.DataFrame], ids: Sequence[str] | None, owner: str | None, model: str | None
+    ) -> Predictions:
+        """By the same models on other rows; what crosses is in the same ledgers."""
+        if self.accounts:
+            raise ConfigError(
+                "Budgets are counted in a run's journal, and new rows have none here. Save the run (fit(out=...)), and "
+                'predict with it: colonnade.load(DIR, ids="all", frames=...).predict().'
+            )
+        fitted = {name: organisation.fitted for name, organisation in self.organisations.items() if name != SERVER}
+        bring = bringing(self.settings, fitted)
+        given = {name: frame for name, frame in frames.items() if name not in fitted or name in bring}
+        held = tables_of(dataclasses.replace(self.settings, parties=bring), given)
+        may_lack = self.settings.engine.on_missing in ("stale", "skip")
+        known = [table.ids for table in held.values()]
+        if not known:
+            raise DataError(f"There is no frame to predict from; {', '.join(map(repr, bring))} hold columns.")
+        if ids is None:
+            wanted = (np.unique(np.concatenate(known)) if may_lack else reduce(np.intersect1d, known)).tolist()
+        else:
+            wanted = list(dict.fromkeys(comparable(map(str, ids), self.settings.alignment)))
+        if not wanted:
+            raise DataError("No id is in all frames, so there is no row to predict. Compare how ids are written.")
+        holdings = to_predict(held, fitted, wanted, self.owner_named(owner), may_lack=may_lack)
+        self.settle()
+        other = Federation(self.settings, holdings)
+        for name, organisation in other.organisations.items():
+            organisation.load_state(self.organisations[name].state())
+        other.restack()
+        try:
+            return other.predict(ids, owner=owner, model=model)
+        finally:
+            self.restack()
+            for name, organisation in other.organisations.items():
+                self.organisations[name].ledger.add(organisation.ledger.take())
+                self.organisations[name].outbox.released = organisation.outbox.released
 
     def owner_named(self, name: str | None) -> str:
         """A label owner; the first where none is named."""
@@ -399,13 +459,14 @@ class Federation:
         return [Cohort(group) for group in groups(self.owners) if engine.cohort == "on" or worth_stacking(group, rows)]
 
 
-def holdings_of(settings: Settings, tables: Mapping[str, Table] | None = None) -> Holdings:
-    """What all organisations hold, from where the settings say, or from these tables of those with columns."""
+def holdings_of(settings: Settings, tables: Mapping[str, Table] | None = None, salt: str = "") -> Holdings:
+    """What all organisations hold, from where the settings say, or from these tables of those with columns; with the
+    `salt` that a label owner at its site divided its rows with."""
     if settings.data.dataset is not None and tables is None:
         return from_dataset(settings)
     if settings.label_owners:
         return from_several(settings, read_labels(settings), tables or read_tables(settings))
-    return from_tables(settings, tables or read_tables(settings))
+    return from_tables(settings, tables or read_tables(settings), salt)
 
 
 def _check_parties(settings: Settings, holdings: Holdings) -> None:

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -53,6 +54,8 @@ class Trainable(Trained, Protocol):
     def score(self, split: str) -> Scores: ...
 
 
+REPORTED = ("test", "validation")
+"""The rows that a report is about: the first of these that there are."""
 CONVERGED = 1e-4
 """Relative change of the mean training loss, three epochs in a row, below which training has converged."""
 
@@ -71,6 +74,24 @@ class Outcome:
     summary: Record = field(default_factory=dict)
     best: Record | None = None  # of the epoch whose models were kept, which need not be the last
     early: str = ""  # why it stopped before the last epoch, without a number
+    quality: dict[str, Record] = field(default_factory=dict)  # by label owner: curves, counts, costs on held-out rows
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it."""
+        metrics = self.summary.get("metrics", {})
+        names = dict.fromkeys(name for scores in metrics.values() for name in scores)
+        head = "".join(f"<th>{escape(split)} rows</th>" for split in metrics)
+        lines = "".join(
+            f"<tr><th>{escape(name)}</th>"
+            + "".join(
+                f"<td>{'–' if (one := scores.get(name)) is None else f'{one:.4f}'}</td>" for scores in metrics.values()
+            )
+            + "</tr>"
+            for name in names
+        )
+        return (
+            f"<table><tr><th></th>{head}</tr>{lines}</table><p>{len(self.history)} epochs; {escape(self.stopped)}</p>"
+        )
 
     def __repr__(self) -> str:
         metrics = self.summary.get("metrics", {})
@@ -124,6 +145,7 @@ def _fit(
         run.checkpoint(federation)  # from here on it can be resumed
     clock = _Clock(sum(record["seconds"] for record in outcome.history))
     every = federation.settings.train.checkpoint_every
+    again = not resume and 0 < len(federation.batches) <= federation.batches.done  # whoever calls `fit` twice
     epoch: list[Step] = []
     done = federation.batches.done
     trackers.begin(_about(federation, run, resumed=resume))
@@ -163,6 +185,11 @@ def _fit(
     best = _best(federation, outcome.history)
     if best is not None and federation.take_best():
         outcome.best = best
+    if again:
+        outcome.stopped = (
+            f"nothing was trained: all {federation.settings.train.epochs} epochs were done before. Set more epochs, or "
+            "build the federation anew to train from the start"
+        )
     before = None if run is None else run.summary()
     outcome.summary = summarise(federation, outcome, clock.total(), before, finished=finished)
     for finding in outcome.summary.get("findings", []):
@@ -170,6 +197,8 @@ def _fit(
     if failures := trackers.finish(outcome.summary):
         outcome.summary["tracking"] = failures
     if run is not None:
+        for owner, found in outcome.quality.items():
+            run.write_quality(owner, found)
         run.write_summary(outcome.summary)  # first: a run is finished when its last checkpoint says so
         run.checkpoint(federation, finished=True)
     return outcome
@@ -193,12 +222,15 @@ def summarise(
     same = finished and before is not None and before["rounds"] == federation.batches.done
     once = federation.algorithm.once
     metrics, each = _measured(federation, outcome, before) if private or same or once else ({}, {})
+    reported = next((split for split in REPORTED if split in splits), None)
     for split in splits:
         if split in metrics or ((private or once) and split == "train"):
             continue
         try:
             scores = federation.score(split)
             metrics[split], each[split] = scores.all, scores.each
+            if scores.quality and split == reported:
+                outcome.quality = {name: {"split": split, "owner": name, **one} for name, one in scores.quality.items()}
         except BudgetExhausted as error:  # what cannot be measured any more is left out
             outcome.stopped, outcome.exhausted = outcome.stopped if outcome.exhausted else str(error), True
     holdings = federation.holdings

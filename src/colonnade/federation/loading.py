@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from colonnade.alignment.ids import comparable
 from colonnade.errors import DataError
 from colonnade.federation.federation import Federation, holdings_of
-from colonnade.rows.making import to_predict
+from colonnade.rows.making import bringing, to_predict
 from colonnade.rows.tables import read_tables, tables_of
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import Settings
@@ -58,7 +58,7 @@ def load(
         settings = _moved(settings, tables)
         if ids is None:
             held = None if frames is None else tables_of(settings, frames)
-            federation = Federation(settings, holdings_of(settings, held), record=record)
+            federation = Federation(settings, holdings_of(settings, held, run.salt()), record=record)
             run.read(federation)
         else:
             federation = _to_predict(run, settings, ids, owner, frames, record=record)
@@ -78,9 +78,7 @@ def _to_predict(
     record: bool,
 ) -> Federation:
     fitted = {name: run.fitted(name) for name in {**settings.parties, **settings.label_owners}}
-    # Those who hold columns bring just these; a label column is neither needed nor read.
-    columns = {n: tuple(c["name"] for c in s["columns"]["columns"]) for n, s in fitted.items() if "columns" in s}
-    bring = {name: replace(settings.parties[name], label=None, columns=names) for name, names in columns.items()}
+    bring = bringing(settings, fitted)
     may_lack = settings.engine.on_missing in ("stale", "skip")
     if frames is not None:
         given = {name: frame for name, frame in frames.items() if name not in fitted or name in bring}

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade.evaluate.metrics import measure
+from colonnade.evaluate.quality import Quality
 from colonnade.rows.holdings import Holdings
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ class Predictions:
             frame["degraded"] = list(self.degraded)
         return frame
 
+    def _repr_html_(self) -> str:
+        """As a notebook shows it."""
+        shown: Any = self.to_frame()
+        return str(shown.to_html(max_rows=10, notebook=True))
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -46,6 +52,7 @@ class Scores:
 
     all: dict[str, float]
     each: dict[str, dict[str, float]] = field(default_factory=dict)
+    quality: dict[str, Quality] = field(default_factory=dict)  # by label owner, for its own folder
 
 
 def decoded(holdings: Holdings, ids: NDArray[np.str_], outputs: Tensor) -> Predictions:

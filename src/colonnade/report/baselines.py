@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ import torch
 
 from colonnade.core import checkpoint
 from colonnade.errors import ColonnadeError, ConfigError
-from colonnade.evaluate.metrics import HEADLINE
+from colonnade.evaluate.metrics import HEADLINE, lead
 from colonnade.explain.holdings import only, owners
 from colonnade.federation import Federation, Settings
+from colonnade.federation.scores import measured
 from colonnade.report.facts import BASELINES
+from colonnade.report.words import capital
 from colonnade.rows.holdings import Columns, Holdings
 from colonnade.rows.making import from_tables, in_common
 from colonnade.rows.public import from_dataset
@@ -41,6 +44,11 @@ OWNER_ALONE = (
     "without noise; tested on its own rows, as the joint model is beside it"
 )
 TOGETHER = "In one place: the same with one party that holds all columns"
+USUAL = {
+    "gradient boosting in one place": "scikit-learn's HistGradientBoosting on all columns, as it comes",
+    "linear model in one place": "scikit-learn's logistic regression, or ridge regression of numbers, on all columns",
+}
+"""What a data scientist with all tables would try first, whatever the run's own model is."""
 SAME = "The same rows are trained on and tested on as in the run"
 
 
@@ -52,6 +60,7 @@ class Found:
     joint: list[Scores] = field(default_factory=list)
     together: list[Scores] = field(default_factory=list)
     each: dict[str, list[Scores]] = field(default_factory=dict)
+    usual: dict[str, list[Scores]] = field(default_factory=dict)
 
 
 Job = tuple[str, Callable[[], None]]
@@ -94,15 +103,16 @@ def measure(
                 notes.append(f"{title} could not be trained: {error}")
     divided = "" if splits == 1 else f", and {splits - 1} times with rows divided anew"
     told = {
-        "metric": HEADLINE[str(summary["task"])],
+        "metric": lead(summary) or HEADLINE[str(summary["task"])],
         "split": where,
         "rows": summary["rows"][where],
         "splits": splits,
         "alone": {party: scores for party, scores in found.alone.items() if scores},
         "joint": found.joint,
         "together": found.together,
+        "usual": {name: scores for name, scores in found.usual.items() if scores},
         **({"each": {owner: scores for owner, scores in found.each.items() if scores}} if several else {}),
-        "how": [*([OWNER_ALONE] if several else [ALONE, TOGETHER]), SAME + divided],
+        "how": [*([OWNER_ALONE] if several else [ALONE, TOGETHER]), *_how(found), SAME + divided],
         "notes": list(dict.fromkeys(notes)),
         "seconds": round(time.perf_counter() - started, 3),
     }
@@ -141,8 +151,35 @@ def _one(settings: Settings, found: Found, where: str) -> Callable[[int, bool], 
         whole = joined(seeded, holdings)
         if whole is not None:
             yield "all in one place", train(found.together, _plainly(seeded, []), whole)
+            for name in USUAL if whole.columns[whole.label_owner].features.dim() == 2 else ():
+                yield name, partial(_usual, name, whole, where, found.usual.setdefault(name, []))
 
     return jobs
+
+
+def _how(found: Found) -> list[str]:
+    return [f"{capital(name)}: {how}" for name, how in USUAL.items() if found.usual.get(name)]
+
+
+def _usual(name: str, whole: Holdings, where: str, place: list[Scores]) -> None:
+    """Train scikit-learn's model on the training rows, and score it as the joint model is."""
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    x, y = whole.columns[whole.label_owner].features.double().numpy(), whole.labelled.labels.flatten().numpy()
+    train, test = whole.splits["train"].numpy(), whole.splits[where]
+    numbers = whole.encoder.task == "regression"
+    boosts = name == next(iter(USUAL))
+    model: Any = HistGradientBoostingClassifier(random_state=0) if boosts else LogisticRegression(max_iter=1000)
+    if numbers:
+        model = HistGradientBoostingRegressor(random_state=0) if boosts else Ridge()
+    model.fit(x[train], y[train])
+    if numbers:
+        outputs = torch.from_numpy(model.predict(x[test.numpy()]))[:, None]
+    else:
+        chances = torch.from_numpy(model.predict_proba(x[test.numpy()])).clamp(1e-9, 1 - 1e-9)
+        outputs = chances.log() if chances.shape[1] > 2 else (chances[:, 1:] / chances[:, :1]).log()
+    place.append(measured(whole, outputs.float(), whole.labelled.labels[test]))
 
 
 def _several(settings: Settings, found: Found, where: str) -> Callable[[int, bool], Iterator[Job]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from colonnade.alignment import REVEALS
 from colonnade.report.chart import Figure
 from colonnade.report.facts import Facts
 from colonnade.report.html import Cell, Content, Html, h, number, table
@@ -107,9 +108,15 @@ def crossing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
                 " sent is told as it arrived.",
             )
         )
-    told.append(h("dl", [_words(sender, facts.flows) for sender in senders], class_="crossed"))
+    aligned = [line for line in facts.flows if line["name"] in REVEALS]
+    trained = [line for line in facts.flows if line["name"] not in REVEALS]
+    told.append(h("dl", [_words(sender, trained or aligned) for sender in senders], class_="crossed"))
     told.append(plates(figures, "streams", "traffic"))
-    told.append(_lines("Everything that crossed", facts.flows))
+    told.append(_lines("Everything that crossed", trained))
+    if aligned:  # before training, and many lines: folded, so that what the algorithm sends is seen
+        total = sum(line["bytes"] for line in aligned)
+        summary = h("summary", f"Before that, to find the common rows: {size(total)}")
+        told.append(h("details", summary, _lines("To find the common rows", aligned), id="aligned-lines"))
     told.append(_per_party(facts))
     if facts.later:
         told.append(h("h3", "After training"))

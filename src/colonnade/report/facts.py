@@ -16,10 +16,10 @@ from colonnade import alignment
 from colonnade.algorithms import DEFAULT, find
 from colonnade.core import checkpoint
 from colonnade.errors import CheckpointError, ColonnadeError
-from colonnade.evaluate.metrics import HEADLINE
+from colonnade.evaluate.metrics import HEADLINE, lead
 from colonnade.federation.guarantees import of_run
 from colonnade.report.ledgers import Flow, flows, totals
-from colonnade.runs.layout import AFTER, MARK, METRICS, PARTIES, SETTINGS, SUMMARY
+from colonnade.runs.layout import AFTER, MARK, METRICS, PARTIES, QUALITY, SETTINGS, SUMMARY
 from colonnade.runs.run_directory import RunDirectory, to_json
 from colonnade.sites import reader as site_reader
 
@@ -49,6 +49,7 @@ class Facts:
     selection: Plain | None = None
     alignment: Plain | None = None
     audit: Plain | None = None
+    quality: Plain | None = None  # how well it ranks and decides, as the one label owner measured it
     pictures: dict[str, str] = field(default_factory=dict)  # of the audit, by file name, as data: addresses
     part: str | None = None  # whose part of a run between sites this is; None: all parties' parts are here
 
@@ -123,7 +124,9 @@ class Facts:
 
     @property
     def metric(self) -> str:
-        """The one that is told first: accuracy, or R squared."""
+        """The one that is told first: accuracy, or R squared; where classes are uneven, what shows more."""
+        if self.summary is not None and (led := lead(self.summary)):
+            return led
         known = [*self.scores.values(), *(record.get("validation", {}) for record in self.metrics)]
         return next((name for one in known for name in HEADLINE.values() if name in one), "accuracy")
 
@@ -157,9 +160,16 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
         selection=_first(folder, "selection", "method", "chosen", "ranking", "scores", "cost", "learned"),
         alignment=_first(folder, "alignment", "common", "parties", "driver", "ids"),
         audit=_json(folder / "audit" / "audit.json", "findings"),
+        quality=_quality(folder) if summary is not None else None,
         pictures=_pictures(folder / "audit"),
         part=_part(folder),
     )
+
+
+def _quality(folder: Path) -> Plain | None:
+    """Of the one label owner; several have one each, in reports of their own."""
+    found = [_json(path, "rows", "split", "owner") for path in sorted((folder / PARTIES).glob(f"*/{QUALITY}"))]
+    return found[0] if len(found) == 1 else None
 
 
 def _part(folder: Path) -> str | None:

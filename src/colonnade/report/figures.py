@@ -7,6 +7,7 @@ from typing import Any
 
 from colonnade.report.chart import WIDTH, Figure, Series, clipped, lines, width_of
 from colonnade.report.facts import Facts
+from colonnade.report.quality import quality_figures
 from colonnade.report.rows import Row, bars, points
 from colonnade.report.streams import streams
 from colonnade.report.words import capital, metric, score, seconds, size, wilson
@@ -30,7 +31,7 @@ def figures(facts: Facts) -> dict[str, Figure]:
     made: tuple[Callable[[Facts], Figure | None], ...] = (
         standing, progress, loss, score_by_bytes, streams_of, traffic, importance, selection, attacks, timing,
     )  # fmt: skip
-    found = [one for one in (draw(facts) for draw in made) if one is not None]
+    found = [one for one in (draw(facts) for draw in made) if one is not None] + quality_figures(facts)
     return {one.name: one for one in found}
 
 
@@ -104,6 +105,7 @@ def standing(facts: Facts) -> Figure | None:
     if "each" not in found:
         made.append(row("together", found["joint"], "s1"))
     made.append(row("all in one place", found["together"], "s3") if found["together"] else None)
+    made += [row(usual, values, "s4") for usual, values in found.get("usual", {}).items()]
     drawn = [one for one in made if one is not None]
     among = "alone and with the others" if "each" in found else "alone, together, and in one place"
     if several:
@@ -153,7 +155,7 @@ def importance(facts: Facts) -> Figure | None:
     found = facts.importance
     if not found or not found.get("measures"):
         return None
-    name = "permutation" if "permutation" in found["measures"] else found.get("ranked_by")
+    name = found.get("ranked_by")
     values = found["measures"].get(name)
     if not values:
         return None

@@ -8,7 +8,7 @@ from typing import Any
 from colonnade.report.facts import Facts
 from colonnade.report.html import Content, Html, h
 from colonnade.report.spending import THROUGH, protected, unprotected
-from colonnade.report.words import COUNTS, always_one, count, epsilon, metric, seconds, sentence, size
+from colonnade.report.words import BETTER_LOW, COUNTS, always_one, count, epsilon, metric, seconds, sentence, size
 
 
 def opening(facts: Facts) -> Html:
@@ -49,7 +49,7 @@ def result(facts: Facts) -> str:
         return f"{who} {verb} {'a model' if one else 'one model together'}."
     rows = ((facts.summary or {}).get("rows") or {}).get(split)
     on = f"{split} rows" if rows is None else f"{rows:,} {split} rows"
-    reached = f"{'reach' if facts.finished else 'have reached'} an {metric(name)} of"
+    reached = f"{'reach' if facts.finished else 'have reached'} {with_article(name)} of"
     told = f"{who} together {reached} {facts.scores[split][name]:.3f} on {on}{_largest(facts, split)}"
     rival = rival_of(facts)
     if rival is None or facts.baselines is None or facts.baselines["split"] != split:
@@ -72,13 +72,25 @@ def _part(facts: Facts) -> str:
         return f"{told} How good the joint model is, is known where labels are."
     rows = ((facts.summary or {}).get("rows") or {}).get(split)
     on = f"{split} rows" if rows is None else f"{rows:,} {split} rows"
-    return f"{told} The joint model has an {metric(facts.metric)} of {score:.3f} on {on}{_largest(facts, split)}."
+    return f"{told} The joint model has {with_article(facts.metric)} of {score:.3f} on {on}{_largest(facts, split)}."
 
 
 def _largest(facts: Facts, split: str) -> str:
-    """What the accuracy is to be held against: always saying the largest class is right so often."""
+    """What the score is to be held against: always saying the largest class is right so often."""
     found = ((facts.summary or {}).get("majority") or {}).get(split)
-    return "" if found is None else f", of which the largest class has {found['share']:.3f}"
+    if found is None:
+        return ""
+    if facts.metric == "accuracy":
+        return f" (always saying the largest class: {found['share']:.3f})"
+    beside = (
+        f"accuracy {facts.scores[split]['accuracy']:.3f}, and {found['share']:.3f} by always saying the largest class"
+    )
+    return f" (chance: 0.500; {beside})" if facts.metric == "auc" else f" ({beside})"
+
+
+def with_article(name: str) -> str:
+    """an accuracy, a log loss."""
+    return "a log loss" if name == "loss" else f"an {metric(name)}"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -114,7 +126,8 @@ def best_alone(baselines: dict[str, Any] | None) -> tuple[str, float] | None:
         return None
     scores = {party: mean(values, baselines["metric"]) for party, values in baselines["alone"].items()}
     real = {party: one for party, one in scores.items() if one == one}
-    party = max(real, key=lambda one: real[one], default=None)
+    best = min if baselines["metric"] in BETTER_LOW else max
+    party = best(real, key=lambda one: real[one], default=None)
     return None if party is None else (party, real[party])
 
 

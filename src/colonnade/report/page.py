@@ -12,6 +12,7 @@ from colonnade.report.findings import audit_section
 from colonnade.report.html import Content, Html, h
 from colonnade.report.opening import opening
 from colonnade.report.partners import alignment_section, importance_section, selection_section
+from colonnade.report.quality import quality_section
 from colonnade.report.result import result_section
 from colonnade.report.spending import spending
 
@@ -48,8 +49,9 @@ def main_of(facts: Facts) -> Html:
     made = drawn(facts)
     sections: list[tuple[str, str, list[Content] | None]] = [
         ("result", "Result", result_section(facts, made)),
+        ("quality", "How well it decides", quality_section(facts, made) if facts.quality else None),
         ("parties", "What was run", parties_section(facts)),
-        ("crossing", "What left whom", crossing_section(facts, made)),
+        ("crossing", "What each party sent", crossing_section(facts, made)),
         ("privacy", "Privacy", spending(facts)),
         ("audit", "What attacks could learn", audit_section(facts, made) if facts.audit else None),
         ("importance", "Who matters", importance_section(facts, made) if facts.importance else None),

@@ -79,7 +79,9 @@ def _baselines(facts: Facts) -> list[Content]:
         rows.append([f"together, on rows of {owner}", *_means(values, names)])
     rows.append(["together, as in this run", *_means(found["joint"], names)])
     if found["together"]:
-        rows.append(["all columns in one place", *_means(found["together"], names)])
+        rows.append(["the same model, all columns in one place", *_means(found["together"], names)])
+    for usual, values in found.get("usual", {}).items():
+        rows.append([usual, *_means(values, names)])
     told: list[Content] = []
     if words := _against(facts):
         told.append(h("p", f"Together, {metric(name)} is {', '.join(words)}."))
@@ -120,6 +122,8 @@ def _against(facts: Facts) -> list[str]:
         told.append(f"{_than(joint - best[1])} the best single party's columns with the labels, {best[0]}")
     if found["together"]:
         told.append(f"{_than(joint - mean(found['together'], name))} all columns in one place")
+    for usual, values in found.get("usual", {}).items():
+        told.append(f"{_than(joint - mean(values, name))} {usual}")
     return told
 
 

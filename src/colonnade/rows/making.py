@@ -15,7 +15,7 @@ from colonnade.errors import DataError
 from colonnade.rows.holdings import Columns, Crossed, Holdings, Ids, LabelledRows, State
 from colonnade.rows.splits import by_column, by_ids, check_sides, divide
 from colonnade.rows.tables import listed_ids
-from colonnade.settings.federation_file import Settings, prepared_as
+from colonnade.settings.federation_file import PartySettings, Settings, prepared_as
 from colonnade.settings.rules import LABELS
 
 if TYPE_CHECKING:
@@ -186,6 +186,15 @@ def with_labels(table: Table) -> Table:
     return found
 
 
+def bringing(settings: Settings, fitted: Mapping[str, State]) -> dict[str, PartySettings]:
+    """Those who hold columns, to predict: they bring just these, and a label column is neither needed nor read."""
+    columns = {n: tuple(c["name"] for c in s["columns"]["columns"]) for n, s in fitted.items() if "columns" in s}
+    return {
+        name: replace(settings.parties.get(name, PartySettings()), label=None, test_ids=None, columns=names)
+        for name, names in columns.items()
+    }
+
+
 def to_predict(
     columns: Mapping[str, Table],
     fitted: Mapping[str, State],
@@ -213,6 +222,11 @@ def to_predict(
         held = np.ones(len(order), dtype=bool)
         if may_lack:
             held = np.isin(order, columns[name].ids if name in columns else np.array([], dtype=np.str_))
+        elif name not in columns:
+            raise DataError(
+                f"'{name}' took part in training, and there is no table of it. Give it: frames={{{name!r}: frame}}, "
+                f'or --table {name}=FILE. To predict without a party, train with [federation] on_missing = "skip".'
+            )
         if held.all():
             held_columns[name] = Columns(prepared.transform(columns[name].in_order(order)), prepared)
             continue

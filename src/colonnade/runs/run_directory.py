@@ -51,6 +51,7 @@ from colonnade.runs.layout import (
     MARK,
     METRICS,
     PARTIES,
+    QUALITY,
     SETTINGS,
     SUMMARY,
     USED,
@@ -344,6 +345,11 @@ class RunDirectory:
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror}. {NEW_RUN}.") from None
 
+    def salt(self) -> str:
+        """What the one label owner divided its rows with, where it was a site of its own; "" where all know."""
+        here = sorted(folder.name for folder in (self.path / PARTIES).glob("*") if (folder / COLUMNS).exists())
+        return next((str(found["salt"]) for name in here if "salt" in (found := self.fitted(name))), "")
+
     def settings(self, allow_models: Sequence[str] = ()) -> Settings:
         """As the run keeps them. It may be somebody else's: which code they may name is for the reader to say."""
         if not (self.path / SETTINGS).exists():
@@ -396,6 +402,11 @@ class RunDirectory:
             return checkpoint.read_json(self.path / SUMMARY, AGAIN)
         except OSError:
             return None
+
+    def write_quality(self, owner: str, found: Mapping[str, Any]) -> None:
+        """How well the model ranks and decides on a label owner's rows: in its own folder."""
+        with self._saving(f"'{owner}' cannot write to {self.party(owner)}"):
+            write_text(self.party(owner) / QUALITY, to_json(found) + "\n")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         with self._saving(f"The run directory {self.path} cannot be written"):
