@@ -111,6 +111,21 @@ def test_encrypted_several_classes_are_the_same_bit_by_bit() -> None:
     assert_bit_equal(plain.states(), sealed.states())
 
 
+def test_hidden_nodes_give_the_same_trees_and_are_not_told() -> None:
+    x, y = table(gaps=0.1)
+    parts = {"bank": x[:, :2], "lab": x[:, 2:]}
+    settings: dict[str, Any] = {"depth": 3, "bins": 8, "learning_rate": 0.3, "min_rows": 1, "row_share": 0.8}
+    shown, hidden = (between(parts, y, Config(nodes=how, **settings), rounds=2) for how in ("shown", "hidden"))
+    assert shown.run() == pytest.approx(hidden.run(), abs=1e-12)
+    train = shown.batches.splits["train"]
+    assert torch.allclose(shown.driver.scores[train], hidden.driver.scores[train], atol=1e-12)
+    assert torch.allclose(hidden.predict("train"), hidden.driver.scores[train].float(), atol=1e-6)
+    told = [{e.name for e in toy.parties["lab"].ledger.entries if e.direction == "in"} for toy in (shown, hidden)]
+    assert told[0] == {"public_key", "gradients", "splits", "nodes", "sample"}
+    assert told[1] == {"public_key", "gradients", "splits"}
+    assert {e.shape[0] for e in hidden.parties["lab"].ledger.entries if e.name == "gradients"} == {len(train)}
+
+
 def test_a_prediction_is_where_training_left_the_row() -> None:
     x, y = table(gaps=0.1)
     toy = between({"bank": x[:, :2], "lab": x[:, 2:]}, y, Config(encryption="none", depth=3))
@@ -137,6 +152,8 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         Config(gradient_bits=0)
     with pytest.raises(ConfigError, match=r"above 0, and both at most 1 together; found 0.9"):
         Config(goss_top=0.5, goss_rest=0.9)
+    with pytest.raises(ConfigError, match="hides nodes behind encrypted gradients"):
+        Config(encryption="none", nodes="hidden")
     x, y = table()
     with pytest.raises(ConfigError, match='loss = "poisson" is for labels that are numbers'):
         between({"bank": x}, y, Config(loss="poisson"))

@@ -180,6 +180,6 @@ def test_a_second_key_and_gradients_of_other_rows() -> None:
         made.peers["lab"].ask(UseKey(other))
     few = sealed(made, torch.zeros(4, 2))
     with pytest.raises(PartyError, match="gradients of 4 rows, not of 90"):
-        made.peers["lab"].ask(Start("train/0/0", 0, few, None, None))
+        made.peers["lab"].ask(Start("train/0/0", 0, 0, few, None, None))
     with pytest.raises(PartyError, match="round 7 came, and it has seen 1"):
-        made.peers["lab"].ask(Start("train/0/0", 7, few, None, None))
+        made.peers["lab"].ask(Start("train/0/0", 7, 0, few, None, None))

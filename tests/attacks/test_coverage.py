@@ -84,6 +84,12 @@ def test_all_that_the_algorithms_here_send_in_the_open_is_attacked(algorithm: st
     assert {one.release for one in found.not_attacked} == ({"sums"} if algorithm == "boosted_trees" else set())
 
 
+def test_of_hidden_nodes_the_choice_of_splits_is_attacked() -> None:
+    config = {"nodes": "hidden", "depth": 2, "bins": 4}
+    found = audit_federation(trained("boosted_trees", audit={}, config=config, train={"epochs": 1}), rows=48)
+    assert {one.release for one in found.not_attacked} == {"sums"}
+
+
 def test_neighbours_and_sums_are_not_attacked_and_ciphertexts_need_not_be() -> None:
     pytest.importorskip("tenseal")
     given = three(90) | {"pharmacy": three(90)["lab"].rename(columns=lambda c: c if c == "patient" else f"{c}_2")}

@@ -10,7 +10,7 @@ from tests.attacks.runs import three, trained
 
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.label_audit import _holdings, label_findings
-from colonnade.attacks.label_nodes import memberships
+from colonnade.attacks.label_nodes import from_columns, from_nodes, memberships
 from colonnade.attacks.rehearsal import first_rounds
 
 
@@ -30,6 +30,24 @@ def test_nodes_tell_labels_though_gradients_are_encrypted() -> None:
         assert one.low is not None
         assert one.low > one.baseline
         assert one.score > 0.5
+
+
+def test_hidden_nodes_leave_what_own_columns_tell() -> None:
+    """The same run with hidden nodes: of rows the party hears nothing, and its guess is that of its own columns."""
+    shown, hidden = found(), found(nodes="hidden", depth=2)
+    for one, other in zip(shown, hidden, strict=True):
+        assert other.details["rows"] == one.details["rows"]
+    federation = trained(
+        "boosted_trees", given=three(300), config={"depth": 2, "bins": 8, "nodes": "hidden"}, train={"epochs": 1}
+    )
+    rehearsal = first_rounds(federation, 64)
+    for name in ("clinic", "lab"):
+        own = _holdings(federation, rehearsal, name)
+        _, paths = memberships(rehearsal.transcripts[name], own)
+        assert not paths.numel()
+        control = from_columns(rehearsal.transcripts[name], own)
+        assert torch.equal(from_nodes(rehearsal.transcripts[name], own).labels, control.labels)
+        assert len(control.rows) == len(federation.batches.splits["train"])
 
 
 @pytest.mark.filterwarnings("ignore:boosted_trees")

@@ -36,8 +36,8 @@ import torch
 from torch import Tensor
 
 from colonnade.algorithms.algorithm import KEY, Algorithm, Crossing, Kind, Release
-from colonnade.algorithms.tree_histograms import Flags, Floats
-from colonnade.algorithms.tree_learning import Round, Rounded, Table, sampled, scores_of, splits_of
+from colonnade.algorithms.tree_histograms import Best, Flags, Floats
+from colonnade.algorithms.tree_learning import Round, Rounded, Table, joined, sampled, scores_of, splits_of
 from colonnade.algorithms.tree_objectives import objective_for
 from colonnade.algorithms.tree_owner import HALF, Decide, Directions, Divide, FeatureOwner, Split, Start, Sums, UseKey
 from colonnade.compression import Integers
@@ -71,6 +71,7 @@ class Config:
     """[train] epochs is the number of rounds."""
 
     encryption: str = one_of("elgamal", "none", default="elgamal")
+    nodes: str = one_of("shown", "hidden", default="shown")
     loss: str = one_of("auto", "squared", "absolute", "poisson", default="auto")
     learning_rate: float = positive(default=0.1)
     depth: int = whole(default=5, most=10)
@@ -93,6 +94,11 @@ class Config:
                 "boosted_trees.gradient_bits = 0 leaves gradients unrounded, and only whole numbers can be encrypted. "
                 'Set it to 8, or encryption = "none".'
             )
+        if self.encryption == "none" and self.nodes == "hidden":
+            raise ConfigError(
+                'boosted_trees.nodes = "hidden" hides nodes behind encrypted gradients, and encryption is "none". '
+                'Set encryption = "elgamal".'
+            )
         if self.goss_top and not 0 < self.goss_rest <= 1 - self.goss_top:
             raise ConfigError(
                 f"boosted_trees.goss_rest is the share of rows kept beside the goss_top = {self.goss_top} with the "
@@ -103,8 +109,10 @@ class Config:
 def crossing(config: Config) -> tuple[Crossing, Crossing]:
     """Whoever decrypts sums can read them; nobody else can read gradients."""
     columns = {"sums": NON_PRIVATE, "directions": NON_PRIVATE}
-    labels: Crossing = {"splits": NON_PRIVATE, "nodes": NON_PRIVATE}
-    if config.row_share < 1 or config.goss_top:
+    labels: Crossing = {"splits": NON_PRIVATE}
+    shown = config.nodes == "shown"
+    labels |= {"nodes": NON_PRIVATE} if shown else {}
+    if shown and (config.row_share < 1 or config.goss_top):
         labels["sample"] = NON_PRIVATE
     if config.encryption == "none":
         return columns, {"gradients": NON_PRIVATE, "hessians": NON_PRIVATE} | labels
@@ -251,19 +259,21 @@ def share_key(driver: LabelOwner, peers: Peers) -> None:
                 stacklevel=3,
             )
     elif others:
-        driver.secret = driver.secret or ElGamalSecretKey(2 * driver.loss.outputs)
+        most = 2 ** max(driver.config.depth - 2, 0) if driver.config.nodes == "hidden" else 1  # nodes told of a level
+        driver.secret = driver.secret or ElGamalSecretKey(2 * driver.loss.outputs * most)
         public = driver.outbox.publish(driver.secret.public.to_bytes(), "public_key")
         peers.ask_each(dict.fromkeys(others, UseKey(public)))
 
 
 def grow(driver: LabelOwner, peers: Peers, batch: Batch, g: Floats, h: Floats) -> Round:
     """One round: a tree for each output, level by level."""
-    config, names = driver.config, list(peers)
+    config, names, hidden = driver.config, list(peers), driver.config.nodes == "hidden"
     rows, counts = sampled(g, config.row_share, config.goss_top, config.goss_rest, driver.generator)
     counted = counts[:, None]
     rounded = Rounded.of(g[rows] * counted, h[rows] * counted, config.gradient_bits, driver.generator)
     grown = Round.begin(rounded, rows, batch.size, names)
-    sums = read(driver, grown, peers.ask_each(starts(driver, peers, batch, grown)), range(grown.trees), batch.name)
+    roots = range(grown.trees)
+    sums = read(driver, grown, peers.ask_each(starts(driver, peers, batch, grown, roots, 0)), roots, batch.name)
     grown.sums = {root: [told[root] for told in sums] for root in range(grown.trees)}
     for level in range(config.depth):
         chosen = grown.best(
@@ -273,38 +283,45 @@ def grow(driver: LabelOwner, peers: Peers, batch: Batch, g: Floats, h: Floats) -
             break
         asked: dict[str, Split] = {}
         for k, name in enumerate(names):
-            if mine := [(node, best.candidate) for node, best in chosen.items() if best.party == k]:
+            if mine := [(0 if hidden else n, best.candidate) for n, best in chosen.items() if best.party == k]:
                 asked[name] = Split(batch.name, driver.outbox.release(torch.tensor(mine), "splits", batch.name))
         said = peers.ask_each(asked)
-        directions = grown.apply(chosen, [left_of(said, name, grown, batch.name) for name in names])
+        directions = grown.apply(chosen, left_of(said, chosen, grown, batch.name, hidden=hidden))
         if level + 1 == config.depth:
             break
-        nodes = driver.outbox.release(torch.from_numpy(directions), "nodes", batch.name)
         smaller = grown.smaller(chosen)
-        sums = read(driver, grown, peers.ask(Divide(batch.name, nodes)), smaller, batch.name)
+        if hidden:
+            replies = peers.ask_each(starts(driver, peers, batch, grown, smaller, level + 1))
+        else:
+            nodes = driver.outbox.release(torch.from_numpy(directions), "nodes", batch.name)
+            replies = peers.ask(Divide(batch.name, nodes))
+        sums = read(driver, grown, replies, smaller, batch.name)
         grown.take_children(chosen, smaller, sums)
     return grown
 
 
-def starts(driver: LabelOwner, peers: Peers, batch: Batch, grown: Round) -> dict[str, Start]:
-    """The first question of a round: to its own organisation, or without encryption, with gradients as they are."""
+def starts(
+    driver: LabelOwner, peers: Peers, batch: Batch, grown: Round, nodes: range | list[int], level: int
+) -> dict[str, Start]:
+    """The first question of a round, or where nodes are hidden, of a level: to its own organisation, or without
+    encryption, with gradients as they are."""
     outbox, name, number = driver.outbox, batch.name, len(driver.rounds)
-    sample = None
-    if len(grown.sampled) < batch.size:
+    sample, hidden = None, driver.config.nodes == "hidden"
+    g, h = grown.only_in(nodes) if hidden else (grown.rounded.g, grown.rounded.h)
+    if len(grown.sampled) < batch.size and not hidden:
         mask = torch.zeros(batch.size, 1)
         mask[torch.from_numpy(grown.sampled)] = 1.0
         sample = outbox.release(mask, "sample", name)
     made: dict[str, Start] = {}
     if sealed := [k for k in peers if k != driver.name and driver.secret is not None]:
         assert driver.secret is not None
-        gradients = outbox.encrypt(grown.rounded.joined, "gradients", name, key=driver.secret)
-        made = dict.fromkeys(sealed, Start(name, number, gradients, None, sample))
+        gradients = outbox.encrypt(joined(g, h), "gradients", name, key=driver.secret)
+        made = dict.fromkeys(sealed, Start(name, number, level, gradients, None, sample))
     if plain := [k for k in peers if k not in made]:
-        g, h = (
-            outbox.release(torch.from_numpy(part), as_, name)
-            for part, as_ in ((grown.rounded.g, "gradients"), (grown.rounded.h, "hessians"))
+        gradient, hessian = (
+            outbox.release(torch.from_numpy(part), as_, name) for part, as_ in ((g, "gradients"), (h, "hessians"))
         )
-        made |= dict.fromkeys(plain, Start(name, number, g, h, sample))
+        made |= dict.fromkeys(plain, Start(name, number, level, gradient, hessian, sample))
     return {k: made[k] for k in peers}
 
 
@@ -347,22 +364,30 @@ def _values(
         return plain
     if driver.secret is None:
         raise WireError("it sent ciphertexts, and nothing was encrypted")
-    blocks = [(2 * grown.tree[node], 2 * grown.tree[node] + 1) for node in nodes]
+    hidden = driver.config.nodes == "hidden"
+    places = range(len(nodes)) if hidden else [grown.tree[node] for node in nodes]
+    blocks = [(2 * place, 2 * place + 1) for place in places]
     most = len(grown.sampled) * 2.0**driver.config.gradient_bits
     both = driver.secret.decrypt_sums(sums.encrypted, blocks, most=most, negative=(True, False))
     found: Floats = both.numpy().reshape(shape)
     return found
 
 
-def left_of(said: Mapping[str, Directions], party: str, grown: Round, batch: str) -> Flags | None:
-    """Which rows go left by one party's splits, [rows, trees]."""
-    if party not in said:
-        return None
-    values = said[party].values.tensor.cpu()
-    if tuple(values.shape) != grown.node.shape:
-        cause = f"it sent {list(values.shape)} directions, and {list(grown.node.shape)} were asked for"
-        raise PartyError(party, Split.kind, batch, cause)
-    found: Flags = values.numpy() > HALF
+def left_of(
+    said: Mapping[str, Directions], chosen: Mapping[int, Best], grown: Round, batch: str, *, hidden: bool
+) -> dict[int, Flags]:
+    """Which rows of the batch go left, by chosen node: where nodes are hidden, a party has a column for each split."""
+    found: dict[int, Flags] = {}
+    for k, party in enumerate(grown.parties):
+        mine = [node for node, best in chosen.items() if best.party == k]
+        if not mine:
+            continue
+        values, wanted = said[party].values.tensor.cpu(), (len(grown.node), len(mine) if hidden else grown.trees)
+        if tuple(values.shape) != wanted:
+            cause = f"it sent {list(values.shape)} directions, and {list(wanted)} were asked for"
+            raise PartyError(party, Split.kind, batch, cause)
+        left: Flags = values.numpy() > HALF
+        found |= {node: left[:, at if hidden else grown.tree[node]] for at, node in enumerate(mine)}
     return found
 
 
@@ -422,7 +447,11 @@ ALGORITHM = Algorithm(
         ),
     },
     crossing=crossing,
-    modes={how: Config(encryption=how) for how in ("elgamal", "none")},
+    modes={
+        "elgamal": Config(),
+        "elgamal, nodes hidden": Config(nodes="hidden"),
+        "none": Config(encryption="none"),
+    },
     in_batches=False,
     grows=True,
     local_model=None,

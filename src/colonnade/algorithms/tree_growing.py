@@ -99,7 +99,7 @@ class PlainSlopes:
 
 @dataclass(frozen=True, eq=False)
 class SealedSlopes:
-    """Under the label owner's key: points, [rows, 1 + 2 trees, 64]."""
+    """Under the label owner's key: points, [rows, 1 + 2 trees, 64]. Where nodes are hidden, each is a tree here."""
 
     points: Points
     key: ElGamalPublicKey
@@ -111,7 +111,7 @@ class SealedSlopes:
 
     @property
     def trees(self) -> int:
-        return self.key.values // 2
+        return (int(self.points.shape[1]) - 1) // 2
 
     def sums(self, growing: Growing, nodes: Sequence[Node]) -> Encrypted:
         minus, made = curve.base(-1), []

@@ -44,10 +44,10 @@ class Rounded:
         whole = [np.floor(values / unit + u) for values, unit, u in zip((g, h), units, drawn, strict=True)]
         return cls(*whole, *units)
 
-    @property
-    def joined(self) -> Tensor:
-        """g and h of each tree in turn, [rows, 2 trees]."""
-        return torch.from_numpy(np.stack([self.g, self.h], axis=2).reshape(len(self.g), -1))
+
+def joined(g: Floats, h: Floats) -> Tensor:
+    """g and h of each tree in turn, [rows, 2 trees]."""
+    return torch.from_numpy(np.stack([g, h], axis=2).reshape(len(g), -1))
 
 
 @dataclass(eq=False)
@@ -77,6 +77,16 @@ class Round:
     @property
     def trees(self) -> int:
         return int(self.rounded.g.shape[1])
+
+    def only_in(self, nodes: Sequence[int]) -> tuple[Floats, Floats]:
+        """The rounded gradients and Hessians of the rows in each of these nodes, [rows of the batch, nodes]; 0 for all
+        others, and for rows that are not learned from."""
+        made = np.zeros((2, len(self.node), len(nodes)))
+        for at, node in enumerate(nodes):
+            inside = np.flatnonzero(self.node[self.sampled, self.tree[node]] == node)
+            for part, values in zip(made, (self.rounded.g, self.rounded.h), strict=True):
+                part[self.sampled[inside], at] = values[inside, self.tree[node]]
+        return made[0], made[1]
 
     def totals(self, nodes: Sequence[int]) -> Floats:
         """G and H of the sampled rows in each node, [nodes, 2]."""
@@ -114,17 +124,16 @@ class Round:
                 del chosen[node]
         return dict(sorted(chosen.items()))
 
-    def apply(self, chosen: Mapping[int, Best], goes_left: Sequence[Flags | None]) -> NDArray[np.uint8]:
-        """Make children of the chosen nodes by what each party said of its splits, [rows, trees]; everybody's
+    def apply(self, chosen: Mapping[int, Best], goes_left: Mapping[int, Flags]) -> NDArray[np.uint8]:
+        """Make children of the chosen nodes by which rows their splits send left, [rows of the batch]; everybody's
         directions in one."""
         directions = np.zeros(self.node.shape, dtype=np.uint8)
         before = self.node.copy()
         said = [sum(1 for party in self.party if party == k) for k in range(len(self.parties))]
         for node, best in chosen.items():
-            tree, mine = self.tree[node], goes_left[best.party]
-            assert mine is not None
+            tree = self.tree[node]
             rows = np.flatnonzero(before[:, tree] == node)
-            goes = mine[rows, tree]
+            goes = goes_left[node][rows]
             directions[rows, tree] = np.where(goes, LEFT, RIGHT)
             children = self._add(tree), self._add(tree)
             self.party[node], self.split[node], self.gain[node] = best.party, said[best.party], best.gain

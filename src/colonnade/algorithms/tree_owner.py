@@ -49,6 +49,9 @@ class Growth(Protocol):
     def encryption(self) -> str: ...
 
     @property
+    def nodes(self) -> str: ...
+
+    @property
     def bins(self) -> int: ...
 
     @property
@@ -67,17 +70,19 @@ class Sums(Message):
 
 
 class Start(Request[Sums]):
-    """A round begins; the sums are those of its roots."""
+    """A round begins; the sums are those of its roots. Where nodes are hidden, every level begins so, with gradients
+    that are 0 outside a node, in the place of trees."""
 
     batch: str
     number: int  # rounds before it
+    level: int
     gradients: Released | Ciphertext  # of sampled rows, [rows, trees]; encrypted with the Hessians, [rows, 2 trees]
     hessians: Released | None
     sample: Released | None  # which rows are learned from, [rows, 1]; None: all
 
 
 class Directions(Message):
-    values: Released  # 1: left. [rows, trees] of this level's splits, or [rows, splits] of whole rounds
+    values: Released  # 1: left. [rows, trees] of this level's splits; hidden, and of whole rounds, [rows, splits]
 
 
 class Split(Request[Directions]):
@@ -128,6 +133,11 @@ class FeatureOwner(roles.FeatureOwner):
     def start(self, request: Start) -> Sums:
         number, batch = request.number, request.batch
         self.expect(0 <= number <= len(self.rounds), f"round {number} came, and it has seen {len(self.rounds)}")
+        below = request.level > 0
+        self.expect(
+            not below or self.config.nodes == "hidden", "by its own settings it is told the nodes of each level"
+        )
+        self.expect(not below or number == len(self.rounds) - 1, f"round {number} goes on, which has not begun")
         rows = self.rows(batch).cpu().numpy()
         chosen = np.arange(len(rows))
         if request.sample is not None:
@@ -144,18 +154,19 @@ class FeatureOwner(roles.FeatureOwner):
         self._growing = Growing.begin(
             batch, number, slopes, chosen, bins[:, rows], binning, candidates, self.config.min_rows
         )
-        self.rounds = [*self.rounds[:number], _no_splits()]
+        self.rounds = self.rounds if below else [*self.rounds[:number], _no_splits()]
         return self._sums(range(slopes.trees))
 
     @serves
     def split(self, request: Split) -> Directions:
         growing, splits = self._of(request.batch), request.splits.tensor.cpu()
         self.expect(splits.dim() == 2 and splits.shape[1] == 2, "a split is a node and a candidate")
-        said = np.zeros(growing.node.shape, dtype=np.float32)
+        hidden = self.config.nodes == "hidden"
+        said = np.zeros((len(growing.node), len(splits)) if hidden else growing.node.shape, dtype=np.float32)
         table, (binning, _) = self.rounds[growing.number], self._bins()
         noisy = not isinstance(self.outbox.rule("sums", request.batch).mechanism, Plain)  # then nobody knows what it is
-        for node, candidate in splits.to(torch.int64).tolist():
-            known = growing.open.get(node)
+        for at, (node, candidate) in enumerate(splits.to(torch.int64).tolist()):
+            known = growing.open.get(0 if hidden else node)  # hidden, all rows are one
             self.expect(
                 known is not None
                 and 0 <= candidate < len(growing.candidates)
@@ -163,8 +174,8 @@ class FeatureOwner(roles.FeatureOwner):
                 f"candidate {candidate} was not offered for node {node}",
             )
             assert known is not None
-            rows, left = growing.goes_left(node, candidate)
-            said[rows, known.tree] = left
+            rows, left = growing.goes_left(0 if hidden else node, candidate)
+            said[rows, at if hidden else known.tree] = left
             column, last = int(growing.candidates.column[candidate]), int(growing.candidates.last[candidate])
             one = {"column": column, "threshold": binning.threshold(column, last), "rows": len(rows)}
             one["gaps_left"] = bool(growing.candidates.gaps_left[candidate])
@@ -174,6 +185,7 @@ class FeatureOwner(roles.FeatureOwner):
 
     @serves
     def divide(self, request: Divide) -> Sums:
+        self.expect(self.config.nodes == "shown", "by its own settings nodes are hidden")
         growing, nodes = self._of(request.batch), request.nodes.tensor.cpu()
         self.expect(tuple(nodes.shape) == growing.node.shape, "directions have not a line for each row")
         try:

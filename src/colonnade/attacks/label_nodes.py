@@ -5,6 +5,9 @@ and Liu, Eliminating Label Leakage in Tree-Based Vertical Federated Learning, 20
 often they are in one node and look for communities in that graph (ID2Graph). Here the graph's main directions are
 clustered by k-means, which needs no more than the number of classes. What it finds are groups of rows that share a
 label.
+
+Where nodes are hidden, a party still hears when one of its splits is chosen, and of no row where it is. Then what it
+can group rows by are its own columns: the same attack on these is the control.
 """
 
 from __future__ import annotations
@@ -22,13 +25,25 @@ def from_nodes(transcript: Transcript, holdings: Holdings, *, seed: int = 0) -> 
     """By the rows' paths through all trees that were heard of; for numbers, the position along the main direction."""
     rows, paths = memberships(transcript, holdings)
     if not len(rows) or not paths.shape[1]:
-        return Guess(rows[:0], rows[:0], named=False)
+        return from_columns(transcript, holdings, seed=seed)
     every = [torch.nn.functional.one_hot(column)[:, :-1] for column in paths.T]  # one of them follows from the others
     known = torch.cat(every, 1).double()
     flat = main_directions(known - known.mean(0), max(holdings.classes - 1, 1))
     if holdings.classes == 0:
         return Guess(rows, flat[:, 0], named=False)
     return Guess(rows, groups(flat, holdings.classes, seed), named=False)
+
+
+def from_columns(transcript: Transcript, holdings: Holdings, *, seed: int = 0) -> Guess:
+    """The control: the party's own columns of the rows that trees are grown on, grouped in the same way."""
+    heard = next(received(transcript, holdings.batches, holdings.named(Kind.NODES)), None)
+    if heard is None or holdings.columns is None:
+        nothing = torch.empty(0, dtype=torch.int64)
+        return Guess(nothing, nothing, named=False)
+    rows = heard.rows
+    own = holdings.columns[rows].flatten(1).double().nan_to_num()
+    flat = main_directions((own - own.mean(0)) / own.std(0).clamp_min(1e-12), max(holdings.classes - 1, 1))
+    return Guess(rows, flat[:, 0] if holdings.classes == 0 else groups(flat, holdings.classes, seed), named=False)
 
 
 def memberships(transcript: Transcript, holdings: Holdings) -> tuple[Tensor, Tensor]:

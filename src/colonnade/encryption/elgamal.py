@@ -57,8 +57,10 @@ class ElGamalPublicKey:
         return self._data
 
     def read(self, x: Encrypted) -> Points:
-        """The points of [rows, values] numbers, [rows, 1 + values, 64]: each is checked to be on the curve."""
-        return _read(self, x, self.values)
+        """The points of [rows, values] numbers, [rows, 1 + values, 64]: each is checked to be on the curve. Rows may
+        have fewer values than the key is for: its first ones."""
+        wide = x.shape[1] if len(x.shape) == 2 else 0
+        return _read(self, x, min(wide, self.values))
 
     def sums_of(
         self, rows: Points, order: NDArray[np.int64], starts: NDArray[np.int64], values: Sequence[int], *, owner: str
@@ -114,11 +116,11 @@ class ElGamalSecretKey:
         return self._public
 
     def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
-        """[rows, values] whole numbers."""
+        """[rows, values] whole numbers, as many values as the key is for, or fewer."""
         flat = within(values, LARGEST, owner=owner, scheme=SCHEME)
-        if flat.dim() != 2 or flat.shape[1] != self._public.values or not bool((flat == flat.round()).all()):
+        if flat.dim() != 2 or flat.shape[1] > self._public.values or not bool((flat == flat.round()).all()):
             raise WireError(
-                f"'{owner}' encrypts rows of {self._public.values} whole numbers with ElGamal; found "
+                f"'{owner}' encrypts rows of up to {self._public.values} whole numbers with ElGamal; found "
                 f"{list(flat.shape)}. Round them first."
             )
         drawn = os.urandom(32 * len(flat))
@@ -126,12 +128,12 @@ class ElGamalSecretKey:
         for at, row in enumerate(flat.to(torch.int64).tolist()):
             r = int.from_bytes(drawn[32 * at : 32 * at + 32], "little")
             scalars.append(r)
-            scalars += [r * x + v for x, v in zip(self._x, row, strict=True)]
+            scalars += [r * x + v for x, v in zip(self._x, row, strict=False)]
         return _written(self._public, curve.generator().times(curve.digits_of(scalars)), tuple(flat.shape))
 
     def decrypt(self, x: Encrypted) -> Tensor:
         """All values of a row."""
-        return self.decrypt_sums(x, [range(self._public.values)])
+        return self.decrypt_sums(x, [range(x.shape[1] if len(x.shape) == 2 else 1)])
 
     def decrypt_sums(
         self, x: Encrypted, blocks: Sequence[Sequence[int]], *, most: float = LARGEST, negative: Sequence[bool] = ()
