@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.federation.small import frames
 
-from colonnade.errors import BudgetExhausted
-from colonnade.serving.batcher import Batcher, Busy, Unknown
+from colonnade.errors import BudgetExhausted, NoAnswer
+from colonnade.serving.batcher import MOST_FAILURES, Batcher, Busy, Unknown
 from colonnade.serving.source import Row, Source
 
 IDS = sorted(frames()["lab"]["patient"])
@@ -27,12 +27,15 @@ class Watched(Source):
         self.door = threading.Event()
         self.door.set()
         self.spent: set[str] = set()
+        self.silent = False
         self.away: tuple[str, ...] = ()
 
     def ask(self, ids: object) -> list[Row]:
         assert isinstance(ids, list)
         self.asked.append(ids)
         self.door.wait()
+        if self.silent:
+            raise NoAnswer("lab", "Embed", None, "it does not answer")
         if self.spent & set(ids):
             raise BudgetExhausted("'lab' will not release \"embedding\" again")
         rows = super().ask(ids)
@@ -115,8 +118,53 @@ def test_a_spent_budget_refuses_those_who_ask_for_its_rows_alone(source: Watched
     with pytest.raises(BudgetExhausted):
         bad.result()
     assert ids_of(good) == IDS[2:4]
-    assert source.asked == [IDS[:4], IDS[:2], IDS[2:4]]
     batcher.close()
+    assert source.asked == [IDS[:4], IDS[:2], IDS[2:4], IDS[:1]], "the last finds out which of the two it was"
+
+
+def test_a_spent_row_costs_its_neighbours_a_few_questions_once(source: Watched) -> None:
+    """Whoever kept asking for one row whose budget was spent had every batch asked for one by one."""
+    batcher = Batcher(source, window=0.2, cache=0)
+    source.spent = {IDS[5]}
+    for turn in range(3):
+        source.asked.clear()
+        bad = [batcher.ask([IDS[5]]), batcher.ask(IDS[5:8])]
+        good = [batcher.ask([one]) for one in IDS[8:40]]
+        assert [ids_of(answer) for answer in good] == [[one] for one in IDS[8:40]]
+        for answer in bad:
+            with pytest.raises(BudgetExhausted):
+                answer.result(timeout=10)
+        assert len(source.asked) <= (1 if turn else 14), "then it is known, and asked for no more"
+    batcher.close()
+
+
+def test_whatever_one_request_fails_with_its_neighbours_are_answered(source: Watched) -> None:
+    batcher = Batcher(source, window=0.2, cache=0)
+    bad, good = batcher.ask([IDS[0] + "\0"]), [batcher.ask([one]) for one in IDS[:4]]
+    with pytest.raises(KeyError):
+        bad.result(timeout=10)
+    assert [ids_of(answer) for answer in good] == [[one] for one in IDS[:4]]
+    batcher.close()
+
+
+def test_a_party_that_is_silent_is_not_asked_again_for_each_half(source: Watched) -> None:
+    batcher = Batcher(source, window=0.2, cache=0)
+    source.silent = True
+    for answer in [batcher.ask([one]) for one in IDS[:8]]:
+        with pytest.raises(NoAnswer):
+            answer.result(timeout=10)
+    batcher.close()
+    assert len(source.asked) == 1
+
+
+def test_so_many_failures_end_a_batch(source: Watched) -> None:
+    batcher = Batcher(source, window=0.3, cache=0, waiting=200)
+    source.spent = set(IDS)
+    for answer in [batcher.ask([one]) for one in IDS[:100]]:
+        with pytest.raises((BudgetExhausted, Busy)):
+            answer.result(timeout=10)
+    batcher.close()
+    assert len(source.asked) <= 2 * MOST_FAILURES
 
 
 def test_what_cannot_be_answered_is_an_error_and_the_next_is_answered(source: Watched) -> None:

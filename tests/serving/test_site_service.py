@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,17 @@ def test_a_silent_party_is_degraded_or_503_as_agreed(tmp_path: Path) -> None:
                 assert (answer.status_code, answer.json()["error"]) == (503, "'lab' does not answer")
             down.clear()
             assert client.post("/predict", json={"ids": ["P001"]}).json()["degraded"] == 0
+
+
+def test_one_callers_odd_id_fails_nobody_else_in_its_batch(tmp_path: Path) -> None:
+    """An id of nothing but spaces, as Python has them, failed everybody who was asked for with it."""
+    trained(tmp_path, quick(data={"align": "private"}, **SKIP))
+    allowed(tmp_path, cache=0, window=300)
+    with serving(tmp_path) as (client, _), ThreadPoolExecutor(4) as pool:
+        good = pool.submit(client.post, "/predict", json={"ids": ["P001"]})
+        bad = [pool.submit(client.post, "/predict", json={"ids": [odd]}) for odd in (" ", "\u0085", "\x1f")]
+        assert good.result().status_code == 200
+        assert [one.result().status_code for one in bad] == [422] * 3
 
 
 @pytest.mark.parametrize("on_missing", ["fail", "skip"])

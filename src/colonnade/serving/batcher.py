@@ -5,6 +5,10 @@
 
 A row that is answered from memory crosses nothing and costs no budget. One that a party was missing for is not kept, so
 that it is whole as soon as the party is back.
+
+One caller's error is no other's: a batch that fails is asked for in halves, and each half again, until those who asked
+for what cannot be answered are alone. An id whose budget is spent is found the same way, and then refused for a while,
+before it joins a batch.
 """
 
 from __future__ import annotations
@@ -12,11 +16,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from colonnade.errors import BudgetExhausted, ColonnadeError, DataError
+from colonnade.errors import BudgetExhausted, ColonnadeError, DataError, NoAnswer
 from colonnade.serving.metrics import Metrics
 from colonnade.serving.source import Asked, Row
 
@@ -24,6 +28,10 @@ MOST_ROWS = 4096
 """Of one batch: so many rows a federation predicts at a time."""
 MOST_KEPT = 100_000
 """Rows in memory."""
+REFUSED = 60.0
+"""Seconds for which an id whose budget is spent is refused without asking: its owner may raise the budget."""
+MOST_FAILURES = 64
+"""Questions of one batch that may fail before those who are left are refused with it: each one's takes time."""
 
 
 class Unknown(DataError):  # noqa: N818 - the name of the condition
@@ -64,6 +72,9 @@ class Batcher:
         self.metrics = metrics or Metrics()
         self.most_waiting, self.waiting = waiting, 0
         self._kept: dict[str, tuple[float, Row]] = {}
+        self._spent: dict[str, tuple[float, BudgetExhausted]] = {}
+        self._failures = 0  # of the batch that is being answered
+        self._refused: list[tuple[Waiting, BudgetExhausted]] = []  # in it
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self._closed = False
@@ -74,6 +85,9 @@ class Batcher:
     def ask(self, ids: Sequence[str]) -> Future[list[Row]]:
         """The answer when it is there, row by row in the order of `ids`."""
         request = Waiting(tuple(ids), time.monotonic() + self.patience)
+        if (refusal := self._refusal(request.ids)) is not None:
+            request.answer.set_exception(refusal)
+            return request.answer
         kept = self._from_memory(request.ids)
         if len(kept) == len(set(request.ids)):
             self._resolve(request, kept, kept)
@@ -90,6 +104,7 @@ class Batcher:
         """What was kept is not true any more."""
         with self._lock:
             self._kept.clear()
+            self._spent.clear()
 
     def close(self) -> None:
         """Answer what waits, and take nothing more."""
@@ -124,16 +139,34 @@ class Batcher:
 
     def _answer(self, requests: list[Waiting]) -> None:
         """Each request gets its rows or an error, whatever happens: nobody else answers, so the desk must go on."""
-        try:
-            self._answer_whole(requests)
-        except Exception as error:
-            for request in requests:
-                if not request.answer.done():
-                    request.answer.set_exception(error)
+        self._failures = 0
+        self._refused.clear()
+        self._isolating(self._look, requests)
+        for request, error in self._refused:  # when everybody has an answer
+            self._remember_spent(request, error)
 
-    def _answer_whole(self, requests: list[Waiting]) -> None:
-        kept = self._from_memory(one for request in requests for one in request.ids)
-        new = _new(requests, kept)
+    def _isolating(self, step: Callable[[list[Waiting]], None], requests: list[Waiting]) -> None:
+        """Do a step for all of them at once, and where it fails for each half, so that one's error is its own. Who does
+        not answer is silent for all: halves would only wait again."""
+        try:
+            step(requests)
+        except Exception as error:
+            left = [one for one in requests if not one.answer.done()]
+            self._failures += 1
+            if len(left) > 1 and self._failures < MOST_FAILURES and not isinstance(error, NoAnswer):
+                half = len(left) // 2
+                self._isolating(step, left[:half])
+                self._isolating(step, left[half:])
+                return
+            unclear = len(left) > 1 and isinstance(error, BudgetExhausted)  # whose row it is was not found out
+            for request in left:
+                request.answer.set_exception(Busy("Too much of its batch failed.") if unclear else error)
+            if len(left) == 1 and isinstance(error, BudgetExhausted):
+                self._refused.append((left[0], error))
+
+    def _look(self, requests: list[Waiting]) -> None:
+        """Refuse those who ask for what nobody can predict, and predict for the others."""
+        new = _new(requests, self._from_memory(one for request in requests for one in request.ids))
         lost = self.source.lacking(new) if new else set()
         whole = []
         for request in requests:
@@ -142,17 +175,42 @@ class Batcher:
                 request.answer.set_exception(Unknown(unknown, len(request.ids)))
             else:
                 whole.append(request)
-        new = _new(whole, kept)
-        try:
-            found = self._ask(new) if new else {}
-        except BudgetExhausted:
-            if len(whole) < 2:
-                raise
-            for request in whole:  # one row's refusal is not the others'
-                self._answer([request])
-            return
-        for request in whole:
+        self._isolating(self._predict, whole)
+
+    def _predict(self, requests: list[Waiting]) -> None:
+        kept = self._from_memory(one for request in requests for one in request.ids)
+        new = _new(requests, kept)
+        found = self._ask(new) if new else {}
+        for request in requests:
             self._resolve(request, kept | found, kept)
+
+    def _remember_spent(self, request: Waiting, error: BudgetExhausted) -> None:
+        """Find one id of a refused request whose budget is spent, by halves, and refuse it from here on. What is
+        answered on the way is in memory, for whoever asks for it next."""
+        ids = [] if self._refusal(request.ids) else _new([request], self._from_memory(request.ids))
+        while len(ids) > 1:
+            half = len(ids) // 2
+            try:
+                self._ask(ids[:half])
+                ids = ids[half:]
+            except BudgetExhausted:
+                self._failures += 1
+                ids = ids[:half]
+            except Exception:  # then it is found the next time
+                return
+            if self._failures >= MOST_FAILURES:
+                return
+        now = time.monotonic()
+        with self._lock:
+            self._spent = {one: until for one, until in self._spent.items() if until[0] > now}
+            self._spent |= dict.fromkeys(ids, (now + REFUSED, error))
+
+    def _refusal(self, ids: Iterable[str]) -> BudgetExhausted | None:
+        """Why these are not asked for, where an id's budget was found to be spent."""
+        now = time.monotonic()
+        with self._lock:
+            found = [self._spent[one] for one in ids if one in self._spent] if self._spent else []
+        return next((error for until, error in found if until > now), None)
 
     def _ask(self, ids: list[str]) -> dict[str, Row]:
         self.metrics.count("batches")

@@ -2,9 +2,18 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
-Id = Annotated[StrictStr, Field(min_length=1, max_length=256, pattern=r"^[^\x00]+$")] | StrictInt
+
+def not_blank(text: str) -> str:
+    """No table has an id of nothing but spaces, by what Python takes for one (a regular expression takes less)."""
+    if not text.strip():
+        raise ValueError("an id is not blank")
+    return text
+
+
+Text = Annotated[StrictStr, Field(min_length=1, max_length=256, pattern=r"^[^\x00]+$"), AfterValidator(not_blank)]
+Id = Text | StrictInt
 """Without NUL: arrays of text drop it at an end, so "17" and "17" with NULs would be the same row."""
 
 

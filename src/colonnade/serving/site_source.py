@@ -52,7 +52,7 @@ class SiteSource:
     def lacking(self, ids: Sequence[str]) -> set[str]:
         """Those that cannot be predicted. What this organisation itself lacks is asked of nobody, where it must hold
         all."""
-        lenient, unknown = self.session.lenient, set[str]()
+        lenient, unknown, self._looked = self.session.lenient, set[str](), None
         wanted = np.array(list(dict.fromkeys(ids)), dtype=np.str_)
         rows = self.session.own_part(wanted)
         if not lenient and rows.holdings.away:
@@ -78,7 +78,6 @@ class SiteSource:
         try:
             found = self.session.ask(self._looked, torch.tensor([known[one] for one in ids], dtype=torch.int64))
         finally:
-            self._looked = None
             self.site.keep_alignment(self.session.folder.path)
         return [row for _, some in found for row in rows_of(some, self.parties)]
 
