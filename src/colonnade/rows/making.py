@@ -130,13 +130,19 @@ def encoded(encoder: Labels, owner: str, table: Table) -> Tensor:
 
 def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> tuple[dict[str, Table], Crossed]:
     """Only the rows whose ids all parties hold, which they find out without showing each other the rest; and what
-    crossed for it."""
+    crossed for it. As long as ids and settings are the same, it is found once (`alignment.kept`)."""
     from colonnade.alignment import Ids as Aligning
-    from colonnade.alignment import align_here
+    from colonnade.alignment import align_here, kept
 
     settings.alignment.check_trains()
     ids = {name: Aligning.of(name, [table.ids.tolist()]) for name, table in tables.items()}
-    aligned = align_here(ids, settings.alignment, driver=driver, through_bytes=settings.engine.through_bytes)
+    through_bytes = settings.engine.through_bytes
+    key = kept.key_of(ids, settings.alignment, driver, through_bytes=through_bytes)
+    known = kept.look_up(key, {name: table.ids for name, table in tables.items()})
+    if known is not None:
+        rows, entries = known
+        return {name: table.in_order(table.ids[rows[name]]) for name, table in tables.items()}, entries
+    aligned = align_here(ids, settings.alignment, driver=driver, through_bytes=through_bytes)
     if not aligned.found.common:
         from colonnade.datasets.table import how_written
 
@@ -145,7 +151,9 @@ def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> t
             f"No id is held by all parties, so there is no row to train on. {cure or 'Compare how ids are written.'}"
         )
     common = {name: table.in_order(table.ids[aligned.rows[name]]) for name, table in tables.items()}
-    return common, {name: book.entries for name, book in aligned.ledgers.items()}
+    entries = {name: book.entries for name, book in aligned.ledgers.items()}
+    kept.keep(key, aligned.rows, entries)
+    return common, entries
 
 
 def _common(settings: Settings, owner: str, table: Table, columns: Mapping[str, Table], crossed: Crossed) -> Table:

@@ -1,0 +1,86 @@
+"""Alignments of one machine, kept so that plan, run and explain find common rows once.
+
+    ~/.cache/colonnade/alignments/<digest of all ids and settings>.npz      row numbers by party, and what crossed
+
+Where all tables are on one machine, finding common rows again takes long and tells nobody anything new. It is kept as
+row numbers and no ids, counts only for the very same ids and settings, and is checked against the tables: rows must
+have the same ids at all. Small tables are aligned again, which takes no time. Between sites nothing is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.alignment.ids import Ids
+from colonnade.alignment.settings import AlignmentSettings
+from colonnade.core.ledger import Entry
+
+LEAST = 2_000
+"""Ids in all tables together below which an alignment takes no time."""
+MOST = 20
+"""Alignments that are kept; the oldest make way."""
+
+Rows = dict[str, NDArray[np.int64]]
+Crossed = dict[str, list[Entry]]
+
+
+def folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "colonnade" / "alignments"
+
+
+def key_of(ids: Mapping[str, Ids], settings: AlignmentSettings, driver: str, *, through_bytes: bool) -> str | None:
+    """What names an alignment of these ids under these settings; None where it is not worth keeping."""
+    if sum(map(len, ids.values())) < LEAST:
+        return None
+    digest = hashlib.sha256(json.dumps([1, repr(settings), driver, through_bytes, list(ids)]).encode())
+    for held in ids.values():
+        digest.update(hashlib.sha256(held.digests.tobytes()).digest() + hashlib.sha256(held.rows.tobytes()).digest())
+    return digest.hexdigest()
+
+
+def look_up(key: str | None, tables: Mapping[str, NDArray[np.str_]]) -> tuple[Rows, Crossed] | None:
+    """What was kept under this key; None where nothing was, or where it does not fit the ids in these tables."""
+    if key is None:
+        return None
+    try:
+        with np.load(folder() / f"{key}.npz", allow_pickle=False) as kept:
+            rows = {name: kept[f"rows:{name}"].astype(np.int64) for name in tables}
+            told = json.loads(kept["crossed"].tobytes())
+        crossed = {name: [_entry(one) for one in told[name]] for name in tables}
+        common = [tables[name][rows[name]] for name in tables]
+    except (OSError, ValueError, KeyError, IndexError, TypeError, zipfile.BadZipFile):
+        return None
+    return (rows, crossed) if all(np.array_equal(common[0], other) for other in common[1:]) else None
+
+
+def keep(key: str | None, rows: Rows, crossed: Crossed) -> None:
+    """For the next command; where it cannot be written, that one aligns again."""
+    if key is None:
+        return
+    told = {name: [json.loads(entry.to_json()) for entry in entries] for name, entries in crossed.items()}
+    arrays = {f"rows:{name}": numbers for name, numbers in rows.items()}
+    arrays |= {"crossed": np.frombuffer(json.dumps(told).encode(), dtype=np.uint8)}
+    with suppress(OSError):
+        place = folder()
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fresh = place / f".{key}.{os.getpid()}.npz"
+        np.savez_compressed(fresh, **arrays)  # type: ignore[arg-type]
+        fresh.replace(place / f"{key}.npz")
+        kept = sorted(place.glob("[!.]*.npz"), key=lambda path: path.stat().st_mtime)
+        for old in kept[:-MOST]:
+            old.unlink(missing_ok=True)
+
+
+def _entry(one: Mapping[str, object]) -> Entry:
+    entry = Entry(**one)  # type: ignore[arg-type]
+    return entry._replace(shape=tuple(entry.shape))
