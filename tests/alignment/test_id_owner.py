@@ -162,6 +162,27 @@ def test_requests_that_do_not_fit_are_refused(request_: Any, message: str) -> No
         agreed().answer(request_)
 
 
+def test_rows_are_learned_once_after_every_list_was_compared_and_no_more_than_the_shortest_has() -> None:
+    def learn(party: IdOwner, *positions: int) -> None:
+        party.answer(Learn(released(torch.tensor(positions, dtype=torch.int32))))
+
+    party = agreed()
+    with pytest.raises(PartyError, match="rows are common once all other lists went through it and were fetched"):
+        learn(party, 0)
+    party.answer(Raise("lab", "lab", 0, 2, released(points("x", "y"))))
+    party.answer(Fetch("lab", 0, 1))
+    with pytest.raises(PartyError, match="once all other lists went through it and were fetched"):
+        learn(party, 0)
+    party = taken()
+    with pytest.raises(PartyError, match="3 rows cannot be common: the shortest list compared has 2"):
+        learn(party, 0, 1, 2)
+    assert party.common_rows is None
+    learn(party, 2)
+    with pytest.raises(PartyError, match="they are learned once"):
+        learn(party, 1)
+    assert party.common == 1
+
+
 def test_points_are_raised_fetched_and_traced_once() -> None:
     party, where = taken(), released(torch.tensor([0], dtype=torch.int32))
     with pytest.raises(PartyError, match="came out of turn"):

@@ -18,12 +18,12 @@ from tests.sites.kinds import made, trains
 pytest.importorskip("coincurve", reason='private alignment needs pip install "colonnade[crypto]"')
 
 from colonnade.alignment import curve
-from colonnade.alignment.id_owner import Agree, Blind, Fetch, Raise
+from colonnade.alignment.id_owner import Agree, Blind, Fetch, Learn, Raise
 from colonnade.alignment.ids import Ids
 from colonnade.core import Outbox, Released
 from colonnade.errors import ColonnadeError, PartyError
 from colonnade.settings.party_file import OWN
-from colonnade.sites.messages import Join
+from colonnade.sites.messages import Join, Prepare
 from colonnade.sites.own_rows import digests_of
 from colonnade.sites.reader import Look
 from colonnade.sites.site import Site
@@ -53,14 +53,14 @@ def lab_in(base: Path, **limits: int) -> Site:
     return lab
 
 
-def agree(lab: Site, parties: tuple[str, ...] = BOTH, *, predict: bool = False, caller: str = "clinic") -> int:
+def agree(lab: Site, parties: tuple[str, ...] = BOTH, *, predict: int = 0, caller: str = "clinic") -> int:
     return int(ask(lab, caller, Agree(parties, "exact", "rows", parties, predict)).ids)
 
 
 def holds(lab: Site, guesses: list[str], *, predict: bool = False, parties: tuple[str, ...] = BOTH) -> list[str]:
     """The attack: which of these the laboratory holds. The driver multiplies each guess by a number of its own, so that
     what comes back shuffled tells which it was."""
-    size = agree(lab, parties, predict=predict)
+    size = agree(lab, parties, predict=len(guesses) if predict else 0)
     known = {bytes(one) for one in ask(lab, "clinic", Blind(0, size)).points.tensor.numpy()}
     numbers = [(number + 2).to_bytes(32, "big") for number in range(len(guesses))]
     each = [curve.multiply(points([guess]).numpy(), number) for guess, number in zip(guesses, numbers, strict=True)]
@@ -79,7 +79,7 @@ def test_it_cannot_make_parties_up(tmp_path: Path) -> None:
     lab = lab_in(tmp_path)
     invented = tuple(f"x{number}" for number in range(50))
     for parties in ((*BOTH, *invented), (*BOTH, "bank"), ("lab", "x1"), ("lab",), (*BOTH, "lab"), ("clinic", "x1")):
-        for predict in (False, True):
+        for predict in (0, 1):
             with pytest.raises(PartyError, match=r"it aligns with 'clinic', 'lab', and was asked to with"):
                 agree(lab, parties, predict=predict)
     agree(lab)
@@ -129,6 +129,58 @@ def test_a_damaged_count_is_no_new_allowance(tmp_path: Path) -> None:
             holds(lab_in(tmp_path), [TRUE], predict=predict)
 
 
+def learn(lab: Site, positions: list[int]) -> None:
+    ask(lab, "clinic", Learn(sent(torch.tensor(positions, dtype=torch.int32))))
+
+
+def compare(lab: Site, ids: list[str], *, predict: bool = False) -> None:
+    """An alignment up to what is found: the clinic's list goes through the laboratory."""
+    agree(lab, predict=len(ids) if predict else 0)
+    ask(lab, "clinic", Raise("clinic", "clinic", 0, len(ids), sent(points(ids))))
+    ask(lab, "clinic", Fetch("clinic", 0, len(ids)))
+
+
+def test_an_allowance_of_nothing_lets_nothing_be_said_to_be_common(tmp_path: Path) -> None:
+    """It would have every row released by saying that all are common, and compares no id for it."""
+    lab = lab_in(tmp_path, per_day=0, predicted_per_day=0)
+    for predict in (0, 1, 80, -1):
+        with pytest.raises(PartyError, match=r"had 0 today and was asked for|was asked to compare -1 ids"):
+            agree(lab, predict=predict)
+        with pytest.raises(PartyError, match="do not let 'lab' learn"):
+            learn(lab, [0])
+    assert lab.id_owners["clinic"].common_rows is None
+
+
+def test_no_more_rows_are_said_to_be_common_than_ids_were_paid_for(tmp_path: Path) -> None:
+    lab, guesses = lab_in(tmp_path, predicted_per_day=3), [TRUE, FALSE, "P010"]
+    agree(lab, predict=1)
+    with pytest.raises(PartyError, match="once all other lists went through it"):
+        learn(lab, [0])
+    with pytest.raises(PartyError, match="'clinic' announced 1 ids to predict, and its list has 3"):
+        ask(lab, "clinic", Raise("clinic", "clinic", 0, 3, sent(points(guesses))))
+    compare(lab, guesses[:2], predict=True)
+    with pytest.raises(PartyError, match="3 rows cannot be common: the shortest list compared has 2"):
+        learn(lab, [0, 1, 2])
+    learn(lab, [0, 1])
+    with pytest.raises(PartyError, match="they are learned once"):
+        learn(lab, [2, 3])
+    with pytest.raises(PartyError, match="DataError"):  # rows to predict are none to train on, which costs otherwise
+        ask(lab, "clinic", Prepare("run", 1, False, 0))
+    with pytest.raises(PartyError, match="had 3 today"):
+        agree(lab, predict=1)
+
+
+def test_rows_that_were_compared_to_train_are_not_predicted(tmp_path: Path) -> None:
+    made(tmp_path, "one", data={"align": "private"})
+    trains(tmp_path, "one")
+    lab = sites(tmp_path)["lab"]
+    ask(lab, "clinic", Join(lab.own.agreed))
+    compare(lab, [f"P{number:03d}" for number in range(20)])
+    learn(lab, list(range(20)))
+    with pytest.raises(PartyError, match="no alignment found any"):
+        ask(lab, "clinic", Look("run", 4, 1, None))
+
+
 def test_digests_are_no_way_around_it(tmp_path: Path) -> None:
     """Where ids are compared privately, who knows the agreed file cannot have digests of its guesses looked up."""
     made(tmp_path, "one", data={"align": "private"})
@@ -148,7 +200,7 @@ def test_of_several_label_owners_each_aligns_with_its_own_partners_and_has_its_o
     mine = {name: (name, *own.feature_owners) for name in own.label_owners}
     assert {agree(lab, mine[name], caller=name) for name in own.label_owners} == {len(lab.id_owners["north"].ids)}
     for parties in ((*own.label_owners, *own.feature_owners), mine["south"], ("south", "lab")):
-        for predict in (False, True):
+        for predict in (0, 1):
             with pytest.raises(PartyError, match="and was asked to with"):
                 agree(lab, parties, predict=predict, caller="north")
     with pytest.raises(ColonnadeError):

@@ -147,6 +147,7 @@ def test_rows_that_another_label_owner_trained_on_are_no_different(tmp_path: Pat
     ids = lab.table.ids.tolist()
     for one, other in (("north", "P100"), ("south", "P002")):  # whom the other knows
         lab.id_owners[one].common_rows = np.array([ids.index(other)])  # as a driver may say that they are common
+        lab.id_owners[one].predicts = True
         ask(lab, one, Look("run", number, 1, None))
         ask(lab, one, Take(sent([0], torch.int64)))
         assert kind(ask(lab, one, EmbedBy(f"{one}:predict[0:1]", "aggregated")).values) == "gaussian"

@@ -3,9 +3,10 @@
 Secret multipliers and shuffles come from the operating system, not from the party's generator, whose seed others know.
 Both are new for every alignment, forgotten at its end and never saved.
 
-A driver may lie: it could hand out points of parties that it made up, or ask for one id at a time. So a party takes
-part with those alone that its own settings name, in lists of distinct points that are not too short, and as often as
-its `Allowance` says.
+A driver may lie: it could hand out points of parties that it made up, ask for one id at a time, or say that rows are
+common without comparing any. So a party takes part with those alone that its own settings name, in lists of distinct
+points that are not too short, and as often as its `Allowance` says, which is charged before anything is answered. It
+learns once, after it compared every list, and never more rows than the shortest has.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ class IdCount(Message):
 
 class Agree(Request[IdCount]):
     """Asked first: who takes part in which order, and what will be learned by whom. It makes a new secret. To predict,
-    the asker aligns with each party alone."""
+    the asker aligns with each party alone, and says how many ids it will compare."""
 
     parties: tuple[str, ...]
     ids: str
     reveal: str
     learners: tuple[str, ...]
-    predict: bool = False
+    predict: int = 0  # ids; none: to train
 
 
 class Points(Message):
@@ -151,7 +152,7 @@ class IdOwner(Party):
     machines."""
 
     _parties: tuple[str, ...]
-    _predicts: bool
+    _announced: int
     _secret: bytes
     _order: NDArray[np.int64]
     _raising: dict[str, Raising]
@@ -182,11 +183,14 @@ class IdOwner(Party):
         self._ids = ids
         self.common: int | None = None
         self.common_rows: NDArray[np.int64] | None = None  # in the agreed order
+        self.predicts = False  # whether these are to be predicted; else they are to train on, and nothing else
         self._forget()
 
     @serves
     def agree(self, request: Agree) -> IdCount:
-        asked, parties = self.asker, self._agreed(request.predict)
+        asked, predicts = self.asker, request.predict != 0
+        self.expect(request.predict >= 0, f"it was asked to compare {request.predict} ids")
+        parties = self._agreed(predicts)
         told = f"it aligns with {', '.join(map(repr, parties))}, and was asked to with {list(request.parties)}"[:400]
         self.expect(sorted(request.parties) == parties, told)
         mine = {
@@ -197,12 +201,12 @@ class IdOwner(Party):
         for key, value in mine.items():
             wish = getattr(request, key)
             self.expect(wish == value, f"its settings say {key} = {value!r}, and it was asked for {wish!r}")
-        if self.allowance is not None and asked is not None and not request.predict:
-            self.allowance.align(asked)
-        self._parties, self._predicts, self._secret = request.parties, request.predict, curve.fresh_secret()
+        if self.allowance is not None and asked is not None:
+            self.allowance.compare(asked, request.predict) if predicts else self.allowance.align(asked)
+        self._parties, self._announced, self._secret = request.parties, request.predict, curve.fresh_secret()
         self._order = shuffled(len(self.ids))
         self._raising = {}
-        self.common, self.common_rows = None, None
+        self.common, self.common_rows, self.predicts = None, None, predicts
         self.outbox.rules |= {BLINDED: Rule(Blinding(self._secret, self.threads)), RAISED: Rule(Raised())}
         return IdCount(len(self.ids), self.ids.columns)
 
@@ -269,6 +273,9 @@ class IdOwner(Party):
     def learn(self, request: Learn) -> Done:
         self._expect_learner(self.name)
         found = self._order[self._positions(request.positions, len(self.ids))]
+        most = self._shortest()
+        self.expect(len(found) <= most, f"{len(found)} rows cannot be common: the shortest list compared has {most}")
+        self.expect(self.common_rows is None, "it was told its common rows already; they are learned once")
         self.common_rows, self.common = self.ids.rows[found], len(found)
         return Done()
 
@@ -290,17 +297,25 @@ class IdOwner(Party):
 
     def _admit(self, owner: str, total: int) -> None:
         """Before a list of another's is worked on: one that is too short would tell about single ids."""
-        if self.allowance is None or self.asker is None:
-            return
-        if self._predicts:
-            self.allowance.compare(self.asker, max(total, 1))
+        if self._announced and owner == self.asker:
+            said = f"'{owner}' announced {self._announced} ids to predict, and its list has {total}"
+            self.expect(total == self._announced, said)
+        if self.allowance is None or self.asker is None or self._announced:
             return
         least = self.allowance.smallest
         told = f"it compares lists of {least} ids or more, and '{owner}' has {total}: fewer would tell about single ids"
         self.expect(total >= least, told)
 
+    def _shortest(self) -> int:
+        """Of all lists that were compared; refused while one was not, since then nothing is known to be common."""
+        others = [name for name in self._parties if name != self.name]
+        lists = [self._raising.get(name) for name in others]
+        done = [one.total for one in lists if one is not None and one.order is not None and one.points is None]
+        self.expect(len(done) == len(others), "rows are common once all other lists went through it and were fetched")
+        return min([len(self.ids), *done])
+
     def _forget(self) -> None:
-        self._parties, self._predicts, self._secret, self._raising = (), False, b"", {}
+        self._parties, self._announced, self._secret, self._raising = (), 0, b"", {}
         self._order = np.empty(0, dtype=np.int64)
         self.outbox.rules.pop(BLINDED, None)
 

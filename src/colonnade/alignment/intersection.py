@@ -145,7 +145,8 @@ class _Run:
 
     def _agree(self) -> None:
         settings = self.driver.settings
-        request = Agree(self.names, settings.ids, settings.reveal, self.learners, self.predict)
+        announced = len(self.driver.ids) if self.predict else 0
+        request = Agree(self.names, settings.ids, settings.reveal, self.learners, announced)
         cards = {name: self._ask(name, request) for name in self.names}
         for name, card in cards.items():
             mine = cards[self.driver.name].columns

@@ -74,7 +74,7 @@ class Shelf(Protocol):
     host: Host
 
     def common_ids(self, asker: str) -> Ids | None:
-        """Those that an alignment with a label owner found, in the agreed order."""
+        """Those that an alignment to predict with a label owner found, in the agreed order."""
         ...
 
     def answer(self, asked: Asked, folder: Path) -> None:

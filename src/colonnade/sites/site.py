@@ -191,7 +191,7 @@ class Site:
         if not self.own.private:
             return self.table
         rows = self.id_owners[label_owner].common_rows
-        if rows is None or not len(rows):
+        if rows is None or not len(rows) or self.id_owners[label_owner].predicts:
             raise DataError(
                 f"No id of '{label_owner}' is held by all parties, or they were not compared. Compare how ids are "
                 "written."
@@ -199,9 +199,11 @@ class Site:
         return self.table.in_order(np.sort(self.table.ids[rows]))
 
     def common_ids(self, asker: str) -> NDArray[np.str_] | None:
-        """Those that an alignment with a label owner found, in the agreed order."""
-        rows = self.id_owners[asker].common_rows if asker in self.id_owners else None
-        return None if rows is None or self.table is None else self.table.ids[rows]
+        """Those that an alignment to predict with a label owner found, in the agreed order."""
+        owner = self.id_owners.get(asker)
+        if owner is None or owner.common_rows is None or not owner.predicts or self.table is None:
+            return None
+        return self.table.ids[owner.common_rows]
 
     def digest(self, ids: NDArray[Any]) -> str:
         """Of the whole list of ids: it tells two lists apart and says nothing else."""
