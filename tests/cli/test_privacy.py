@@ -55,7 +55,8 @@ def test_a_file_is_told_what_it_will_cost_and_that_it_will_stop(call: Caller, sp
     for part in (
         "What a whole run will cost", "lab: columns", "embedding: gaussian, clip 1, sigma 3; a row at most 4 times",
         "a whole run needs epsilon 6.129 of 6, so it will stop early", "clinic: labels", "randomized response",
-        "no guarantee", "VIM's Theorem 1 as printed", "the scaling learned from training rows taken as given",
+        "no guarantee", "every row is in one batch of each epoch",
+        "the scaling learned from training rows taken as given",
     ):  # fmt: skip
         assert part in called.out, part
 

@@ -51,13 +51,14 @@ def test_gaussian_noise_has_one_statement_per_adversary_relation_and_accountant(
 
 
 def test_hidden_batches_amplify_where_they_are_drawn_anew_and_nowhere_else() -> None:
-    told = {}
+    told, often = {}, {}
     for sampling in SAMPLINGS:
         drawn = Batches({"train": torch.arange(30)}, batch_size=8, epochs=3, seed=0, sampling=sampling)
         mine = Account("lab", drawn, [f"id{row}" for row in range(30)], None)
         for number in range(3):
             epoch(mine, number)
         (item,) = mine.rounds
+        often[sampling] = drawn.most_often()
         assert mine.released(item)[0] == drawn.most_often()  # what the label owner counts is what was really drawn
         restored = Account("lab", drawn, (), None)
         restored.load_state(mine.state())
@@ -71,6 +72,7 @@ def test_hidden_batches_amplify_where_they_are_drawn_anew_and_nowhere_else() -> 
     assert told["poisson"] == pytest.approx({
         "PLD, Poisson batches": hidden_pld(4.0, 30, 8, 12, 1e-5),
         "RDP, Poisson batches": hidden_poisson_rdp(4.0, 30, 8, 12, 1e-5),
+        "no amplification": known_batch({key_of(NOISE): often["poisson"]}, "replace-one", 1e-5),  # one row replaced
     })  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from colonnade.cli.console import AllowModel, Json, a_run, console
 from colonnade.errors import ConfigError
 from colonnade.federation import Federation
-from colonnade.federation.guarantees import of_run
+from colonnade.federation.guarantees import KEPT, of_run
 from colonnade.planning.budgets import plan
 from colonnade.runs.run_directory import RunDirectory, to_json
 
@@ -65,6 +65,9 @@ def _unpromised(told: Sequence[Mapping[str, Any]]) -> str:
     released = {one["release"]: one["mechanism"] for each in told for one in each["releases"]}
     hidden = [name for name, how in released.items() if how.startswith(("encrypted", "blinded"))]
     if not hidden:
+        labels = [one["note"] for each in told if each["protects"] == "labels" for one in each["statements"]]
+        if labels and all(note == KEPT for note in labels):
+            return f"Privacy: every release is plain, so nobody's columns have a guarantee. Of labels, {KEPT}."
         return "Privacy: every release is plain, so nobody's columns or labels have a guarantee."
     return (
         f"Privacy: {' and '.join(hidden)} crossed encrypted. No release has noise, so nobody's columns or labels have "

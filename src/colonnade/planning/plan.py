@@ -111,7 +111,7 @@ def plan(settings: Settings, *, batches: int = 8, network: Network | None = None
     said = dict.fromkeys(str(one.message) for one in caught if one.category is UserWarning)
     traffic = total(part.traffic for part in costs.parts).by_party(federation.organisations)
     exchanges = sum(part.exchanges for part in costs.parts)
-    told = _epsilons(privacy)
+    told, algorithm = _epsilons(privacy), federation.algorithm
     parties = tuple(
         PartyPlan(
             name, tuple(federation.holdings.roles(name)), columns(federation, name), sizes[name],
@@ -124,13 +124,13 @@ def plan(settings: Settings, *, batches: int = 8, network: Network | None = None
         federation.holdings.encoder.task,
         str(federation.device),
         {split: len(rows) for split, rows in federation.batches.splits.items()},
-        settings.train.epochs,
-        settings.train.batch_size,
+        algorithm.passes(settings.train.epochs),
+        algorithm.batch_size(settings.train.batch_size, len(federation.batches.splits.get("train", ()))),
         costs.per_epoch,
         costs.rounds,
         parties,
         tuple(costs.estimates),
-        costs.rounds > 0 and settings.train.early_stop,
+        costs.rounds > 0 and settings.train.early_stop and not algorithm.once,
         _seconds(costs),
         round(exchanges),
         None if network is None else network.seconds(traffic, exchanges),

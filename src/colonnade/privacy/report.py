@@ -36,6 +36,7 @@ THROUGH = f"{READER}, also through the local model"
 OWN = "the row's own releases, with the local model and the scaling learned from training rows taken as given"
 AGAIN = "of this run; every new run draws the labels again and adds its epsilon"
 TRAINING = "training alone"
+NO_MORE = "no more than to who knows the batches"
 FIXED = (
     "every row is in one batch of each epoch, so it gains nothing that batches are unknown; drawn anew it would "
     '(sampling = "poisson")'
@@ -133,15 +134,18 @@ def for_columns(party: str, account: Account, *, seeded: bool = False, reader: s
 
 
 def _hidden(key: Key, account: Account, rounds: int, appearances: int, delta: float) -> list[Statement]:
-    """Against somebody who does not know which batches a row was in: amplified where batches were drawn for that."""
+    """Against somebody who does not know which batches a row was in: amplified where batches were drawn for that. What
+    is said of a row that is removed never stands without what is said of one that is replaced, which tells more."""
     sigma, rows, batch = dict(key[1])["noise_multiplier"], account.rows, account.batch_size
     if account.sampling == "poisson":
+        replaced = known_batch({key: appearances}, "replace-one", delta)
         pld, rdp = (cost(sigma, rows, batch, rounds, delta) for cost in (hidden_pld, hidden_poisson_rdp))
         return [
             Statement(HIDDEN, "add-or-remove", "PLD, Poisson batches", pld, delta, TRAINING),
             Statement(
                 HIDDEN, "add-or-remove", "RDP, Poisson batches", rdp, delta, f"as VIM computes its own; {TRAINING}"
             ),
+            Statement(HIDDEN, "replace-one", "no amplification", replaced, delta, f"{NO_MORE}; {TRAINING}"),
         ]
     if account.sampling == "without_replacement":
         how = "RDP, batches without replacement"
@@ -151,9 +155,9 @@ def _hidden(key: Key, account: Account, rounds: int, appearances: int, delta: fl
             Statement(HIDDEN, "replace-one, sensitivity C", how, once, delta, printed),
             Statement(HIDDEN, "replace-one", how, twice, delta, f"the same with sensitivity 2C; {TRAINING}"),
         ]
-    relation = account.limit.relation
-    epsilon = known_batch({key: appearances}, relation, delta)
-    return [Statement(HIDDEN, relation, "no amplification", epsilon, delta, f"{FIXED}; {TRAINING}")]
+    told = [account.limit.relation] + ["replace-one"] * (account.limit.relation != "replace-one")
+    each = {relation: known_batch({key: appearances}, relation, delta) for relation in told}
+    return [Statement(HIDDEN, one, "no amplification", each[one], delta, f"{FIXED}; {TRAINING}") for one in each]
 
 
 def _known(paid: list[dict[Key, int]], relation: str, delta: float) -> list[Statement]:
