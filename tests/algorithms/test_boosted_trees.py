@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor
 from colonnade.algorithms import boosted_trees, tree_owner
 from colonnade.algorithms.boosted_trees import ALGORITHM, Config
 from colonnade.core import Batches, Organisation, Peers, roles
-from colonnade.errors import ConfigError
+from colonnade.errors import ConfigError, DataError
 from colonnade.optim.losses import Logistic, Loss, Squared
 from colonnade.transport import InProcess
 
@@ -157,3 +158,70 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
     x, y = table()
     with pytest.raises(ConfigError, match='loss = "poisson" is for labels that are numbers'):
         between({"bank": x}, y, Config(loss="poisson"))
+
+
+@pytest.mark.parametrize("loss", ["squared", "absolute", "poisson"])
+def test_one_party_alone_is_as_good_as_scikit_learns(loss: str) -> None:
+    """The training loss is within 1 % of HistGradientBoosting's with the same bins, depth, rate and penalty."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    x, _ = table(rows=480)
+    x = (x * 4).round() / 4  # so few values that both have a bin for each
+    generator = torch.Generator().manual_seed(1)
+    rate = (x[:, 0] / 2 - x[:, 1] * x[:, 2] / 4).exp()
+    y = torch.poisson(rate, generator=generator) if loss == "poisson" else rate
+    config = dataclasses.replace(PLAIN, loss=loss, depth=3, learning_rate=0.1)
+    toy = between({"bank": x}, y, config, loss=Squared(), rounds=40)
+    toy.run()
+    train = toy.batches.splits["train"]
+    words = {"squared": "squared_error", "absolute": "absolute_error", "poisson": "poisson"}
+    theirs = HistGradientBoostingRegressor(
+        loss=words[loss], max_iter=40, max_depth=3, max_leaf_nodes=None, max_bins=config.bins, min_samples_leaf=1,
+        l2_regularization=config.l2, learning_rate=0.1, early_stopping=False,
+    ).fit(x[train].numpy(), y[train].numpy())  # fmt: skip
+    ours, central = toy.predict("train")[:, 0].double(), torch.from_numpy(theirs.predict(x[train].numpy()))
+
+    def error(guess: Tensor) -> float:
+        truth = y[train].double()
+        each = {
+            "squared": (guess - truth).square(),
+            "absolute": (guess - truth).abs(),
+            "poisson": guess - truth * guess.clamp_min(1e-9).log(),
+        }
+        return float(each[loss].mean())
+
+    assert error(ours) <= 1.01 * error(central)
+    if loss != "absolute":  # where scikit-learn's medians leave more
+        assert error(ours) == pytest.approx(error(central), rel=0.01)
+
+
+def test_classes_can_weigh_the_same_and_counts_cannot_be_negative() -> None:
+    x, y = table()
+    rare = (y == 1) & (torch.arange(len(y)) % 5 == 0)
+    plain, balanced = (
+        between({"bank": x}, rare.long(), Config(encryption="none", class_weights=how), rounds=8)
+        for how in ("equal", "balanced")
+    )
+    plain.run()
+    balanced.run()
+    assert balanced.predict().mean() > plain.predict().mean() + 0.5
+    with pytest.raises(DataError, match='"poisson" needs labels of 0 or more'):
+        between({"bank": x}, x[:, 0], Config(loss="poisson"), loss=Squared()).run(1)
+
+
+def test_leaves_are_bounded_and_the_best_splits_are_kept() -> None:
+    x, y = table()
+    few = between({"bank": x}, y, dataclasses.replace(PLAIN, leaves=3, depth=4), rounds=2)
+    few.run()
+    for found in few.driver.rounds:
+        assert int((found["party"] < 0).sum()) == 3
+
+
+def test_an_owner_knows_which_of_its_columns_were_used() -> None:
+    x, y = table()
+    toy = between({"bank": x[:, :1], "lab": x[:, 1:]}, y, PLAIN)
+    toy.run()
+    used = toy.parties["lab"].importance()
+    assert set(used) <= set(range(5))
+    assert max(used, key=used.__getitem__) in (0, 1)  # the label follows these
+    assert sum(toy.driver.importance().values()) == pytest.approx(1)
