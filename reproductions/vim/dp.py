@@ -5,10 +5,10 @@ and what is still learned comes from the labels in what the label owner sends do
 this noise does not protect. A method's privacy is worth what it scores above its control.
 
 Scores are of test rows whose uploads are as they are: the noise protects training rows. "Test rows protected too" says
-what is left when they go through the same noise. Epsilon is stated for somebody who does not know the batches, three times,
-by the paper's own accountant (Opacus: Poisson batches), by its Theorem 1 as printed, and by a tighter bound for the
-same, all of which need batches that are drawn anew each round; and for the label owner, who knows them (exact, a release
-of every row per epoch), which is what these runs with their fixed batches promise.
+what is left when they go through the same noise. Epsilon is stated for somebody who does not know the batches, by the
+paper's own accountant (Opacus: Poisson batches), by its Theorem 1 as printed, and by a tighter bound for the same, all
+of which need batches that are drawn anew each round; and for the label owner, who knows them (exact, a release of every
+row per epoch), which is what these runs with their fixed batches promise.
 
 Every run is a cell of its own; so are the epsilons, which need dp-accounting and no training.
 """
