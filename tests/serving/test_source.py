@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -144,3 +145,27 @@ def test_what_is_left_of_budgets_is_known_and_another_reading_goes_on_counting(t
     assert max(int(count.max()) for count in counts.values()) >= 4
     with pytest.raises(BudgetExhausted):
         consume(source.ask(["P001"]) for _ in range(200))
+
+
+def test_a_row_that_one_party_refuses_is_charged_at_no_other(tmp_path: Path) -> None:
+    """Rows of others that were asked for with a spent one were charged by whoever had answered, and then once more."""
+    pytest.importorskip("dp_accounting")
+    given = frames()
+    given["bank"] = given["lab"].rename(columns={"iron": "income", "zinc": "loans"})
+    rule = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 20.0}}}
+    parties = {name: {"outbox": rule, "budget": {"epsilon": e}} for name, e in (("lab", 0.75), ("bank", 50.0))}
+    engine = {"device": "cpu", "cohort": "off"}
+    train = {"epochs": 1, "early_stop": False}
+    file = write(tmp_path / "all", given, quick(train=train, parties=parties, federation=engine))
+    Federation.from_toml(file).fit(tmp_path / "here")
+    source = Source(tmp_path / "here")
+    with suppress(BudgetExhausted):
+        for _ in range(20):
+            source.ask(["P001"])
+    bank = source.federation.accounts["bank"]
+    before = int(sum(one.sum() for one in bank.counts.values()))
+    with pytest.raises(BudgetExhausted):
+        source.ask(["P002", "P001"])
+    assert int(sum(one.sum() for one in bank.counts.values())) == before
+    source.ask(["P002"])
+    assert int(sum(one.sum() for one in bank.counts.values())) == before + 1

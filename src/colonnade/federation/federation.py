@@ -34,7 +34,7 @@ from colonnade.evaluate.quality import quality
 from colonnade.federation.call_policy import CallPolicy
 from colonnade.federation.fit import REPORTED, Outcome, Watch, fit
 from colonnade.federation.organisation import accounts_of, agreed_on, epochs_of, organise, training_rows
-from colonnade.federation.scores import Predictions, Scores, decoded, mean_scores, measured
+from colonnade.federation.scores import Predictions, Scores, check_affordable, decoded, mean_scores, measured
 from colonnade.privacy import Account
 from colonnade.privacy.calibrate import planned
 from colonnade.rows.holdings import Holdings, Index, asked_for
@@ -271,6 +271,9 @@ class Federation:
         asks, batches = self.label_owners[name], self.agreed[name]
         found: list[tuple[Tensor, list[str]]] = []
         missing, groups = asks.peers.missing, self.holdings.by_absence(asked)
+        for places, away in groups:
+            with batches.asking(asked[places]) as chunks:
+                check_affordable(self, name, chunks, away)
         try:
             for places, away in groups:
                 if missing is not None:

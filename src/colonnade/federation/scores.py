@@ -1,18 +1,22 @@
-"""What comes out of a joint model: predictions for ids, and scores on a split."""
+"""What comes out of a joint model: predictions for ids, where budgets cover them, and scores on a split."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from colonnade.algorithms import find
+from colonnade.core import Rows, roles
 from colonnade.evaluate.metrics import measure
 from colonnade.evaluate.quality import Quality
 from colonnade.rows.holdings import Holdings
+from colonnade.runs.run_directory import Trained
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,3 +91,19 @@ def mean_scores(each: Mapping[str, Mapping[str, float]], rows: Mapping[str, int]
         mean = sum(value * rows[owner] for owner, value in values.items()) / total if total else float("nan")
         means[name] = mean ** (1 / power)
     return means
+
+
+def check_affordable(trained: Trained, to: str, chunks: Sequence[Rows], away: Collection[str] = ()) -> None:
+    """Raise where a party here would refuse to release these rows to be predicted. It is asked before anybody is: who
+    had answered by then would have charged its rows for nothing."""
+    names = [name for name, one in find(trained.settings.algorithm).releases.items() if one.is_as_wide_as_told]
+    for party, account in trained.accounts.items():
+        organisation = trained.organisations[party]
+        role = organisation.roles.get("features")
+        if account.budget is None or party == to or party in away or not isinstance(role, roles.FeatureOwner):
+            continue
+        for name in names:
+            row = torch.zeros(1, *role.introduce(roles.Introduce()).shape)
+            for rows in chunks:
+                event = organisation.outbox.rule(name, rows.name).mechanism.apply(row, torch.Generator())[1]
+                account.check(name, rows.name, rows.size, event)

@@ -97,22 +97,19 @@ class Account:
         Raises before anything is counted when a row would go over the budget.
         """
         with self._lock, self._alone():
-            rows = self._rows(name, batch, size)
-            if rows is None:  # not one row per row of data: no row's share of it is known
-                touched, event = np.arange(len(self._table.keys)), event if costs_nothing(event) else NON_PRIVATE
-                times = np.ones_like(touched)
-            else:
-                touched, times = np.unique(self.at[rows], return_counts=True)
+            touched, times, event, epsilon = self._affordable(name, batch, size, event)
             item, training = (name, key_of(event)), int(purpose(batch) == "train")
-            epsilon = self._epsilon(touched, item, times)
-            if self.budget is not None and epsilon > self.budget.epsilon * (1 + 1e-9):
-                raise BudgetExhausted(refusal(self.owner, name, epsilon, self.budget))
             if self.journal is not None:
                 self.journal.append(Record(name, event, training, self._table.keys[touched], times))
                 self._seen = self._end(self.journal)
             self._table.add(item, touched, times, training)
             self.worst = max(self.worst, epsilon)
             return None if math.isinf(self.worst) else self.worst
+
+    def check(self, name: str, batch: str | None, size: int, event: DpEvent) -> None:
+        """Raise where `charge` would, and count nothing."""
+        with self._lock, self._alone():
+            self._affordable(name, batch, size, event)
 
     def expect(self, name: str, purpose: str, times: int, event: DpEvent) -> None:
         """Count what a run will release, to say beforehand what it will cost."""
@@ -131,6 +128,20 @@ class Account:
     def released(self, item: Item) -> tuple[int, int]:
         """How often one row was released this way at most, and all rows together."""
         return int(self.counts[item].max(initial=0)), int(self.counts[item].sum())
+
+    def _affordable(self, name: str, batch: str | None, size: int, event: DpEvent) -> tuple[Rows, Rows, DpEvent, float]:
+        """The rows that a release touches, how often each, what it costs them, and the epsilon of the worst after it;
+        raises where that is over the budget."""
+        rows = self._rows(name, batch, size)
+        if rows is None:  # not one row per row of data: no row's share of it is known
+            touched, event = np.arange(len(self._table.keys)), event if costs_nothing(event) else NON_PRIVATE
+            times = np.ones_like(touched)
+        else:
+            touched, times = np.unique(self.at[rows], return_counts=True)
+        epsilon = self._epsilon(touched, (name, key_of(event)), times)
+        if self.budget is not None and epsilon > self.budget.epsilon * (1 + 1e-9):
+            raise BudgetExhausted(refusal(self.owner, name, epsilon, self.budget))
+        return touched, times, event, epsilon
 
     def _rows(self, name: str, batch: str | None, size: int) -> Rows | None:
         if self.per_row is not None and name not in self.per_row:  # as many lines as rows may be chance

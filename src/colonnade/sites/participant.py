@@ -14,6 +14,7 @@ from colonnade.core import Party
 from colonnade.federation.federation import Federation
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
+from colonnade.federation.scores import check_affordable
 from colonnade.federation.soundness import silent, told
 from colonnade.privacy import Account
 from colonnade.privacy.used_rows import UsedRows
@@ -103,10 +104,12 @@ class Participant:
             self.run.follow(self.federation)
 
     def ask(self, rows: torch.Tensor) -> None:
-        """From here on, `predict` are these rows of those that were looked for."""
+        """From here on, `predict` are these rows of those that were looked for; refused where the budget does not cover
+        them, before any other party is asked for its own."""
         assert self.predicts_for is not None
         with self.role.undisturbed():
-            self.federation.agreed[self.predicts_for].ask(rows)
+            chunks = self.federation.agreed[self.predicts_for].ask(rows)
+            check_affordable(self.federation, self.predicts_for, chunks)
 
     def save(self, step: int, number: int, common: int | None = None) -> None:
         """A checkpoint, where the driver says that training stands; `common` is kept as well."""
