@@ -83,7 +83,9 @@ def test_it_is_what_one_process_would_have_made_of_it(tmp_path: Path, kind: str,
     assert one.federation.ledgers.keys() == one.federation.organisations.keys() == {name}
     for owner, batches in one.federation.agreed.items():
         assert batches.fingerprint() == whole.agreed[owner].fingerprint()
-        assert one.ids_shared_with(owner).tolist() == whole.holdings.label_owners[owner].ids.tolist()
+        assert (
+            one.federation.holdings.label_owners[owner].ids.tolist() == whole.holdings.label_owners[owner].ids.tolist()
+        )
     if name == "lab":
         assert one.federation.batches.fingerprint() == whole.batches.fingerprint(), "who has columns knows all rows"
         assert torch.equal(one.role.features, whole.owners[name].features)  # type: ignore[attr-defined]

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
-
-from numpy.typing import NDArray
+from typing import Protocol
 
 from colonnade.core import Done, Organisation, Party, Peers, serves
 from colonnade.core.message import Ping, Pong
 from colonnade.errors import ConfigError
 from colonnade.federation.federation import Federation
+from colonnade.rows.holdings import Ids
 from colonnade.runs.refusals import Refusals
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.owners import SERVER
@@ -79,8 +79,12 @@ class Home(Protocol):
         """Build this label owner, meet those who hold columns, and answer from here on."""
         ...
 
-    def digest(self, ids: NDArray[Any]) -> str:
-        """Tell two lists of ids apart."""
+    def shared_with(self, label_owner: str) -> Ids:
+        """The ids of all rows that this organisation and a label owner share."""
+        ...
+
+    def are_same(self, ids: Ids, run: str, told: str) -> bool:
+        """Whether these are the ids of which a label owner told the digest."""
         ...
 
 
@@ -153,14 +157,15 @@ class ColumnHost(Host):
         self.expect(asker not in self.prepared, "it takes part in a run already")
         first = next(iter(self.prepared.values()), request)
         self.expect(
-            request == first, f"another label owner asked for the run {first.run!r}, from checkpoint {first.number}"
+            replace(request, ids=first.ids) == first,  # each has ids of its own
+            f"another label owner asked for the run {first.run!r}, from checkpoint {first.number}",
         )
         if site.participant is None:
             site.take_part(folder, request.outputs, request.number if request.resume else None, request.sides)
         self.prepared = {**self.prepared, asker: request}
-        participant = self.participant()
-        ids = participant.ids_shared_with(asker)
-        return Prepared(len(ids), site.digest(ids), participant.step, bool(participant.accounts))
+        participant, ids = self.participant(), site.shared_with(asker)
+        same = site.are_same(ids, request.run, request.ids)
+        return Prepared(len(ids), same, participant.step, bool(participant.accounts))
 
     @serves
     def save(self, request: Save) -> Done:

@@ -12,8 +12,8 @@ class Join(Request[Done]):
 
 
 class Prepared(Message):
-    rows: int  # that it shares with the asker
-    ids: str  # a digest of all their ids in order
+    rows: int  # that it shares with the asker, before `sides` leave any out
+    same: bool  # whether their ids have the digest that it was told
     step: int  # where its training stands
     counts: bool  # whether it counts what its rows are released with
 
@@ -26,6 +26,7 @@ class Prepare(Request[Prepared]):
     resume: bool
     number: int = 0  # of the checkpoint to resume from; 0: none was saved by all
     sides: str = ""  # which rows train, where that does not follow from their ids (`rows.splits.told`)
+    ids: str = ""  # a digest of all the asker's ids (`Site.digest`); none where they were compared privately
 
 
 class Align(Request[Done]):

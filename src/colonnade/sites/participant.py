@@ -77,10 +77,6 @@ class Participant:
     def ids(self) -> NDArray[np.str_]:
         return self.federation.holdings.ids
 
-    def ids_shared_with(self, label_owner: str) -> NDArray[np.str_]:
-        """The ids of the rows that a label owner knows, in its order."""
-        return self.federation.holdings.label_owners[label_owner].ids
-
     def begin(self, resumed: int | None) -> None:
         """Open this organisation's folder of the run: a new one, or as the checkpoint `resumed` left it (0: as nobody
         had trained yet)."""

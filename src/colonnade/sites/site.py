@@ -22,21 +22,21 @@ With one label owner, it drives (`driving`). With several, the aggregation serve
 The aggregation server calls label owners alone, and holds no line to who holds columns; embeddings and gradients go
 between label owners and them, end to end.
 
-Rows: everybody sorts the ids it holds; that all hold the same ones is checked by a digest of the whole list, keyed with
-the agreed file's fingerprint. Batches follow from the agreed seed, and so do splits where they are by id alone; else
-the label owner tells which rows train (`Prepare.sides`). A feature owner's introduction says whether they are the same.
-All of these calls are made again where they were lost, as [federation] says (`federation.call_policy`): each is done
-once however often it arrives.
+Rows: everybody sorts the ids it holds. Where they were not compared privately, the label owner tells a digest of its
+whole list, and hears whether the others hold the same: nobody is told a digest of rows that it may not know. Batches
+follow from the agreed seed, and so do splits where they are by id alone; else the label owner tells which rows train
+(`Prepare.sides`). A feature owner's introduction says whether they are the same. All of these calls are made again
+where they were lost, as [federation] says (`federation.call_policy`): each is done once however often it arrives.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -205,9 +205,24 @@ class Site:
             return None
         return self.table.ids[owner.common_rows]
 
-    def digest(self, ids: NDArray[Any]) -> str:
-        """Of the whole list of ids: it tells two lists apart and says nothing else."""
-        return hashlib.sha256("\n".join([self.own.agreed, *ids.tolist()]).encode()).hexdigest()
+    def shared_with(self, label_owner: str, holdings: Holdings | None = None) -> NDArray[np.str_]:
+        """The ids of all rows that this organisation and a label owner share, before any is left out; of a public data
+        set, those that are held."""
+        if self.table is not None:
+            return self.common(label_owner).ids
+        if holdings is None:
+            assert self.participant is not None
+            holdings = self.participant.federation.holdings
+        return holdings.label_owners[label_owner].ids
+
+    def digest(self, run: str, ids: NDArray[np.str_]) -> str:
+        """Of the whole list of ids, for one run: it tells two lists apart. Where ids are compared privately there is
+        none, since whoever says which rows are common could guess them by it."""
+        return "" if self.own.private else sha256("\n".join([self.own.agreed, run, *ids.tolist()]).encode()).hexdigest()
+
+    def are_same(self, ids: NDArray[np.str_], run: str, told: str) -> bool:
+        """Whether these are the ids of which a label owner told the digest; those compared privately are."""
+        return self.own.private or self.digest(run, ids) == told
 
     def take_part(self, folder: Path, outputs: int, resumed: int | None, sides: str = "") -> None:
         """As who holds columns: build them, and answer the algorithm's requests of label owners from here on. `sides`
@@ -233,11 +248,11 @@ class Site:
     def prepare(self, folder: Path, holdings: Holdings, resumed: int | None, step: int) -> Federation:
         """As a label owner: have everybody with columns build its part of a run, and meet them. `step` is where
         training stands here."""
-        held = holdings.label_owners[self.own.name]
-        sides = told(self.common(self.own.name).ids, held) if held.is_told else ""
-        request = Prepare(folder.name, holdings.outputs, resumed is not None, resumed or 0, sides)
+        held, ids = holdings.label_owners[self.own.name], self.shared_with(self.own.name, holdings)
+        sides, mine = told(ids, held) if held.is_told else "", self.digest(folder.name, ids)
+        request = Prepare(folder.name, holdings.outputs, resumed is not None, resumed or 0, sides, mine)
         prepared = self.partners().ask(request)
-        self._compare(holdings, step, prepared)
+        self._compare(len(ids), step, prepared)
         federation = self.federation(holdings)
         federation.counted_elsewhere = any(one.counts for one in prepared.values())
         return federation
@@ -287,13 +302,11 @@ class Site:
         roles = [self.host, *self.id_owners.values()]
         return {self.own.name: [entry for role in roles for entry in role.ledger.take()]}
 
-    def _compare(self, holdings: Holdings, step: int, answers: Mapping[str, Prepared]) -> None:
-        ids = holdings.label_owners[self.own.name].ids
-        mine = self.digest(ids)
+    def _compare(self, rows: int, step: int, answers: Mapping[str, Prepared]) -> None:
         for name, answer in answers.items():
-            if answer.ids != mine:
+            if not answer.same or answer.rows != rows:
                 raise DataError(
-                    f"'{name}' and '{self.own.name}' hold different ids, {answer.rows} there and {len(ids)} here. Give "
+                    f"'{name}' and '{self.own.name}' hold different ids, {answer.rows} there and {rows} here. Give "
                     'both the same ids, or set align = "private" under [data] in the agreed file.'
                 )
             if answer.step != step:
