@@ -190,3 +190,20 @@ def test_bad_parties_are_refused() -> None:
     two = {name: features[name] for name in ("ada", "bob")}
     with pytest.raises(ConfigError, match="3 or more participants where they sort: of two, who sorts could subtract"):
         plainly(two, labels, decryptor="participants")
+
+
+def test_differences_within_error_are_said() -> None:
+    """Views of one thing score alike: the one left out is told to be level; a column of noise is not."""
+    random = np.random.default_rng(0)
+    labels = np.arange(300) % 2
+    thing = labels[:, None] + 0.6 * random.normal(size=(300, 2))
+    views = {f"view{at}": thing + 0.05 * random.normal(size=(300, 2)) for at in range(2)}
+    noise = {"noise": random.normal(size=(300, 2))}
+    found = select_here({**views, **noise}, labels, keep=1, method="vf_ps", scheme="plain", queries=100)
+    assert found.errors.keys() == found.scores.keys()
+    assert all(0 < error < 0.2 for error in found.errors.values())
+    (left,) = [name for name in views if name not in found.chosen]
+    assert left in found.level
+    assert found.to_json()["level"] == list(found.level)
+    clear = select_here({"view0": views["view0"], **noise}, labels, keep=1, method="leave_one_out", scheme="plain")
+    assert (clear.chosen, clear.level) == (("view0",), ())

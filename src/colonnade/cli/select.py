@@ -203,8 +203,16 @@ def show(found: Selection, holdings: Holdings) -> None:
         bar = "█" * round(BAR * max(score, 0.0) / longest)
         keeps = name in found.chosen
         verdict = "keep" if keeps else "labels only" if name == holdings.label_owner else "leave out"
-        table.add_row(name, f"{score:.3f}", f"[{'green' if keeps else 'bright_black'}]{bar}[/]", verdict)
+        error = f" ± {found.errors[name]:.3f}" if name in found.errors else ""
+        table.add_row(name, f"{score:.3f}{error}", f"[{'green' if keeps else 'bright_black'}]{bar}[/]", verdict)
     console.print(table)
+    if found.level:
+        console.print(
+            f"Within error: {', '.join(found.level)} may be as good as the last that is kept. Do not drop them for "
+            "this score alone; more queries ([selection] queries) make it finer.",
+            highlight=False,
+            markup=False,
+        )
     most = "" if found.entropy is None else f"; the highest possible is {found.entropy:.3f}, the label's entropy"
     console.print(f"The score: {SCORE[found.method]}{most}.", highlight=False)
     cost = found.cost

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from colonnade.selection.leader import Leader, Watch
 from colonnade.selection.learned import by_information
 from colonnade.selection.leave_one_out import leave_one_out
 from colonnade.selection.participant import Join, Participant, Prepare
-from colonnade.selection.result import Cost, Selection, ranked
+from colonnade.selection.result import Cost, Scored, Selection, ranked, within_error
 from colonnade.selection.settings import SelectionSettings
 from colonnade.selection.sorting import KeyServer, Sorter
 from colonnade.transport import InProcess, Recording
@@ -167,12 +168,16 @@ def select_here(
         return found
 
     best: Group | None = None
+    by: Scored | None = None
     if method == "vf_ps":
         least = 1 if chosen.decryptor != "leader" else 3 if leader in held else 2
         drawn = draw_tests(names, chosen.tests, Generator().manual_seed(seed_for(seed, "tests")), least=least)
-        scores = vf_ps(names, tested, drawn if groups is None else as_groups(names, groups))
+        asked = drawn if groups is None else as_groups(names, groups)
+        by = partial(vf_ps, names, groups=asked)
+        scores = by(tested)
     elif method == "leave_one_out":
-        scores = leave_one_out(names, tested)
+        by = partial(leave_one_out, names)
+        scores = by(tested)
     elif method == "brute_force":
         how: Information = tested if score is None else scored
         scores, best = brute_force(names, keep, how)
@@ -186,7 +191,10 @@ def select_here(
         return Selection(method, order[:keep], order, scores, found, Cost(seconds), {leader: WITHOUT[method]})
     ledgers = {name: organisation.ledger for name, organisation in there.organisations.items()}
     cost, learned = there.cost(seconds), there.learned()
-    return Selection(method, order[:keep], order, scores, found, cost, learned, ledgers, there.recording)
+    errors, level = ({}, ()) if by is None else within_error(there.leader.terms, by, order[:keep], seed)
+    return Selection(
+        method, order[:keep], order, scores, found, cost, learned, ledgers, there.recording, errors=errors, level=level
+    )
 
 
 WITHOUT = {

@@ -99,6 +99,7 @@ class Leader(Party):
         self.queries: Whole = np.argsort(order)[possible[drawn]]
         self.participants: tuple[str, ...] = ()
         self.tested: list[Group] = []
+        self.terms: dict[Group, Numbers] = {}  # of each group, by query: their mean is the estimate
 
     def meet(self, peers: Peers, participants: Sequence[str], readers: Sequence[str]) -> None:
         """Tell the shuffle, agree on a scale, and pass the public keys of those who may sort on to all."""
@@ -135,7 +136,9 @@ class Leader(Party):
                 done += len(part)
                 if watch is not None:
                     watch(done, total)
-            found.update(zip(run, np.concatenate(terms, axis=1).mean(1).tolist(), strict=True))
+            joined = np.concatenate(terms, axis=1)
+            self.terms.update(zip(run, joined, strict=True))
+            found.update(zip(run, joined.mean(1).tolist(), strict=True))
         return found
 
     def _at_once(self, groups: int) -> int:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from colonnade.core import Ledger
 from colonnade.transport import Recording
+
+DRAWS = 200
+"""How often queries are drawn again to see how far scores may be off."""
+Group = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,8 @@ class Selection:
     ledgers: dict[str, Ledger] = field(default_factory=dict, repr=False)
     recording: Recording | None = field(default=None, repr=False)
     entropy: float | None = None  # of the label, in nats: the highest that mutual information with it can be
+    errors: dict[str, float] = field(default_factory=dict)  # standard errors of the scores, where queries were drawn
+    level: tuple[str, ...] = ()  # left out, though their scores are within error of the last that is kept
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without ledgers and transcripts."""
@@ -45,6 +55,7 @@ class Selection:
             "scores": self.scores,
             "groups": [{"participants": list(group), "information": value} for group, value in self.groups.items()],
             **({} if self.entropy is None else {"entropy": self.entropy}),
+            **({"errors": self.errors, "level": list(self.level)} if self.errors else {}),
             "cost": asdict(self.cost),
             "learned": self.learned,
         }
@@ -53,3 +64,25 @@ class Selection:
 def ranked(scores: dict[str, float]) -> tuple[str, ...]:
     """Best first; equal ones in the order given."""
     return tuple(sorted(scores, key=lambda name: -scores[name]))
+
+
+Scored = Callable[[Callable[[Sequence[Group]], dict[Group, float]]], dict[str, float]]
+"""From what groups know to a score of each participant."""
+
+
+def within_error(
+    terms: Mapping[Group, NDArray[np.float64]], scored: Scored, chosen: Sequence[str], seed: int
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """The standard error of each score, by drawing queries again (a bootstrap), and who is left out though its score is
+    within two errors of the last that is kept: of their difference, since all are of the same queries."""
+    random = np.random.default_rng(seed)
+    count = len(next(iter(terms.values())))
+    draws = []
+    for _ in range(DRAWS):
+        rows = random.integers(0, count, count)
+        draws.append(scored(lambda wanted, rows=rows: {group: float(terms[group][rows].mean()) for group in wanted}))  # type: ignore[misc]
+    errors = {name: float(np.std([one[name] for one in draws], ddof=1)) for name in draws[0]}
+    now = scored(lambda wanted: {group: float(terms[group].mean()) for group in wanted})
+    last = min(chosen, key=lambda name: now[name])
+    gaps = {name: np.std([one[last] - one[name] for one in draws], ddof=1) for name in now if name not in chosen}
+    return errors, tuple(name for name, gap in gaps.items() if now[last] - now[name] < 2 * gap)
