@@ -67,6 +67,7 @@ def _trained(name: str, seed: int, rule: Mapping[str, Any]) -> dict[str, float]:
             "algorithm": {"name": "splitnn", "learning_rate": 0.05},
             "data": {"dataset": name, "labels_at": owner, **TASKS[name]},
             "model": {"name": "mlp", "hidden": [64], "width": 16},
+            "preprocess": {"numbers": "standard"},
             "train": {"epochs": EPOCHS[name], "batch_size": 256, "early_stop": False},
             "federation": {"seed": seed, "device": "cpu"},
             "parties": {owner: dict(rule)} if rule else {},

@@ -100,6 +100,7 @@ def _trained(
     settings = {
         "algorithm": {"name": "one_shot", "width": width},
         "data": {"validation": 0.0, "test": 0.2},
+        "preprocess": {"numbers": "standard"},
         "federation": {"seed": seed, "device": "cpu"},
         "parties": dict(parties or {}),
     }
