@@ -152,6 +152,7 @@ class Algorithm(Generic[C, F, L]):
     covers: str = ""  # which rows noise protects, where these are not all
     separable: Callable[[C], bool] = _yes  # the label owner sees what each party released, not only a sum of it
     missing: Callable[[C], Collection[str]] = _nothing  # what stands in for a party: "stale", "skip"
+    lacking: str = ""  # where "skip" is not allowed: why a row needs every party's part, in a sentence
 
     # The models. None: the parties have no torch model, and are given one that passes their columns through.
     local_model: Callable[[nn.Module, LocalInputs[C]], nn.Module] | None = as_it_is

@@ -415,6 +415,7 @@ ALGORITHM = Algorithm(
     label_owner=LabelOwner,
     train=train,
     predict=predict,
+    lacking="A tree has no learned direction for a row that lacks the party of a split.",
     releases={
         "sums": Release(
             Kind.HISTOGRAMS, of="columns", per_row=False,

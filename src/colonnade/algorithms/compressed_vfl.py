@@ -238,6 +238,7 @@ ALGORITHM = Algorithm(
     label_owner=LabelOwner,
     train=train,
     predict=predict,
+    lacking="Its head reads all embeddings side by side.",
     releases={
         "embedding": Release(
             Kind.EMBEDDING,

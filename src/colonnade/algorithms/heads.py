@@ -25,6 +25,18 @@ class Concatenated(nn.Module):
         return out
 
 
+class Averaged(nn.Module):
+    """g of the mean of those who sent something."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, sent: list[Tensor]) -> Tensor:
+        out: Tensor = self.model(torch.stack(sent).mean(0))
+        return out
+
+
 class Stacked(nn.Module):
     """g(h_1, .., h_M), where all have one width."""
 

@@ -330,6 +330,7 @@ ALGORITHM = Algorithm(
     label_owner=LabelOwner,
     train=train,
     predict=predict,
+    lacking="Distances add up over columns, and a row that lacks some would be near to everybody.",
     releases={
         "distances": Release(
             Kind.DISTANCES,

@@ -375,6 +375,7 @@ ALGORITHM = Algorithm(
     label_owner=LabelOwner,
     predict=predict,
     nested=Nested(aggregation_server=AggregationServer, train=train, predict=predict),
+    lacking="A label owner's model reads all embeddings side by side.",
     releases={
         "embedding": EMBEDDING,
         "gradient": GRADIENT,

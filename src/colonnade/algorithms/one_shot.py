@@ -135,6 +135,7 @@ ALGORITHM = Algorithm(
     label_owner=LabelOwner,
     train=train,
     predict=embedding.predict,
+    lacking="Its head reads all parties' embeddings side by side, once.",
     releases={
         "embedding": Release(
             Kind.EMBEDDING,

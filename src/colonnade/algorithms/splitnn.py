@@ -5,6 +5,7 @@ Vepakomma et al., Split learning for health, 2018 (arXiv:1812.00564); Ceballos e
     for each batch B:
         party k:      h_k = f_k(x_k[B])                      Embed   -> Embedding
         label owner:  loss = l(g([h_1 .. h_M]), y[B]); step g
+                      with combine = "mean", g of the mean over those who hold a row
         party k:      step f_k with dloss/dh_k               Descend -> Done
 
 What crosses: embeddings up, their gradients down. What a party learns: gradients reveal labels to a party that
@@ -20,10 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms import embedding, heads
-from colonnade.algorithms.algorithm import Algorithm
-from colonnade.core import roles
+from colonnade.algorithms.algorithm import Algorithm, HeadInputs
+from colonnade.core import Peers, Rows, roles
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.party import seed_for
+from colonnade.errors import ConfigError
 from colonnade.optim.heads import norms
 from colonnade.optim.local import make_optimizer
 
@@ -37,11 +39,12 @@ class Config:
     momentum: float = fraction(default=0.9)
     weight_decay: float = not_negative(default=0.0)
     head_hidden: int = whole(default=0, least=0)  # width of one hidden layer in g; 0: g is linear
+    combine: str = one_of("concat", "mean", default="concat")  # what g reads: all side by side, or their mean
 
 
-def missing(config: Config) -> set[str]:  # noqa: ARG001
-    """g reads all embeddings; a zero would be a value like any other."""
-    return {"stale"}
+def missing(config: Config) -> set[str]:
+    """g reads all embeddings, and a zero would be a value like any other; but a mean is over those who are there."""
+    return {"stale", "skip"} if config.combine == "mean" else {"stale"}
 
 
 class FeatureOwner(embedding.DescendingFeatureOwner):
@@ -56,22 +59,48 @@ class LabelOwner(embedding.LabelOwner):
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         super().meet(introductions)
         seed = self.organisation.start(seed_for(self.generator.initial_seed(), "head"))
-        self.model = embedding.head(sum(self.widths.values()), self.loss.outputs, self.config.head_hidden, seed).to(
-            self.device
-        )
+        widths = list(self.widths.values())
+        if self.config.combine == "mean" and len(set(widths)) > 1:
+            told = ", ".join(f"'{party}' {width}" for party, width in self.widths.items())
+            raise ConfigError(f'combine = "mean" needs embeddings of one width; found {told}.')
+        width = widths[0] if self.config.combine == "mean" else sum(widths)
+        self.model = embedding.head(width, self.loss.outputs, self.config.head_hidden, seed).to(self.device)
         self.optimizer = make_optimizer(self.model.parameters(), self.config)
 
-    def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
-        """g([h_1 .. h_M])."""
+    def outputs(self, h: Mapping[str, Tensor], held: Tensor | None = None) -> Tensor:
+        """g([h_1 .. h_M]), or g of their mean; `held` says how many parties hold each row, where not all do."""
+        if self.config.combine == "mean":
+            total = torch.stack(list(h.values())).sum(0)
+            return self.model(total / (len(h) if held is None else held))  # type: ignore[no-any-return]
         return self.model(torch.cat(list(h.values()), dim=-1))  # type: ignore[no-any-return]
 
+    def of_batch(self, h: Mapping[str, Tensor], batch: str) -> Tensor:
+        presence = self.peers.presence
+        return self.outputs(h, None if presence is None else presence.count(batch))
+
     def heads(self) -> Tensor | None:
-        """A linear g as one matrix, a block of rows per party; none where a hidden layer mixes the parties."""
-        return self.model.weight.detach().T if isinstance(self.model, nn.Linear) else None
+        """A linear g as one matrix, a block of rows per party; none where a hidden layer or a mean mixes them."""
+        if self.config.combine == "mean" or not isinstance(self.model, nn.Linear):
+            return None
+        return self.model.weight.detach().T
 
     def head_norms(self) -> dict[str, float]:
         """The norm of the block of a linear g that meets h_k; none where a hidden layer mixes the parties."""
         return {} if (W := self.heads()) is None else norms(W, self.widths)
+
+
+def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
+    replies = peers.ask(embedding.Embed(rows.name))
+    with torch.no_grad():
+        return driver.of_batch({k: r.values.tensor for k, r in replies.items()}, rows.name)
+
+
+def head(given: HeadInputs[Config]) -> nn.Module:
+    """g, to export it."""
+    if given.config.combine == "concat":
+        return heads.concatenating(given, given.config.head_hidden)
+    model = embedding.head(given.widths[0], given.outputs, given.config.head_hidden, seed=0)
+    return heads.Averaged(heads.loaded(model, given.state["model"]))
 
 
 ALGORITHM = Algorithm(
@@ -80,11 +109,12 @@ ALGORITHM = Algorithm(
     feature_owner=FeatureOwner,
     label_owner=LabelOwner,
     train=embedding.train,
-    predict=embedding.predict,
+    predict=predict,
     releases={"embedding": embedding.EMBEDDING, "gradient": embedding.GRADIENT},
     missing=missing,
     for_tables={"optimizer": "adam", "learning_rate": 0.002, "weight_decay": 0.001},
-    head=lambda given: heads.concatenating(given, given.config.head_hidden),
+    lacking='Its head reads all embeddings side by side, unless combine = "mean".',
+    head=head,
     combine=LabelOwner.outputs,
     head_norms=LabelOwner.head_norms,
     heads=LabelOwner.heads,

@@ -232,6 +232,7 @@ ALGORITHM = Algorithm(
     releases={"embedding": embedding.EMBEDDING, "gradient": embedding.GRADIENT},
     missing=missing,
     for_tables={"optimizer": "adam", "learning_rate": 0.002},
+    lacking='Where parties take turns each must take its own, unless schedule = "rounds".',
     head=averaging,
     combine=LabelOwner.outputs,
     head_norms=LabelOwner.head_norms,

@@ -375,6 +375,7 @@ ALGORITHM = Algorithm(
     label_owner=LabelOwner,
     train=train,
     predict=predict,
+    lacking="A party's coefficients are solved from every row of the batch, with the others' part of it.",
     releases={
         "log_odds": embedding.LOGITS,
         "jacobian": Release(

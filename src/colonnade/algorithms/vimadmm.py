@@ -200,6 +200,7 @@ ALGORITHM = Algorithm(
         ),
     },
     missing=missing,
+    lacking='The exact minimum over a head would forget it in a batch without its party, unless head_update = "sgd".',
     head=linear,
     combine=LabelOwner.outputs,
     head_norms=LabelOwner.head_norms,

@@ -208,6 +208,7 @@ ALGORITHM = Algorithm(
     modes={how: Config(aggregation=how) for how in ("plain", "secure")},
     separable=lambda config: config.aggregation == "plain",
     missing=missing,
+    lacking='Masked shares add up only if all of them come, unless aggregation = "plain".',
     local_model=with_head,
     head=summed,
     combine=LabelOwner.outputs,

@@ -18,7 +18,7 @@ from colonnade.cli.console import console, error_console, shown, size, typed
 from colonnade.errors import ConfigError, InputError
 from colonnade.explain import canvas
 from colonnade.explain.partners import SCORE, draw
-from colonnade.federation.federation import holdings_of
+from colonnade.federation.organisation import holdings_of
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import write_text
 from colonnade.selection import METHODS, Selection, SelectionSettings, select_here

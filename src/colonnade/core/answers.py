@@ -27,8 +27,10 @@ class Answers:
         *,
         per_row: Collection[str],
         wide: Collection[str],
+        held: Callable[[str, str], int] | None = None,
     ) -> None:
         self.rows, self.widths, self.per_row, self.wide = rows, widths, per_row, wide
+        self.held = held  # of how many rows of a batch a party has something, where parties differ
 
     def check(self, party: str, request: Request[Any], reply: Message) -> None:
         """Raise a PartyError unless the reply can be used."""
@@ -51,7 +53,8 @@ class Answers:
 
     def _check_shape(self, party: str, request: Request[Any], name: str, shape: tuple[int, ...]) -> None:
         try:
-            rows = len(self.rows(batch_of(request) or ""))
+            batch = batch_of(request) or ""
+            rows = len(self.rows(batch)) if self.held is None else self.held(party, batch)
         except ColonnadeError:  # not a batch of rows
             rows = None
         width = self.widths.get(party) if name in self.wide else None

@@ -4,6 +4,7 @@
                       unless `reshuffle` is off; or, as `sampling` says, drawn anew from all rows
     test[0:512]       rows 0 to 511 of the test rows, in order
     predict[0:512]    rows 0 to 511 of those that were asked for (`Batches.ask`): no part of what was agreed
+    test[2/8]         where not everybody holds all rows: the third of eight parts by id (`by_id`)
 
 A party looks the name up in its own copy. Whoever knows the seed knows the batches; they are no secret. Where several
 label owners have rows of their own, a name says whose: clinic:train/3/17 (see `Agreed`).
@@ -21,11 +22,12 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor
 
-from colonnade.core import mapped
+from colonnade.core import by_id, mapped
 from colonnade.errors import ConfigError, WireError
 
 COUNT = r"(0|[1-9][0-9]{0,11})"  # one spelling per number, so one name per batch
 CHUNK = re.compile(rf"([\w-]{{1,64}})\[{COUNT}:{COUNT}\]")
+PART = re.compile(rf"([\w-]{{1,64}})\[{COUNT}/{COUNT}\]")
 TRAIN = re.compile(rf"train/{COUNT}/{COUNT}")
 PREDICT = "predict"
 SAMPLINGS = ("epoch", "poisson", "without_replacement")
@@ -60,7 +62,10 @@ class Step:
 
 
 class Batches:
-    """Iterating gives the training batches from `done` onwards; `rows` looks any name up."""
+    """Iterating gives the training batches from `done` onwards; `rows` looks any name up.
+
+    Where parties hold some of the rows only, `numbers` has one for each row, by which it is found (`by_id`), and an
+    epoch has so many `parts`: then equal parties agree on batches of which each holds its own rows."""
 
     def __init__(
         self,
@@ -72,11 +77,16 @@ class Batches:
         reshuffle: bool = True,
         sampling: str = "epoch",
         owner: str = "",
+        numbers: Tensor | None = None,
+        parts: int = 0,
     ) -> None:
         for name, rows in splits.items():
             if not len(rows):
                 raise ConfigError(f"The split {name!r} has no rows. Leave it out, or give it some.")
         self.splits = {name: rows.to(torch.int64) for name, rows in splits.items()}
+        self.numbers, self.parts = numbers, parts
+        if numbers is not None:
+            self.splits = {name: rows[numbers[rows].argsort(stable=True)] for name, rows in self.splits.items()}
         self.batch_size, self.epochs, self.seed, self.reshuffle = batch_size, epochs, seed, reshuffle
         self.sampling = sampling
         self._drawn: dict[tuple[int, int, str], Tensor] = {}
@@ -84,11 +94,12 @@ class Batches:
         self.done = 0
         self._asked: dict[str, Tensor] = {}
         self._shuffled: dict[tuple[int, str], Tensor] = {}
+        self._ascending: tuple[int, Tensor] = -1, torch.empty(0)  # an epoch, and its numbers in order
         self._known: tuple[dict[str, Tensor] | None, str] = None, ""
 
     @property
     def per_epoch(self) -> int:
-        return -(-len(self.splits.get("train", ())) // self.batch_size)
+        return -(-len(self.splits.get("train", ())) // self.batch_size) if self.numbers is None else self.parts
 
     def __len__(self) -> int:
         return self.per_epoch * self.epochs
@@ -126,9 +137,13 @@ class Batches:
         return counts[train]
 
     def _batch(self, epoch: int, number: int) -> Batch:
-        size = min(self.batch_size, len(self.splits["train"]) - number * self.batch_size)
-        if self.sampling != "epoch":
-            size = len(self._sampled(epoch, number, "cpu"))
+        start, stop = self._bounds(epoch, number)
+        size = stop - start if self.sampling == "epoch" else len(self._sampled(epoch, number, "cpu"))
+        if not size:
+            raise ConfigError(
+                f"Batch {number} of epoch {epoch} has no rows, since rows fall into batches by their ids. Make "
+                f"[train] batch_size larger than {self.batch_size}."
+            )
         return Batch(f"{self.prefix}train/{epoch}/{number}", size, epoch, number, epoch * self.per_epoch + number)
 
     def ask(self, rows: Tensor, purpose: str = PREDICT) -> list[Rows]:
@@ -150,6 +165,10 @@ class Batches:
         if found is None:
             raise ConfigError(f"There are no rows called {split!r}; there are {', '.join(map(repr, self.splits))}.")
         rows, size = len(found), size or max(self.batch_size, 4096)
+        if self.numbers is not None and split not in self._asked:
+            count = -(-rows // size)
+            cut = [(number, *by_id.bounds(self.numbers[found], number, count)) for number in range(count)]
+            return [Rows(f"{self.prefix}{split}[{number}/{count}]", b - a) for number, a, b in cut if b > a]
         bounds = [(start, min(start + size, rows)) for start in range(0, rows, size)]
         return [Rows(f"{self.prefix}{split}[{start}:{stop}]", stop - start) for start, stop in bounds]
 
@@ -160,9 +179,14 @@ class Batches:
             epoch, number = int(match[1]), int(match[2])
             if number < self.per_epoch and self.sampling != "epoch":
                 return self._sampled(epoch, number, str(device))
-            if number < self.per_epoch:  # 0 where nobody trains
-                start = number * self.batch_size
-                return self._order(epoch, str(device))[..., start : start + self.batch_size]
+            if number < self.per_epoch and "train" in self.splits:  # 0 where nobody trains
+                start, stop = self._bounds(epoch, number)
+                return self._order(epoch, str(device))[..., start:stop]
+        elif self.numbers is not None and (match := PART.fullmatch(inner)) and match[1] in self.splits:
+            mine = self.splits[match[1]]
+            if int(match[2]) < int(match[3]):
+                start, stop = by_id.bounds(self.numbers[mine], int(match[2]), int(match[3]))
+                return mine[start:stop].to(device)
         elif (match := CHUNK.fullmatch(inner)) and (found := self._called(match[1])) is not None:
             start, stop = int(match[2]), int(match[3])
             if start < stop <= len(found):
@@ -193,11 +217,27 @@ class Batches:
         digest = hashlib.sha256(what.encode()).digest()
         return Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
+    def _bounds(self, epoch: int, number: int) -> tuple[int, int]:
+        """Where a batch begins and ends in its epoch's order."""
+        if self.numbers is None:
+            start = number * self.batch_size
+            return start, min(start + self.batch_size, len(self.splits["train"]))
+        epoch = epoch if self.reshuffle else 0
+        known, ascending = self._ascending
+        if known != epoch:
+            ascending = by_id.of_epoch(self.numbers[self.splits["train"]], epoch).sort().values
+            self._ascending = epoch, ascending
+        return by_id.bounds(ascending, number, self.parts)
+
     def _order(self, epoch: int, device: str) -> Tensor:
         epoch = epoch if self.reshuffle else 0
         order = self._shuffled.get((epoch, device))  # parties in threads may share this: look once
         if order is None:
-            order = mapped.permutation(self.splits["train"], self._generator(f"{self.seed}/{epoch}")).to(device)
+            train = self.splits["train"]
+            if self.numbers is None:
+                order = mapped.permutation(train, self._generator(f"{self.seed}/{epoch}")).to(device)
+            else:
+                order = train[by_id.of_epoch(self.numbers[train], epoch).argsort(stable=True)].to(device)
             kept = 3 if order.nbytes < mapped.threshold() else 1  # of large ones this epoch's and the last
             self._shuffled = dict([*self._shuffled.items()][-kept:]) | {(epoch, device): order}
         return order
@@ -209,11 +249,13 @@ class Batches:
             digest = hashlib.sha256()
             for name in sorted(self.splits):
                 rows = self.splits[name]
+                rows = rows if self.numbers is None else self.numbers[rows]  # in whose table they stand is no matter
                 digest.update(f"/{name}[{len(rows)}]".encode())
                 digest.update(rows.contiguous().numpy().data)
             splits, known = self._known = self.splits, digest.hexdigest()
         drawn = "" if self.sampling == "epoch" else f"/{self.sampling}"  # as it was before there were others
-        agreed = f"{self.prefix}{self.batch_size}/{self.seed}/{self.reshuffle}{drawn}{known}"
+        size = self.batch_size if self.numbers is None else f"{self.parts} parts"
+        agreed = f"{self.prefix}{size}/{self.seed}/{self.reshuffle}{drawn}{known}"
         return hashlib.sha256(agreed.encode()).hexdigest()[:16]
 
 

@@ -14,7 +14,9 @@ import dataclasses
 import difflib
 import math
 import sys
+import tomllib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from colonnade.errors import ConfigError
@@ -138,3 +140,15 @@ def did_you_mean(word: str, known: list[str]) -> str:
     """' (did you mean ...?)' when something known is close, else nothing."""
     close = difflib.get_close_matches(word, known, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The tables of a file, which may be somebody else's: whatever is wrong with it is told as an error of the file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{what} cannot be read: {error.strerror}.") from None
+    except RecursionError:
+        raise ConfigError(f"{what} is not TOML that can be read: its values are nested too deeply.") from None
+    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
+        raise ConfigError(f"{what} is not TOML: {str(error)[:200]}.") from None

@@ -18,6 +18,7 @@ from colonnade.core.answers import Answers
 from colonnade.core.ledger import Ledger
 from colonnade.core.message import Message, Ping, Request
 from colonnade.core.missing import Missing
+from colonnade.core.presence import Presence
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, NoAnswer, PartyError
 
@@ -57,11 +58,13 @@ class Peer:
 class Peers(Mapping[str, Peer]):
     """The parties that one party may ask, in their agreed order.
 
-    `answers`, where set, looks at every answer before it is used; `missing` goes on without those that do not come.
+    `answers`, where set, looks at every answer before it is used; `missing` goes on without those that do not come;
+    `presence` asks each for the rows it holds.
     """
 
     answers: Answers | None = None
     missing: Missing | None = None
+    presence: Presence | None = None
 
     def __init__(self, owner: str, names: Iterable[str], transport: Transport, ledger: Ledger) -> None:
         self.owner, self.transport, self.ledger = owner, transport, ledger
@@ -118,8 +121,7 @@ class Peers(Mapping[str, Peer]):
             if isinstance(answer, PartyError):
                 failures[name] = answer
             else:
-                self.take(name, envelopes[name].message, answer)
-                replies[name] = answer
+                replies[name] = self._taken(name, envelopes[name].message, answer)
         return replies, failures
 
     def heartbeat(self) -> dict[str, float | None]:
@@ -183,6 +185,8 @@ class Peers(Mapping[str, Peer]):
                 under_way -= 1
 
     def _exchange(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> dict[str, Any]:
+        if self.presence is not None:
+            envelopes = self.presence.to_ask(envelopes)
         if self.missing is not None:
             answered, failures = self._attempt(self.missing.to_ask(envelopes))
             return self.missing.complete(envelopes, answered, failures)
@@ -191,9 +195,11 @@ class Peers(Mapping[str, Peer]):
         finally:  # what was asked is written down however it ended; while a GPU works on the answer
             for name, envelope in envelopes.items():
                 self.note("out", name, envelope.message)
-        for name, reply in replies.items():
-            self.take(name, envelopes[name].message, reply)
-        return replies
+        return {name: self._taken(name, envelopes[name].message, reply) for name, reply in replies.items()}
+
+    def _taken(self, name: str, request: Request[Any], reply: Message) -> Any:
+        self.take(name, request, reply)
+        return reply if self.presence is None else self.presence.complete(name, request, reply)
 
     def take(self, name: str, request: Request[Any], reply: Message) -> None:
         """An answer came: it is written down, and looked at before anybody uses it."""

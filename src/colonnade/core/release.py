@@ -159,6 +159,22 @@ class Released:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.tensor.shape)
 
+    def at_rows(self, rows: Tensor) -> Released:
+        """Only these lines of it, for who holds only these rows: less leaves than was released."""
+        if self.packed is not None:
+            raise ConfigError(
+                f"What '{self.receipt.owner}' sends as '{self.receipt.name}' is packed by the codec "
+                f"{self.receipt.codec!r} for all rows of a batch, and not everybody holds them all. Set codec = "
+                '"identity" for it, or [data] rows = "common".'
+            )
+        lines = self.tensor.index_select(0, rows)
+        return Released._seal(lines, replace(self.receipt, bytes=lines.nbytes))
+
+    def among(self, rows: Tensor, size: int) -> Released:
+        """The same lines at these places of `size`, for its receiver to go on with; zeros elsewhere."""
+        lines = self.tensor.new_zeros(size, *self.tensor.shape[1:]).index_copy_(0, rows, self.tensor)
+        return Released._seal(lines, self.receipt)
+
     def __setattr__(self, name: str, value: object) -> None:
         raise BoundaryError(f"A Released tensor is final; its {name} cannot be replaced.")
 

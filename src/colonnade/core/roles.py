@@ -71,7 +71,8 @@ class FeatureOwner(Party):
     def introduce(self, request: Introduce) -> Introduction:  # noqa: ARG002
         self.model.eval()
         with torch.no_grad():
-            width = self.model(self.features.narrow(self.row_axis, 0, 1)).shape[-1]
+            one = self.features.narrow(self.row_axis, 0, min(1, self.features.shape[self.row_axis]))
+            width = self.model(one).shape[-1]
         return Introduction((width,), self.features.shape[self.row_axis], self.organisation.batches.fingerprint())
 
     @serves
@@ -103,6 +104,7 @@ class LabelOwner(Party):
 
     shapes: dict[str, tuple[int, ...]]  # what each party sends per row
     drawn: DpEvent | None = None  # how its labels were drawn, where it learns from labels drawn at random
+    agreed_apart: Mapping[str, str] = {}  # fingerprints of what parties that lack some rows agreed on
 
     def __init__(self, organisation: Organisation, labels: Tensor, loss: Any, config: Any) -> None:
         super().__init__(organisation)
@@ -112,7 +114,9 @@ class LabelOwner(Party):
         """Check that everybody agreed to the same rows, and learn what they send per row."""
         mine = self.organisation.batches.fingerprint()
         for party, told in introductions.items():
-            check_agreed(party, told.rows, told.agreed, self.name, len(self.labels), mine)
+            apart = self.agreed_apart.get(party)
+            rows = len(self.labels) if apart is None else told.rows  # then the fingerprint counts them
+            check_agreed(party, told.rows, told.agreed, self.name, rows, apart or mine)
         self.shapes = {party: tuple(told.shape) for party, told in introductions.items()}
 
     @property

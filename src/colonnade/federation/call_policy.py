@@ -16,7 +16,8 @@ its end, so `deadline` times `retries` must be above the longest round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from torch import Tensor
 
@@ -24,8 +25,11 @@ from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Peers, Transport
 from colonnade.core.answers import Answers
 from colonnade.core.missing import Missing
+from colonnade.core.presence import Presence
 from colonnade.core.roles import LabelOwner
-from colonnade.settings.federation_file import EngineSettings
+from colonnade.errors import ConfigError
+from colonnade.rows.holdings import Holdings
+from colonnade.settings.federation_file import EngineSettings, Settings
 from colonnade.transport import Retrying
 
 
@@ -47,7 +51,8 @@ class CallPolicy:
     ) -> None:
         """From here on every answer is looked at before it is used."""
         if self.needed:
-            peers.answers = Answers(rows, widths, per_row=algorithm.per_row, wide=algorithm.of_told_width)
+            held = None if peers.presence is None else peers.presence.size
+            peers.answers = Answers(rows, widths, per_row=algorithm.per_row, wide=algorithm.of_told_width, held=held)
 
     def mind(self, peers: Peers, driver: LabelOwner, algorithm: AnyAlgorithm) -> None:
         """The same, and a missing one is dealt with. The driver has met everybody."""
@@ -55,3 +60,30 @@ class CallPolicy:
         if self.engine.on_missing in ("stale", "skip"):
             allowed = algorithm.missing(driver.config)
             peers.missing = Missing(self.engine.on_missing, allowed, driver.outbox, driver.rows, len(driver.labels))
+
+
+def presence_of(
+    settings: Settings, holdings: Holdings, driver: LabelOwner, names: Sequence[str], algorithm: AnyAlgorithm
+) -> Presence | None:
+    """Who holds which rows, where this differs or a partner is to be left out at random."""
+    if not (settings.rows_differ or settings.party_dropout):
+        return None
+    return Presence(
+        driver.name,
+        names,
+        holdings.away,
+        driver.rows,
+        per_row=algorithm.per_row,
+        dropout=settings.party_dropout,
+        seed=settings.engine.seed,
+    )
+
+
+def left_out(peers: Peers, parties: Collection[str]) -> AbstractContextManager[None]:
+    """As long as this lasts, these parties are not asked, where a model can do without them."""
+    if peers.presence is None:
+        raise ConfigError(
+            f"Nobody can be left out of this model, and {', '.join(map(repr, parties))} is to be. Train with [data] "
+            'rows = "label_owner", or with [train] party_dropout.'
+        )
+    return peers.presence.without(parties)

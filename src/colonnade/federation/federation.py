@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import reduce
 from html import escape
 from pathlib import Path
@@ -26,24 +27,32 @@ from torch import Tensor
 
 from colonnade.algorithms import find, nested_names
 from colonnade.alignment.ids import comparable
-from colonnade.core import Agreed, DpEvent, Ledger, Organisation, Peers, Rounds, Step, Transport, roles
+from colonnade.core import Agreed, DpEvent, Ledger, Organisation, Peers, Rounds, Rows, Step, Transport, roles
 from colonnade.core.batches import Batch, Progress, RoundDone
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError, DataError, Diverged
 from colonnade.evaluate.quality import quality
-from colonnade.federation.call_policy import CallPolicy
+from colonnade.federation.call_policy import CallPolicy, left_out, presence_of
 from colonnade.federation.fit import REPORTED, Outcome, Watch, fit
-from colonnade.federation.organisation import accounts_of, agreed_on, epochs_of, organise, training_rows
-from colonnade.federation.scores import Predictions, Scores, check_affordable, decoded, mean_scores, measured
+from colonnade.federation.organisation import (
+    accounts_of,
+    agreed_on,
+    check_parties,
+    device_of,
+    epochs_of,
+    holdings_of,
+    organise,
+    training_rows,
+)
+from colonnade.federation.scores import Predictions, Scores, by_subset, check_affordable, decoded, mean_scores, measured
 from colonnade.privacy import Account
 from colonnade.privacy.calibrate import planned
 from colonnade.rows.holdings import Holdings, Index, asked_for
-from colonnade.rows.making import bringing, from_several, from_tables, to_predict
-from colonnade.rows.public import from_dataset
-from colonnade.rows.tables import labels_of, read_labels, read_tables, tables_of
+from colonnade.rows.making import bringing, from_several, to_predict
+from colonnade.rows.tables import labels_of, tables_of
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.owners import SERVER, place_of
+from colonnade.settings.owners import SERVER
 from colonnade.transport import Cohort, Cohorts, Drivers, InProcess, Recording, groups, worth_stacking
 
 if TYPE_CHECKING:
@@ -80,13 +89,15 @@ class Federation:
         settings = settings.for_rows(training_rows(holdings))
         self.settings, self.holdings, self._score_elsewhere = settings, holdings, score
         if here is None:
-            _check_parties(settings, holdings)
+            check_parties(settings, holdings)
         self.algorithm = find(settings.algorithm)
         self.device = device_of(settings.engine.device)
         self.agreed = agreed_on(settings, holdings)
         self.batches: Progress = Rounds(self.agreed, settings.train.epochs) if holdings.several else self.agreed.one
+        apart = holdings.away if settings.rows_differ else ()
+        self.agreed_apart = {name: agreed_on(settings, holdings, name) for name in apart}
         self.organisations: dict[str, Organisation] = {
-            name: organise(name, settings, holdings, self.agreed, self.device)
+            name: organise(name, settings, holdings, self.agreed_apart.get(name, self.agreed), self.device)
             for name in holdings.names
             if here is None or name in here
         }
@@ -225,16 +236,21 @@ class Federation:
                 outputs = nested.predict(asks, asks.peers, rows, model or "aggregated")
             yield outputs, [] if missing is None else missing.of(rows.name)
 
-    def evaluate(self, split: str = "test", *, model: str | None = None) -> dict[str, float]:
+    def evaluate(
+        self, split: str = "test", *, model: str | None = None, without: Collection[str] = ()
+    ) -> dict[str, float]:
         """The loss and scores on a split. Each label owner compares with its labels; of several, the mean is weighted
-        by rows (`mean_scores` says which of them are then those of all rows)."""
-        return self.score(split, model).all
+        by rows (`mean_scores` says which of them are then those of all rows). Where rows may lack a partner, `without`
+        names some that are not asked."""
+        with left_out(self.peers, without) if without else nullcontext():
+            return self.score(split, model).all
 
     def score(self, split: str, model: str | None = None) -> Scores:
         """`evaluate`, and beside it the scores on the rows of each of several label owners."""
         if self._score_elsewhere is not None:
             return self._score_elsewhere(split, model)
         each, rows, found = {}, {}, {}
+        subsets: dict[str, dict[str, float]] = {}
         for name, batches in self.agreed.items():
             if name in self.label_owners and split in batches.splits:
                 mine = batches.splits[split]
@@ -244,10 +260,13 @@ class Federation:
                 if split in REPORTED:
                     encoder = self.holdings.encoder
                     found[name] = quality(self.holdings.loss, outputs, labels, encoder.classes, encoder.scale)
+                if self.settings.rows_differ:
+                    partners = [party for party in self.label_owners[name].peers if party != name]
+                    subsets |= by_subset(self.holdings, partners, outputs, labels, mine)
         if not each:
             there = ", ".join(map(repr, self.batches.splits))
             raise ConfigError(f"There are no rows called {split!r}; there are {there}.")
-        return Scores(mean_scores(each, rows), each if self.holdings.several else {}, found)
+        return Scores(mean_scores(each, rows), each if self.holdings.several else {}, found, subsets)
 
     def predict(
         self,
@@ -266,29 +285,43 @@ class Federation:
         labelled = self.holdings.label_owners[name]
         known = Index(labelled.ids) if self.holdings.several else self.holdings.index
         whose = f"'{name}' has in common with all data owners" if self.holdings.several else "all parties share"
+        whose = f"'{name}' trains with" if self.settings.rows_differ else whose
         cure = "Predict ids that every party's table holds."
         wanted, asked = asked_for(ids, known, whose, cure, self.settings.alignment)
-        asks, batches = self.label_owners[name], self.agreed[name]
+        asks = self.label_owners[name]
         found: list[tuple[Tensor, list[str]]] = []
         missing, groups = asks.peers.missing, self.holdings.by_absence(asked)
         for places, away in groups:
-            with batches.asking(asked[places]) as chunks:
+            with self._asking(name, asked[places], away) as chunks:
                 check_affordable(self, name, chunks, away)
+        may_lack = asks.peers.presence is not None
         try:
             for places, away in groups:
                 if missing is not None:
                     missing.known_away = away
-                with batches.asking(asked[places]) as chunks:
-                    found += self._outputs(name, chunks, model)
+                with self._asking(name, asked[places], away) as chunks:
+                    some = list(self._outputs(name, chunks, model))
+                found += [(part, [*away, *silent] if may_lack else silent) for part, silent in some]
         finally:
             if missing is not None:
                 missing.known_away = ()
         order = torch.cat([places for places, _ in groups]).argsort()
         outputs = torch.cat([some for some, _ in found])[order.to(self.device)]
         degraded = [" ".join(away) for some, away in found for _ in some]
-        said = None if missing is None else tuple(degraded[place] for place in order.tolist())
+        said = None if missing is None and not may_lack else tuple(degraded[place] for place in order.tolist())
         column = self.settings.id_column_of(name)
         return dataclasses.replace(decoded(self.holdings, wanted, outputs), degraded=said, id_column=column)
+
+    @contextmanager
+    def _asking(self, owner: str, rows: Tensor, away: Collection[str]) -> Iterator[list[Rows]]:
+        """As long as this lasts, these rows go by a name at everybody who holds them, and others are not asked."""
+        with ExitStack() as stack:
+            if (presence := self.label_owners[owner].peers.presence) is not None:
+                stack.enter_context(presence.without(away))
+            for party, apart in self.agreed_apart.items():
+                if party not in away:
+                    stack.enter_context(apart[owner].asking(rows))
+            yield stack.enter_context(self.agreed[owner].asking(rows))
 
     def _of_new_rows(
         self, frames: Mapping[str, pd.DataFrame], ids: Sequence[str] | None, owner: str | None, model: str | None
@@ -438,6 +471,8 @@ class Federation:
         for owner in self.label_owners.values():
             transport = between(owner.name, below)
             owner.peers = Peers(owner.name, names, policy.around(transport), owner.ledger)
+            owner.peers.presence = presence_of(self.settings, self.holdings, owner, names, self.algorithm)
+            owner.agreed_apart = {name: apart.fingerprint() for name, apart in self.agreed_apart.items()}
             owner.meet(owner.peers.ask(roles.Introduce()))
             if nested is None:
                 self.cohorts = [] if policy.needed else self._cohorts()
@@ -457,42 +492,6 @@ class Federation:
 
     def _cohorts(self) -> list[Cohort]:
         engine, rows = self.settings.engine, self.settings.train.batch_size
-        if engine.cohort == "off" or engine.through_bytes:
+        if engine.cohort == "off" or engine.through_bytes or self.peers.presence is not None:
             return []
         return [Cohort(group) for group in groups(self.owners) if engine.cohort == "on" or worth_stacking(group, rows)]
-
-
-def holdings_of(settings: Settings, tables: Mapping[str, Table] | None = None, salt: str = "") -> Holdings:
-    """What all organisations hold, from where the settings say, or from these tables of those with columns; with the
-    `salt` that a label owner at its site divided its rows with."""
-    if settings.data.dataset is not None and tables is None:
-        return from_dataset(settings)
-    if settings.label_owners:
-        return from_several(settings, read_labels(settings), tables or read_tables(settings))
-    return from_tables(settings, tables or read_tables(settings), salt)
-
-
-def _check_parties(settings: Settings, holdings: Holdings) -> None:
-    """That somebody holds columns, and that nobody's rules would protect nobody."""
-    if not holdings.columns:
-        raise DataError("No party holds any feature columns; there is nothing to learn from.")
-    there = [name for name in holdings.names if settings.section == "parties" or name in holdings.columns]
-    for name in settings.parties:
-        if name not in there:
-            hint = did_you_mean(name, there)
-            raise ConfigError(
-                f"{place_of(settings.section, name)} is no party of this federation{hint}; there are "
-                f"{', '.join(map(repr, there))}."
-            )
-
-
-def device_of(name: str) -> torch.device:
-    """The device that [federation] device names."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"[federation] device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
-    return device

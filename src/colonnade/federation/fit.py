@@ -223,6 +223,7 @@ def summarise(
     once = federation.algorithm.once
     metrics, each = _measured(federation, outcome, before) if private or same or once else ({}, {})
     reported = next((split for split in REPORTED if split in splits), None)
+    subsets: dict[str, Record] = dict((before or {}).get("subsets", {})) if same else {}
     for split in splits:
         if split in metrics or ((private or once) and split == "train"):
             continue
@@ -231,6 +232,7 @@ def summarise(
             metrics[split], each[split] = scores.all, scores.each
             if scores.quality and split == reported:
                 outcome.quality = {name: {"split": split, "owner": name, **one} for name, one in scores.quality.items()}
+            subsets |= {split: scores.subsets} if scores.subsets else {}
         except BudgetExhausted as error:  # what cannot be measured any more is left out
             outcome.stopped, outcome.exhausted = outcome.stopped if outcome.exhausted else str(error), True
     holdings = federation.holdings
@@ -253,6 +255,7 @@ def summarise(
         "seconds": round(seconds, 3),
         "bytes": traffic,
         "metrics": metrics,
+        **({"subsets": subsets} if subsets else {}),
         **_majority(federation, metrics),
         **({"findings": findings} if findings else {}),
         **({"constant_outputs": constant} if constant else {}),

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from colonnade.alignment.ids import comparable
 from colonnade.errors import DataError
-from colonnade.federation.federation import Federation, holdings_of
+from colonnade.federation.federation import Federation
+from colonnade.federation.organisation import holdings_of
 from colonnade.rows.making import bringing, to_predict
 from colonnade.rows.tables import read_tables, tables_of
 from colonnade.runs.run_directory import RunDirectory
@@ -79,7 +80,7 @@ def _to_predict(
 ) -> Federation:
     fitted = {name: run.fitted(name) for name in {**settings.parties, **settings.label_owners}}
     bring = bringing(settings, fitted)
-    may_lack = settings.engine.on_missing in ("stale", "skip")
+    may_lack = settings.may_lack
     if frames is not None:
         given = {name: frame for name, frame in frames.items() if name not in fitted or name in bring}
         held = tables_of(replace(settings, parties=bring), given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -13,21 +13,29 @@ from colonnade import models
 from colonnade.algorithms import complete, find
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Agreed, Batches, DpEvent, Mechanism, Organisation, Plain, roles
+from colonnade.core.by_id import numbers_of
 from colonnade.core.chance import Secret
+from colonnade.core.checks import did_you_mean
 from colonnade.core.party import seed_for
-from colonnade.errors import ConfigError
+from colonnade.errors import ConfigError, DataError
 from colonnade.optim import estimators
 from colonnade.optim.losses import CrossEntropy
 from colonnade.privacy import Account, TwoStage
 from colonnade.privacy.accounting import dp_accounting
 from colonnade.privacy.used_rows import UsedRows
-from colonnade.rows.holdings import Holdings
+from colonnade.rows.holdings import Holdings, LabelledRows
+from colonnade.rows.making import from_several, from_tables
+from colonnade.rows.public import from_dataset
+from colonnade.rows.tables import read_labels, read_tables
 from colonnade.settings.federation_file import PartySettings, Settings
 from colonnade.settings.owners import SERVER, LabelOwnerSettings, place_of
 from colonnade.settings.rules import LABELS, rules_from
 
 PRIOR_ROWS = 10_000
 """So many drawn labels are enough to learn what to expect of a row."""
+if TYPE_CHECKING:
+    from colonnade.datasets.table import Table
+
 ROWS = 4
 """So many rows beside one that is changed show whether a model mixes them."""
 
@@ -44,26 +52,34 @@ def epochs_of(settings: Settings) -> int:
 
 def training_rows(holdings: Holdings) -> int:
     """Of the label owner that has most."""
-    return max((len(held.splits.get("train", ())) for held in holdings.label_owners.values()), default=0)
+    here = max((len(held.splits.get("train", ())) for held in holdings.label_owners.values()), default=0)
+    return holdings.trained or here
 
 
-def agreed_on(settings: Settings, holdings: Holdings) -> Agreed:
-    """The batches of every label owner, which follow from the agreed settings and its rows."""
+def agreed_on(settings: Settings, holdings: Holdings, party: str = "") -> Agreed:
+    """The batches of every label owner, which follow from the agreed settings and its rows; of a `party` that lacks
+    some of these, what it has of them."""
     algorithm, train = find(settings.algorithm), settings.train
-    epochs = epochs_of(settings)
+    epochs, seed = epochs_of(settings), settings.engine.seed
 
-    def batches(splits: Mapping[str, Tensor], owner: str) -> Batches:
+    def batches(splits: Mapping[str, Tensor], of: LabelledRows, owner: str) -> Batches:
+        rows = holdings.trained or len(of.splits.get("train", ()))
+        size = algorithm.batch_size(train.batch_size, rows)
+        by_id: dict[str, Any] = {}
+        if settings.rows_differ:
+            by_id = {"numbers": numbers_of(of.ids.tolist(), seed), "parts": -(-rows // size)}
         return Batches(
             splits,
-            batch_size=algorithm.batch_size(train.batch_size, len(splits.get("train", ()))),
+            batch_size=size,
             epochs=epochs,
-            seed=settings.engine.seed,
+            seed=seed,
             reshuffle=train.reshuffle,
             sampling=train.sampling,
             owner=owner,
+            **by_id,
         )
 
-    return holdings.agreed(batches)
+    return holdings.agreed(batches, party if settings.rows_differ else "")
 
 
 def organise(name: str, settings: Settings, holdings: Holdings, agreed: Agreed, device: torch.device) -> Organisation:
@@ -242,6 +258,8 @@ def models_told(settings: Settings, names: Iterable[str]) -> dict[str, str]:
 def mixes_rows(model: nn.Module, features: Tensor, generator: Generator) -> bool:
     """Whether, in training, what comes out for a row depends on the others: one is changed, and the rest looked at.
     Dropout draws the same for both, and goes on as if nothing had been drawn."""
+    if not len(features):
+        return False
     chosen = features[torch.linspace(0, len(features) - 1, ROWS + 1).long()]
     before, outputs = generator.get_state(), []
     for first in chosen[:2]:
@@ -252,3 +270,39 @@ def mixes_rows(model: nn.Module, features: Tensor, generator: Generator) -> bool
     generator.set_state(before)
     one, other = outputs
     return not torch.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True)
+
+
+def check_parties(settings: Settings, holdings: Holdings) -> None:
+    """That somebody holds columns, and that nobody's rules would protect nobody."""
+    if not holdings.columns:
+        raise DataError("No party holds any feature columns; there is nothing to learn from.")
+    there = [name for name in holdings.names if settings.section == "parties" or name in holdings.columns]
+    for name in settings.parties:
+        if name not in there:
+            hint = did_you_mean(name, there)
+            raise ConfigError(
+                f"{place_of(settings.section, name)} is no party of this federation{hint}; there are "
+                f"{', '.join(map(repr, there))}."
+            )
+
+
+def device_of(name: str) -> torch.device:
+    """The device that [federation] device names."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"[federation] device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
+    return device
+
+
+def holdings_of(settings: Settings, tables: Mapping[str, Table] | None = None, salt: str = "") -> Holdings:
+    """What all organisations hold, from where the settings say, or from these tables of those with columns; with the
+    `salt` that a label owner at its site divided its rows with."""
+    if settings.data.dataset is not None and tables is None:
+        return from_dataset(settings)
+    if settings.label_owners:
+        return from_several(settings, read_labels(settings), tables or read_tables(settings))
+    return from_tables(settings, tables or read_tables(settings), salt)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+EVERYBODY, ALONE = "everybody", "label owner alone"
+
+
 @dataclass(frozen=True, eq=False)
 class Predictions:
     """One row per id: the predicted label, and a score per class (or the value itself)."""
@@ -52,11 +55,13 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Scores:
-    """Of the joint model on a split: on all rows, and where there are several label owners, on the rows of each."""
+    """Of the joint model on a split: on all rows, and where there are several label owners, on the rows of each; where
+    partners lack rows, on those that everybody holds, that one lacks, and that the label owner alone holds."""
 
     all: dict[str, float]
     each: dict[str, dict[str, float]] = field(default_factory=dict)
     quality: dict[str, Quality] = field(default_factory=dict)  # by label owner, for its own folder
+    subsets: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def decoded(holdings: Holdings, ids: NDArray[np.str_], outputs: Tensor) -> Predictions:
@@ -74,6 +79,25 @@ def measured(holdings: Holdings, outputs: Tensor, labels: Tensor) -> dict[str, f
     for name in {"rmse", "mae"} & set(scores):
         scores[name] *= holdings.encoder.scale
     return scores
+
+
+def by_subset(
+    holdings: Holdings, partners: Sequence[str], outputs: Tensor, labels: Tensor, rows: Tensor
+) -> dict[str, dict[str, float]]:
+    """The number of rows, and the scores on them: with everybody, without each partner, and of the label owner alone.
+    `rows` are those of a split, in the order of `outputs`. A kind of row that there is none of is left out."""
+    lacks = {party: mask[rows] for party, mask in holdings.away.items()}
+    nobody = torch.zeros(len(rows), dtype=torch.bool)
+    kinds = {EVERYBODY: ~torch.stack([nobody, *lacks.values()]).any(0)}
+    kinds |= {f"without {party}": lacks[party] for party in partners if party in lacks}
+    if len(partners) > 1 and len(lacks) == len(partners):
+        kinds[ALONE] = torch.stack(list(lacks.values())).all(0)
+    found = {}
+    for kind, chosen in kinds.items():
+        if bool(chosen.any()):
+            at = chosen.to(outputs.device)
+            found[kind] = {"rows": int(chosen.sum()), **measured(holdings, outputs[at], labels[at])}
+    return found
 
 
 def mean_scores(each: Mapping[str, Mapping[str, float]], rows: Mapping[str, int]) -> dict[str, float]:

@@ -118,7 +118,7 @@ def carry_out(settings: Settings, kit: Path, job: Job, told: Path, watch: Watch 
     session = Session(kit, patience=PATIENCE, say=say)
     folder = Path(kit) / "transfer" / f"{job.run}-{os.getpid()}"
     try:
-        if not job.trains and settings.engine.on_missing in ("stale", "skip"):  # who is not there, is not asked
+        if not job.trains and settings.may_lack:  # who is not there, is not asked
             session.wait_for([job.driver], PATIENCE)
             job = replace(job, sites=tuple(session.soon(job.sites, GRACE)))
         session.wait_for(job.sites, PATIENCE)

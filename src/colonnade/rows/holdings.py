@@ -66,8 +66,9 @@ class Holdings:
     encoder: Labels
     known_to: int = 1  # label owners that one row has at most: so often is it released where others are once
     several: bool = False  # whether the federation has several label owners, perhaps elsewhere
-    away: dict[str, Tensor] = field(default_factory=dict)  # of a party that lacks some rows: which; only to predict
+    away: dict[str, Tensor] = field(default_factory=dict)  # of a party that lacks some of the rows: which
     aligned: Crossed = field(default_factory=dict)  # what crossed while rows were agreed on, as each party noted it
+    trained: int = 0  # how many rows train, where this was told since some are not held here; 0: those that are
     outputs_elsewhere: int | None = None  # of the joint model, where labels are elsewhere and this was told
 
     @classmethod
@@ -136,15 +137,31 @@ class Holdings:
             state |= {"salt": salt} if (salt := self.label_owners[party].salt) else {}
         return state
 
-    def agreed(self, make: Callable[[dict[str, Tensor], str], Batches]) -> Agreed:
-        """By label owner its batches, and where its rows are here; `make` gives batches of splits and whose they are:
-        names say whose only where there are several."""
+    def agreed(self, make: Callable[[dict[str, Tensor], LabelledRows, str], Batches], party: str = "") -> Agreed:
+        """By label owner its batches, and where its rows are here; `make` gives batches of splits, of which rows and
+        whose they are: names say whose only where there are several. Of a `party` that lacks rows, batches of those
+        it holds."""
         return Agreed(
             {
-                name: (make(held.splits, name if self.several else ""), held.rows)
+                name: (make(self._held_by(party, held.splits), held, name if self.several else ""), held.rows)
                 for name, held in self.label_owners.items()
             }
         )
+
+    def part_of(self, party: str) -> LabelledRows:
+        """The rows of the one label owner that a party holds, and how these are divided."""
+        held, lacks = self.labelled, self.away.get(party)
+        if lacks is None:
+            return held
+        number = (~lacks).cumsum(0) - 1
+        splits = {split: number[rows] for split, rows in self._held_by(party, held.splits).items()}
+        return replace(held, ids=held.ids[~lacks.numpy()], labels=held.labels[:0], splits=splits)
+
+    def _held_by(self, party: str, splits: dict[str, Tensor]) -> dict[str, Tensor]:
+        if party not in self.away:
+            return splits
+        held = {split: rows[~self.away[party][rows]] for split, rows in splits.items()}
+        return {split: rows for split, rows in held.items() if len(rows)}
 
     def divided(self, cut: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Holdings:
         """The same with each label owner's rows divided otherwise."""

@@ -49,7 +49,11 @@ def _made(
     from colonnade.datasets.labels import Labels
 
     crossed: Crossed = {}
-    rows = {name: _common(settings, name, table, columns, crossed) for name, table in labelled.items()}
+    lacked: dict[str, Tensor] = {}
+    if settings.rows_differ:
+        rows, lacked = _pairwise(settings, labelled, columns, crossed)
+    else:
+        rows = {name: _common(settings, name, table, columns, crossed) for name, table in labelled.items()}
     ids = {name: table.ids for name, table in rows.items()}
     task: Any = settings.data.task
     if salt is None:
@@ -61,8 +65,10 @@ def _made(
         divided, is_told = _divided(settings, owner, table, known, salt)
         placed = place(settings, ids, divided)
         is_told |= len(table) < len(labelled[owner])  # some have no label, which only their owner knows
+        is_told |= settings.rows_differ  # who lacks rows cannot count them
         one = replace(placed.label_owners[owner], salt=salt if is_told else "", is_told=is_told)
         placed = replace(placed, label_owners={owner: one})
+    placed = replace(placed, away=lacked)
     splits = {name: held.splits for name, held in placed.label_owners.items()}
     learned = [_label(table).iloc[splits[name]["train"].numpy()] for name, table in rows.items()]
     encoder = Labels.fit(pd.concat(learned, ignore_index=True), owner=", ".join(rows), task=task)
@@ -118,9 +124,27 @@ def own_columns(settings: Settings, name: str, table: Table, placed: Holdings) -
     trained = [held.splits["train"] if held.rows is None else held.rows[held.splits["train"]]
                for held in placed.label_owners.values()]  # fmt: skip
     train = torch.from_numpy(np.unique(torch.cat(trained).numpy()))
-    mine = table.in_order(placed.ids)
-    prepared = Preprocessor.fit(mine, train, **prepared_as(settings, name))
-    return Columns(prepared.transform(mine), prepared)
+    if not settings.rows_differ or name in placed.label_owners:
+        mine = table.in_order(placed.ids)
+        prepared = Preprocessor.fit(mine, train, **prepared_as(settings, name))
+        return Columns(prepared.transform(mine), prepared)
+    lacks = placed.away.get(name, torch.zeros(len(placed.ids), dtype=torch.bool))
+    return _some_columns(settings, name, table, placed.ids, ~lacks, train)
+
+
+def _some_columns(settings: Settings, name: str, table: Table, ids: Ids, held: Tensor, train: Tensor) -> Columns:
+    """The columns of who holds some of the rows only, zero in the others. They are prepared on all its own rows but
+    those that are held out from training: few may be common, and nobody else is needed for it."""
+    from colonnade.datasets.preprocess import Preprocessor
+
+    mine = table.in_order(np.sort(table.ids))
+    out = held.clone().index_fill_(0, train, False)
+    learned = torch.from_numpy((~np.isin(mine.ids, ids[out.numpy()])).nonzero()[0])
+    prepared = Preprocessor.fit(mine, learned, **prepared_as(settings, name))
+    known = prepared.transform(mine)
+    features = known.new_zeros(len(held), *known.shape[1:])  # nobody is asked for a row that it lacks
+    features[held] = known[torch.from_numpy(np.searchsorted(mine.ids, ids[held.numpy()]))]
+    return Columns(features, prepared)
 
 
 def encoded(encoder: Labels, owner: str, table: Table) -> Tensor:
@@ -128,7 +152,9 @@ def encoded(encoder: Labels, owner: str, table: Table) -> Tensor:
     return replace(encoder, owner=owner).encode(_label(table))
 
 
-def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> tuple[dict[str, Table], Crossed]:
+def in_common(
+    settings: Settings, tables: Mapping[str, Table], driver: str, *, may_be_none: bool = False
+) -> tuple[dict[str, Table], Crossed]:
     """Only the rows whose ids all parties hold, which they find out without showing each other the rest; and what
     crossed for it. As long as ids and settings are the same, it is found once (`alignment.kept`)."""
     from colonnade.alignment import Ids as Aligning
@@ -143,7 +169,7 @@ def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> t
         rows, entries = known
         return {name: table.in_order(table.ids[rows[name]]) for name, table in tables.items()}, entries
     aligned = align_here(ids, settings.alignment, driver=driver, through_bytes=through_bytes)
-    if not aligned.found.common:
+    if not aligned.found.common and not may_be_none:
         from colonnade.datasets.table import how_written
 
         cure = how_written([frozenset(table.ids.tolist()) for table in tables.values()])
@@ -201,6 +227,36 @@ def bringing(settings: Settings, fitted: Mapping[str, State]) -> dict[str, Party
         name: replace(settings.parties.get(name, PartySettings()), label=None, test_ids=None, columns=names)
         for name, names in columns.items()
     }
+
+
+def _pairwise(
+    settings: Settings, labelled: Mapping[str, Table], columns: Mapping[str, Table], crossed: Crossed
+) -> tuple[dict[str, Table], dict[str, Tensor]]:
+    """All rows of the label owner in the order of their ids, and of each partner that lacks some, which. Each partner
+    is compared with the label owner alone, and nobody learns what another partner holds. Rows of which nobody holds a
+    column are left out."""
+    ((owner, table),) = labelled.items()
+    table = with_labels(table)  # first: nobody need know of the others
+    if owner in columns:
+        table = table.in_order(np.intersect1d(table.ids, columns[owner].ids))
+    held: dict[str, Ids] = {}
+    for name, other in columns.items():
+        if name == owner:
+            continue
+        if settings.data.align == "private":
+            common, entries = in_common(settings, {owner: table, name: other}, owner, may_be_none=True)
+            held[name] = common[owner].ids
+            for party, noted in entries.items():
+                crossed.setdefault(party, []).extend(noted)
+        else:
+            held[name] = np.intersect1d(table.ids, other.ids)
+    by_itself = not held or (owner in columns and bool(columns[owner].columns))
+    ids = table.ids if by_itself else np.concatenate(list(held.values()))
+    if not len(ids):
+        raise DataError(f"No row of '{owner}' is held by anybody with columns. Compare how ids are written.")
+    table = table.in_order(np.unique(ids))
+    lacked = {name: torch.from_numpy(~np.isin(table.ids, known)) for name, known in held.items()}
+    return {owner: table}, {name: mask for name, mask in lacked.items() if bool(mask.any())}
 
 
 def to_predict(

@@ -121,7 +121,7 @@ def application(batcher: Batcher, limits: Limits) -> App:
     async def health(request: Request) -> JSONResponse:
         """Whether rows can be predicted now; with the token, who answers."""
         parties = await asyncio.to_thread(pulse.now)
-        allowed = source.settings.engine.on_missing in ("skip", "stale")
+        allowed = source.settings.may_lack
         ready = all(parties.values()) or (allowed and any(parties.values()))
         status = "ready" if all(parties.values()) else "degraded" if ready else "unavailable"
         told: dict[str, Any] = {"status": status}

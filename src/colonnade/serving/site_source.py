@@ -52,7 +52,7 @@ class SiteSource:
     def lacking(self, ids: Sequence[str]) -> set[str]:
         """Those that cannot be predicted. What this organisation itself lacks is asked of nobody, where it must hold
         all."""
-        lenient, unknown, self._looked = self.session.lenient, set[str](), None
+        lenient, unknown, self._looked = self.session.may_lack, set[str](), None
         wanted = np.array(list(dict.fromkeys(ids)), dtype=np.str_)
         rows = self.session.own_part(wanted)
         if not lenient and rows.holdings.away:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from colonnade.algorithms import check_can_lack
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
@@ -36,6 +37,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "vim-cifar": {**_VIM, "model": {"name": "cnn", "channels": [32, 64, 64, 128], "width": 60}},
 }
 """Papers' settings by name, where a file leaves them out; the algorithm's own are then those of its Config."""
+PARTY_DROPOUT = 0.2
+"""How often a partner is left out of a training batch, where rows differ and nobody says otherwise."""
 
 
 def suggested(tables: Mapping[str, Any], algorithm: AnyAlgorithm, where: str) -> dict[str, Any]:
@@ -102,3 +105,25 @@ def _with_model(party: Any) -> Any:
     if not isinstance(party, Mapping) or party.get("model") is None:
         return party
     return {**party, "model": _model(party["model"])}
+
+
+def dropout_of(rows: str, chosen: float | None) -> float:
+    """How often a partner is left out, as it was chosen or as it is usual for these rows."""
+    if chosen is None:
+        return PARTY_DROPOUT if rows == "label_owner" else 0.0
+    if isinstance(chosen, bool) or not isinstance(chosen, (int, float)) or not 0 <= chosen < 1:
+        raise ConfigError(f"[train] party_dropout must be a number from 0 up to, not including, 1; found {chosen!r}.")
+    return float(chosen)
+
+
+def check_differ(algorithm: str, config: object, rows: str, dropout: float, sampling: str) -> None:
+    """That the algorithm can do without a partner's part of a row, where one may lack it or is left out, and that a
+    partner can tell which of its rows are in a batch."""
+    differ = rows == "label_owner"
+    if differ or dropout:
+        check_can_lack(algorithm, config, '[data] rows = "label_owner"' if differ else "[train] party_dropout")
+    if differ and sampling != "epoch":
+        raise ConfigError(
+            f'[train] sampling = "{sampling}" draws each batch from all rows, and a partner that lacks some cannot '
+            'tell which of its own are drawn. With rows = "label_owner" set sampling = "epoch".'
+        )

@@ -22,7 +22,6 @@ Paths are relative to the file. Python's `Federation.from_frames(settings=...)` 
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +37,7 @@ from colonnade.core.checks import (
     from_mapping,
     one_of,
     positive,
+    read_toml,
     share,
     whole,
     whole_or_auto,
@@ -46,7 +46,7 @@ from colonnade.errors import ConfigError
 from colonnade.models import import_path
 from colonnade.privacy import Budget
 from colonnade.selection.settings import SelectionSettings
-from colonnade.settings.defaults import SEVERAL, by_rows, suggested
+from colonnade.settings.defaults import SEVERAL, by_rows, check_differ, dropout_of, suggested
 from colonnade.settings.owners import (
     LISTS,
     MODELS_FROM,
@@ -57,6 +57,7 @@ from colonnade.settings.owners import (
     check_lists,
     label_owner,
     place_of,
+    with_paths,
 )
 from colonnade.settings.toml_text import to_toml
 from colonnade.tracking import TrackingSettings
@@ -94,6 +95,7 @@ class DataSettings:
 
     id: str = "id"  # the id column; an organisation that calls it otherwise names its own
     align: str = one_of("exact", "private", default="exact")  # all hold the same ids; or find the common ones first
+    rows: str = one_of("common", "label_owner", default="common")  # those that all hold; or all of the label owner's
     validation: float = share(default=0.1)  # of the rows: a fraction, or from 1 upwards their number
     test: float = share(default=0.2)
     stratify: bool = True  # every class is divided alike, where one organisation holds the labels
@@ -136,6 +138,7 @@ class TrainSettings:
     batch_size: int = whole_or_auto(most=10**12)
     reshuffle: bool = True  # new batches every epoch
     sampling: str = one_of(*SAMPLINGS, default="epoch")  # "poisson", "without_replacement": each batch from all rows
+    party_dropout: float | None = None  # of a partner, from a batch; None: 0.2 where rows differ, else 0
     early_stop: bool = True  # keep the models that validated best; stop by `patience`, or when nothing changes
     patience: int = whole(default=10)  # epochs without a better validation before it stops
     stop_on: str = one_of("auto", "loss", "score", default="auto")  # what is better; auto: AUC of two classes, or loss
@@ -214,6 +217,21 @@ class Settings:
     label_owners: Mapping[str, LabelOwnerSettings] = field(default_factory=dict)
     label_model: Mapping[str, Any] = field(default_factory=dict)
     allow_models: tuple[str, ...] = field(default=(), compare=False)  # by who runs this: no file of others says so
+
+    @property
+    def rows_differ(self) -> bool:
+        """Whether partners may lack rows that are trained on."""
+        return self.data.rows == "label_owner"
+
+    @property
+    def party_dropout(self) -> float:
+        """How often a partner is left out of a training batch."""
+        return dropout_of(self.data.rows, self.train.party_dropout)
+
+    @property
+    def may_lack(self) -> bool:
+        """Whether rows are predicted without a partner that lacks them, or does not answer."""
+        return self.rows_differ or self.party_dropout > 0 or self.engine.on_missing in ("stale", "skip")
 
     @property
     def section(self) -> str:
@@ -305,6 +323,7 @@ class Settings:
                 f'[train] sampling = "{settings.train.sampling}" draws each batch by itself, and {name} {why}. '
                 'Set sampling = "epoch", or leave it out.'
             )
+        check_differ(name, settings.config, settings.data.rows, settings.party_dropout, settings.train.sampling)
         return settings
 
     @classmethod
@@ -392,24 +411,6 @@ class Settings:
                         f"A run is continued as it was started, and [{section}] {key} is {new!r} now and was {old!r}. "
                         "Undo the change, or start a new run."
                     )
-
-
-def with_paths(owner: Any, folder: Path) -> Any:
-    """An organisation's part, with its files named from this folder on."""
-    files = {key: vars(owner).get(key) for key in ("table", "test_ids")}
-    return dataclasses.replace(owner, **{key: str((folder / one).resolve()) for key, one in files.items() if one})
-
-
-def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """The tables of a file, which may be somebody else's: whatever is wrong with it is told as an error of the file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{what} cannot be read: {error.strerror}.") from None
-    except RecursionError:
-        raise ConfigError(f"{what} is not TOML that can be read: its values are nested too deeply.") from None
-    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
-        raise ConfigError(f"{what} is not TOML: {str(error)[:200]}.") from None
 
 
 def prepared_as(settings: Settings, party: str) -> dict[str, Any]:

@@ -11,7 +11,8 @@ that stands in both lists plays both roles: it has one outbox, and calls between
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from colonnade.algorithms import nested_names
@@ -131,3 +132,9 @@ def known_classes(name: str, owner: LabelOwnerSettings, classes: tuple[Any, ...]
             )
         found.add(number)
     return found
+
+
+def with_paths(owner: Any, folder: Path) -> Any:
+    """An organisation's part, with its files named from this folder on."""
+    files = {key: vars(owner).get(key) for key in ("table", "test_ids")}
+    return replace(owner, **{key: str((folder / one).resolve()) for key, one in files.items() if one})

@@ -51,11 +51,11 @@ from typing import Any, TypeVar
 from colonnade import models
 from colonnade.algorithms import find
 from colonnade.alignment.settings import AllowanceSettings
-from colonnade.core.checks import did_you_mean, from_mapping
+from colonnade.core.checks import did_you_mean, from_mapping, read_toml
 from colonnade.core.wire import MAX_FRAME, UNPACKED
 from colonnade.errors import ConfigError
-from colonnade.settings.federation_file import PartySettings, Settings, read_toml, with_paths
-from colonnade.settings.owners import LISTS, SERVER, LabelOwnerSettings, by_name, place_of
+from colonnade.settings.federation_file import PartySettings, Settings
+from colonnade.settings.owners import LISTS, SERVER, LabelOwnerSettings, by_name, place_of, with_paths
 from colonnade.settings.serving import ServeSettings, checked_pins
 from colonnade.settings.toml_text import to_toml
 
@@ -247,6 +247,11 @@ def at_sites(settings: Settings) -> Settings:
 
 def sites_of(settings: Settings) -> tuple[str, ...]:
     """All that take part, in the agreed order: each a site."""
+    if settings.rows_differ and settings.data.dataset is None and settings.data.align != "private":
+        raise ConfigError(
+            'Between machines the label owner finds which of its rows a partner holds by [data] align = "private"; '
+            f'found {settings.data.align!r}, with rows = "label_owner". Set it in the agreed file.'
+        )
     if not settings.label_owners:
         return tuple(settings.parties)
     for name in settings.label_owners:

@@ -43,6 +43,7 @@ from colonnade.sites.saves import numbers
 
 RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 MOST_OUTPUTS = 1 << 20
+MOST_ROWS = 1 << 40
 """Of a model: whoever asks says how many, and a party makes that much room."""
 
 
@@ -63,7 +64,7 @@ class Home(Protocol):
         """Read this organisation's table, once."""
         ...
 
-    def take_part(self, folder: Path, outputs: int, resumed: int | None, sides: str = "") -> None:
+    def take_part(self, folder: Path, outputs: int, resumed: int | None, sides: str = "", rows: int = 0) -> None:
         """Build this organisation's columns, and answer the algorithm's requests from here on."""
         ...
 
@@ -153,6 +154,7 @@ class ColumnHost(Host):
         site, asker = self.site, str(self.asker)
         folder = self.folder(request.run)
         self.expect(0 < request.outputs <= MOST_OUTPUTS, f"a model cannot have {request.outputs} outputs")
+        self.expect(0 <= request.rows <= MOST_ROWS, f"nobody trains {request.rows} rows")
         self.expect(site.participant is None or not site.participant.predicts, "it answers a prediction now")
         self.expect(asker not in self.prepared, "it takes part in a run already")
         first = next(iter(self.prepared.values()), request)
@@ -161,7 +163,8 @@ class ColumnHost(Host):
             f"another label owner asked for the run {first.run!r}, from checkpoint {first.number}",
         )
         if site.participant is None:
-            site.take_part(folder, request.outputs, request.number if request.resume else None, request.sides)
+            number = request.number if request.resume else None
+            site.take_part(folder, request.outputs, number, request.sides, request.rows)
         self.prepared = {**self.prepared, asker: request}
         participant, ids = self.participant(), site.shared_with(asker)
         same = site.are_same(ids, request.run, request.ids)

@@ -25,6 +25,7 @@ class Prepare(Request[Prepared]):
     outputs: int  # of the joint model: how wide a local head must be
     resume: bool
     number: int = 0  # of the checkpoint to resume from; 0: none was saved by all
+    rows: int = 0  # that train, also such as this party lacks ([data] rows = "label_owner"); 0: those it shares
     sides: str = ""  # which rows train, where that does not follow from their ids (`rows.splits.told`)
     ids: str = ""  # a digest of all the asker's ids (`Site.digest`); none where they were compared privately
 

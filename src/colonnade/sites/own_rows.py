@@ -43,11 +43,11 @@ def read_own_table(own: SiteConfig) -> Table:
 
 
 def own_columns(
-    own: SiteConfig, table: Table | None, ids: Mapping[str, Ids], outputs: int, sides: str = ""
+    own: SiteConfig, table: Table | None, ids: Mapping[str, Ids], outputs: int, sides: str = "", rows: int = 0
 ) -> Holdings:
     """Of one that holds columns: by label owner the rows they share, and its columns of all of them. Without a table,
     its part of a public data set. `sides` are of the one label owner's rows, where it told them; of other rows they
-    change nothing, and the label owner sees that these are others."""
+    change nothing, and the label owner sees that these are others. `rows` is how many train, where it was told."""
     name = own.name
     if table is None:
         whole = from_dataset(own.settings)
@@ -63,7 +63,7 @@ def own_columns(
                 ids, divided = {owner: understood[0]}, understood[1]
         part = place(own.settings, ids, divided)
         part = replace(part, columns={name: columns_of(own.settings, name, table, part)})
-    return replace(part, outputs_elsewhere=outputs)
+    return replace(part, outputs_elsewhere=outputs, trained=rows)
 
 
 def own_labels(own: SiteConfig, table: Table | None, encoder: Labels | None, salt: str = "") -> Holdings:

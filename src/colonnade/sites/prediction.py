@@ -62,7 +62,7 @@ def checked_file(run: Path, rows: str) -> tuple[Path, Path]:
 
 def _check_held(rows: Rows, names: Sequence[str], session: Session) -> None:
     ids = rows.ids
-    if not session.lenient:
+    if not session.may_lack:
         settings = session.local
         may = "skip" in find(settings.algorithm).missing(settings.config)
         cure = '; or set on_missing = "skip" under [federation] in the agreed file.' if may else "."

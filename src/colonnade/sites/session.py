@@ -108,6 +108,7 @@ class Session:
         self.host = site.host
         self.folder = RunDirectory(site.host.folder(run))
         self.local = replace(as_trained(self.own.local, self.folder), engine=self.engine)
+        self.may_lack = self.local.may_lack  # a row may be predicted without who lacks it
         self.policy = CallPolicy(self.engine, elsewhere=True)
         carrier = self.policy.around(self.carrier())
         names = [name for name in self.own.feature_owners if name in site.routes]
@@ -181,9 +182,8 @@ class Session:
         """What predicts some of these rows, as the checkpoint has it. The others have looked for them, and need not
         introduce themselves again: what they send was written down in training."""
         own, settings = self.own.name, self.local
-        batches = agreed_on(settings, rows.holdings)[own]
         told = {
-            name: roles.Introduction(shape, len(rows.ids), batches.fingerprint())
+            name: roles.Introduction(shape, len(rows.ids), agreed_on(settings, rows.holdings, name)[own].fingerprint())
             for name, shape in self.shapes.items()
             if name != own
         }

@@ -25,8 +25,10 @@ between label owners and them, end to end.
 Rows: everybody sorts the ids it holds. Where they were not compared privately, the label owner tells a digest of its
 whole list, and hears whether the others hold the same: nobody is told a digest of rows that it may not know. Batches
 follow from the agreed seed, and so do splits where they are by id alone; else the label owner tells which rows train
-(`Prepare.sides`). A feature owner's introduction says whether they are the same. All of these calls are made again
-where they were lost, as [federation] says (`federation.call_policy`): each is done once however often it arrives.
+(`Prepare.sides`). A feature owner's introduction says whether they are the same. With [data] rows = "label_owner" each
+partner aligns itself with the label owner alone, is told the sides of its own rows, and finds its part of a batch by
+their ids; the label owner knows who holds which of its rows. All of these calls are made again where they were lost, as
+[federation] says (`federation.call_policy`): each is done once however often it arrives.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from colonnade.alignment import Ids
@@ -52,7 +55,8 @@ from colonnade.core.ledger import Entry
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, CheckpointError, DataError, InputError
 from colonnade.federation.call_policy import CallPolicy
-from colonnade.federation.federation import Federation, device_of
+from colonnade.federation.federation import Federation
+from colonnade.federation.organisation import device_of, training_rows
 from colonnade.rows.holdings import Holdings
 from colonnade.rows.splits import told
 from colonnade.runs.layout import AFTER, ALIGNED, PARTIES
@@ -164,8 +168,9 @@ class Site:
         then tell the others what its labels are called."""
         own = self.own
         if own.private:
-            mine = self.id_owners[own.name]
-            align(mine, self.peers(own.feature_owners, mine.organisation))
+            for among, mine in self.id_owners.items():  # with all at once, or with one partner after the other
+                names = [among] if own.settings.rows_differ else own.feature_owners
+                align(mine, self.peers(names, mine.organisation))
         if own.several and self.table is not None:
             others = [name for name in own.label_owners if name != own.name]
             self.describer = Describer(self._seat(), own, self.common(own.name), others)
@@ -183,13 +188,21 @@ class Site:
         salt = secrets.token_hex(16) if own.local.models_of(own.name) == "secret" else ""
         if resumed is not None:
             salt = str(resumed.fitted(own.name).get("salt", ""))
-        return replace(own_labels(own, table, encoder, salt), aligned=self._crossed())
+        holdings = replace(own_labels(own, table, encoder, salt), aligned=self._crossed())
+        if own.settings.rows_differ and own.private:
+            lacks = {name: ~np.isin(holdings.ids, self._shared_with(name)) for name in self.id_owners}
+            holdings.away.update({name: torch.from_numpy(mask) for name, mask in lacks.items() if mask.any()})
+        return holdings
 
     def common(self, label_owner: str) -> Table:
         """This organisation's rows that are a label owner's too, in the order of their ids."""
         assert self.table is not None
         if not self.own.private:
             return self.table
+        if self.own.settings.rows_differ and label_owner == self.own.name:
+            held = [self._shared_with(name) for name in self.id_owners]
+            ids = self.table.ids if self.table.columns else np.unique(np.concatenate(held))
+            return self.table.in_order(np.sort(ids))
         rows = self.id_owners[label_owner].common_rows
         if rows is None or not len(rows) or self.id_owners[label_owner].predicts:
             raise DataError(
@@ -224,13 +237,13 @@ class Site:
         """Whether these are the ids of which a label owner told the digest; those compared privately are."""
         return self.own.private or self.digest(run, ids) == told
 
-    def take_part(self, folder: Path, outputs: int, resumed: int | None, sides: str = "") -> None:
+    def take_part(self, folder: Path, outputs: int, resumed: int | None, sides: str = "", rows: int = 0) -> None:
         """As who holds columns: build them, and answer the algorithm's requests of label owners from here on. `sides`
-        are of the rows of the one label owner, where it told them."""
+        are of the rows of the one label owner, and `rows` how many of them train, where it told this."""
         own = self.own
         self.read()
         ids = {name: self.common(name).ids for name in own.label_owners} if self.table is not None else {}
-        holdings = replace(own_columns(own, self.table, ids, outputs, sides), aligned=self._crossed())
+        holdings = replace(own_columns(own, self.table, ids, outputs, sides, rows), aligned=self._crossed())
         participant = Participant(own, Federation(own.local, holdings, here={own.name}), folder)
         participant.begin(resumed)
         self.serve(participant, own.label_owners)
@@ -248,11 +261,17 @@ class Site:
     def prepare(self, folder: Path, holdings: Holdings, resumed: int | None, step: int) -> Federation:
         """As a label owner: have everybody with columns build its part of a run, and meet them. `step` is where
         training stands here."""
-        held, ids = holdings.label_owners[self.own.name], self.shared_with(self.own.name, holdings)
-        sides, mine = told(ids, held) if held.is_told else "", self.digest(folder.name, ids)
-        request = Prepare(folder.name, holdings.outputs, resumed is not None, resumed or 0, sides, mine)
-        prepared = self.partners().ask(request)
-        self._compare(len(ids), step, prepared)
+        held, differ = holdings.label_owners[self.own.name], self.own.settings.rows_differ
+        every, count = self.shared_with(self.own.name, holdings), training_rows(holdings) if differ else 0
+        requests, rows = {}, {}
+        for name in self.own.feature_owners:
+            part, ids = (held, every) if not differ else ((one := holdings.part_of(name)), one.ids)
+            sides, mine = told(ids, part) if held.is_told else "", self.digest(folder.name, ids)
+            again = resumed is not None
+            requests[name] = Prepare(folder.name, holdings.outputs, again, resumed or 0, count, sides, mine)
+            rows[name] = len(ids)
+        prepared = self.partners().ask_each(requests)
+        self._compare(rows, step, prepared)
         federation = self.federation(holdings)
         federation.counted_elsewhere = any(one.counts for one in prepared.values())
         return federation
@@ -302,11 +321,11 @@ class Site:
         roles = [self.host, *self.id_owners.values()]
         return {self.own.name: [entry for role in roles for entry in role.ledger.take()]}
 
-    def _compare(self, rows: int, step: int, answers: Mapping[str, Prepared]) -> None:
+    def _compare(self, rows: Mapping[str, int], step: int, answers: Mapping[str, Prepared]) -> None:
         for name, answer in answers.items():
-            if not answer.same or answer.rows != rows:
+            if not answer.same or answer.rows != rows[name]:
                 raise DataError(
-                    f"'{name}' and '{self.own.name}' hold different ids, {answer.rows} there and {rows} here. Give "
+                    f"'{name}' and '{self.own.name}' hold different ids, {answer.rows} there and {rows[name]} here. Give "
                     'both the same ids, or set align = "private" under [data] in the agreed file.'
                 )
             if answer.step != step:
@@ -340,8 +359,22 @@ class Site:
         settings.check_trains()
         ids = Ids.of(own.name, [table.ids.tolist()])
         allowance = Allowance(own.name, own.runs / ALIGNED, own.alignments)
-        owners = {name: IdOwner(self._seat(), ids, settings, among=(name, *own.feature_owners), allowance=allowance)
-                  for name in ([own.name] if self.holds_labels else own.label_owners)}  # fmt: skip
+        among: dict[str, tuple[str, ...]]
+        if own.settings.rows_differ:  # each partner with the label owner alone
+            whom = own.feature_owners if self.holds_labels else own.label_owners
+            among = {name: (own.name, name) if self.holds_labels else (name, own.name) for name in whom}
+        else:
+            whom = [own.name] if self.holds_labels else own.label_owners
+            among = {name: (name, *own.feature_owners) for name in whom}
+        owners = {
+            name: IdOwner(self._seat(), ids, settings, among=both, allowance=allowance) for name, both in among.items()
+        }
         for name, owner in owners.items():
-            owner.serves_for = frozenset({name} - {own.name})
+            owner.serves_for = frozenset() if self.holds_labels else frozenset({name})
         return owners
+
+    def _shared_with(self, partner: str) -> NDArray[Any]:
+        """As a label owner: the ids that a partner holds, too."""
+        assert self.table is not None
+        rows = self.id_owners[partner].common_rows
+        return self.table.ids[:0] if rows is None else self.table.ids[rows]
