@@ -48,8 +48,10 @@ def main(folder: str | Path = "hospitals") -> Path:
     tables["referred"] = measured[["person"]].iloc[new[:10]]
     for name, table in tables.items():
         table.to_csv(out / f"{name}.csv", index=False)
-    shutil.copyfile(Path(__file__).with_name("federation.toml"), out / "federation.toml")
-    return out / "federation.toml"
+    here, there = Path(__file__).with_name("federation.toml"), out / "federation.toml"
+    if not there.exists() or not here.samefile(there):  # tables may be made beside the script
+        shutil.copyfile(here, there)
+    return there
 
 
 if __name__ == "__main__":

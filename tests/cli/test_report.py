@@ -74,3 +74,10 @@ def test_a_comparison(call: Caller, tmp_path: Path) -> None:
         assert part in called.out
     assert "Validation accuracy by bytes sent" in (tmp_path / "both.html").read_text()
     assert call("compare", tmp_path / "admm", tmp_path / "split", "--out", tmp_path / "2.html", "-q").out == ""
+
+
+def test_a_page_is_no_pdf(call: Caller, tmp_path: Path) -> None:
+    Federation.from_toml(write(tmp_path / "tables", settings=splitnn(train={"epochs": 1}))).fit(tmp_path / "run")
+    told = call.fails(2, "report", tmp_path / "run", "--out", tmp_path / "r.pdf")
+    assert "its name must end in .html; found r.pdf. For a PDF print the page" in told
+    assert not (tmp_path / "r.pdf").exists()

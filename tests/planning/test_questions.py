@@ -158,6 +158,7 @@ def test_a_budget_that_could_not_be_kept_is_not_asked_for(tmp_path: Path) -> Non
 
 def test_only_algorithms_that_can_serve_are_offered() -> None:
     assert "knn" in algorithms_for("classification", 3)
+    assert next(iter(algorithms_for("regression", 2))) == "one_shot"  # the first thing to try
     assert "knn" not in algorithms_for("classification", 2)  # encrypted distances would hide nothing
     assert "vfedcce" not in algorithms_for("regression", 3)
     assert all(line.isprintable() and "sends" in line for line in algorithms_for("classification", 3).values())

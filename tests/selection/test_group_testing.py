@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import comb
 from random import Random
 
@@ -55,7 +56,7 @@ def test_with_exact_information_the_best_comes_first(count: int) -> None:
         knows = {name: 0.3 * random.random() for name in names}
         best = random.choice(names)
         for ahead in (1.0, 0.31) if len(groups) == comb(count, (count + 1) // 2) else (1.0,):
-            scores = vf_ps(names, lambda tests, known=knows | {best: ahead}: exact(tests, known), groups)
+            scores = vf_ps(names, partial(exact, knows=knows | {best: ahead}), groups)
             assert max(names, key=scores.__getitem__) == best
 
 
@@ -66,7 +67,7 @@ def test_all_halves_rank_everybody_as_exact_information_does(count: int) -> None
         random = Random(seed)
         knows = {name: random.random() for name in names}
         groups = draw_tests(names, 20, Generator().manual_seed(seed))
-        scores = vf_ps(names, lambda tests, known=knows: exact(tests, known), groups)
+        scores = vf_ps(names, partial(exact, knows=knows), groups)
         assert sorted(names, key=scores.__getitem__) == sorted(names, key=knows.__getitem__)
 
 

@@ -132,4 +132,9 @@ def _is_run(folder: Path) -> bool:
 def _page(out: Path | None) -> Path | None:
     if out is not None and out.is_dir():
         raise ConfigError(f"--out names the page's file; {out} is a folder. Name {out / 'report.html'}, for example.")
+    if out is not None and out.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(
+            f"--out names a page, and its name must end in .html; found {out.name}. For a PDF print the page from a "
+            "browser: it is made to be printed."
+        )
     return out

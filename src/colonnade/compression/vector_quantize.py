@@ -7,7 +7,9 @@ here: blocks of two, and as codebook the finest hexagonal lattice of at most `po
     row 0:    .     .     .     .          A points, `side` apart, the first at (low, low);   A * B <= points
 
 The codebook does not depend on data, so nothing has to be agreed on but these numbers; one that was trained on a batch
-would be a release of its own. After a ReLU, pairs of zeros, the most frequent of all, stay what they are.
+would be a release of its own. At equal bytes it is no better than `quantize`, and on most values worse (mean squared
+error 0.021 against 0.013 at three bits a value, after a ReLU): a square holds fewer lattice points than its share.
+After a ReLU, pairs of zeros, the most frequent of all, stay what they are.
 
 A [rows, P] tensor takes rows * ceil(ceil(P/2) * ceil(log2(points)) / 8) bytes. A pair in range moves by at most
 side / sqrt(3). Without a range of the owner's, the tensor's smallest and largest value are the range.

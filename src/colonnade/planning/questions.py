@@ -124,9 +124,10 @@ def check(answers: Answers, folder: Path) -> None:
 
 
 def algorithms_for(task: str, holders: int) -> dict[str, str]:
-    """Those that can serve, each with what it is and what crosses."""
+    """Those that can serve, each with what it is and what crosses: first those that send each row once, which tell in
+    seconds what the others' columns are worth."""
     found = {}
-    for name, algorithm in ALGORITHMS.items():
+    for name, algorithm in sorted(ALGORITHMS.items(), key=lambda item: not item[1].once):
         if algorithm.nested is not None or task not in algorithm.tasks or not algorithm.suits(holders):
             continue
         about = algorithm.about.rstrip(".")
