@@ -165,7 +165,8 @@ def epsilons(study: Study) -> None:
             try:
                 for what, releases in (("one release", 1), ("training", epochs)):
                     epsilon = known_batch({spent: releases}, "replace-one", DELTA)
-                    study.record(f"{data}, {codec}: epsilon, {what}", epsilon, "")
+                    finite = epsilon if math.isfinite(epsilon) else math.nan  # JSON knows no infinity
+                    study.record(f"{data}, {codec}: epsilon, {what}", finite, "")
             except ConfigError:  # dp-accounting is not installed here
                 return
 

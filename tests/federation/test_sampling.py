@@ -30,7 +30,7 @@ def test_the_worst_row_spends_its_budget_exactly_however_batches_are_drawn(sampl
     federation = Federation.from_settings(settings(sampling))
     steps = list(federation.train())
     assert len(steps) == federation.batches.per_epoch * 3
-    most = federation.batches.most_often()
+    most = federation.agreed.one.most_often()
     assert (most == 3) == (sampling == "epoch")
     for account in federation.accounts.values():
         (item,) = account.rounds
