@@ -21,7 +21,7 @@ import pytest
 from tests.federation.small import frames
 
 from colonnade.serving.batcher import Batcher
-from colonnade.serving.connections import Connection, Door, _counted
+from colonnade.serving.connections import Connection, Door
 from colonnade.serving.door import listen
 from colonnade.serving.limits import Limits
 from colonnade.serving.service import serve_until
@@ -217,11 +217,11 @@ def test_an_address_that_holds_all_it_may_is_told_so_in_json(finished: Path, mon
 
 
 @pytest.mark.parametrize(
-    ("host", "counted"),
+    ("host", "told"),
     [
         ("127.0.0.1", "127.0.0.1"), ("::ffff:10.0.0.1", "10.0.0.1"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
         ("2001:db8:1:2::1", "2001:db8:1:2::/64"), ("fe80::1%eth0", "fe80::/64"), ("somewhere", "somewhere"),
     ],
 )  # fmt: skip
-def test_addresses_are_counted_by_who_has_them(host: str, counted: str) -> None:
-    assert _counted(host) == counted
+def test_addresses_are_counted_by_who_has_them(host: str, told: str) -> None:
+    assert counted(host) == told

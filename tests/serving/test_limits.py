@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from colonnade.serving.limits import Bucket, Gate, Limits
+from colonnade.serving.limits import Bucket, Gate, Limits, Probing, Quota
 from colonnade.serving.metrics import Metrics
 
 TOKEN = "a-token-of-some-length"
@@ -113,3 +113,27 @@ def test_what_fails_is_a_reference_and_what_is_logged_names_nobody(caplog: pytes
     assert "P0017" not in logged + body.decode() + metrics.text()
     assert "POST other 200 3" in logged
     assert 'requests_total{route="other",status="200"} 1' in metrics.text()
+
+
+def test_ids_that_nobody_holds_are_counted_by_caller_and_day() -> None:
+    day = ["1"]
+    quota = Quota(3, lambda: day[0])
+
+    def asks(caller: str, ids: list[str], lost: set[str] | None) -> None:
+        quota.settle(caller, quota.take(caller, ids), lost)
+
+    for number in range(5):
+        asks("a", [f"P{number}", f"Q{number}"], set())  # they are found, and free
+        asks("a", ["down"], None)  # nobody said
+    asks("a", ["x", "P0"], {"x"})
+    asks("a", ["x", "y"], {"x", "y"})
+    with pytest.raises(Probing, match="1 ids are new here, and 0 more"):
+        asks("a", ["z"], set())
+    asks("a", ["P3", "Q4"], set())
+    for caller in "bcde":
+        asks(caller, ["x", "y", "z"], {"x", "y", "z"})
+    with pytest.raises(Probing):
+        asks("f", ["z"], set())  # all together have had five times as many
+    day[0] = "2"
+    asks("a", ["x", "y", "z"], {"x", "y", "z"})
+    assert not Quota(0).take("a", ["x"] * 5000)

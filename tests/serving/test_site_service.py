@@ -17,6 +17,7 @@ from tests.federation.small import quick
 from tests.federation.small_sites import SKIP, sites, trained
 
 from colonnade.errors import BoundaryError, ConfigError, NoAnswer
+from colonnade.runs.layout import ALIGNED
 from colonnade.serving import site_service
 from colonnade.serving.site_service import serve_at
 from colonnade.serving.source import Source
@@ -111,6 +112,24 @@ def test_one_callers_odd_id_fails_nobody_else_in_its_batch(tmp_path: Path) -> No
         bad = [pool.submit(client.post, "/predict", json={"ids": [odd]}) for odd in (" ", "\u0085", "\x1f")]
         assert good.result().status_code == 200
         assert [one.result().status_code for one in bad] == [422] * 3
+
+
+def test_made_up_ids_do_not_use_up_the_day_for_others(tmp_path: Path) -> None:
+    """One request with 999 of them had used up the allowance of the day, and everybody was refused until midnight."""
+    trained(tmp_path, quick(data={"align": "private"}, **SKIP))
+    allowed(tmp_path, cache=0, unknown=20)
+    with serving(tmp_path) as (client, _):
+        assert client.post("/predict", json={"ids": ["P001", "P002"]}).status_code == 200
+        for ids in ([f"X{n}" for n in range(999)], [f"Y{n}" for n in range(21)]):
+            refused = client.post("/predict", json={"ids": ids})
+            assert refused.status_code == 429
+            assert "Retry-After" in refused.headers
+        told = [client.post("/predict", json={"ids": [f"{n}-{m}" for m in range(8)]}).status_code for n in range(4)]
+        assert told == [404, 404, 429, 429], "each id that nobody holds counts, whatever it is"
+        assert client.post("/predict", json={"ids": [f"P00{n}" for n in range(3, 7)]}).status_code == 200
+        assert client.post("/predict", json={"ids": [f"P00{n}" for n in range(1, 10)]}).status_code == 200
+    taken = json.loads((tmp_path / "lab" / "runs" / ALIGNED).read_text().partition(" ")[2])["taken"]
+    assert taken["clinic"]["ids"] < 40
 
 
 @pytest.mark.parametrize("on_missing", ["fail", "skip"])

@@ -9,6 +9,10 @@ that it is whole as soon as the party is back.
 One caller's error is no other's: a batch that fails is asked for in halves, and each half again, until those who asked
 for what cannot be answered are alone. An id whose budget is spent is found the same way, and then refused for a while,
 before it joins a batch.
+
+Where parties count what is compared with their ids (`align = "private"`), made-up ids would use up the day's allowance
+for everybody. Which ids nobody holds is seen only when they were asked for, so a caller may have so many under way or
+found unknown in a day, and all callers together a few times that (`unknown`); ids that were found once are free.
 """
 
 from __future__ import annotations
@@ -16,11 +20,12 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from colonnade.errors import BudgetExhausted, ColonnadeError, DataError, NoAnswer
+from colonnade.serving.limits import Quota
 from colonnade.serving.metrics import Metrics
 from colonnade.serving.source import Asked, Row
 
@@ -52,6 +57,8 @@ class Waiting:
 
     ids: tuple[str, ...]
     until: float  # then nobody waits for it any more
+    caller: str = ""
+    unseen: frozenset[str] = frozenset()  # that count against its caller until they are found
     answer: Future[list[Row]] = field(default_factory=Future)
 
 
@@ -67,12 +74,14 @@ class Batcher:
         waiting: int = 1000,
         patience: float = 30.0,
         metrics: Metrics | None = None,
+        unknown: int = 0,
     ) -> None:
         self.source, self.window, self.cache, self.patience = source, window, cache, patience
         self.metrics = metrics or Metrics()
         self.most_waiting, self.waiting = waiting, 0
         self._kept: dict[str, tuple[float, Row]] = {}
         self._spent: dict[str, tuple[float, BudgetExhausted]] = {}
+        self.quota = Quota(unknown if source.comparing_is_counted else 0)
         self._failures = 0  # of the batch that is being answered
         self._refused: list[tuple[Waiting, BudgetExhausted]] = []  # in it
         self._lock = threading.Lock()
@@ -82,9 +91,9 @@ class Batcher:
         self._worker.start()
         source.watch(self.forget)
 
-    def ask(self, ids: Sequence[str]) -> Future[list[Row]]:
-        """The answer when it is there, row by row in the order of `ids`."""
-        request = Waiting(tuple(ids), time.monotonic() + self.patience)
+    def ask(self, ids: Sequence[str], caller: str = "") -> Future[list[Row]]:
+        """The answer when it is there, row by row in the order of `ids`. `caller` is whose request it is."""
+        request = Waiting(tuple(ids), time.monotonic() + self.patience, caller)
         if (refusal := self._refusal(request.ids)) is not None:
             request.answer.set_exception(refusal)
             return request.answer
@@ -95,9 +104,10 @@ class Batcher:
         with self._lock:
             if self._closed or self.waiting >= self.most_waiting:
                 raise Busy("The service is stopping." if self._closed else f"{self.waiting} requests wait already.")
+            request.unseen = self.quota.take(caller, request.ids)
             self.waiting += 1
             self._queue.put(request)
-        request.answer.add_done_callback(lambda _: self._left())
+        request.answer.add_done_callback(lambda _: self._left(request))
         return request.answer
 
     def forget(self) -> None:
@@ -114,9 +124,14 @@ class Batcher:
         self._worker.join()
         self.source.close()
 
-    def _left(self) -> None:
+    def _left(self, request: Waiting) -> None:
         with self._lock:
             self.waiting -= 1
+        self._settle(request, None)  # where nobody said whether they are known
+
+    def _settle(self, request: Waiting, lost: Collection[str] | None) -> None:
+        self.quota.settle(request.caller, request.unseen, lost)
+        request.unseen = frozenset()
 
     def _work(self) -> None:
         while (first := self._queue.get()) is not None:
@@ -170,6 +185,7 @@ class Batcher:
         lost = self.source.lacking(new) if new else set()
         whole = []
         for request in requests:
+            self._settle(request, lost)
             if unknown := sum(one in lost for one in request.ids):
                 self.metrics.count("rows_unknown", unknown)
                 request.answer.set_exception(Unknown(unknown, len(request.ids)))

@@ -99,7 +99,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         peer = transport.get_extra_info("peername")
-        self.address = _counted(str(peer[0])) if isinstance(peer, tuple) else ""
+        self.address = counted(str(peer[0])) if isinstance(peer, tuple) else ""
         problem = self.door.admit(self)
         super().connection_made(transport)
         if problem is not None:
@@ -174,7 +174,7 @@ def connections_of(door: Door) -> type[Connection]:
     return type("Connection", (Connection,), {"door": door})
 
 
-def _counted(host: str) -> str:
+def counted(host: str) -> str:
     """An address as it is counted: of IPv6, where one caller has many, its /64."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])

@@ -15,11 +15,15 @@ import hmac
 import json
 import logging
 import secrets
+import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from colonnade.alignment.allowance import today
+from colonnade.errors import ColonnadeError
 from colonnade.serving.metrics import Metrics
 
 log = logging.getLogger("colonnade.serving")
@@ -34,6 +38,11 @@ METHODS = ("GET", "POST", "HEAD", "OPTIONS")
 OPEN = ("/health", "/openapi.json")  # without a token; then /health says no more than that it is alive
 ID_BYTES = 1024
 """Of one id in a body, at most on average; an id has at most 256 characters."""
+
+ALL = 5
+"""So many times what one caller may ask for that nobody holds, all of them together may."""
+MOST_FOUND = 100_000
+"""Ids that are remembered to have been found."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,45 @@ class Bucket:
             return (1 - self.left) / self.rate
         self.left -= 1
         return 0.0
+
+
+class Probing(ColonnadeError):  # noqa: N818 - the name of the condition
+    """A caller has asked for as many ids that nobody holds as it may in a day."""
+
+
+class Quota:
+    """How many ids that nobody holds each caller may ask for in a day, and all together `ALL` times as many; 0: any."""
+
+    def __init__(self, most: int, day: Callable[[], str] = today) -> None:
+        self.most, self.day = most, day
+        self._at, self._lock = "", threading.Lock()
+        self._taken: Counter[str] = Counter()
+        self._found: dict[str, None] = {}  # ids that were found once, the oldest first
+
+    def take(self, caller: str, ids: Iterable[str]) -> frozenset[str]:
+        """Count those of a request that were never found, or refuse it."""
+        if not self.most:
+            return frozenset()
+        with self._lock:
+            if self._at != (day := self.day()):
+                self._at = day
+                self._taken.clear()
+            unseen = frozenset(one for one in ids if one not in self._found)
+            left = min(self.most - self._taken[caller], ALL * self.most - self._taken.total())
+            if len(unseen) > left:
+                raise Probing(f"{len(unseen)} ids are new here, and {max(left, 0)} more may be unknown today.")
+            self._taken[caller] += len(unseen)
+            return unseen
+
+    def settle(self, caller: str, unseen: Iterable[str], lost: Collection[str] | None) -> None:
+        """Give back what was counted for ids that are not lost; None: it is not known which are."""
+        with self._lock:
+            back = [one for one in unseen if lost is None or one not in lost]
+            self._taken[caller] = max(self._taken[caller] - len(back), 0)
+            if lost is not None:
+                self._found |= dict.fromkeys(back)
+            while len(self._found) > MOST_FOUND:
+                del self._found[next(iter(self._found))]
 
 
 class Gate:

@@ -3,7 +3,8 @@
 There is no Swagger page: it would be loaded from somewhere else. Needs the extra `serve`.
 
 Status: 403 a privacy budget is spent, and asking again changes nothing; 404 some ids cannot be predicted (how many, not
-which); 502 a party failed; 503 one did not answer, or too many requests wait: ask again later.
+which); 429 a caller asked for too many ids that nobody holds; 502 a party failed; 503 one did not answer, or too many
+requests wait: ask again later.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from typing import Any
 from colonnade.alignment.ids import comparable
 from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, DataError, NoAnswer, PartyError
 from colonnade.serving.batcher import Batcher, Busy, Unknown
-from colonnade.serving.limits import App, Gate, Limits, Problem, internal
+from colonnade.serving.limits import App, Gate, Limits, Probing, Problem, internal
 
 HEARTBEAT = 2.0
 """Seconds for which what the parties said last counts: monitors may ask often."""
@@ -55,6 +56,7 @@ def application(batcher: Batcher, limits: Limits) -> App:
     from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
     from starlette.exceptions import HTTPException
 
+    from colonnade.serving.connections import counted
     from colonnade.serving.schema import Answer, Asked, Health, Trouble
 
     source, pulse = batcher.source, Pulse(batcher.source.heartbeat)
@@ -100,9 +102,10 @@ def application(batcher: Batcher, limits: Limits) -> App:
         if len(ids) > limits.rows:
             rule = f"A request has at most {limits.rows} rows."
             raise Problem(413, f"{len(ids)} rows are too many", rule, "Ask in several requests.")
+        caller = counted(request.client.host) if request.client is not None else ""
         try:
             keys = comparable(ids, batcher.source.settings.alignment)
-            rows = await asyncio.wait_for(asyncio.wrap_future(batcher.ask(keys)), batcher.patience)
+            rows = await asyncio.wait_for(asyncio.wrap_future(batcher.ask(keys, caller)), batcher.patience)
         except (ColonnadeError, TimeoutError) as error:
             raise as_problem(error) from None
         found = [
@@ -165,6 +168,10 @@ def as_problem(error: Exception) -> Problem:
         rule = "A party releases what its budget covers, row by row, and no more."
         cure = "These rows cannot be asked for again. The party's owner may raise its budget."
         return Problem(403, "a privacy budget is spent", rule, cure)
+    if isinstance(error, Probing):
+        rule = "Parties let so many ids a day be compared with theirs, so a caller may ask for few that nobody holds."
+        cure = "Ask for fewer new ids at a time, and for ids that all parties hold; or tomorrow (UTC)."
+        return Problem(429, "too many ids that may be unknown", rule, cure, {"Retry-After": "3600"})
     if isinstance(error, (Busy, TimeoutError)):
         rule = "A request waits for its turn, as long as not too many others do, and not for ever."
         return Problem(503, "too busy, or stopping", rule, "Ask again later.", {"Retry-After": "1"})

@@ -53,7 +53,7 @@ def serve_at(site: Site, run: str, over: Callable[[], bool], *, model: str | Non
     check_reach(own.host, token, f'[serve] host = "{own.host}"', 'set token_file = "token.txt" under [serve]')
     with listen(own.host, own.port, f"[serve] host = {own.host!r}, port = {own.port}") as listener:
         source = SiteSource(site, run, model=model)
-        batcher = Batcher(source, window=own.window / 1000, cache=own.cache)
+        batcher = Batcher(source, window=own.window / 1000, cache=own.cache, unknown=own.unknown)
         answers, url = source.session.folder.path / ANSWERS, url_of(listener)
         log.info("%s predicts with %s at %s", source.label_owner, ", ".join(source.parties), url)
         write_text(answers, json.dumps({"url": url, "parties": source.parties, "token": token is not None}) + "\n")

@@ -40,6 +40,11 @@ class SiteSource:
         self._watch: threading.Thread | None = None
 
     @property
+    def comparing_is_counted(self) -> bool:
+        """Whether ids are compared privately."""
+        return self.session.private
+
+    @property
     def label_owner(self) -> str:
         """Who asks."""
         return self.site.own.name

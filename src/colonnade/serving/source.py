@@ -43,6 +43,9 @@ class Asked(Protocol):
     failed: str | None
 
     @property
+    def comparing_is_counted(self) -> bool: ...  # whether parties allow so many ids a day to be compared with theirs
+
+    @property
     def federation(self) -> object: ...  # another one when what was answered before may not be true any more
 
     @property
@@ -84,6 +87,8 @@ class Source:
         self._stop = threading.Event()
         self._watch: threading.Thread | None = None
         self._use(self._load())
+
+    comparing_is_counted = False  # its index is here
 
     @property
     def label_owner(self) -> str:

@@ -31,6 +31,7 @@ class ServeSettings:
     rate: float = not_negative(default=0.0)  # requests per second, of all callers together; 0: any
     cache: float = not_negative(default=60.0)  # seconds for which a row is answered again from memory
     connections: int = whole(default=256, least=0)  # that one address may hold; 0: any
+    unknown: int = whole(default=100, least=0)  # ids a day that nobody holds, per address, if align is private; 0: any
     window: float = not_negative(default=5.0)  # milliseconds in which requests become one question to the parties
 
     def __post_init__(self) -> None:
