@@ -21,7 +21,7 @@ import pytest
 from tests.federation.small import frames
 
 from colonnade.serving.batcher import Batcher
-from colonnade.serving.connections import Connection, Door
+from colonnade.serving.connections import Connection, Door, counted
 from colonnade.serving.door import listen
 from colonnade.serving.limits import Limits
 from colonnade.serving.service import serve_until
