@@ -1,68 +1,124 @@
-"""Vertical logistic regression is FDML whose parties hold their columns and a head: scikit-learn's optimum."""
+"""Logistic and ridge regression over everybody's columns are scikit-learn's optimum, and each knows its own part."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.datasets import load_breast_cancer, load_wine
-from sklearn.linear_model import LogisticRegression
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
+from sklearn.linear_model import LogisticRegression, Ridge
+from tests.federation.small import frames, quick
+from tests.federation.small_sites import ALONE, folders, sites
 
-from colonnade import Federation
+from colonnade import Federation, load
+from colonnade.errors import ConfigError
+from colonnade.federation.coefficients import weights_of
+from colonnade.sites.driving import drive
 
-DECAY = 0.01
+OPTIMUM = {"epochs": 120, "early_stop": False}
 
 
-def federated(load: Any, parties: int) -> Federation:
-    """f_k is the identity, so that W_k has a weight per column; Adam on whole batches, to the optimum."""
-    x, y = load(return_X_y=True)
+def tables(loading: Any, parties: int, labels_alone: bool) -> dict[str, pd.DataFrame]:
+    x, y = loading(return_X_y=True)
     frame = pd.DataFrame(x, columns=[f"c{at}" for at in range(x.shape[1])]).assign(id=np.arange(len(x)))
     runs = np.array_split(frame.columns[:-1], parties)
-    frames = {f"party_{at}": frame[["id", *run]] for at, run in enumerate(runs)}
-    frames["party_0"] = frames["party_0"].assign(label=y)
-    return Federation.from_frames(
-        frames,
-        id="id",
-        label="label",
-        settings={
-            "algorithm": {"name": "fdml", "optimizer": "adam", "learning_rate": 0.03, "weight_decay": DECAY},
-            "model": {"name": "identity"},
-            "train": {"epochs": 1000, "batch_size": 100_000, "early_stop": False},
-            "federation": {"device": "cpu"},
-        },
-    )
+    found = {f"party_{at}": frame[["id", *run]] for at, run in enumerate(runs)}
+    whose = "owner" if labels_alone else "party_0"
+    found[whose] = found.get(whose, frame[["id"]]).assign(label=y)
+    return found
 
 
-@pytest.mark.parametrize(("load", "parties"), [(load_breast_cancer, 3), (load_wine, 2)], ids=["two classes", "three"])
-def test_fdml_with_linear_parties_reaches_scikit_learns_optimum(load: Any, parties: int) -> None:
-    """mean loss + decay/2 |w|^2 here is sum loss + 1/(2C) |w|^2 there, with C = 1/(decay rows). Neither has an
-    intercept; a party adds one as a column of ones that is not scaled."""
-    federation = federated(load, parties)
-    for _ in federation.train():
+def federated(loading: Any, parties: int = 3, train: Any = OPTIMUM, **algorithm: Any) -> Federation:
+    secure = algorithm.get("aggregation") == "secure"
+    settings = {
+        "algorithm": {"name": "logistic_regression", **algorithm},
+        "preprocess": {"numbers": "standard"},
+        "data": {"task": "regression" if loading is load_diabetes else "classification"},
+        "train": train,
+        "federation": {"device": "cpu"},
+    }
+    return Federation.from_frames(tables(loading, parties, secure), id="id", label="label", settings=settings)
+
+
+@pytest.mark.parametrize(("aggregation", "l2"), [("plain", 1.0), ("secure", 20.0)])
+@pytest.mark.parametrize("loading", [load_breast_cancer, load_wine, load_diabetes], ids=["two", "three", "numbers"])
+def test_it_is_scikit_learns_optimum(loading: Any, aggregation: str, l2: float) -> None:
+    """sum of losses + l2/2 |w|^2 is scikit-learn's with C = 1/l2, and with alpha = l2 of a ridge regression, whose
+    squares have no half; the intercept is not penalised."""
+    one = federated(loading, aggregation=aggregation, l2=l2)
+    for _ in one.train():
         pass
-    federation.settle()
-    rows = federation.batches.splits["train"]
-    x = torch.cat([owner.features for owner in federation.owners.values()], dim=1).double()
-    reference = LogisticRegression(C=1 / (DECAY * len(rows)), fit_intercept=False, tol=1e-10, max_iter=10_000)
-    reference.fit(x[rows], federation.labels[rows])
-    weights = torch.cat([weight for owner in federation.owners.values() for weight in owner.model.parameters()], dim=1)
-    weights = weights.detach().double()
-    expected = torch.from_numpy(reference.coef_)
-    assert weights.shape == expected.shape
-    assert float((weights - expected).abs().max()) <= 2e-3 * float(expected.abs().max())
-    test = federation.batches.splits["test"]
-    scores = federation.holdings.loss.scores(federation.outputs("test")).double()
-    assert float((scores - torch.from_numpy(reference.predict_proba(x[test]))).abs().max()) <= 1e-3
-    decided = federation.holdings.loss.decide(federation.outputs("test"))
-    assert torch.equal(decided, torch.from_numpy(reference.predict(x[test])))
+    rows, test = one.batches.splits["train"], one.batches.splits["test"]
+    x = torch.cat([owner.features for owner in one.owners.values()], dim=1).double().numpy()
+    y = one.labels.numpy()
+    weights = torch.cat([owner.w for owner in one.owners.values()]).T.numpy()
+    if loading is load_diabetes:
+        reference: Any = Ridge(alpha=l2).fit(x[rows], y[rows])
+        expected = reference.predict(x[test])[:, None]
+    else:
+        reference = LogisticRegression(C=1 / l2, tol=1e-10, max_iter=10_000).fit(x[rows], y[rows])
+        expected = reference.predict_proba(x[test])
+    np.testing.assert_allclose(weights, np.atleast_2d(reference.coef_), atol=1e-3 * np.abs(reference.coef_).max())
+    b, theirs = one.driver.b.numpy(), np.atleast_1d(reference.intercept_)
+    shift = theirs.mean() - b.mean() if len(b) > 1 else 0.0  # of softmax, all may be larger by the same
+    np.testing.assert_allclose(b + shift, theirs, atol=2e-3)
+    scores = one.holdings.loss.scores(one.outputs("test")).double().numpy()
+    np.testing.assert_allclose(scores, expected, atol=1e-3)
 
 
-def test_a_party_has_one_weight_per_column_and_output() -> None:
-    """[model] "linear" would make it a product A_k W_k of two matrices: the same functions, but weight decay on both
-    factors is no longer ridge. So the part below the head is the identity."""
-    for load, outputs in ((load_breast_cancer, 1), (load_wine, 3)):
-        for owner in federated(load, 3).owners.values():
-            assert [tuple(weight.shape) for weight in owner.model.parameters()] == [(outputs, owner.features.shape[1])]
+def test_every_round_lowers_the_objective() -> None:
+    one, before, penalty = federated(load_wine), float("inf"), 0.0
+    for number, step in enumerate(one.train()):  # the loss is that before its move
+        now = step.loss * step.batch.size + penalty
+        assert now <= before + 1e-4
+        before, penalty = now, sum(float(owner.w.square().sum()) for owner in one.owners.values()) / 2
+        if number == 20:
+            break
+
+
+def test_by_default_it_trains_until_nothing_changes_and_keeps_no_earlier_model() -> None:
+    outcome = federated(load_wine, train={}).fit()
+    assert outcome.stopped == "converged: the training loss no longer changes"
+    assert "best_epoch" not in outcome.summary
+    assert outcome.summary["metrics"]["test"]["accuracy"] > 0.9
+
+
+def test_coefficients_lie_with_who_holds_their_columns_and_the_intercept_with_the_labels(tmp_path: Path) -> None:
+    one = federated(load_breast_cancer, train={"epochs": 10})
+    one.fit(tmp_path / "run")
+    for name, owner in one.owners.items():
+        own = json.loads((tmp_path / "run" / "parties" / name / "coefficients.json").read_text())
+        assert own == weights_of(one, name)
+        columns = [column for column in own if column != "(intercept)"]
+        assert columns == one.holdings.columns[name].preprocessor.names  # type: ignore[union-attr]
+        assert [own[column][0] for column in columns] == pytest.approx(owner.w[:, 0].tolist(), rel=1e-5)
+        assert ("(intercept)" in own) == (name == "party_0")
+    again = load(tmp_path / "run", frames=tables(load_breast_cancer, 3, False))
+    assert again.evaluate("test") == one.evaluate("test")
+    with pytest.raises(ConfigError, match="There are no coefficients of 'nobody'"):
+        weights_of(one, "nobody")
+
+
+def test_between_sites_it_is_the_same_and_each_has_its_own_coefficients_alone(tmp_path: Path) -> None:
+    settings = {**quick(**ALONE), "algorithm": {"name": "logistic_regression"}, "train": {"epochs": 12}}
+    file, _ = folders(tmp_path, frames(), settings)
+    here = Federation.from_toml(file).fit(tmp_path / "here").summary
+    there = drive(sites(tmp_path)["clinic"], "run").summary
+    assert there["metrics"] == here["metrics"]
+    for name in ("clinic", "lab"):
+        parts = tmp_path / name / "runs" / "run" / "parties"
+        assert [path.parent.name for path in parts.glob("*/coefficients.json")] == [name]
+        own, whole = (
+            (base / name / "coefficients.json").read_text() for base in (parts, tmp_path / "here" / "parties")
+        )
+        assert own == whole
+
+
+def test_a_secure_sum_of_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match="A secure sum hides nothing here"):
+        federated(load_wine, parties=1, aggregation="secure")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import colonnade
 from colonnade.algorithms import vimadmm_joint
 from colonnade.algorithms.embedding import Embed
-from colonnade.algorithms.vimadmm_joint import AgreeKeys, MakeKey
+from colonnade.algorithms.secure_sum import AgreeKeys, MakeKey
 from colonnade.core import Identity, Party, Rule
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.federation import Federation

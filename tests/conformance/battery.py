@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.toy import TASKS, Toy, Wrap, can, federation, sequential, variant
 from torch import Tensor
 
-from colonnade.algorithms import ALGORITHMS, vafl, vimadmm_joint
+from colonnade.algorithms import ALGORITHMS, logistic_regression, vafl, vimadmm_joint
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import DpEvent, Rule
 from colonnade.core.chance import Source, normal
@@ -21,6 +21,7 @@ STEPS = 7  # of 5 batches an epoch: into the second epoch
 VARIANTS = {
     "vafl in turns": variant(vafl.ALGORITHM, schedule="turns"),
     "vimadmm_joint, secure": variant(vimadmm_joint.ALGORITHM, aggregation="secure"),
+    "logistic_regression, secure": variant(logistic_regression.ALGORITHM, aggregation="secure"),
 }
 EVERY = {
     name: algorithm
@@ -36,7 +37,7 @@ WITH_OPTIMIZERS = {
     name: algorithm for name, algorithm in EVERY.items() if "optimizer" in {f.name for f in fields(algorithm.config)}
 }
 STACKABLE = {name: algorithm for name, algorithm in EVERY.items() if algorithm.stackable}
-TOGETHER = {"vimadmm_joint, secure"}
+TOGETHER = {"vimadmm_joint, secure", "logistic_regression, secure"}
 """Those that one party alone would not make: a secure sum of one hides nothing."""
 STACKED = {name: algorithm for name, algorithm in STACKABLE.items() if name not in ALONE}
 

@@ -14,7 +14,7 @@ from typing import Any
 from tests.conformance.toy import federation
 from tests.fuzz.mutate import mutated
 
-from colonnade.algorithms import vimadmm_joint
+from colonnade.algorithms import secure_sum
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Envelope, Message, Party, roles, wire
 from colonnade.core.peers import NUMBERS
@@ -22,7 +22,7 @@ from colonnade.errors import ColonnadeError, WireError
 from colonnade.transport import InProcess
 
 TRIES = 150
-USED_UP = (vimadmm_joint.AgreeKeys,)
+USED_UP = (secure_sum.AgreeKeys,)
 """Whose refusal leaves a trace on purpose: a private key serves one agreement, then the driver asks for new ones."""
 
 

@@ -154,9 +154,13 @@ class Algorithm(Generic[C, F, L]):
     missing: Callable[[C], Collection[str]] = _nothing  # what stands in for a party: "stale", "skip"
     lacking: str = ""  # where "skip" is not allowed: why a row needs every party's part, in a sentence
 
+    # Where it has one optimum: it trains to it, and no model of an epoch before is kept.
+    converges: bool = False
+
     # The models. None: the parties have no torch model, and are given one that passes their columns through.
     local_model: Callable[[nn.Module, LocalInputs[C]], nn.Module] | None = as_it_is
     learns_first: bool = False  # a party's model is learned from its own rows before anything leaves: no seed gives it
+    intercept: Callable[[L], Tensor] | None = None  # of a label owner, where parties' models are one weight per column
     head: Callable[[HeadInputs[C]], nn.Module] | None = None  # what a label owner makes outputs with, to export it
     no_head: str = "its parties hold no torch models"  # why there is nothing to export
 

@@ -56,6 +56,17 @@ class Summed(nn.Module):
         return torch.stack(sent).sum(0)
 
 
+class Shifted(nn.Module):
+    """b + sum_k o_k: what a label owner adds is an intercept."""
+
+    def __init__(self, intercept: Tensor) -> None:
+        super().__init__()
+        self.intercept = nn.Parameter(intercept)
+
+    def forward(self, sent: list[Tensor]) -> Tensor:
+        return torch.stack(sent).sum(0) + self.intercept
+
+
 class MeanProbability(nn.Module):
     """log of the mean of the parties' probabilities, from their log-odds; the log-odds of it for two classes."""
 

@@ -10,12 +10,7 @@ Xie, Chen, Zhang and Li, 2022 (arXiv:2207.10226), Algorithm 3. With o = sum_k o_
                   rho/2 ||r + o_k - f_k(x_k) W_k||^2 / |B|, with the o_k it sent          Eq. 20, 21
 
 The label owner needs the sum alone. With aggregation = "secure" it gets nothing else: the parties agree on keys, each
-masks its logits, and the masks cancel in the sum (`encryption.masks`, which says what this assumes):
-
-    party k:      a fresh public key                                                      MakeKey   -> PublicKey
-                  everybody's public keys                                                 AgreeKeys -> Done
-
-Keys are never saved: they are agreed on anew when a run starts, is resumed or loaded, and after a round that failed.
+masks its logits, and the masks cancel in the sum (`secure_sum`).
 
 As in VIMADMM, r and what a party sent stand for lambda and the printed residual s_k. The paper steps W_k first and f_k
 at the new W_k (`local_order = "head_first"`); with momentum that diverged on MNIST at its own settings (batch 28 of
@@ -36,12 +31,13 @@ from colonnade.algorithms import admm
 from colonnade.algorithms.algorithm import Algorithm, Crossing, Kind, Release
 from colonnade.algorithms.embedding import Embed, with_head
 from colonnade.algorithms.heads import summed
-from colonnade.core import Batches, Done, Message, Organisation, Peers, Released, Request, Rows, Step, roles, serves
+from colonnade.algorithms.secure_sum import Masked, Summing
+from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, Rows, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.receipt import NON_PRIVATE, DpEvent
-from colonnade.encryption.masks import Masks, one_round, open_sum
-from colonnade.errors import ConfigError
+from colonnade.encryption.masks import open_sum
 from colonnade.optim.descent import descend
+from colonnade.optim.losses import Loss
 
 
 @dataclass(frozen=True)
@@ -69,24 +65,12 @@ def missing(config: Config) -> set[str]:
     return {"stale", "skip"} if config.aggregation == "plain" else set()
 
 
-class PublicKey(Message):
-    key: str  # X25519, as hex
-
-
-class MakeKey(Request[PublicKey]):
-    pass
-
-
-class AgreeKeys(Request[Done]):
-    keys: dict[str, str]  # everybody's, by party
-
-
 class Improve(Request[Done]):
     batch: str
     residual: Released  # r, [rows, outputs]
 
 
-class FeatureOwner(admm.FeatureOwner):
+class FeatureOwner(Masked, admm.FeatureOwner):
     """Holds columns and the whole local model, f_k with its head W_k."""
 
     config: Config
@@ -94,23 +78,8 @@ class FeatureOwner(admm.FeatureOwner):
 
     def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Config) -> None:
         super().__init__(organisation, features, model, config)
-        if config.aggregation == "secure":  # from here on, and before any keys are agreed on, no logits leave unmasked
-            self.outbox.seal("logits", Masks(self.name))
-
-    @serves
-    def make_key(self, request: MakeKey) -> PublicKey:  # noqa: ARG002
-        return PublicKey(self._masks().public_key())
-
-    @serves
-    def agree_keys(self, request: AgreeKeys) -> Done:
-        self._masks().agree(request.keys)
-        return Done()
-
-    def _masks(self) -> Masks:
-        masks = self.outbox.seals.get("logits")
-        self.expect(isinstance(masks, Masks), 'it has no keys to agree on, since its aggregation is "plain"')
-        assert isinstance(masks, Masks)
-        return masks
+        if config.aggregation == "secure":
+            self.mask_logits()
 
     @serves
     def improve(self, request: Improve) -> Done:
@@ -129,21 +98,19 @@ class LabelOwner(admm.LabelOwner):
     """Holds labels, and z and the duals lambda (one row per training row)."""
 
     config: Config
-    agreed: tuple[str, ...] = ()  # who holds keys for the next round
+
+    def __init__(self, organisation: Organisation, labels: Tensor, loss: Loss, config: Config) -> None:
+        super().__init__(organisation, labels, loss, config)
+        self.sum = Summing(config.aggregation == "secure")
 
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
-        others = introductions.keys() - {self.name}
-        if self.config.aggregation == "secure" and len(others) < 2:
-            raise ConfigError(
-                f"A secure sum hides nothing here: besides '{self.name}', which learns the sum, it would have "
-                f'{len(others)} of the 2 parties it needs. Set aggregation = "plain", or add a party.'
-            )
+        self.sum.check(self.name, introductions)
         super().meet(introductions)
 
     def outputs(self, o: Mapping[str, Tensor]) -> Tensor:
         """sum_k o_k, from logits or from masked shares of them."""
-        if self.config.aggregation == "secure":
-            return open_sum(o, self.agreed).to(self.duals.dtype)
+        if self.sum.is_secure:
+            return open_sum(o, self.sum.agreed).to(self.duals.dtype)
         return torch.stack(list(o.values())).sum(0)
 
     def update(self, o: Tensor, batch: str) -> tuple[float, Tensor]:
@@ -166,20 +133,11 @@ def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
 
 def logits(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
     """o = sum_k o_k."""
-    if driver.config.aggregation == "plain":
-        return driver.outputs({k: reply.values.tensor for k, reply in peers.ask(Embed(rows.name)).items()})
-    agreed, driver.agreed = driver.agreed or agree(peers), ()
-    shares = one_round({k: reply.values for k, reply in peers.ask(Embed(rows.name)).items()}, agreed)
-    driver.agreed = agreed  # only now: a round that failed leaves some parties a mask ahead of the others
-    return driver.outputs(shares)
 
+    def ask() -> dict[str, Released]:
+        return {k: reply.values for k, reply in peers.ask(Embed(rows.name)).items()}
 
-def agree(peers: Peers) -> tuple[str, ...]:
-    """Let the parties agree on keys; one by one, since each member of a cohort has its own."""
-    keys = {k: peer.ask(MakeKey()).key for k, peer in peers.items()}
-    for peer in peers.values():
-        peer.ask(AgreeKeys(keys))
-    return tuple(keys)
+    return driver.sum.of(peers, ask, driver.duals.dtype)
 
 
 ALGORITHM = Algorithm(
@@ -209,6 +167,7 @@ ALGORITHM = Algorithm(
     separable=lambda config: config.aggregation == "plain",
     missing=missing,
     lacking='Masked shares add up only if all of them come, unless aggregation = "plain".',
+    for_tables={"optimizer": "adam", "learning_rate": 0.002, "local_steps": 5},
     local_model=with_head,
     head=summed,
     combine=LabelOwner.outputs,

@@ -16,11 +16,13 @@ from colonnade.core import DpEvent, Ledger, Step
 from colonnade.core.batches import RoundDone
 from colonnade.errors import BudgetExhausted
 from colonnade.evaluate.metrics import HEADLINE, majority
+from colonnade.federation.coefficients import coefficients, write
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
 from colonnade.federation.scores import Scores
 from colonnade.federation.soundness import learned_nothing, silent, told
 from colonnade.rows.holdings import Holdings
+from colonnade.runs.layout import COEFFICIENTS
 from colonnade.runs.run_directory import RunDirectory, Trained
 from colonnade.tracking import About, Trackers, parameters_of, trackers_of
 from colonnade.version import __version__
@@ -60,6 +62,8 @@ CONVERGED = 1e-4
 """Relative change of the mean training loss, three epochs in a row, below which training has converged."""
 
 
+OPTIMUM = 1e-9
+"""The same, of an algorithm that trains to the one optimum."""
 COSTS_PRIVACY = "releasing training rows once more would cost privacy"
 SENT_ONCE = "training rows are sent a single time; their loss is the last epoch's"
 
@@ -199,6 +203,8 @@ def _fit(
     if run is not None:
         for owner, found in outcome.quality.items():
             run.write_quality(owner, found)
+        own = coefficients(federation.algorithm, federation.holdings, federation.owners, federation.label_owners)
+        write({name: run.party(name) for name in own}, own, COEFFICIENTS)
         run.write_summary(outcome.summary)  # first: a run is finished when its last checkpoint says so
         run.checkpoint(federation, finished=True)
     return outcome
@@ -412,7 +418,7 @@ def _watched(federation: Trainable, history: list[Record]) -> tuple[str, list[tu
 
 def _best(federation: Trainable, history: list[Record]) -> Record | None:
     """The epoch whose models are kept: the first of those that validated best. None where the last ones are."""
-    if not federation.settings.train.early_stop:
+    if not federation.settings.train.early_stop or federation.algorithm.converges:
         return None
     _, scores = _watched(federation, history)
     return history[scores.index(max(scores))] if scores else None
@@ -430,8 +436,10 @@ def _stop(federation: Trainable, history: list[Record]) -> tuple[str, str] | Non
         return None
     losses = [record["loss"] for record in history[-4:]]
     changes = [abs(after - before) / max(abs(before), 1e-12) for before, after in pairwise(losses)]
-    if len(changes) == 3 and max(changes) < CONVERGED:
+    if len(changes) == 3 and max(changes) < (OPTIMUM if federation.algorithm.converges else CONVERGED):
         return ("converged: the training loss no longer changes",) * 2
+    if federation.algorithm.converges:
+        return None
     name, scores = _watched(federation, history)
     if scores and len(scores) - 1 - scores.index(max(scores)) >= train.patience:
         best = f"{abs(max(scores)[0]):.4f} in epoch {history[scores.index(max(scores))]['epoch']}"

@@ -57,7 +57,7 @@ def linear(shape: tuple[int, ...], *, width: int = 60) -> nn.Module:
 
 
 def identity(shape: tuple[int, ...]) -> nn.Module:
-    """The columns as they are, with nothing to learn: with `fdml`, logistic regression over everybody's columns."""
+    """The columns as they are, with nothing to learn: with `fdml`, a linear model without an intercept."""
     return nn.Identity() if len(shape) == 1 else nn.Flatten(-len(shape))
 
 

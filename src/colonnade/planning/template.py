@@ -73,11 +73,14 @@ def _lines(answers: Answers, folder: Path, name: str) -> Iterator[str]:
     if answers.is_normalised:
         yield from ("", "[alignment]")
         yield _line("ids", "normalised", "those that differ in capitals, spaces or Unicode form alone are the same")
-    yield from ("", "[model]" + " " * (PLACE - 7) + "# of every party, unless it names its own")
-    yield _line("name", MODEL["name"], '"linear", "cnn", or a torch module, as "my_package.nets:Tower" (--allow-model)')
-    yield _line("hidden", MODEL["hidden"], "widths of the hidden layers")
-    yield _line("width", MODEL["width"], "numbers a row that a party sends: fewer send less and show less")
-    yield _line("activation", MODEL["activation"], "relu may leave a party with nothing to say")
+    if algorithm.intercept is None:
+        yield from ("", "[model]" + " " * (PLACE - 7) + "# of every party, unless it names its own")
+        yield _line(
+            "name", MODEL["name"], '"linear", "cnn", or a torch module, as "my_package.nets:Tower" (--allow-model)'
+        )
+        yield _line("hidden", MODEL["hidden"], "widths of the hidden layers")
+        yield _line("width", MODEL["width"], "numbers a row that a party sends: fewer send less and show less")
+        yield _line("activation", MODEL["activation"], "relu may leave a party with nothing to say")
     yield from ("", "[preprocess]")
     yield _line("numbers", "auto", '"standard" scales, "quantile" ranks, "piecewise" fills quantile bins')
     size, epochs = by_rows(answers.training_rows, in_batches=algorithm.in_batches)

@@ -9,7 +9,7 @@
     serve.json                   between sites, while a label owner predicts over HTTP: where
     rows/ predictions/           between sites, at a label owner: ids to predict, and what came of them
     parties/<name>/              columns.json  ledger.jsonl  ledger-after.jsonl  spent.journal  used.rows
-                                 checkpoint-<number>/
+                                 checkpoint-<number>/  coefficients.json of a linear model
 
 What crossed in training is in ledger.jsonl; what crosses later, to predict or to explain, in ledger-after.jsonl.
 
@@ -28,6 +28,7 @@ MARK, METRICS, SUMMARY, SETTINGS = "checkpoint.json", "metrics.jsonl", "summary.
 WIDTHS, ANSWERS, LOCK = "widths.json", "serve.json", ".lock"
 ROWS, PREDICTIONS, PARTIES = "rows", "predictions", "parties"
 COLUMNS, LEDGER, AFTER, JOURNAL = "columns.json", "ledger.jsonl", "ledger-after.jsonl", "spent.journal"
+COEFFICIENTS = "coefficients.json"
 REFUSED, FAILURE, ALIGNED, USED = "refused.jsonl", "failed.json", "alignments.json", "used.rows"
 ORDERS = "orders.json"
 QUALITY = "quality.json"

@@ -54,6 +54,8 @@ def suggested(tables: Mapping[str, Any], algorithm: AnyAlgorithm, where: str) ->
     if isinstance(data, Mapping) and data.get("dataset") is not None:
         return _under(given, {"train": _VIM["train"] | {"patience_drop": 0.0}, "preprocess": _VIM["preprocess"]})
     filled = _under(given, {"algorithm": dict(algorithm.for_tables)})
+    if algorithm.intercept is not None:
+        return filled
     filled["model"] = _model(given.get("model", {}))
     for section in ("parties", "data_owners"):
         if section in filled:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from colonnade.core import Party
+from colonnade.federation.coefficients import coefficients, write
 from colonnade.federation.federation import Federation
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
@@ -19,7 +20,7 @@ from colonnade.federation.soundness import silent, told
 from colonnade.privacy import Account
 from colonnade.privacy.used_rows import UsedRows
 from colonnade.runs.budget_over_runs import BudgetOverRuns
-from colonnade.runs.layout import SETTINGS, USED
+from colonnade.runs.layout import COEFFICIENTS, SETTINGS, USED
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import SiteConfig
@@ -149,6 +150,8 @@ class Participant:
             summary["metrics"] = self.measured
         else:
             summary["outputs"] = federation.holdings.outputs
+        own = coefficients(federation.algorithm, federation.holdings, federation.owners, {})
+        write({name: self.run.party(name)}, own, COEFFICIENTS)
         self.run.write_summary(summary)
         self.run.finish()
         self.budget.leave()

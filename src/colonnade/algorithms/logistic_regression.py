@@ -1,0 +1,315 @@
+"""Logistic regression over everybody's columns, to its optimum; of numbers, ridge regression.
+
+    minimise over w_1 .. w_M, b:   sum_i l(b + sum_k x_ik w_k, y_i) + l2/2 sum_k ||w_k||^2       b is not penalised
+
+by conjugate gradients (Polak and Ribiere, 1969), each party's own curvature as the scale of its step, and a line search
+that asks nobody: scores are linear in the step. (Hardy et al., arXiv:1711.10677, have the model, and approximate it.)
+The label owner keeps o = b + sum_k X_k w_k of its training rows. They are one batch, and a round is
+
+    party k:      p_k = -z_k + beta p_k;  d_k = X_k p_k                       Aim  -> Aimed (d_k, p_k.p_k, w_k.p_k)
+    label owner:  t minimises the objective at o + t sum_k d_k;  o, b move by it
+                  g = dl/do                                                   Move -> Moved (its parts of beta)
+    party k:      w_k += t p_k;  e_k = X_k^T g + l2 w_k;  z_k = C_k^-1 e_k    C_k = c X_k^T X_k + l2 I
+
+What crosses: per row how a step changes a party's part of the score, and when rows are scored that part itself; the
+gradient down, the same to all; a few sums over all rows. With aggregation = "secure" scores leave under pairwise masks
+(`secure_sum`), and the label owner sees their sum alone. What a party learns: the gradient is the probability minus the
+label, and its sign is the label: no mask changes that. Coefficients stay with who holds their columns, and the
+intercept with the label owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from colonnade.algorithms.algorithm import Algorithm, Crossing, HeadInputs, Kind, LocalInputs, Release
+from colonnade.algorithms.embedding import Embed, Embedding
+from colonnade.algorithms.heads import Shifted
+from colonnade.algorithms.secure_sum import Masked, Summing
+from colonnade.core import Batches, Message, Organisation, Peers, Released, Request, Rows, State, Step, roles, serves
+from colonnade.core.checks import not_negative, one_of
+from colonnade.core.receipt import NON_PRIVATE, DpEvent
+from colonnade.optim.losses import CrossEntropy, Loss, Squared
+
+SEARCH = 60
+"""Steps of a line search at most; each halves what is left, or is one of Newton's."""
+RIDGE = 1e-8
+"""Of a party's curvature, so that columns which say the same leave it invertible."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """`l2` is scikit-learn's 1/C of a logistic regression, and its alpha of a ridge regression of scaled labels."""
+
+    l2: float = not_negative(default=1.0)  # the penalty, over the sum of losses
+    aggregation: str = one_of("plain", "secure", default="plain")  # what the label owner sees: all scores, or their sum
+
+
+def crossing(config: Config) -> tuple[Crossing, Crossing]:
+    """What crosses from columns and from labels. A sum of scores can be read, so no epsilon follows from the masks."""
+    scores = DpEvent("summed (secure aggregation)") if config.aggregation == "secure" else NON_PRIVATE
+    return {"logits": scores}, {"gradient": NON_PRIVATE}
+
+
+class Aimed(Message):
+    values: Released  # d_k = X_k p_k, [rows, outputs]
+    direction: float  # p_k.p_k
+    along: float  # w_k.p_k
+
+
+class Aim(Request[Aimed]):
+    batch: str
+    beta: float
+
+
+class Moved(Message):
+    now: float  # e_k.z_k
+    before: float  # e_k times the z_k before
+
+
+class Move(Request[Moved]):
+    batch: str
+    step: float
+    gradient: Released  # dl/do, [rows, outputs]
+
+
+class FeatureOwner(Masked, roles.FeatureOwner):
+    """Holds columns and w_k, which begin at zero."""
+
+    config: Config
+    stackable = False
+
+    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Config) -> None:
+        super().__init__(organisation, features, model, config)
+        if config.aggregation == "secure":
+            self.mask_logits()
+        weight = self._weight()
+        self.w = torch.zeros(weight.shape[1], weight.shape[0], dtype=torch.float64, device=self.device)
+        self.p, self.z = torch.zeros_like(self.w), torch.zeros_like(self.w)
+        self._curvature: Tensor | None = None
+        self._show()
+
+    def _weight(self) -> Tensor:
+        return next(self.model.parameters()).detach()
+
+    def _show(self) -> None:
+        """The model has the coefficients as they are now."""
+        self._weight().copy_(self.w.T)
+
+    def _x(self, batch: str) -> Tensor:
+        return self.x(batch).flatten(1).double()
+
+    @serves
+    def embed(self, request: Embed) -> Embedding:
+        with torch.no_grad():
+            return Embedding(self.outbox.release(self.model(self.x(request.batch)), "logits", request.batch))
+
+    @serves
+    def aim(self, request: Aim) -> Aimed:
+        self.p = request.beta * self.p - self.z
+        name, _ = next(self.model.named_parameters())
+        with torch.no_grad():
+            d = functional_call(self.model, {name: self.p.T}, (self.x(request.batch).double(),)).to(self.features.dtype)
+        released = self.outbox.release(d, "logits", request.batch)
+        return Aimed(released, float(self.p.square().sum()), float((self.w * self.p).sum()))
+
+    @serves
+    def move(self, request: Move) -> Moved:
+        self.w = self.w + request.step * self.p
+        e = self._x(request.batch).T @ request.gradient.tensor.double() + self.config.l2 * self.w
+        before = float((e * self.z).sum())
+        self.z = torch.cholesky_solve(e, self._factor(request.batch)).contiguous()  # as a checkpoint has it
+        self._show()
+        return Moved(float((e * self.z).sum()), before)
+
+    def _factor(self, batch: str) -> Tensor:
+        """Of C_k, from the training rows in their own order, so that a resumed run has the same bits."""
+        if self._curvature is None:
+            x = self.features.index_select(0, self.rows(batch).sort().values).flatten(1).double()
+            gram = x.T @ x * curvature(self._weight().shape[0])
+            ridge = self.config.l2 + RIDGE * (gram.trace() / len(gram) + 1)
+            self._curvature = torch.linalg.cholesky(gram + ridge * torch.eye(len(gram), dtype=x.dtype, device=x.device))
+        return self._curvature
+
+    def state(self) -> State:
+        return super().state() | {"w": self.w, "p": self.p, "z": self.z}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.w, self.p, self.z = state["w"], state["p"], state["z"]
+
+
+class LabelOwner(roles.LabelOwner):
+    """Holds labels, the intercept b, and o of its training rows; drives."""
+
+    loss: Loss
+    config: Config
+
+    def __init__(self, organisation: Organisation, labels: Tensor, loss: Loss, config: Config) -> None:
+        super().__init__(organisation, labels, loss, config)
+        self.sum = Summing(config.aggregation == "secure")
+        zero = torch.zeros(loss.outputs, dtype=torch.float64, device=self.device)
+        self.b, self.p, self.z = zero, zero, zero
+        self.o = torch.zeros(len(labels), loss.outputs, dtype=torch.float64, device=self.device)
+        self.size = 0.0  # of the gradient in the curvature's measure, before the next step
+        self.beta = 0.0  # how much of the last direction is kept
+
+    def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
+        self.sum.check(self.name, introductions)
+        super().meet(introductions)
+
+    def outputs(self, o: Mapping[str, Tensor]) -> Tensor:
+        """b + sum_k o_k."""
+        total = torch.stack(list(o.values())).sum(0)
+        return total + self.b.to(total.dtype)
+
+    def gradient(self, batch: str, o: Tensor) -> Tensor:
+        """dl/do of the sum of losses."""
+        y = self.y(batch)
+        if isinstance(self.loss, Squared):
+            return o - y.double()[:, None]
+        if isinstance(self.loss, CrossEntropy):
+            return o.softmax(-1) - nn.functional.one_hot(y, self.loss.outputs)
+        return o.sigmoid() - y.double()[:, None]
+
+    def search(self, batch: str, d: Tensor, direction: float, along: float) -> float:
+        """The step t that minimises the objective along d: where its slope, which grows with t, is zero."""
+        o, l2 = self.o[self.rows(batch)], self.config.l2
+
+        def slope(t: float) -> float:
+            return float((self.gradient(batch, o + t * d) * d).sum()) + l2 * (along + t * direction)
+
+        low, high = 0.0, 1.0
+        if slope(low) >= 0:
+            return 0.0
+        while slope(high) < 0 and high < 2.0**SEARCH:
+            low, high = high, 2 * high
+        for _ in range(SEARCH):
+            at_low, at_high = slope(low), slope(high)
+            guess = low - at_low * (high - low) / (at_high - at_low) if at_high > at_low else (low + high) / 2
+            for t in (guess, (low + high) / 2):
+                if low < t < high:
+                    low, high = (t, high) if slope(t) < 0 else (low, t)
+            if high - low <= 1e-12 * high:
+                break
+        return (low + high) / 2
+
+    def move(self, batch: str, d: Tensor, t: float) -> Released:
+        """o and b move, and the gradient there is what parties are sent."""
+        rows = self.rows(batch)
+        self.b = self.b + t * self.p
+        self.o[rows] += t * d
+        return self.outbox.release(self.gradient(batch, self.o[rows]).to(torch.float32), "gradient", batch)
+
+    def turn(self, batch: str, moved: Mapping[str, Moved]) -> float:
+        """The next beta, from everybody's part and the intercept's own."""
+        rows = self.rows(batch)
+        e = self.gradient(batch, self.o[rows]).sum(0)
+        before = float((e * self.z).sum()) + sum(one.before for one in moved.values())
+        self.z = e / (curvature(self.loss.outputs) * max(len(rows), 1))
+        size = float((e * self.z).sum()) + sum(one.now for one in moved.values())
+        beta = max(0.0, (size - before) / self.size) if self.size > 0 else 0.0
+        self.size = size
+        return beta
+
+    def state(self) -> State:
+        return super().state() | {
+            "b": self.b,
+            "p": self.p,
+            "z": self.z,
+            "o": self.o,
+            "size": self.size,
+            "beta": self.beta,
+        }
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.b, self.p, self.z, self.size, self.beta = (state[key] for key in ("b", "p", "z", "size", "beta"))
+        self.o = state["o"].clone()
+
+
+def curvature(outputs: int) -> float:
+    """The most that a loss curves with a score: of two classes 1/4, of more 1/2; of numbers 1, which 1/4 fits as well,
+    since it only scales the step."""
+    return 0.25 if outputs == 1 else 0.5
+
+
+def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
+    for batch in batches:
+        name, nothing = batch.name, torch.zeros(1, dtype=torch.float64, device=driver.device)
+        if batch.step == 0:
+            driver.turn(name, peers.ask(Move(name, 0.0, driver.move(name, nothing, 0.0))))
+        aims: dict[str, Aimed] = {}
+
+        def ask(name: str = name, aims: dict[str, Aimed] = aims) -> dict[str, Released]:
+            aims.update(peers.ask(Aim(name, driver.beta)))
+            return {k: one.values for k, one in aims.items()}
+
+        driver.p = driver.beta * driver.p - driver.z
+        d = driver.sum.of(peers, ask, torch.float64).double() + driver.p
+        direction, along = (sum(parts) for parts in zip(*((a.direction, a.along) for a in aims.values()), strict=True))
+        loss = float(driver.loss(driver.o[driver.rows(name)], driver.y(name)))
+        t = driver.search(name, d, direction, along)
+        driver.beta = driver.turn(name, peers.ask(Move(name, t, driver.move(name, d, t))))
+        yield Step(batch, loss)
+
+
+def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
+    def ask() -> dict[str, Released]:
+        return {k: reply.values for k, reply in peers.ask(Embed(rows.name)).items()}
+
+    with torch.no_grad():
+        total = driver.sum.of(peers, ask, torch.float32)
+        return total + driver.b.to(total.dtype)
+
+
+def one_weight_per_column(model: nn.Module, given: LocalInputs[Config]) -> nn.Module:  # noqa: ARG001
+    """A party's whole model, whatever [model] says: no bias, since the intercept is the label owner's."""
+    shape = given.row.shape[1:]
+    flatten: list[nn.Module] = [] if len(shape) == 1 else [nn.Flatten(-len(shape))]
+    return nn.Sequential(*flatten, nn.Linear(shape.numel(), given.outputs, bias=False)).to(given.row.dtype)
+
+
+def shifted(given: HeadInputs[Config]) -> nn.Module:
+    """b + sum_k o_k."""
+    return Shifted(given.state["b"].float())
+
+
+ALGORITHM = Algorithm(
+    doc=__doc__,
+    config=Config,
+    feature_owner=FeatureOwner,
+    label_owner=LabelOwner,
+    train=train,
+    predict=predict,
+    releases={
+        "logits": Release(
+            Kind.LOGITS,
+            of="columns",
+            per_row=True,
+            tells="a party's part of each row's score, or how a step changes it; with secure aggregation a share that "
+            "is uniform by itself, and from all shares together only the parties' sum",
+        ),
+        "gradient": Release(
+            Kind.LOGIT_GRADIENT,
+            of="labels",
+            per_row=True,
+            tells="per row the probability minus the label: the label can be read from it",
+        ),
+    },
+    in_batches=False,
+    converges=True,
+    lacking="Its steps are for the sum of all parties' scores, and each is taken by all of them.",
+    crossing=crossing,
+    modes={how: Config(aggregation=how) for how in ("plain", "secure")},
+    separable=lambda config: config.aggregation == "plain",
+    local_model=one_weight_per_column,
+    head=shifted,
+    combine=LabelOwner.outputs,
+    intercept=lambda driver: driver.b,
+)

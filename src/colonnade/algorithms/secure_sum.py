@@ -1,0 +1,92 @@
+"""A sum that nobody sees the terms of: what algorithms share whose label owner needs the sum of the parties' logits.
+
+    party k:      a fresh public key                                                      MakeKey   -> PublicKey
+                  everybody's public keys                                                 AgreeKeys -> Done
+                  its logits, masked so that the masks cancel in the sum                  any reply with `values`
+
+`encryption.masks` says what this assumes. Keys are never saved: they are agreed on anew when a run starts, is resumed
+or loaded, and after a round that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import torch
+from torch import Tensor
+
+from colonnade.core import Done, Message, Party, Peers, Released, Request, serves
+from colonnade.encryption.masks import Masks, one_round, open_sum
+from colonnade.errors import ConfigError
+
+Ask = Callable[[], Mapping[str, Released]]
+"""Have every party answer with its part of the sum."""
+
+
+class PublicKey(Message):
+    key: str  # X25519, as hex
+
+
+class MakeKey(Request[PublicKey]):
+    pass
+
+
+class AgreeKeys(Request[Done]):
+    keys: dict[str, str]  # everybody's, by party
+
+
+class Masked(Party):
+    """Holds keys for logits that leave under masks."""
+
+    def mask_logits(self) -> None:
+        """From here on, and before any keys are agreed on, no logits leave unmasked."""
+        self.outbox.seal("logits", Masks(self.name))
+
+    @serves
+    def make_key(self, request: MakeKey) -> PublicKey:  # noqa: ARG002
+        return PublicKey(self._masks().public_key())
+
+    @serves
+    def agree_keys(self, request: AgreeKeys) -> Done:
+        self._masks().agree(request.keys)
+        return Done()
+
+    def _masks(self) -> Masks:
+        masks = self.outbox.seals.get("logits")
+        self.expect(isinstance(masks, Masks), 'it has no keys to agree on, since its aggregation is "plain"')
+        assert isinstance(masks, Masks)
+        return masks
+
+
+class Summing:
+    """The label owner's side: the sum of what all parties answer, masked or not."""
+
+    def __init__(self, is_secure: bool) -> None:
+        self.is_secure = is_secure
+        self.agreed: tuple[str, ...] = ()  # who holds keys for the next round
+
+    def check(self, owner: str, parties: Collection[str]) -> None:
+        """That a sum would hide something."""
+        others = set(parties) - {owner}
+        if self.is_secure and len(others) < 2:
+            raise ConfigError(
+                f"A secure sum hides nothing here: besides '{owner}', which learns the sum, it would have "
+                f'{len(others)} of the 2 parties it needs. Set aggregation = "plain", or add a party.'
+            )
+
+    def of(self, peers: Peers, ask: Ask, dtype: torch.dtype) -> Tensor:
+        """The sum over all parties."""
+        if not self.is_secure:
+            return torch.stack([released.tensor for released in ask().values()]).sum(0)
+        agreed, self.agreed = self.agreed or agree(peers), ()
+        shares = one_round(ask(), agreed)
+        self.agreed = agreed  # only now: a round that failed leaves some parties a mask ahead of the others
+        return open_sum(shares, agreed).to(dtype)
+
+
+def agree(peers: Peers) -> tuple[str, ...]:
+    """Let the parties agree on keys; one by one, since each member of a cohort has its own."""
+    keys = {k: peer.ask(MakeKey()).key for k, peer in peers.items()}
+    for peer in peers.values():
+        peer.ask(AgreeKeys(keys))
+    return tuple(keys)
