@@ -54,7 +54,7 @@ def answer(base: Path, align: str, secret: str, guess: str) -> Prepared:
         sides = only(lab, [secret, PEOPLE[0]], sorted(wanted))
     else:
         sides = only(lab, sorted(wanted), listed)
-    found = ask(lab, "clinic", Prepare("run", 1, False, 0, sides, digest))
+    found = ask(lab, "clinic", Prepare("run", 1, False, sides=sides, ids=digest))
     assert isinstance(found, Prepared)
     return found
 
@@ -77,4 +77,4 @@ def test_who_has_the_whole_list_hears_that_it_is_the_same_and_nothing_for_anothe
     told = lab.digest("run", ids)
     assert lab.are_same(ids, "run", told)
     assert not lab.are_same(ids, "other", told)
-    assert ask(lab, "clinic", Prepare("run", 1, False, 0, "", told)) == Prepared(80, True, 0, False)
+    assert ask(lab, "clinic", Prepare("run", 1, False, ids=told)) == Prepared(80, True, 0, False)

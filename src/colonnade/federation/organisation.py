@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -195,7 +196,7 @@ def _label_owner(organisation: Organisation, settings: Settings, holdings: Holdi
     rule, train = organisation.outbox.rules.get(LABELS), held.splits.get("train")
     if rule is not None and train is not None:
         labels = labels.clone()
-        labels[train], drawn = _drawn(organisation, holdings, rule.mechanism, held.labels[train], train)
+        labels[train], drawn = _drawn_once(organisation, settings, holdings, rule.mechanism, train)
     more: list[Any] = []
     if algorithm.nested is not None:
         spec, start = settings.label_model or "mlp", organisation.start(seed_for(settings.engine.seed, name, "head"))
@@ -207,6 +208,23 @@ def _label_owner(organisation: Organisation, settings: Settings, holdings: Holdi
     owner: roles.LabelOwner = algorithm.label_owner(organisation, labels, loss, settings.config, *more)
     owner.drawn = drawn
     return owner
+
+
+def _drawn_once(
+    organisation: Organisation, settings: Settings, holdings: Holdings, mechanism: Mechanism, train: Tensor
+) -> tuple[Tensor, DpEvent]:
+    """Labels of the training rows, drawn at random: at a site, those of all its runs are drawn once."""
+    held = holdings.label_owners[organisation.name]
+
+    def draw(rows: Tensor) -> tuple[Tensor, DpEvent]:
+        return _drawn(organisation, holdings, mechanism, held.labels[train[rows]], train[rows])
+
+    if held.drawn is None:
+        return draw(torch.arange(len(train)))
+    _, event = mechanism.apply(held.labels[:0], organisation.outbox.noise)
+    classes = hashlib.sha256(repr(holdings.encoder.classes).encode()).hexdigest()[:16]
+    rule = {"mechanism": type(mechanism).__name__, "classes": classes, "ids": settings.alignment.ids}
+    return held.drawn.once(held.ids[train.numpy()], {**rule, **event.parameters}, draw)
 
 
 def _drawn(

@@ -24,6 +24,7 @@ from colonnade.core import Agreed, Batches
 from colonnade.core.ledger import Entry
 from colonnade.errors import ConfigError, DataError
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
+from colonnade.privacy.drawn_labels import DrawnLabels
 from colonnade.settings.owners import SERVER
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class LabelledRows:
     splits: dict[str, Tensor]
     rows: Tensor | None = None
     salt: str = ""  # what its split was drawn with, where others are not to know
+    drawn: DrawnLabels | None = None  # at a site: where labels that are drawn at random are kept over its runs
     is_told: bool = False  # whether others must be told the sides: they do not follow from the ids
 
 

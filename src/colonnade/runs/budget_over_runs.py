@@ -21,14 +21,14 @@ from colonnade.core import checkpoint
 from colonnade.core.lock import hold
 from colonnade.errors import ConfigError
 from colonnade.privacy import Account
-from colonnade.runs.layout import ALIGNED, FAILURE, JOURNAL, REFUSED, USED
+from colonnade.runs.layout import ALIGNED, DRAWN, FAILURE, JOURNAL, REFUSED, USED
 
 ACCOUNT = "account"
 """What all runs spent was kept in this file before there was one journal."""
 SYNC_EVERY = 1.0
 """Seconds between two times that journals are forced onto the disk while all parties train in one process: what was
 released is in its memory alone, and is lost with it."""
-NO_RUNS = (JOURNAL, ACCOUNT, REFUSED, FAILURE, ALIGNED, USED)
+NO_RUNS = (JOURNAL, ACCOUNT, REFUSED, FAILURE, ALIGNED, USED, DRAWN)
 """What else lies in that folder: whoever starts a run chooses its name, and must not write over these."""
 
 

@@ -19,6 +19,7 @@ a folder with its own part, and beside its runs:
     spent.journal                what all its runs spent together
     refused.jsonl                calls that it did not answer
     used.rows                    which of its rows were training, validation or test rows in any run
+    drawn.labels                 at a label owner whose rule draws labels at random: what was drawn, for all runs
     alignments.json              how often it aligned its ids with whom today
     orders.json                  which orders to begin it took in the last days
     failed.json                  why the last run ended, or could not begin
@@ -30,6 +31,6 @@ ROWS, PREDICTIONS, PARTIES = "rows", "predictions", "parties"
 COLUMNS, LEDGER, AFTER, JOURNAL = "columns.json", "ledger.jsonl", "ledger-after.jsonl", "spent.journal"
 COEFFICIENTS = "coefficients.json"
 REFUSED, FAILURE, ALIGNED, USED = "refused.jsonl", "failed.json", "alignments.json", "used.rows"
-ORDERS = "orders.json"
+ORDERS, DRAWN = "orders.json", "drawn.labels"
 QUALITY = "quality.json"
 """Of a label owner: curves, counts and costs on held-out rows."""

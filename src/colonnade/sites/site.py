@@ -57,9 +57,10 @@ from colonnade.errors import BoundaryError, CheckpointError, DataError, InputErr
 from colonnade.federation.call_policy import CallPolicy
 from colonnade.federation.federation import Federation
 from colonnade.federation.organisation import device_of, training_rows
+from colonnade.privacy.drawn_labels import DrawnLabels
 from colonnade.rows.holdings import Holdings
 from colonnade.rows.splits import told
-from colonnade.runs.layout import AFTER, ALIGNED, PARTIES
+from colonnade.runs.layout import AFTER, ALIGNED, DRAWN, PARTIES
 from colonnade.runs.refusals import Refusals
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import EngineSettings
@@ -192,6 +193,7 @@ class Site:
         if own.settings.rows_differ and own.private:
             lacks = {name: ~np.isin(holdings.ids, self._shared_with(name)) for name in self.id_owners}
             holdings.away.update({name: torch.from_numpy(mask) for name, mask in lacks.items() if mask.any()})
+        holdings.label_owners[own.name].drawn = DrawnLabels(own.name, own.runs / DRAWN)
         return holdings
 
     def common(self, label_owner: str) -> Table:
@@ -325,8 +327,8 @@ class Site:
         for name, answer in answers.items():
             if not answer.same or answer.rows != rows[name]:
                 raise DataError(
-                    f"'{name}' and '{self.own.name}' hold different ids, {answer.rows} there and {rows[name]} here. Give "
-                    'both the same ids, or set align = "private" under [data] in the agreed file.'
+                    f"'{name}' and '{self.own.name}' hold different ids, {answer.rows} there and {rows[name]} here. "
+                    'Give both the same ids, or set align = "private" under [data] in the agreed file.'
                 )
             if answer.step != step:
                 raise CheckpointError(

@@ -1,0 +1,104 @@
+"""Labels that a label owner drew at random, kept over all its runs: a row's label is drawn once and never again.
+
+A run that drew anew would show each label once more, and whoever takes the majority of many runs reads it, whatever
+epsilon each of them states. So a site keeps what it drew by row, and every run learns from the same draw: epsilon is
+then for all runs together. A row that is new is drawn when it first trains. Another rule (epsilon, mechanism or
+classes) would be a second look at the same labels, and is refused.
+
+    colonnade-labels 1 5f0c91aa {"rule": {...}, "rows": 318}     a checksum of all that follows it
+    keys of the rows' ids, and the classes drawn                 as the account knows rows
+
+It is on the disk before anything follows from a draw. A damaged file is an error; whoever removes it has all labels
+drawn again, which costs epsilon again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from colonnade.core.lock import hold
+from colonnade.core.receipt import DpEvent
+from colonnade.errors import CheckpointError, ConfigError, InputError
+from colonnade.privacy.counts import keys_of
+
+MAGIC = b"colonnade-labels 1 "
+Draw = Callable[[Tensor], tuple[Tensor, DpEvent]]
+"""Draws the labels of some rows, by their numbers."""
+Rule = Mapping[str, str | float]
+Kept = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class DrawnLabels:
+    """Of one label owner, in one file for all its runs."""
+
+    owner: str
+    path: Path
+
+    def once(self, ids: NDArray[np.str_], rule: Rule, draw: Draw) -> tuple[Tensor, DpEvent]:
+        """The labels of these rows as they were drawn when they first trained; `draw` is asked for the others."""
+        keys = keys_of(ids.tolist())
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = hold(self.path.with_name(f".{self.path.name}.lock"), "", wait=True)
+        except OSError as error:
+            raise InputError(f"{self.path.parent} takes no lock: {error.strerror}. Make it so.") from error
+        with lock:
+            known, classes = self._read(rule)
+            new = np.flatnonzero(~np.isin(keys, known))
+            drawn, event = draw(torch.from_numpy(new))
+            if len(new):
+                known = np.concatenate([known, keys[new]])
+                classes = np.concatenate([classes, drawn.cpu().numpy().astype(np.int64)])
+                self._write(rule, known, classes)
+        order = np.argsort(known)
+        return torch.from_numpy(classes[order[np.searchsorted(known, keys, sorter=order)]]), event
+
+    def _read(self, rule: Rule) -> Kept:
+        try:
+            head, _, rest = self.path.read_bytes().partition(b" {")
+            rest = b"{" + rest
+            if head != MAGIC + f"{zlib.crc32(rest):08x}".encode():
+                raise ValueError
+            line, _, body = rest.partition(b"\n")
+            about = json.loads(line)
+            before, rows = about["rule"], int(about["rows"])
+            known, classes = np.frombuffer(body, dtype="<i8").astype(np.int64).reshape(2, rows)
+        except FileNotFoundError:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        except (ValueError, KeyError, TypeError):
+            raise CheckpointError(
+                f"{self.path} is damaged, and it has the labels that '{self.owner}' drew at random. Put back a copy of "
+                "it; whoever removes it has all labels drawn again, which costs their epsilon again."
+            ) from None
+        if before != dict(rule):
+            raise ConfigError(
+                f"'{self.owner}' drew its labels by {before}, as {self.path} has it, and now they are to be drawn by "
+                f"{dict(rule)}: a second draw shows them once more, and costs both epsilons together. Keep the rule, "
+                "or move the file away where that is meant."
+            )
+        return known, classes
+
+    def _write(self, rule: Rule, known: NDArray[np.int64], classes: NDArray[np.int64]) -> None:
+        rest = json.dumps({"rule": dict(rule), "rows": len(known)}).encode() + b"\n"
+        rest += known.astype("<i8").tobytes() + classes.astype("<i8").tobytes()
+        fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        try:
+            with fresh.open("wb") as file:
+                file.write(MAGIC + f"{zlib.crc32(rest):08x} ".encode() + rest)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self.path)
+        except OSError as error:
+            fresh.unlink(missing_ok=True)
+            raise InputError(f"{self.path} cannot be written: {error.strerror}. Make room for it.") from error
