@@ -92,20 +92,23 @@ def test_a_partner_that_holds_no_row_changes_nothing(algorithm: dict[str, Any]) 
 
 
 def test_a_row_is_learned_from_with_those_who_hold_it() -> None:
-    """One step of FDML equals one of autograd on sum_k mask_k o_k, the mean loss over all rows of the batch."""
+    """One step of FDML is one of autograd on sum_k mask_k o_k, of the mean loss over the rows that a party holds: as
+    large a step for who holds few."""
     plain = {"optimizer": "sgd", "learning_rate": 0.1, "momentum": 0.0, "weight_decay": 0.0}
     federation = made(three(), settings({"name": "fdml", **plain}))
     holdings, driver = federation.holdings, federation.driver
     (batch,) = federation.agreed.one.of_epoch(0)[:1]
     rows = federation.agreed.one.rows(batch.name)
     total = torch.zeros(len(rows), 1)
-    before = weights(federation)
+    before, shares = weights(federation), dict[str, int]()
     for name, owner in federation.owners.items():
         held = ~holdings.away[name][rows] if name in holdings.away else torch.ones(len(rows), dtype=torch.bool)
+        shares[name] = int(held.sum())
         total = total + held[:, None] * owner.model.train()(holdings.columns[name].features[rows])
     models = [p for owner in federation.owners.values() for p in owner.model.parameters()]
     slopes = torch.autograd.grad(driver.loss(total, driver.labels[rows]), models)
-    wanted = [weight - 0.1 * slope for weight, slope in zip(before, slopes, strict=True)]
+    each = [len(rows) / shares[n] for n, owner in federation.owners.items() for _ in owner.model.parameters()]
+    wanted = [weight - 0.1 * k * slope for weight, k, slope in zip(before, each, slopes, strict=True)]
     next(iter(federation.train()))
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(weights(federation), wanted, strict=True))
     assert not equal(weights(federation, "shop"), before[-len(weights(federation, "shop")) :])

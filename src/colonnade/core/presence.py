@@ -1,6 +1,8 @@
 """Rows that not everybody holds: a label owner asks each party for the rows it holds, and goes on with the rest.
 
-    to party k     a batch of which it holds no row is not asked of it; what has a line per row is cut to its rows
+    to party k     a batch of which it holds no row is not asked of it; what has a line per row is cut to its rows, and
+                   where it is the slope of a mean over the batch, made that of the mean over its rows: who holds few
+                   would else step little, and its weight decay, if it has one, would leave nothing of its model
     from party k   what has a line per row is put where its rows are in the batch, and adds nothing in the others
 
 So an algorithm that adds parties up sums over those who hold a row, and knows nothing of it. Which rows a party holds
@@ -14,6 +16,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -38,10 +41,12 @@ class Presence:
         rows: Callable[[str], Tensor],
         *,
         per_row: Collection[str],
+        slopes: Collection[str] = (),
         dropout: float = 0.0,
         seed: int = 0,
     ) -> None:
         self.own, self.parties, self.rows, self.per_row = own, tuple(parties), rows, per_row
+        self.slopes = slopes  # names of releases that are slopes of a mean over the batch
         self.holds = {party: ~mask for party, mask in lacks.items()}
         self.dropout, self.seed = dropout, seed
         self.away: Collection[str] = ()  # not to be asked at all, as where somebody wants to know what it adds
@@ -81,10 +86,13 @@ class Presence:
             if mine is None:
                 found[to] = envelope
             elif bool(mine.any()):
-                rows = mine.nonzero().flatten()
-                cut = self._each(envelope.message, lambda one, rows=rows: one.at_rows(rows))  # type: ignore[misc]
+                cut = self._each(envelope.message, partial(self._cut, mine))
                 found[to] = dataclasses.replace(envelope, message=cut)
         return found
+
+    def _cut(self, mine: Tensor, one: Released) -> Released:
+        rows = mine.nonzero().flatten()
+        return one.at_rows(rows, len(mine) / len(rows) if one.receipt.name in self.slopes else 1.0)
 
     def complete(self, party: str, request: Request[Any], reply: Message) -> Message:
         """A party's answer with a line for every row of the batch: zeros where it holds none."""

@@ -159,8 +159,8 @@ class Released:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.tensor.shape)
 
-    def at_rows(self, rows: Tensor) -> Released:
-        """Only these lines of it, for who holds only these rows: less leaves than was released."""
+    def at_rows(self, rows: Tensor, scale: float = 1.0) -> Released:
+        """Only these lines of it, times a number, for who holds only these rows: less leaves than was released."""
         if self.packed is not None:
             raise ConfigError(
                 f"What '{self.receipt.owner}' sends as '{self.receipt.name}' is packed by the codec "
@@ -168,6 +168,7 @@ class Released:
                 '"identity" for it, or [data] rows = "common".'
             )
         lines = self.tensor.index_select(0, rows)
+        lines = lines if scale == 1.0 else lines * scale
         return Released._seal(lines, replace(self.receipt, bytes=lines.nbytes))
 
     def among(self, rows: Tensor, size: int) -> Released:

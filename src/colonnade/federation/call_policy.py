@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 
 from torch import Tensor
 
-from colonnade.algorithms.algorithm import AnyAlgorithm
+from colonnade.algorithms.algorithm import AnyAlgorithm, Kind
 from colonnade.core import Peers, Transport
 from colonnade.core.answers import Answers
 from colonnade.core.missing import Missing
@@ -74,6 +74,7 @@ def presence_of(
         holdings.away,
         driver.rows,
         per_row=algorithm.per_row,
+        slopes=algorithm.named(Kind.GRADIENT, Kind.LOGIT_GRADIENT),
         dropout=settings.party_dropout,
         seed=settings.engine.seed,
     )
