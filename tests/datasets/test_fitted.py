@@ -78,7 +78,7 @@ def test_rare_categories_share_the_last_column_and_new_ones_give_zeros() -> None
 
 
 def test_states_come_back_equal() -> None:
-    number, category = Number("a", 0.1, 1 / 3, 1e-7, True), Category("b", ("x", "y"), ("z",))
+    number, category = Number("a", 0.1, 1 / 3, 1e-7, True), Category("b", ("x", "y"), ("z",), (4, 3))
     assert Number.from_state(number.state()) == number
     assert Category.from_state(category.state()) == category
 
@@ -133,3 +133,14 @@ def test_normal_scores_are_those_of_scikit_learn_and_a_tail_weighs_no_more() -> 
 def test_edges_that_were_tampered_with_are_refused(edges: list[float]) -> None:
     with pytest.raises(ValueError, match="edges"):
         Piecewise.from_state({"name": "a", "median": 1.0, "edges": edges, "had_gaps": False})
+
+
+def test_for_others_words_of_few_rows_have_a_place_and_no_name() -> None:
+    words = np.array([*["a"] * 5, *["b"] * 3, "c", "missing"], dtype=object)
+    learned = fit_categories({"x": words}, max_categories=50)["x"]
+    assert learned.counts == (5, 3, 1, 1)
+    assert learned.without_few(3)["frequent"] == ["a", "b", None, "missing"]
+    assert learned.without_few(3)["other"] is False
+    few = fit_categories({"x": words}, max_categories=3)["x"]
+    assert few.without_few(5) == {"kind": "category", "name": "x", "frequent": ["a", None], "other": True}
+    assert Category("x", ("a",), ()).without_few(1)["frequent"] == [None], "whose counts are not known"

@@ -6,6 +6,7 @@ learns them, NumPy applies them, and tests hold the result to scikit-learn's own
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -13,6 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from colonnade.datasets.cells import MISSING
 
 __all__ = [
     "Category",
@@ -147,6 +150,7 @@ class Category:
     name: str
     frequent: tuple[str, ...]
     rare: tuple[str, ...]
+    counts: tuple[int, ...] = ()  # training rows of each frequent one; of states before there were any: not known
 
     @property
     def outputs(self) -> list[str]:
@@ -162,12 +166,26 @@ class Category:
         return hot
 
     def state(self) -> dict[str, Any]:
-        return {"kind": "category", "name": self.name, "frequent": list(self.frequent), "rare": list(self.rare)}
+        words = {"frequent": list(self.frequent), "rare": list(self.rare), "counts": list(self.counts)}
+        return {"kind": "category", "name": self.name} | words
+
+    def without_few(self, least: int) -> dict[str, Any]:
+        """For others: words that fewer training rows have are cells of single people, and are not named. Each keeps its
+        place; and where rare ones share an output, so does every word that is not named."""
+        counts = self.counts or (0,) * len(self.frequent)
+        known = [
+            word if count >= least or word == MISSING else None
+            for word, count in zip(self.frequent, counts, strict=True)
+        ]
+        return {"kind": "category", "name": self.name, "frequent": known, "other": bool(self.rare)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Category:
         frequent, rare = (tuple(str(word) for word in state[part]) for part in ("frequent", "rare"))
-        return cls(str(state["name"]), frequent, rare)
+        counts = tuple(int(count) for count in state.get("counts", ()))
+        if counts and len(counts) != len(frequent):
+            raise ValueError("counts")
+        return cls(str(state["name"]), frequent, rare, counts)
 
 
 def fit_numbers(columns: Mapping[str, NDArray[np.float64]], scale: Scale) -> dict[str, Number]:
@@ -251,5 +269,6 @@ def fit_categories(columns: Mapping[str, NDArray[np.object_]], max_categories: i
         pooled = encoder.infrequent_categories_[0]
         rare = () if pooled is None else tuple(str(word) for word in pooled)
         everything = (str(word) for word in encoder.categories_[0])
-        learned[name] = Category(name, tuple(word for word in everything if word not in set(rare)), rare)
+        frequent, counts = tuple(word for word in everything if word not in set(rare)), Counter(words.tolist())
+        learned[name] = Category(name, frequent, rare, tuple(counts[word] for word in frequent))
     return learned

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from colonnade.export.pieces import COLUMNS, LABELS, Piece, Trained
+from colonnade.export.pieces import COLUMNS, LABELS, LEAST, Piece, Trained
 from colonnade.report.facts import read
 from colonnade.tracking import parameters_of
 from colonnade.version import __version__
@@ -28,6 +28,9 @@ LIMITS = (
     "it down, and no budget counts it.",
     "The privacy statements are about what left during the run and since, until this card was made; not about the "
     "weights: a model remembers something of the rows it was trained on. Whoever publishes a piece publishes that.",
+    f"Words that fewer than {LEAST} training rows have are not named in a piece, so that nobody's cell is read there: "
+    "each counts as other, or as none of the words where there is no other. Numbers are not hidden so: medians, knots "
+    "and edges of config.json are cells of training rows, the least and the largest of a column among them.",
     "Scores were measured on held-out rows of these organisations' tables; other people may be different.",
 )
 NO_SCORES = "Scores are measured where labels are, and this organisation has none of the labels: ask a label owner."
@@ -61,7 +64,7 @@ def prepared(table):
         else:
             words = cells.astype(object).map(str).where(cells.notna(), "missing")
             parts += [words == word for word in column["frequent"]]
-            parts += [words.isin(column["rare"])] if column["rare"] else []
+            parts += [~words.isin(column["frequent"])] if column["other"] else []
     return torch.tensor(np.stack(parts, axis=1), dtype=torch.float32)
 
 

@@ -15,6 +15,7 @@ from colonnade import models
 from colonnade.algorithms import complete, find
 from colonnade.algorithms.algorithm import HeadInputs
 from colonnade.core import checkpoint
+from colonnade.datasets.fitted import Category
 from colonnade.datasets.labels import Labels
 from colonnade.datasets.preprocess import Preprocessor
 from colonnade.errors import CheckpointError, ConfigError
@@ -24,6 +25,8 @@ from colonnade.runs.layout import WIDTHS
 from colonnade.runs.run_directory import RunDirectory
 
 COLUMNS, LABELS = "columns", "labels"
+LEAST = 10
+"""Training rows that have a word, at least, for a piece to name it."""
 
 
 @dataclass(frozen=True)
@@ -135,14 +138,14 @@ class Trained:
 
     def _columns(self, party: str) -> Piece:
         shape, own = self.shape(party), self.settings.parties.get(party)
-        columns = self.fitted[party].get("columns")
+        columns = self._columns_told(party)
         released = self.algorithm.from_columns[0]
         return Piece(
             party,
             COLUMNS,
             self.local_model(party),
             (shape,),
-            {"shape": list(shape), "dtype": "float32", "columns": None if columns is None else columns["columns"]},
+            {"shape": list(shape), "dtype": "float32", "columns": columns},
             {
                 "name": released,
                 "shape": list(self.sent[party]),
@@ -151,6 +154,14 @@ class Trained:
             },
             self.spec(party),
         )
+
+    def _columns_told(self, party: str) -> list[dict[str, Any]] | None:
+        """How columns become numbers, for whoever is given the piece: without words of few people."""
+        state = self.fitted[party].get("columns")
+        if state is None:
+            return None
+        columns = Preprocessor.from_state(state).columns
+        return [one.without_few(LEAST) if isinstance(one, Category) else one.state() for one in columns]
 
     def _labels(self, party: str) -> Piece:
         loss, encoder = loss_for(self.labels), self.labels
