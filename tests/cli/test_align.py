@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 from tests.cli.called import Caller
 from tests.federation.small import frames, write
+from tests.federation.test_rows_differ import settings as differing
+from tests.federation.test_rows_differ import three
 
 NAMED = {"alignment": {"id": ["first", "last"], "ids": "normalised", "duplicates": "first", "learners": ["lab"]}}
 
@@ -100,3 +102,16 @@ def _edited(path: Path, old: str, new: str) -> Path:
     assert old in path.read_text()
     other.write_text(path.read_text().replace(old, new))
     return other
+
+
+def test_where_rows_differ_each_partner_is_compared_with_the_label_owner_alone(tmp_path: Path, call: Caller) -> None:
+    """The tables of two pairs, and in neither anything about the third party."""
+    given = three()
+    file = write(tmp_path, given, differing())
+    found = json.loads(call("align", file, "--json").out)
+    held = {name: set(frame["patient"]) for name, frame in given.items()}
+    pairs = {name: set(pair["parties"]) for name, pair in found.items()}
+    assert pairs == {"lab": {"clinic", "lab"}, "shop": {"clinic", "shop"}}
+    for name, pair in found.items():
+        assert pair["common"] == len(held["clinic"] & held[name])
+        assert not any("group" in party["learned"] for party in pair["parties"].values())

@@ -54,6 +54,18 @@ def test_without_baselines_the_page_says_how_to_get_them(plain: Path) -> None:
     assert "all tables on one machine" in told
 
 
+def test_scores_by_who_holds_a_row_are_those_of_the_test_rows(plain: Path) -> None:
+    facts = read(plain)
+    kinds = {
+        "everybody": {"rows": 1200, "loss": 0.5, "auc": 0.75},
+        "without lab": {"rows": 7, "loss": 0.75, "auc": 0.5},
+    }
+    subsets = {"train": {"everybody": {"rows": 1, "loss": 9.0, "auc": 0.1}}, "test": kinds}
+    page = Page(text(result_section(replace(facts, summary={**(facts.summary or {}), "subsets": subsets}), {})))
+    shown = page.tables["By who holds a row, of the test rows"]
+    assert shown[1:] == [["everybody", "1,200", "0.5000", "0.7500"], ["without lab", "7", "0.7500", "0.5000"]]
+
+
 def test_label_owners_have_their_own_scores(multi: Path) -> None:
     facts = read(multi)
     assert facts.summary is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from colonnade.alignment import Aligned, Ids, align_here
+from colonnade.alignment import Aligned, AlignmentSettings, Ids, align_here
 from colonnade.alignment.in_process import check_free
 from colonnade.alignment.tables import read_ids
 from colonnade.cli.console import console, error_console, shown, size
@@ -30,7 +31,8 @@ def align(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
 ) -> None:
     """Find the rows that all parties hold, and one order for them, by private set intersection. Only id columns are
-    read; settings are in the file's \\[alignment] table."""
+    read; settings are in the file's \\[alignment] table. Where \\[data] rows is "label_owner", each partner is compared
+    with the label owner alone."""
     settings = Settings.from_toml(file)
     if out is not None:
         check_free(out)
@@ -38,6 +40,9 @@ def align(
     ids = _read(settings)
     alignment.told(tuple(ids))
     driver = next((name for name, party in settings.parties.items() if party.label is not None), None)
+    if settings.rows_differ and driver is not None:
+        _pairs(ids, alignment, driver, out=out, through_bytes=settings.engine.through_bytes, json_=json_, quiet=quiet)
+        return
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), TaskProgressColumn())
     started = time.perf_counter()
     with Progress(
@@ -62,6 +67,31 @@ def align(
             console.print(f"The alignment is in [bold]{shown(out)}[/bold].", soft_wrap=True)
         elif aligned.rows:
             console.print("With --out DIR every learner's row numbers are written, in the agreed order.")
+
+
+def _pairs(
+    ids: Mapping[str, Ids],
+    alignment: AlignmentSettings,
+    driver: str,
+    *,
+    out: Path | None,
+    through_bytes: bool,
+    json_: bool,
+    quiet: bool,
+) -> None:
+    """Each partner with the label owner, and a table of each pair: nobody learns about another partner."""
+    found = {}
+    for name in [name for name in ids if name != driver]:
+        started = time.perf_counter()
+        both = {driver: ids[driver], name: ids[name]}
+        aligned = align_here(both, alignment, driver=driver, through_bytes=through_bytes)
+        found[name] = aligned.to_json() | {"seconds": time.perf_counter() - started}
+        if out is not None:
+            aligned.write(out / name)
+        if not (json_ or quiet):
+            show(aligned, found[name]["seconds"])
+    if json_:
+        typer.echo(json.dumps(found, indent=2))
 
 
 def show(aligned: Aligned, seconds: float) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from colonnade.evaluate.metrics import beside_majority
 from colonnade.report.chart import Figure
 from colonnade.report.facts import Facts
@@ -22,6 +24,8 @@ def result_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
         told.append(h("p", f"The {split} rows were not measured: {why}.", class_="caption-note"))
     if facts.summary is not None and "label_owners" in facts.summary:
         told.append(_label_owners(facts))
+    if facts.summary is not None and facts.summary.get("subsets"):
+        told.append(_subsets(facts.summary["subsets"]))
     told.append(plates(figures, "baselines", *CURVES))
     if facts.part is None:
         told += [h("h3", "Against baselines"), *_baselines(facts)]
@@ -44,6 +48,17 @@ def _scores(facts: Facts) -> Html:
         for split, values in scores.items()
     ]  # fmt: skip
     return table("How good the joint model is", ("split", "rows", *map(metric, names)), rows)
+
+
+def _subsets(subsets: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Html:
+    """Of the rows that say most, by who holds them."""
+    split = next(one for one in ("test", "validation", "train") if one in subsets)
+    names = [name for name in next(iter(subsets[split].values())) if name != "rows"]
+    rows = [
+        [kind, number(f"{int(found['rows']):,}", found["rows"]), *(number(score(found[n]), found[n]) for n in names)]
+        for kind, found in subsets[split].items()
+    ]
+    return table(f"By who holds a row, of the {split} rows", ("held by", "rows", *map(metric, names)), rows)
 
 
 def _label_owners(facts: Facts) -> Html:
