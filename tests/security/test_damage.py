@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import random
 import shutil
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from tests.federation.small import federation, frames, quick
 
 from colonnade import load
+from colonnade.core import checkpoint
 from colonnade.errors import CheckpointError, ColonnadeError
 from colonnade.runs.layout import COLUMNS, MARK, METRICS, PARTIES, SETTINGS, SUMMARY
 from colonnade.runs.run_directory import RunDirectory
@@ -60,6 +63,22 @@ def test_a_flipped_bit_is_an_error_that_names_the_file_or_nothing(trained: Path,
             refused += 1
         shutil.rmtree(run)
     assert refused >= FLIPS // 2, "most bits matter"
+
+
+def test_no_flip_in_the_line_of_a_digest_switches_its_check_off() -> None:
+    """Not even by itself, and least of all with a setting changed beside it."""
+    honest = checkpoint.text_with_digest("seed = 1\n").encode()
+    line = honest.index(b"\n") + 1
+
+    def read(data: bytes) -> str:
+        """As a file is read, in which a flipped bit may make a line end."""
+        return checkpoint.check_text(Path(SETTINGS), io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read())
+
+    for whole in (honest, honest.replace(b"seed = 1", b"seed = 3")):
+        for place, bit in itertools.product(range(line), range(7)):
+            with pytest.raises(CheckpointError, match=r"federation\.toml is damaged"):
+                read(whole[:place] + bytes([whole[place] ^ (1 << bit)]) + whole[place + 1 :])
+    assert read(honest[line:]) == "seed = 1\n", "removed, it is not asked for"
 
 
 def test_what_its_owner_edits_is_taken_once_the_digest_is_removed(trained: Path, tmp_path: Path) -> None:

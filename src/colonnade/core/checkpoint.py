@@ -42,6 +42,8 @@ AT_THE_END = re.compile(r'"([0-9a-f]{64})"\s*}\s*\Z')
 NAMED = re.compile(rf'"{"." * len(KEY)}": ')
 """The digest's key, or what a flipped bit makes of it."""
 AT_THE_TOP = re.compile(rf"{re.escape(NOTE)}([0-9a-f]{{64}})\. {re.escape(HOW)}\n")
+REMAINS = re.compile(rf"As Colonnade wrote it|{KEY} [0-9a-f]{{32}}|[0-9a-f]{{32}}\. Remove|{re.escape(HOW)}")
+"""Any of it tells that a text begins with its digest, also where bits of the others are flipped."""
 RESTORE = "Restore it from a copy"
 OTHER = "its content is not the one that its digest was made of"
 
@@ -193,7 +195,7 @@ def parse_json(text: str) -> dict[str, Any]:
 def check_text(path: Path, text: str, cure: str = RESTORE) -> str:
     """What `text_with_digest` made, as it was read from this file."""
     try:
-        if text.startswith(NOTE):
+        if REMAINS.search(text, 0, len(NOTE) + len(NONE) + len(HOW) + 2):  # not to a line's end, which a flip may make
             _check(text, AT_THE_TOP.match(text))
     except ValueError as error:
         raise damaged(path, str(error), f"{cure}; if you meant to edit it, remove its first line") from None
