@@ -93,9 +93,12 @@ class FeatureOwner(roles.FeatureOwner):
     @serves
     def join(self, request: Join) -> Done:
         told, rows = request.targets.tensor, self.rows(request.batch)
+        self.expect_shape("the labels", request.targets, len(rows))
         self.labels = told.new_zeros(*self.stack, self.features.shape[self.row_axis])
         self.labels[..., rows] = told
         self.inputs = request.inputs.tensor.view(torch.int64).to(self.device)
+        places = torch.arange(self.inputs.shape[-1], device=self.device)
+        self.expect(bool((self.inputs.sort(-1).values == places).all()), "each input of the model has one place")
         return Done()
 
     @serves
@@ -114,6 +117,7 @@ class FeatureOwner(roles.FeatureOwner):
         assert self.labels is not None
         assert self.inputs is not None
         self._pending = None
+        self._expect_sizes(request, self.inputs.shape[-1])
         weight, bias, *rest = (released.tensor for released in request.model)
         others = [sent.tensor.expand(*self.stack, *sent.tensor.shape[-2:]) for sent in request.others]
         blocks = weight.mT[self.inputs]  # [..., inputs of g, outputs of its first layer]
@@ -123,6 +127,19 @@ class FeatureOwner(roles.FeatureOwner):
         y = self.labels[..., self.rows(request.batch)]
         self._descend(self.x(request.batch), y, own, given, *rest)
         return Done()
+
+    def _expect_sizes(self, request: Improve, inputs: int) -> None:
+        """Refuse a model or embeddings of others that are not as large as was agreed."""
+        rows, hidden, model = len(self.rows(request.batch)), self.config.head_hidden, request.model
+        self.expect(len(model) == (4 if hidden else 2) and len(model[-1].shape) > 0, "a model has weights and biases")
+        outputs = model[-1].shape[-1]
+        self.expect_outputs(outputs)
+        first = hidden or outputs
+        sizes = [(first, inputs), (first,), (outputs, first), (outputs,)]
+        for part, size in zip(model, sizes[: len(model)], strict=True):
+            self.expect_shape("a part of the model", part, *size)
+        for sent in request.others:
+            self.expect_shape("another party's embedding", sent, rows, *sent.shape[-1:])
 
     def _local_steps(self, x: Tensor, y: Tensor, own: Tensor, given: Tensor, *rest: Tensor) -> None:
         """Q steps (lines 13 and 14): of g's first layer all but the own embedding's share is given."""

@@ -174,6 +174,7 @@ class FeatureOwner(roles.FeatureOwner):
         for total in request.total:
             self.expect(self._secret is not None, "it was not asked for a key yet")
             assert self._secret is not None
+            self.expect_shape("a sum of distances", total, *d.shape)
             d = d + self._secret.decrypt(total.encrypted).to(d.device)
         return Neighbours(self.outbox.release(nearest(d, self.config.k), "neighbours", request.batch))
 

@@ -63,7 +63,7 @@ from colonnade.core import (
 )
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.message import Ping, Pong
-from colonnade.core.roles import Introduction, check_agreed
+from colonnade.core.roles import Introduction, check_agreed, check_shape
 from colonnade.core.roles import LabelOwner as HoldsLabels
 from colonnade.errors import ConfigError, PartyError
 from colonnade.optim.losses import Loss
@@ -161,6 +161,7 @@ class LabelOwner(HoldsLabels):
         """Check that data owners have the same rows, and make g for what they send."""
         for party, told in introductions.items():
             check_agreed(party, told.rows, told.agreed, self.name, len(self.labels), self.batches.fingerprint())
+            check_shape(party, told.shape)
         self.shapes = {party: tuple(told.shape) for party, told in introductions.items()}
         self.inputs = joined(self.shapes, self.config)
         self.model = self.build(self.inputs).to(self.device)

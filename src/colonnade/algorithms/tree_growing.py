@@ -154,6 +154,7 @@ class Growing:
     node: NDArray[np.int32]  # [rows of the batch, trees]
     open: dict[int, Node]
     count: int  # nodes so far
+    parted: frozenset[int] = frozenset()  # those that this party has split
 
     @classmethod
     def begin(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -53,6 +54,9 @@ class Growth(Protocol):
 
     @property
     def bins(self) -> int: ...
+
+    @property
+    def depth(self) -> int: ...
 
     @property
     def min_rows(self) -> int: ...
@@ -125,6 +129,7 @@ class FeatureOwner(roles.FeatureOwner):
         self.expect(self.config.encryption == "elgamal", "by its own settings nothing is encrypted")
         key = ElGamalPublicKey(request.public.tensor.cpu().numpy().tobytes())
         self.expect(key.values % 2 == 0, "a key has two values for each tree, and this one an odd number")
+        self._expect_trees(key.values // 2)
         self.expect(self._key is None or self._key.id == key.id, "it was given another key before, and keeps to that")
         self._key = key
         return Done()
@@ -143,7 +148,9 @@ class FeatureOwner(roles.FeatureOwner):
         if request.sample is not None:
             self.expect(request.sample.shape == (len(rows), 1), "the sample has not a line for each row")
             chosen = np.flatnonzero(request.sample.tensor.cpu().numpy()[:, 0] > HALF)
+        self.expect(len(chosen) > 0, "a round came that learns from no row")
         slopes = self._slopes(request)
+        self._expect_trees(slopes.trees)
         self.expect(slopes.rows == len(chosen), f"there are gradients of {slopes.rows} rows, not of {len(chosen)}")
         binning, bins = self._bins()
         candidates = binning.candidates()
@@ -162,6 +169,11 @@ class FeatureOwner(roles.FeatureOwner):
         growing, splits = self._of(request.batch), request.splits.tensor.cpu()
         self.expect(splits.dim() == 2 and splits.shape[1] == 2, "a split is a node and a candidate")
         hidden = self.config.nodes == "hidden"
+        named = [] if hidden else splits[:, 0].tolist()
+        most = 2 * growing.slopes.trees if hidden else len(growing.open)  # hidden, those of siblings are not told
+        parted = frozenset(named or [0])
+        once = hidden or len(parted) == len(splits)
+        self.expect(0 < len(splits) <= most and once and not parted & growing.parted, "a node is split once")
         said = np.zeros((len(growing.node), len(splits)) if hidden else growing.node.shape, dtype=np.float32)
         table, (binning, _) = self.rounds[growing.number], self._bins()
         noisy = not isinstance(self.outbox.rule("sums", request.batch).mechanism, Plain)  # then nobody knows what it is
@@ -181,6 +193,7 @@ class FeatureOwner(roles.FeatureOwner):
             one["gaps_left"] = bool(growing.candidates.gaps_left[candidate])
             table = {name: torch.cat([table[name], table[name].new_tensor([one[name]])]) for name in table}
         self.rounds = [*self.rounds[: growing.number], table]
+        self._growing = replace(growing, parted=growing.parted | parted)
         return Directions(self.outbox.release(torch.from_numpy(said), "directions", request.batch))
 
     @serves
@@ -243,6 +256,13 @@ class FeatureOwner(roles.FeatureOwner):
         self.expect(self._key is not None, "it was not given a key yet")
         assert self._key is not None
         return SealedSlopes(self._key.read(given.encrypted), self._key, self.name)
+
+    def _expect_trees(self, trees: int) -> None:
+        """Refuse more than this run has outputs; where nodes are hidden, those of a level are in the place of trees."""
+        bounds, told = self.organisation.bounds, 2 ** max(self.config.depth - 2, 0)
+        if bounds is not None:
+            most = bounds.outputs * (told if self.config.nodes == "hidden" else 1)
+            self.expect(0 < trees <= most, f"{trees} trees came for {bounds.outputs} outputs")
 
     def _sums(self, nodes: range | list[int]) -> Sums:
         assert self._growing is not None

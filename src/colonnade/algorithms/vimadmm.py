@@ -81,13 +81,20 @@ class FeatureOwner(admm.FeatureOwner):
 
     @serves
     def adopt(self, request: Adopt) -> Done:
+        self.expect(len(request.head.shape) > 1, "a head is a matrix")
+        self.expect_outputs(request.head.shape[-1])
         self.head = request.head.tensor
         return Done()
 
     @serves
     def improve(self, request: Improve) -> Done:
         h = self.sent(request.batch)
+        self.expect(self.head is not None, "it was told no head yet")
         assert self.head is not None
+        (rows, width), outputs = h.shape[-2:], self.head.shape[-1]
+        self.expect(self.head.shape[-2] == width, f"its head is not {width} wide")
+        self.expect_shape("the head", request.head, width, outputs)
+        self.expect_shape("the residual", request.residual, rows, outputs)
         old, self.head = self.head, request.head.tensor
         target = request.residual.tensor + h @ (old if self.config.residual_heads == "old" else self.head)
         # which is s_k - lambda/rho

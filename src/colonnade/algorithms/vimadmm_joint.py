@@ -83,7 +83,9 @@ class FeatureOwner(Masked, admm.FeatureOwner):
 
     @serves
     def improve(self, request: Improve) -> Done:
-        target = request.residual.tensor + self.sent(request.batch)  # s_k - lambda/rho
+        sent = self.sent(request.batch)
+        self.expect_shape("the residual", request.residual, *sent.shape[-2:])
+        target = request.residual.tensor + sent  # s_k - lambda/rho
         self._descend(self.x(request.batch), target)
         return Done()
 

@@ -41,6 +41,15 @@ def serves(method: Handler) -> Handler:
     return method
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """What a party on its own machine holds others to, whatever they send: how many outputs the model of this run has,
+    and how many bytes an answer may take."""
+
+    outputs: int
+    answer: int
+
+
 @dataclass
 class Organisation:
     """An organisation in a federation: what its roles share, and the roles it plays.
@@ -58,6 +67,7 @@ class Organisation:
     secret: bool = False  # whether nobody who knows the agreed seed knows its random numbers
     roles: dict[str, Party] = field(default_factory=dict)
     fitted: State = field(default_factory=dict)
+    bounds: Bounds | None = None  # None: in one process, where nobody is a stranger
     best: State | None = None  # while it trains: its roles as they were when validation rows scored best
     last: State | None = None  # once it took its best: its roles as training left them, to go on from
 

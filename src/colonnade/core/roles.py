@@ -5,6 +5,7 @@ Methods are written for `[..., rows, features]`: the same method serves one part
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,11 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.core.batches import Agreed
+from colonnade.core.cipher import Ciphertext
 from colonnade.core.message import Message, Ping, Pong, Request
 from colonnade.core.party import Organisation, Party, State, serves
 from colonnade.core.receipt import DpEvent
+from colonnade.core.release import Released
 from colonnade.errors import ConfigError
 
+NUMBER = 4
+"""Bytes of one."""
+MOST_WIDTH = 1 << 18
+"""Numbers that a party may send for a row: whoever is told makes room for a model of so many inputs."""
 SAME = 1e-6
 """Outputs that differ by less than this share of their size are taken for one."""
 
@@ -49,7 +56,23 @@ class FeatureOwner(Party):
 
     def x(self, batch: str) -> Tensor:
         """This party's columns of a batch's rows."""
-        return self.features.index_select(self.row_axis, self.rows(batch))
+        rows, bounds = self.rows(batch), self.organisation.bounds
+        if bounds is not None:
+            fits = len(rows) * bounds.outputs * NUMBER <= bounds.answer
+            self.expect(fits, f"outputs for {len(rows)} rows at once would take more than its memory_per_call")
+        return self.features.index_select(self.row_axis, rows)
+
+    def expect_shape(self, what: str, given: Released | Ciphertext, *shape: int) -> None:
+        """Refuse what is not of the shape that this party's own rows and model give it: a frame of a few bytes may
+        stand for a tensor that meets every row. In a cohort there is a party's axis before it, or one for all."""
+        found = tuple(given.shape)
+        fits = found[-len(shape) :] == shape and len(found) <= len(shape) + self.row_axis
+        self.expect(fits, f"{what} has the shape {list(found)}, and here it is {list(shape)}")
+
+    def expect_outputs(self, outputs: int) -> None:
+        """Refuse what is made for another number of outputs than the run was prepared for."""
+        bounds = self.organisation.bounds
+        self.expect(bounds is None or outputs == bounds.outputs, f"it is for {outputs} outputs, not those of this run")
 
     def training(self, batch: str) -> bool:
         """Whether a batch is to learn from, not only training rows to be scored; the model is put into that mode."""
@@ -90,6 +113,15 @@ class FeatureOwner(Party):
             self.optimizer.load_state_dict(state["optimizer"])
 
 
+def check_shape(party: str, shape: tuple[int, ...]) -> None:
+    """Raise unless a party may send this much for a row."""
+    if not shape or min(shape) < 1 or math.prod(shape) > MOST_WIDTH:
+        raise ConfigError(
+            f"'{party}' says that it sends {list(shape)} numbers for a row, and one to {MOST_WIDTH} can be taken.\n"
+            "    Let its model end in fewer."
+        )
+
+
 def check_agreed(party: str, rows: int, agreed: str, owner: str, own_rows: int, own: str) -> None:
     """Raise unless a party has as many rows as the label owner, and the same batches of them (`fingerprint`)."""
     if agreed != own or rows != own_rows:
@@ -117,6 +149,7 @@ class LabelOwner(Party):
             apart = self.agreed_apart.get(party)
             rows = len(self.labels) if apart is None else told.rows  # then the fingerprint counts them
             check_agreed(party, told.rows, told.agreed, self.name, rows, apart or mine)
+            check_shape(party, told.shape)
         self.shapes = {party: tuple(told.shape) for party, told in introductions.items()}
 
     @property

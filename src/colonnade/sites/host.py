@@ -42,9 +42,9 @@ from colonnade.sites.participant import Participant
 from colonnade.sites.saves import numbers
 
 RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-MOST_OUTPUTS = 1 << 20
+MOST_OUTPUTS = 1 << 14
 MOST_ROWS = 1 << 40
-"""Of a model: whoever asks says how many, and a party makes that much room."""
+"""Of a model: whoever asks says how many, and a party makes that much room, in its model and for every row."""
 
 
 def check_run(run: str) -> None:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from colonnade.core import Party
+from colonnade.core.party import Bounds
 from colonnade.federation.coefficients import coefficients, write
 from colonnade.federation.federation import Federation
 from colonnade.federation.guarantees import guarantees
@@ -50,6 +51,7 @@ class Participant:
     ) -> None:
         self.own, self.federation, self.predicts_for = own, federation, predicts_for
         self.organisation = federation.organisations[own.name]
+        self.organisation.bounds = Bounds(federation.holdings.outputs, own.memory_per_call)
         self.budget = BudgetOverRuns(
             own.name, own.runs, folder.name, federation.accounts, federation.settings.alignment.ids
         )
