@@ -11,7 +11,7 @@ from tests.algorithms.test_boosted_trees import between, table
 from tests.federation.small import frames, quick
 from tests.federation.small_sites import ALONE, ask, folders, sites
 
-from colonnade.algorithms import compressed_vfl, vimadmm, vimadmm_joint
+from colonnade.algorithms import compressed_vfl, logistic_regression, vimadmm, vimadmm_joint
 from colonnade.algorithms.boosted_trees import Config
 from colonnade.algorithms.embedding import Embed
 from colonnade.algorithms.tree_owner import Split, Start, UseKey
@@ -64,12 +64,14 @@ def test_a_head_is_as_large_as_the_run_was_prepared_for(tmp_path: Path) -> None:
 
 
 def test_so_are_a_joint_residual_and_a_model_of_compressed_vfl(tmp_path: Path) -> None:
-    for name in ("joint", "compressed"):
+    for name in ("joint", "compressed", "logistic"):
         (tmp_path / name).mkdir()
     lab, out = site(tmp_path / "joint", "vimadmm_joint"), outbox()
     rows = ask(lab, "clinic", Embed("train/0/0")).values.shape[0]
     many = out.release(torch.zeros(WIDE, rows, 1), "head")
     refused(lab, vimadmm_joint.Improve("train/0/0", many), "the residual has the shape")
+    lab = site(tmp_path / "logistic", "logistic_regression")
+    refused(lab, logistic_regression.Move("train/0/0", 1.0, many), "the gradient has the shape")
     lab = site(tmp_path / "compressed", "compressed_vfl")
     rows, width = ask(lab, "clinic", Embed("train/0/0")).values.shape
     labels = out.release(torch.zeros(rows, dtype=torch.int64), "targets")

@@ -120,6 +120,7 @@ class FeatureOwner(Masked, roles.FeatureOwner):
 
     @serves
     def move(self, request: Move) -> Moved:
+        self.expect_shape("the gradient", request.gradient, len(self.rows(request.batch)), self.w.shape[1])
         self.w = self.w + request.step * self.p
         e = self._x(request.batch).T @ request.gradient.tensor.double() + self.config.l2 * self.w
         before = float((e * self.z).sum())
