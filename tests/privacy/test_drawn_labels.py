@@ -12,7 +12,7 @@ from colonnade.core.receipt import DpEvent
 from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.privacy.drawn_labels import DrawnLabels
 
-RULE = {"mechanism": "RandomizedResponse", "epsilon": 1.0}
+RULE: dict[str, str | float] = {"mechanism": "RandomizedResponse", "epsilon": 1.0}
 EVENT = DpEvent("randomized-response", {"epsilon": 1.0})
 
 
