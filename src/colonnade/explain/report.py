@@ -18,6 +18,7 @@ from colonnade.errors import BudgetExhausted, ConfigError
 from colonnade.explain import experiments, importance
 from colonnade.explain.embeddings import gather, metric_of, separable, tsne
 from colonnade.explain.regions import regions
+from colonnade.federation.organisation import check_all_hold
 from colonnade.federation.soundness import silent, told
 from colonnade.runs.run_directory import to_json
 
@@ -124,6 +125,7 @@ def explain(
     `split` is "test" where there is one, else "validation". `rows` takes a seeded sample of it.
     """
     federation.check_one_label_owner()
+    check_all_hold(federation.settings, "An explanation")
     split = split or default_split(federation)
     holdings, algorithm = federation.holdings, federation.settings.algorithm
     heads = {"head_norm": importance.head_norms(federation), "head_change": importance.head_changes(federation)}
