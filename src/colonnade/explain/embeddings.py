@@ -130,6 +130,11 @@ class _Keeping:
         combined: Tensor = self._driver.outputs(h)
         return combined
 
+    def of_batch(self, h: Mapping[str, Tensor], batch: str) -> Tensor:
+        self.kept.append(dict(h))
+        combined: Tensor = self._driver.of_batch(h, batch)
+        return combined
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._driver, name)
 
