@@ -139,6 +139,8 @@ def logits(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
     def ask() -> dict[str, Released]:
         return {k: reply.values for k, reply in peers.ask(Embed(rows.name)).items()}
 
+    if not driver.sum.is_secure:
+        return driver.outputs({k: released.tensor for k, released in ask().items()})
     return driver.sum.of(peers, ask, driver.duals.dtype)
 
 
