@@ -27,6 +27,7 @@ COMMANDS = {
     "align": "align",
     "select": "select",
     "plan": "plan",
+    "tune": "tune",
     "run": "run",
     "predict": "predict",
     "serve": "serve",

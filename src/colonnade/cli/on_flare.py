@@ -20,6 +20,7 @@ from colonnade.flare.engines import OnThisMachine, find_engine
 from colonnade.rows.tables import read_labels, read_tables
 from colonnade.runs.layout import ANSWERS, SETTINGS
 from colonnade.runs.run_directory import RunDirectory
+from colonnade.settings.changes import Change
 from colonnade.settings.owners import SERVER
 from colonnade.settings.party_file import AGREED, OWN, asker_of, driver_of, write_serve
 from colonnade.settings.serving import ServeSettings
@@ -38,10 +39,11 @@ def run_on_flare(
     seed: int | None = None,
     quiet: bool = False,
     allow_models: Sequence[str] = (),
+    changes: Sequence[Change] = (),
 ) -> dict[str, Any] | None:
     """Train over FLARE. Gives the summary, with "exhausted", where all organisations are on this machine; None where
     results stay with the sites. `allow_models` goes into the own files of organisations on this machine."""
-    settings = Settings.from_toml(file, allow_models=allow_models)
+    settings = Settings.from_toml(file, allow_models=allow_models, changes=changes)
     if engine == "flare" and allow_models:
         raise ConfigError("--allow-model is no part of a job: each site says in its own party.toml what it allows.")
     if engine == "flare" and seed is not None:

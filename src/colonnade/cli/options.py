@@ -30,6 +30,13 @@ StartupKit = Annotated[
     Path | None, typer.Option(metavar="DIR", help="With --engine flare: the lead's kit, by colonnade provision.")
 ]
 
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="A setting instead of the file's, as in train.epochs=30; may be repeated."
+    ),
+]
+
 
 def check_several(settings: Settings, owner: str | None, model: str | None) -> None:
     """--as and --model belong to runs with several label owners."""

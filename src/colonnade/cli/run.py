@@ -27,14 +27,16 @@ from colonnade.cli.console import (
     typed,
 )
 from colonnade.cli.on_flare import run_on_flare
+from colonnade.cli.options import Set
 from colonnade.cli.privacy import show_privacy
 from colonnade.core import Step
 from colonnade.errors import BudgetExhausted, ConfigError
-from colonnade.federation import Federation
+from colonnade.federation import Federation, Settings
 from colonnade.report.live import Live
 from colonnade.report.words import always_one
 from colonnade.runs.layout import MARK, SETTINGS
 from colonnade.runs.run_directory import RunDirectory, to_json
+from colonnade.settings.changes import changes_of
 
 
 def run(
@@ -55,12 +57,21 @@ def run(
         bool, typer.Option("--live", help="Show the report in a browser of this machine while it trains.")
     ] = False,
     port: Annotated[int | None, typer.Option(help="With --live: the page's port; by default a free one.")] = None,
+    set_: Set = None,
     allow_model: AllowModel = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a federation and keep a run directory: settings, metrics, ledgers, every party's checkpoint."""
     folder = out or (_latest(file) if resume else _fresh(file))
+    if set_ and engine == "flare":
+        raise ConfigError("--set cannot be used with --engine flare: settings are in the file that all agreed on.")
+    if set_ and resume:
+        raise ConfigError(
+            "--set cannot change a run that is resumed. One that was started with --set has its settings in its own "
+            f"file: colonnade run {shlex.quote(str(folder / SETTINGS))} --out {shlex.quote(str(folder))} --resume"
+        )
+    changes = changes_of(set_ or [])
     if resume:
         if seed is not None:
             raise ConfigError("--seed cannot change a run that is resumed; its own seed is used.")
@@ -83,15 +94,20 @@ def run(
                 seed=seed,
                 quiet=quiet or json_,
                 allow_models=allow_model or [],
+                changes=changes,
             )
             if told is None:
                 return
             summary, exhausted = told, bool(told["exhausted"])
         else:
-            federation = Federation.from_toml(file, seed=seed, allow_models=allow_model or [])
+            settings = Settings.from_toml(file, allow_models=allow_model or [], changes=changes)
+            federation = Federation.from_settings(settings, seed=seed)
             if page is not None:
                 page.expect(len(federation.batches), "rounds" if federation.holdings.several else "batches")
-            with _resumable(file, folder), progress_of(federation, file.stem, quiet=quiet or json_) as bar:
+            with (
+                _resumable(folder / SETTINGS if changes else file, folder),
+                progress_of(federation, file.stem, quiet=quiet or json_) as bar,
+            ):
 
                 def watch(event: Step | dict[str, Any]) -> None:
                     bar(event)

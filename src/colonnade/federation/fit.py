@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
@@ -65,6 +65,7 @@ CONVERGED = 1e-4
 OPTIMUM = 1e-9
 """The same, of an algorithm that trains to the one optimum."""
 COSTS_PRIVACY = "releasing training rows once more would cost privacy"
+KEPT_APART = "they were kept apart for whoever trains with the settings that are chosen"
 SENT_ONCE = "training rows are sent a single time; their loss is the last epoch's"
 
 
@@ -110,12 +111,19 @@ class Outcome:
         return "a privacy budget is spent" if self.exhausted else self.early or "all epochs done"
 
 
-def fit(federation: Trainable, out: Path | RunDirectory | None, *, resume: bool, watch: Watch | None) -> Outcome:
+def fit(
+    federation: Trainable,
+    out: Path | RunDirectory | None,
+    *,
+    resume: bool,
+    watch: Watch | None,
+    unseen: Collection[str] = (),
+) -> Outcome:
     """Train to the end of the last epoch, to an early stop, or until a party's budget is spent; tell the trackers."""
     run = RunDirectory(out) if isinstance(out, Path) else out
     try:
         with trackers_of(federation.settings.tracking, None if run is None else run.path) as trackers:
-            return _fit(federation, run, trackers, resume=resume, watch=watch)
+            return _fit(federation, run, trackers, resume=resume, watch=watch, unseen=unseen)
     finally:
         if run is not None:
             run.leave()
@@ -128,6 +136,7 @@ def _fit(
     *,
     resume: bool,
     watch: Watch | None,
+    unseen: Collection[str],
 ) -> Outcome:
     outcome = Outcome()
     finished = False
@@ -195,7 +204,7 @@ def _fit(
             "build the federation anew to train from the start"
         )
     before = None if run is None else run.summary()
-    outcome.summary = summarise(federation, outcome, clock.total(), before, finished=finished)
+    outcome.summary = summarise(federation, outcome, clock.total(), before, finished=finished, unseen=unseen)
     for finding in outcome.summary.get("findings", []):
         warnings.warn(finding, stacklevel=3)
     if failures := trackers.finish(outcome.summary):
@@ -217,13 +226,15 @@ def summarise(
     before: Record | None = None,
     *,
     finished: bool = False,
+    unseen: Collection[str] = (),
 ) -> Record:
     """Final metrics, epochs, rounds, seconds, bytes per party and direction, and what was promised to whom.
 
     `before` is the summary of the run that was resumed, which had `finished`: then what it measured is not measured
-    again.
+    again. Nor are the splits `unseen`.
     """
-    splits, settings = federation.batches.splits, federation.settings
+    settings = federation.settings
+    splits = {split: rows for split, rows in federation.batches.splits.items() if split not in unseen}
     private = bool(federation.accounts) or federation.counted_elsewhere
     same = finished and before is not None and before["rounds"] == federation.batches.done
     once = federation.algorithm.once
@@ -253,7 +264,7 @@ def summarise(
         "device": str(federation.device),
         "parties": {name: holdings.roles(name) for name in federation.organisations},
         "models": models_told(settings, federation.organisations),
-        "rows": {split: len(rows) for split, rows in splits.items()},
+        "rows": {split: len(rows) for split, rows in federation.batches.splits.items()},
         "epochs": len(outcome.history),
         **({} if outcome.best is None else {"best_epoch": outcome.best["epoch"]}),
         "rounds": federation.batches.done,
@@ -266,7 +277,8 @@ def summarise(
         **({"findings": findings} if findings else {}),
         **({"constant_outputs": constant} if constant else {}),
         **({"label_owners": _label_owners(holdings, each, outcome)} if holdings.several else {}),
-        "not_measured": {"train": COSTS_PRIVACY if private else SENT_ONCE} if private or once else {},
+        "not_measured": ({"train": COSTS_PRIVACY if private else SENT_ONCE} if private or once else {})
+        | dict.fromkeys(unseen, KEPT_APART),
         **({} if missing is None else {"missing": _added([*seen, missing])}),
         "privacy": [guarantee.to_json() for guarantee in guarantees(federation)],
     }

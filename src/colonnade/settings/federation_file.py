@@ -46,6 +46,7 @@ from colonnade.errors import ConfigError
 from colonnade.models import import_path
 from colonnade.privacy import Budget
 from colonnade.selection.settings import SelectionSettings
+from colonnade.settings.changes import Change, laid_over
 from colonnade.settings.defaults import SEVERAL, by_rows, check_differ, dropout_of, suggested
 from colonnade.settings.owners import (
     LISTS,
@@ -333,14 +334,14 @@ class Settings:
         *,
         allow_models: Sequence[str] = (),
         saved: bool = False,
-        changes: Mapping[str, Mapping[str, Any]] | None = None,
+        changes: Sequence[Change] = (),
     ) -> Settings:
         """From a file; relative table paths are resolved against its folder. `allow_models` is not in the file, which
         may be somebody else's: it is the word of who runs it. A run that was `saved` by an earlier version has no
         [preprocess], and scaled its numbers. `changes` are laid over the file's tables."""
         tables = {**(OLDER if saved else {}), **read_toml(path, f"The federation file {path}")}
-        for section, values in (changes or {}).items():
-            tables[section] = {**tables.get(section, {}), **values}
+        if changes:
+            tables = laid_over(tables, changes, str(path))
         settings = cls.from_mapping(tables, where=str(path), allow_models=allow_models, saved=saved)
 
         def resolved(owners: Mapping[str, Any]) -> dict[str, Any]:

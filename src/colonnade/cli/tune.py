@@ -1,0 +1,133 @@
+"""`colonnade tune`: a small search for settings, told by validation rows alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from colonnade.cli.console import AllowModel, Json, Quiet, console, error_console, shown, size, typed
+from colonnade.cli.plan import duration, read_whole
+from colonnade.federation import Federation
+from colonnade.planning.tuning import Forecast, Record, Trial, begin, best, draw, finished, forecast, score, search
+from colonnade.runs.layout import SETTINGS
+from colonnade.runs.run_directory import to_json, write_text
+
+
+def tune(
+    file: Annotated[Path, typer.Argument(metavar="FEDERATION.toml", help="What is run, and where the search begins.")],
+    runs: Annotated[int, typer.Option(min=1, max=999, metavar="N", help="How many settings are tried.")] = 20,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="For the trials and the chosen file; by default tune/NAME.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Use this seed instead of the file's.")] = None,
+    allow_model: AllowModel = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Try N settings at random and write the file with the best ones, by validation rows; test rows are not looked at.
+
+    The first trial has the file's own settings. Tried are learning rate, penalty, batch size, width of the hidden
+    layers and how numbers are prepared, as far as the algorithm has them. All organisations are in this process. What
+    the search sends and spends is said first, and it is refused where a privacy budget does not cover all N runs. The
+    same command goes on with a search that was stopped.
+    """
+    folder = out or Path("tune") / file.stem
+    settings = read_whole(file, allow_model or [])
+    if seed is not None:
+        settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, seed=seed))
+    federation = begin(settings)
+    done = finished(folder, federation.settings)
+    trials = draw(federation.settings, max(runs, len(done)))
+    expected = forecast(federation, trials, done)
+    if not quiet:
+        _say(error_console if json_ else console, federation, trials, len(trials) - len(done), expected)
+    with _bar(file.stem, len(trials), quiet=quiet or json_) as watch:
+        done = search(trials, folder, done, watch)
+    chosen = best(done)
+    write_text(folder / SETTINGS, trials[chosen["trial"]].settings.to_toml())
+    if json_:
+        told = {"trials": [done[number] for number in sorted(done)], "best": chosen["trial"]}
+        typer.echo(to_json(told | {"forecast": dataclasses.asdict(expected)}, indent=2))
+    elif not quiet:
+        _show(done, chosen, folder)
+
+
+def _say(where: Console, federation: Federation, trials: Sequence[Trial], left: int, expected: Forecast) -> None:
+    """What the search will take, before anything is sent."""
+    over = ", ".join(trials[-1].changes) or "nothing: one run has the file's own settings"
+    lines = [
+        f"{len(trials)} runs of {federation.settings.algorithm}, of which {left} are to be done, all parties in this "
+        f"process. Searched over: {over}.",
+        f"They send about {size(expected.sends)} and take {duration(expected.seconds)}; less where they stop early.",
+    ]
+    for party, epsilon in expected.epsilon.items():
+        budget = federation.accounts[party].budget
+        covers = "" if budget is None else f", which its budget of {budget.epsilon:g} covers"
+        lines.append(f"All {len(trials)} together spend epsilon {epsilon:.3g} of '{party}'{covers}.")
+    if not expected.epsilon:
+        lines.append("No party adds noise: nothing is spent, and nothing is promised.")
+    for line in lines:
+        where.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class _Watch(Protocol):
+    def __call__(self, completed: float, done: Mapping[int, Record]) -> None: ...
+
+
+@contextmanager
+def _bar(title: str, total: int, *, quiet: bool) -> Iterator[_Watch]:
+    """A bar over the trials, with the best score so far."""
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[now]}"),
+    )
+    with Progress(*columns, TimeRemainingColumn(compact=True), console=error_console, disable=quiet) as bar:
+        task = bar.add_task(title, total=total, now="")
+
+        def watch(completed: float, done: Mapping[int, Record]) -> None:
+            name, value = max((score(one) for one in done.values()), key=lambda pair: pair[1], default=("", 0.0))
+            bar.update(task, completed=completed, now=f"best {name} {abs(value):.4f}" if name else "")
+
+        yield watch
+
+
+def _show(done: Mapping[int, Record], chosen: Record, folder: Path) -> None:
+    """The trials, the best first."""
+    keys = list(dict.fromkeys(key for one in done.values() for key in one["changes"]))
+    name = score(chosen)[0]
+    table = Table(title="Trials, by their validation rows", title_justify="left")
+    for heading in ("trial", name, "epoch", *(key.partition(".")[2].replace("_", " ") for key in keys)):
+        table.add_column(heading, justify="right", overflow="fold")
+    for one in sorted(done.values(), key=lambda record: -score(record)[1]):
+        value = f"{abs(score(one)[1]):.4f}" if score(one)[0] else "failed"
+        epoch = one.get("best_epoch") or one.get("epochs") or "-"
+        tried = [_value(one["changes"].get(key)) for key in keys]
+        table.add_row(str(one["trial"]), value, str(epoch), *tried)
+    console.print(table)
+    if keys:
+        console.print("- is as in the file. Of close scores the order is chance.", highlight=False)
+    console.print(
+        f"The best, trial {chosen['trial']}, is in [bold]{shown(folder / SETTINGS)}[/bold]; its score is of the rows "
+        "that chose it. Test rows were not looked at. "
+        f"The trials sent {size(sum(one['sent'] for one in done.values()))} in all; ledgers are in their folders, "
+        f"as {shown(folder / chosen['run'])}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(
+        f"Train with it, which sends and spends once more: colonnade run {typed(folder / SETTINGS)}", soft_wrap=True
+    )
+
+
+def _value(value: Any) -> str:
+    return "-" if value is None else str(value)

@@ -1,0 +1,228 @@
+"""A small random search for settings, by validation rows alone. Test rows are not looked at.
+
+    trial 0          the file's own settings
+    trial 1, 2 ...   each drawn by the seed and its number, so that a search that goes on draws what it would have
+
+Each trial is a run with a directory of its own. What is drawn follows from what the algorithm has: how fast it learns
+and how much it is held back (`SCALED`), the rows of a batch, and where organisations have models that learn, how wide
+these are and how numbers are prepared. How long to train is left to early stopping.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from colonnade.algorithms import find
+from colonnade.core import Step
+from colonnade.errors import CheckpointError, ConfigError, Diverged, PartyError
+from colonnade.federation import Federation, Settings
+from colonnade.federation.fit import fit
+from colonnade.planning.budgets import ROOM, epsilon_of, expected
+from colonnade.planning.plan import plan
+from colonnade.runs.layout import SETTINGS
+from colonnade.runs.run_directory import to_json, write_text
+from colonnade.settings.changes import laid_over
+from colonnade.settings.federation_file import NUMBERS
+
+SCALED = ("learning_rate", "rho", "l2")
+"""Settings of algorithms that are tried between a quarter and four times what they are."""
+SPREAD = 4.0
+UNSEEN = "test"
+STARTED, TRIALS = "started.toml", "trials.jsonl"
+"""In the folder of a search: the settings that it began with, and a line for each finished trial."""
+
+Record = dict[str, Any]
+Draw = Callable[[random.Random], Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings to be tried, and what of them is not as in the file."""
+
+    number: int
+    changes: dict[str, Any]  # by dotted key
+    settings: Settings
+
+    def folder(self, out: Path) -> Path:
+        return out / f"trial-{self.number:03d}"
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What the trials that are not done will take at most, and what all of them together spend."""
+
+    sends: int  # bytes
+    seconds: float
+    epsilon: dict[str, float]  # of each party whose rules promise something, against who knows the batches
+
+
+def choices(settings: Settings) -> dict[str, Draw]:
+    """What is searched over, by dotted key, and how one value is drawn."""
+    algorithm = find(settings.algorithm)
+    found: dict[str, Draw] = {}
+    for name in SCALED:
+        value = vars(settings.config).get(name)
+        if isinstance(value, float) and value > 0:
+            found[f"algorithm.{name}"] = _scaled(value)
+    size = settings.train.batch_size
+    if algorithm.in_batches and algorithm.trains and settings.train.sampling == "epoch":
+        found["train.batch_size"] = _one_of(sorted({max(size // 2, 1), size, size * 2}))
+    if algorithm.local_model is None:
+        return found
+    hidden = settings.model.get("hidden")
+    if algorithm.intercept is None and settings.model.get("name") == "mlp" and hidden:
+        found["model.hidden"] = _one_of([[max(int(n * by), 1) for n in hidden] for by in (0.5, 1, 2)])
+    if settings.data.dataset is None:
+        found["preprocess.numbers"] = _one_of(list(dict.fromkeys([settings.preprocess.numbers, *NUMBERS])))
+    return found
+
+
+def draw(settings: Settings, runs: int) -> list[Trial]:
+    """So many trials, of which the first has the settings as they are."""
+    drawn = choices(settings)
+    if not drawn and runs > 1:
+        raise ConfigError(f"There is nothing to search over with {settings.algorithm}: it has none of these settings.")
+    trials = [Trial(0, {}, settings)]
+    for number in range(1, runs):
+        chance = random.Random(f"{settings.engine.seed}/{number}")
+        changes = {key: choose(chance) for key, choose in drawn.items()}
+        tables = laid_over(settings.to_mapping(), [(tuple(k.split(".")), v) for k, v in changes.items()], "the search")
+        tried = Settings.from_mapping(tables, allow_models=settings.allow_models, saved=True)
+        trials.append(Trial(number, changes, tried))
+    return trials
+
+
+def begin(settings: Settings) -> Federation:
+    """The federation as its file has it, where a search can be told by its validation rows."""
+    federation = Federation.from_settings(settings)
+    federation.check_one_label_owner()
+    if "validation" not in federation.batches.splits:
+        raise ConfigError("A search compares settings by validation rows, and there are none. Set [data] validation.")
+    if drawn := federation.drawn_by:
+        raise ConfigError(
+            f"The labels of '{min(drawn)}' are drawn at random, anew in each run: every trial would tell more about "
+            "them than its epsilon allows. Search without the rule on data that need none, or set values by hand."
+        )
+    return federation
+
+
+def forecast(federation: Federation, trials: Sequence[Trial], done: Mapping[int, Record]) -> Forecast:
+    """Bytes and seconds by a plan for each size of batch, since what crosses depends on no other setting that is tried.
+    Raise where a party's budget does not cover every trial, done or not."""
+    epsilon = {}
+    for party, account in federation.accounts.items():
+        planned = [(b, split, n * len(trials)) for b, split, n in federation.planned() if split != UNSEEN]
+        epsilon[party] = spent = epsilon_of(expected(federation, party, planned))
+        if account.budget is not None and spent > account.budget.epsilon * ROOM:
+            raise ConfigError(
+                f"'{party}' has a budget of epsilon {account.budget.epsilon:g}, and {len(trials)} runs of "
+                f"{federation.settings.train.epochs} epochs would spend {spent:.3g}. Nothing was sent. Search with "
+                "fewer runs or epochs, with more noise (a number for sigma), or raise the budget."
+            )
+    sizes = [trial.settings.train.batch_size for trial in trials if trial.number not in done]
+    sends, seconds = 0, 0.0
+    for size in set(sizes):
+        settings = federation.settings
+        found = plan(
+            dataclasses.replace(settings, train=dataclasses.replace(settings.train, batch_size=size)), batches=2
+        )
+        sends += sizes.count(size) * sum(party.sends for party in found.parties)
+        seconds += sizes.count(size) * found.seconds.total
+    return Forecast(sends, seconds, epsilon)
+
+
+def finished(out: Path, settings: Settings) -> dict[int, Record]:
+    """The trials that are done in this folder, which is begun where it is new."""
+    text, started = settings.to_toml(), out / STARTED
+    if not started.exists():
+        if out.exists() and any(out.iterdir()):
+            raise ConfigError(f"{out} holds something else than a search. Choose another --out.")
+        return {}
+    if started.read_text(encoding="utf-8") != text:
+        raise ConfigError(
+            f"The search in {out} was begun with other settings or another seed, which {started} has. Undo the change, "
+            "or choose another --out."
+        )
+    done: dict[int, Record] = {}
+    lines = (out / TRIALS).read_text(encoding="utf-8").splitlines() if (out / TRIALS).exists() else []
+    for line in lines:
+        try:
+            record = json.loads(line)
+            done[int(record["trial"])] = record
+        except (ValueError, KeyError, TypeError):
+            raise CheckpointError(
+                f"{out / TRIALS} has a line that is no trial. Remove the line: it is tried again."
+            ) from None
+    return done
+
+
+def search(
+    trials: Sequence[Trial], out: Path, done: dict[int, Record], watch: Callable[[float, dict[int, Record]], None]
+) -> dict[int, Record]:
+    """Run what is not done, one trial after the other, and write each down as it ends. `watch` is told how many trials
+    are done, with the part of the one that runs."""
+    out.mkdir(parents=True, exist_ok=True)
+    if not (out / STARTED).exists():
+        write_text(out / STARTED, trials[0].settings.to_toml())
+    for trial in trials:
+        if trial.number in done:
+            continue
+        done[trial.number] = _tried(trial, out, lambda part: watch(len(done) + part, done))
+        write_text(out / TRIALS, "".join(to_json(one) + "\n" for one in done.values()))
+        watch(len(done), done)
+    return done
+
+
+def _tried(trial: Trial, out: Path, watch: Callable[[float], None]) -> Record:
+    folder = trial.folder(out)
+    federation = Federation.from_settings(trial.settings)
+
+    def stepped(event: Step | Record) -> None:
+        if isinstance(event, Step):
+            watch(event.batch.step / len(federation.batches))
+
+    record: Record = {"trial": trial.number, "changes": trial.changes, "run": folder.name}
+    try:
+        resume = (folder / SETTINGS).exists()
+        summary = fit(federation, folder, resume=resume, watch=stepped, unseen=(UNSEEN,)).summary
+    except (Diverged, PartyError) as error:  # these settings are no good, and others may be
+        sent = sum(book.total("out") for book in federation.ledgers.values())
+        return record | {"failed": str(error), "validation": {}, "sent": sent}
+    sent = sum(one["out"] for one in summary["bytes"].values())
+    told = {key: summary.get(key) for key in ("best_epoch", "epochs", "stopped", "seconds")}
+    return record | {"validation": summary["metrics"].get("validation", {}), "sent": sent} | told
+
+
+def score(record: Record) -> tuple[str, float]:
+    """What a trial is told by, and how good it is, larger being better: AUC of two classes, else the loss."""
+    scores = record["validation"]
+    for name, sign in (("auc", 1.0), ("loss", -1.0)):
+        value = scores.get(name)
+        if value is not None and math.isfinite(value):
+            return name, sign * value
+    return "", -math.inf
+
+
+def best(done: Mapping[int, Record]) -> Record:
+    """The first of the best trials."""
+    found = max((done[number] for number in sorted(done)), key=lambda record: score(record)[1])
+    if not score(found)[0]:
+        raise ConfigError(
+            f"No trial could be measured. The first: {done[min(done)].get('failed', 'no validation score')}"
+        )
+    return found
+
+
+def _scaled(value: float) -> Draw:
+    return lambda chance: float(f"{value * SPREAD ** chance.uniform(-1, 1):.2g}")
+
+
+def _one_of(values: Sequence[Any]) -> Draw:
+    return lambda chance: chance.choice(values)

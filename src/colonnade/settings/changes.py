@@ -1,0 +1,95 @@
+"""Settings of a federation file that a run has otherwise: `--set train.epochs=30`.
+
+    train.epochs=30                    a key with its table, and a value as TOML writes it
+    algorithm.name=splitnn             a single word is text, since a shell takes quotes away
+    parties.lab.scale="minmax"         organisations by name, also where the file has a list of them
+
+What a changed setting may be is checked with the rest of the file.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from colonnade.core.checks import did_you_mean
+from colonnade.errors import ConfigError
+from colonnade.settings.owners import LISTS
+
+Change = tuple[tuple[str, ...], Any]
+"""Where a value stands, table by table, and the value."""
+ALONE = ("preset", "model", "label_model")
+"""What stands in no table."""
+WORD = re.compile(r"[A-Za-z_][\w.:/-]*")
+
+
+def changes_of(given: Sequence[str]) -> list[Change]:
+    """Every KEY=VALUE of a command line."""
+    found: list[Change] = []
+    for one in given:
+        key, equals, text = one.partition("=")
+        keys, value = _keys(key), _value(text.strip())
+        if not equals or not keys or value is None:
+            raise ConfigError(
+                "--set takes KEY=VALUE with a value as TOML has it, as in --set train.epochs=30 or "
+                f"--set 'model.hidden=[64]'; found {one!r}."
+            )
+        if len(keys) == 1 and keys[0] not in ALONE:
+            raise ConfigError(f"--set names a setting with its table, as in train.epochs; found {key.strip()!r}.")
+        found.append((keys, value))
+    return found
+
+
+def laid_over(tables: Mapping[str, Any], changes: Sequence[Change], where: str) -> dict[str, Any]:
+    """A file's tables with these values instead of theirs."""
+    changed = dict(tables)
+    for keys, value in changes:
+        changed = _with(changed, keys, value, where, ())
+    return changed
+
+
+def _keys(text: str) -> tuple[str, ...]:
+    try:
+        inner: Any = tomllib.loads(f"{text} = 0")
+    except ValueError:
+        return ()
+    keys: list[str] = []
+    while isinstance(inner, dict) and len(inner) == 1:
+        key, inner = next(iter(inner.items()))
+        keys.append(key)
+    return tuple(keys) if inner == 0 else ()
+
+
+def _value(text: str) -> Any:
+    """None where it is no value; TOML has none that is None."""
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text if WORD.fullmatch(text) else None
+    return found["value"] if len(found) == 1 else None
+
+
+def _with(table: Any, keys: tuple[str, ...], value: Any, where: str, path: tuple[str, ...]) -> Any:
+    if isinstance(table, str):  # a model, or a mechanism, that is only named
+        table = {"name": table}
+    first, rest = keys[0], keys[1:]
+    if path and path[0] in ("parties", *LISTS) and len(path) == 1:
+        names = [one.get("name") for one in table] if isinstance(table, list) else list(table)
+        if first not in names:
+            hint = did_you_mean(first, [str(name) for name in names])
+            raise ConfigError(
+                f"--set {'.'.join((*path, *keys))}: {where} has no {path[0]} of the name {first!r}{hint}. "
+                "An organisation is added in the file."
+            )
+        if isinstance(table, list) and rest:
+            return [
+                _with(one, rest, value, where, (*path, first)) if one.get("name") == first else one for one in table
+            ]
+    if not isinstance(table, Mapping):
+        raise ConfigError(
+            f"--set {'.'.join((*path, *keys))}: in {where}, {'.'.join(path)} is {table!r} and no table, so it has no "
+            f"{first!r}. Set {'.'.join(path)} itself."
+        )
+    return {**table, first: _with(table.get(first, {}), rest, value, where, (*path, first)) if rest else value}
