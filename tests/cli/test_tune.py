@@ -108,6 +108,26 @@ def test_a_budget_covers_every_run_or_nothing_is_sent(call: Caller, tmp_path: Pa
     assert "would spend" in message
 
 
+def test_a_trial_that_was_broken_off_is_paid_for_twice(
+    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It releases rows again when it goes on: a budget for two runs is then not enough for two trials."""
+    free = write(tmp_path / "free", settings=noisy(epsilon=100.0))
+    two = json.loads(call("tune", free, "--runs", 2, "--out", tmp_path / "both", "--json").out)["forecast"]["epsilon"]
+    file, out = write(tmp_path / "just", settings=noisy(epsilon=two["lab"] * 1.001)), tmp_path / "search"
+
+    def killed(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("colonnade.planning.tuning.fit", killed)
+        assert call("tune", file, "--runs", 2, "--out", out, "--quiet").code == 130
+    assert "and 3 runs (1 of them broken off) of 2 epochs would spend" in call.fails(
+        2, "tune", file, "--runs", 2, "--out", out
+    )
+    assert call("tune", file, "--runs", 1, "--out", out, "--quiet").code == 0
+
+
 def test_settings_with_which_it_diverges_are_a_failed_trial(
     call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,7 @@ def tune(
     federation = begin(settings)
     done = finished(folder, federation.settings)
     trials = draw(federation.settings, max(runs, len(done)))
-    expected = forecast(federation, trials, done)
+    expected = forecast(federation, trials, done, folder)
     if not quiet:
         _say(error_console if json_ else console, federation, trials, len(trials) - len(done), expected)
     with _bar(file.stem, len(trials), quiet=quiet or json_) as watch:
@@ -71,7 +71,7 @@ def _say(where: Console, federation: Federation, trials: Sequence[Trial], left: 
     for party, epsilon in expected.epsilon.items():
         budget = federation.accounts[party].budget
         covers = "" if budget is None else f", which its budget of {budget.epsilon:g} covers"
-        lines.append(f"All {len(trials)} together spend epsilon {epsilon:.3g} of '{party}'{covers}.")
+        lines.append(f"All {expected.runs} together spend epsilon {epsilon:.3g} of '{party}'{covers}.")
     if not expected.epsilon:
         lines.append("No party adds noise: nothing is spent, and nothing is promised.")
     for line in lines:

@@ -35,8 +35,9 @@ SCALED = ("learning_rate", "rho", "l2")
 """Settings of algorithms that are tried between a quarter and four times what they are."""
 SPREAD = 4.0
 UNSEEN = "test"
-STARTED, TRIALS = "started.toml", "trials.jsonl"
-"""In the folder of a search: the settings that it began with, and a line for each finished trial."""
+STARTED, TRIALS, BEGUN = "started.toml", "trials.jsonl", "begun.txt"
+"""In the folder of a search: the settings that it began with, a line for each finished trial, and one for each time that
+a trial was begun."""
 
 Record = dict[str, Any]
 Draw = Callable[[random.Random], Any]
@@ -60,6 +61,7 @@ class Forecast:
 
     sends: int  # bytes
     seconds: float
+    runs: int  # that are paid for: one that was broken off releases rows again when it goes on
     epsilon: dict[str, float]  # of each party whose rules promise something, against who knows the batches
 
 
@@ -113,16 +115,19 @@ def begin(settings: Settings) -> Federation:
     return federation
 
 
-def forecast(federation: Federation, trials: Sequence[Trial], done: Mapping[int, Record]) -> Forecast:
+def forecast(federation: Federation, trials: Sequence[Trial], done: Mapping[int, Record], out: Path) -> Forecast:
     """Bytes and seconds by a plan for each size of batch, since what crosses depends on no other setting that is tried.
-    Raise where a party's budget does not cover every trial, done or not."""
+    Raise where a party's budget does not cover every trial, done or not, and those that were broken off once more."""
+    begun = (out / BEGUN).read_text(encoding="utf-8").splitlines() if (out / BEGUN).exists() else []
+    runs = len(begun) + sum(trial.number not in done for trial in trials)
+    again = f" ({runs - len(trials)} of them broken off)" if runs > len(trials) else ""
     epsilon = {}
     for party, account in federation.accounts.items():
-        planned = [(b, split, n * len(trials)) for b, split, n in federation.planned() if split != UNSEEN]
+        planned = [(b, split, n * runs) for b, split, n in federation.planned() if split != UNSEEN]
         epsilon[party] = spent = epsilon_of(expected(federation, party, planned))
         if account.budget is not None and spent > account.budget.epsilon * ROOM:
             raise ConfigError(
-                f"'{party}' has a budget of epsilon {account.budget.epsilon:g}, and {len(trials)} runs of "
+                f"'{party}' has a budget of epsilon {account.budget.epsilon:g}, and {runs} runs{again} of "
                 f"{federation.settings.train.epochs} epochs would spend {spent:.3g}. Nothing was sent. Search with "
                 "fewer runs or epochs, with more noise (a number for sigma), or raise the budget."
             )
@@ -135,7 +140,7 @@ def forecast(federation: Federation, trials: Sequence[Trial], done: Mapping[int,
         )
         sends += sizes.count(size) * sum(party.sends for party in found.parties)
         seconds += sizes.count(size) * found.seconds.total
-    return Forecast(sends, seconds, epsilon)
+    return Forecast(sends, seconds, runs, epsilon)
 
 
 def finished(out: Path, settings: Settings) -> dict[int, Record]:
@@ -174,6 +179,8 @@ def search(
     for trial in trials:
         if trial.number in done:
             continue
+        with (out / BEGUN).open("a", encoding="utf-8") as file:  # first: what is released counts, however it ends
+            file.write(f"{trial.number}\n")
         done[trial.number] = _tried(trial, out, lambda part: watch(len(done) + part, done))
         write_text(out / TRIALS, "".join(to_json(one) + "\n" for one in done.values()))
         watch(len(done), done)
