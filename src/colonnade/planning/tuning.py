@@ -36,8 +36,8 @@ SCALED = ("learning_rate", "rho", "l2")
 SPREAD = 4.0
 UNSEEN = "test"
 STARTED, TRIALS, BEGUN = "started.toml", "trials.jsonl", "begun.txt"
-"""In the folder of a search: the settings that it began with, a line for each finished trial, and one for each time that
-a trial was begun."""
+"""In the folder of a search: the settings that it began with, a line for each finished trial, and one for each time
+that a trial was begun."""
 
 Record = dict[str, Any]
 Draw = Callable[[random.Random], Any]
