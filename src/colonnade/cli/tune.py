@@ -16,7 +16,19 @@ from rich.table import Table
 from colonnade.cli.console import AllowModel, Json, Quiet, console, error_console, shown, size, typed
 from colonnade.cli.plan import duration, read_whole
 from colonnade.federation import Federation
-from colonnade.planning.tuning import Forecast, Record, Trial, begin, best, draw, finished, forecast, score, search
+from colonnade.planning.tuning import (
+    Forecast,
+    Record,
+    Trial,
+    begin,
+    best,
+    draw,
+    finished,
+    forecast,
+    ranked,
+    score,
+    search,
+)
 from colonnade.runs.layout import SETTINGS
 from colonnade.runs.run_directory import to_json, write_text
 
@@ -108,7 +120,7 @@ def _show(done: Mapping[int, Record], chosen: Record, folder: Path) -> None:
     table = Table(title="Trials, by their validation rows", title_justify="left")
     for heading in ("trial", name, "epoch", *(key.partition(".")[2].replace("_", " ") for key in keys)):
         table.add_column(heading, justify="right", overflow="fold")
-    for one in sorted(done.values(), key=lambda record: -score(record)[1]):
+    for one in ranked(done):
         value = f"{abs(score(one)[1]):.4f}" if score(one)[0] else "failed"
         epoch = one.get("best_epoch") or one.get("epochs") or "-"
         tried = [_value(one["changes"].get(key)) for key in keys]

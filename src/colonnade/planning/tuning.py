@@ -217,9 +217,19 @@ def score(record: Record) -> tuple[str, float]:
     return "", -math.inf
 
 
+def ranked(done: Mapping[int, Record]) -> list[Record]:
+    """The best trial first; of equal scores the lower loss, as early stopping has it, and then the earlier trial."""
+
+    def rank(record: Record) -> tuple[float, float]:
+        loss = record["validation"].get("loss")
+        return -score(record)[1], math.inf if loss is None else loss
+
+    return sorted((done[number] for number in sorted(done)), key=rank)
+
+
 def best(done: Mapping[int, Record]) -> Record:
-    """The first of the best trials."""
-    found = max((done[number] for number in sorted(done)), key=lambda record: score(record)[1])
+    """The first of the trials, where any could be measured."""
+    found = ranked(done)[0]
     if not score(found)[0]:
         raise ConfigError(
             f"No trial could be measured. The first: {done[min(done)].get('failed', 'no validation score')}"
