@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,7 +67,8 @@ class Replay:
         self.optimizers = {name: optimizer_of(model.parameters(), config) for name, model in self.models.items()}
         head = toy.driver.model
         self.head = [t.detach().clone().requires_grad_() for t in (head.alpha, head.linear.weight, head.linear.bias)]
-        self.step_head = torch.optim.SGD(self.head, config.learning_rate, weight_decay=config.weight_decay)
+        adam = config.optimizer == "adam"  # the label owner's SGD has no momentum
+        self.step_head = optimizer_of(self.head, config if adam else replace(config, momentum=0.0))
         self.sent = {name: torch.zeros(len(toy.driver.labels), 8, dtype=torch.float64) for name in self.models}
         self.counts = dict.fromkeys(self.models, 0)
 

@@ -74,7 +74,7 @@ def rebuilt(base: Path, transcript: Transcript) -> tuple[Tensor, Tensor, Tensor]
 
 DEFAULT = {key: value for key, value in splitnn().items() if key != "model"}
 SPANS = {f"c{number}": slice(number, number + 1) for number in range(COLUMNS)}
-WHOLE = {**DEFAULT, "train": {"epochs": 1, "batch_size": 1024}}
+WHOLE = {**DEFAULT, "train": {"epochs": 1, "batch_size": 1024}, "data": {"stratify": False}}  # sides follow from ids
 
 
 def test_with_seeded_models_training_rows_are_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

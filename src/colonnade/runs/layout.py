@@ -9,6 +9,7 @@
     serve.json                   between sites, while a label owner predicts over HTTP: where
     rows/ predictions/           between sites, at a label owner: ids to predict, and what came of them
     parties/<name>/              columns.json  ledger.jsonl  ledger-after.jsonl  spent.journal  used.rows
+                                 quality.json (at a label owner: how well the model ranks and decides)
                                  checkpoint-<number>/  coefficients.json of a linear model
 
 What crossed in training is in ledger.jsonl; what crosses later, to predict or to explain, in ledger-after.jsonl.
