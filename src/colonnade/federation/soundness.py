@@ -12,6 +12,8 @@ from torch import Tensor
 from colonnade.core import roles
 from colonnade.optim.losses import CrossEntropy, Loss, Squared
 
+RANKS = 0.7
+"""The AUC from which on a model whose loss is bad has learned to rank."""
 ROWS = 1000
 """So many training rows show whether an output of a model is the same in all."""
 
@@ -34,7 +36,8 @@ def learned_nothing(
     loss: Loss, labels: Tensor, splits: Mapping[str, Tensor], metrics: Mapping[str, Mapping[str, Any]]
 ) -> str:
     """A sentence where a model says no more about rows that it was not trained on than the mean, or the shares of the
-    classes, would; else nothing. Where both kinds of such rows were measured, both must say so."""
+    classes, would; else nothing. Where both kinds of such rows were measured, both must say so. One that still ranks
+    rows well has learned something, and only its probabilities are off: that is said instead."""
     found = []
     for split in ("validation", "test"):
         measured = metrics.get(split, {}).get("loss")
@@ -44,6 +47,13 @@ def learned_nothing(
     if not found or any(measured < constant for _, measured, constant in found):
         return ""
     split, measured, constant = found[-1]
+    auc = metrics[split].get("auc")
+    if auc is not None and auc >= RANKS:
+        return (
+            f"The model ranks {split} rows (AUC {auc:.4f}), but its probabilities are wrong: its loss there is "
+            f"{measured:.4f}, and saying the shares of the classes of every row has {constant:.4f}. Rank with it, and "
+            "do not read its scores as chances. Less noise, fewer epochs or a lower learning_rate help."
+        )
     what = "the mean of the training rows" if isinstance(loss, Squared) else "the shares of the classes"
     return (
         f"The model learned nothing that holds for other rows: its loss on {split} rows is {measured:.4f}, and saying "
