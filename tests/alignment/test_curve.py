@@ -73,14 +73,6 @@ def test_two_secrets_commute() -> None:
     assert (curve.multiply(curve.blind(DIGESTS, a), b) == curve.multiply(curve.blind(DIGESTS, b), a)).all()
 
 
-def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    secret = curve.fresh_secret()
-    one = curve.blind(DIGESTS, secret, threads=1)
-    monkeypatch.setattr(curve, "SLICE", 7)
-    assert (curve.blind(DIGESTS, secret, threads=3) == one).all()
-    assert (curve.multiply(one, secret, threads=3) == curve.multiply(one, secret, threads=1)).all()
-
-
 def test_secrets_are_fresh_and_in_the_group() -> None:
     made = {curve.fresh_secret() for _ in range(100)}
     assert len(made) == 100
@@ -88,9 +80,8 @@ def test_secrets_are_fresh_and_in_the_group() -> None:
 
 
 @pytest.mark.parametrize("wrong", [b"\x02" + (5).to_bytes(32, "big"), b"\x04" + bytes(32), b"\x02" + b"\xff" * 32])
-def test_what_is_no_point_is_named(wrong: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_point_is_named(wrong: bytes) -> None:
     """5³ + 7 is no square; a bad prefix; an abscissa above the field's prime."""
-    monkeypatch.setattr(curve, "SLICE", 4)
     points = curve.blind(DIGESTS, curve.fresh_secret())
     points[9] = np.frombuffer(wrong, np.uint8)
     for refuse in (lambda: curve.multiply(points, b"\x01" * 32), lambda: curve.check(points)):

@@ -120,10 +120,10 @@ class Blinding:
     """An outbox's mechanism: digests of ids go in, blinded points come out, and nothing else can leave."""
 
     secret: bytes = field(repr=False)
-    threads: int | None = None
+    cores: int | None = None
 
     def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:  # noqa: ARG002
-        return torch.from_numpy(curve.blind(tensor.numpy(), self.secret, self.threads)), HIDDEN
+        return torch.from_numpy(curve.blind(tensor.numpy(), self.secret, self.cores)), HIDDEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +165,11 @@ class IdOwner(Party):
         *,
         among: Collection[str],
         allowance: Allowance | None = None,
-        threads: int | None = None,
+        cores: int | None = None,
     ) -> None:
         super().__init__(organisation)
         curve.public_key()  # a missing library is told now, not at the first request
-        self.settings, self.among, self.allowance, self.threads = settings, among, allowance, threads
+        self.settings, self.among, self.allowance, self.cores = settings, among, allowance, cores
         self.ids = ids
 
     @property
@@ -207,7 +207,7 @@ class IdOwner(Party):
         self._order = shuffled(len(self.ids))
         self._raising = {}
         self.common, self.common_rows, self.predicts = None, None, predicts
-        self.outbox.rules |= {BLINDED: Rule(Blinding(self._secret, self.threads)), RAISED: Rule(Raised())}
+        self.outbox.rules |= {BLINDED: Rule(Blinding(self._secret, self.cores)), RAISED: Rule(Raised())}
         return IdCount(len(self.ids), self.ids.columns)
 
     @serves
@@ -232,7 +232,7 @@ class IdOwner(Party):
         fits = len(points) > 0 and received <= known.total
         self.expect(fits, f"'{owner}' has more points than it announced, or none")
         try:
-            raised = curve.multiply(points, self._secret, self.threads)
+            raised = curve.multiply(points, self._secret, self.cores)
         except curve.NotAPoint as error:
             at = request.start + error.at
             raise Refused(

@@ -83,14 +83,14 @@ def align_here(
     *,
     driver: str | None = None,
     through_bytes: bool = False,
-    threads: int | None = None,
+    cores: int | None = None,
     watch: Watch | None = None,
 ) -> Aligned:
     """Align parties by their ids; the first drives, unless another is named."""
     settings = settings or AlignmentSettings()
     nothing = Batches({}, batch_size=1, epochs=1, seed=0)  # rows are agreed on here, not before
     parties = {
-        name: IdOwner(Organisation.at(name, nothing), held, settings, among=tuple(ids), threads=threads)
+        name: IdOwner(Organisation.at(name, nothing), held, settings, among=tuple(ids), cores=cores)
         for name, held in ids.items()
     }
     first = parties[driver or next(iter(parties))]

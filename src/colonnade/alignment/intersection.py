@@ -221,7 +221,7 @@ class _Run:
         points = np.concatenate([released.tensor.cpu().numpy() for released in self.lists.pop(owner)])
         if giver != self.driver.name:
             try:
-                curve.check(points, self.driver.threads)
+                curve.check(points, self.driver.cores)
             except curve.NotAPoint as error:
                 raise PartyError(giver, Fetch.kind, None, f"{error}, of what it handed out of '{owner}'") from None
         ordered = np.sort(_comparable(points))

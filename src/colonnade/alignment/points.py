@@ -1,0 +1,116 @@
+"""Arithmetic on secp256k1, a group of prime order, by coincurve (libsecp256k1): bytes in, bytes out.
+
+A point travels compressed, in 33 bytes. An id becomes a point by trying and incrementing: the first of
+SHA-256(DOMAIN, counter, digest of the id) that is an abscissa on the curve, with the even ordinate; two tries on
+average. How long that takes depends on the id, so it is not constant in time: whoever can time a party's hashing
+closely learns something about its ids. Nor is libsecp256k1's `tweak_mul`, by which points are multiplied.
+
+Run as a program it is a worker (`alignment.workers`): it computes what comes through its standard input, writes the
+result to its standard output, and ends with its input, or when nothing came for a minute. So it imports nothing of
+Colonnade. Secrets come through the pipe alone, are not kept beyond a request, and never stand on a command line.
+"""
+
+import hashlib
+import select
+import struct
+import sys
+from collections.abc import Iterator
+from typing import IO
+
+DOMAIN = b"colonnade/alignment/1/secp256k1/sha-256"
+DIGEST, POINT, SECRET = 32, 33, 32
+COUNTERS = [DOMAIN + counter.to_bytes(4, "big") for counter in range(256)]
+"""Tries; that all of them fail has a chance of 2 ** -256."""
+BLIND, MULTIPLY, CHECK = b"b", b"m", b"c"
+WIDTHS = {BLIND: DIGEST, MULTIPLY: POINT, CHECK: POINT}
+DONE, WRONG = b"d", b"w"
+LENGTH = struct.Struct(">Q")
+PATIENCE = 60.0
+"""Seconds without work after which a worker ends."""
+
+
+class NotAPoint(ValueError):  # noqa: N818 - whoever catches it says whose point it is
+    """Bytes that are no point of the curve."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        super().__init__(f"point {at} is not on the curve secp256k1")
+
+
+def work(kind: bytes, data: bytes, secret: bytes) -> bytes:
+    """Of digests side by side: blinded points (BLIND). Of points side by side: their products (MULTIPLY), or nothing
+    where all are points (CHECK). The library is called with buffers that are made once, not through coincurve's
+    classes, which saves a tenth of the time."""
+    from coincurve._libsecp256k1 import ffi, lib
+    from coincurve.context import GLOBAL_CONTEXT
+
+    context, point = GLOBAL_CONTEXT.ctx, ffi.new("secp256k1_pubkey *")
+    out, size = ffi.new(f"unsigned char[{POINT}]"), ffi.new("size_t *", POINT)
+    parse, multiply = lib.secp256k1_ec_pubkey_parse, lib.secp256k1_ec_pubkey_tweak_mul
+    write, view = lib.secp256k1_ec_pubkey_serialize, ffi.buffer(out)
+    made = []
+    for at, one in enumerate(_cut(data, WIDTHS[kind])):
+        if kind == BLIND:
+            tries = abscissas(one)
+            while not parse(context, point, b"\x02" + next(tries), POINT):
+                pass
+        elif not parse(context, point, one, POINT):
+            raise NotAPoint(at)
+        if kind != CHECK:
+            if not multiply(context, point, secret):
+                raise ValueError("a secret multiplier is from 1 to the group's order - 1")
+            write(context, out, size, point, lib.SECP256K1_EC_COMPRESSED)
+            made.append(view[:])
+    return b"".join(made)
+
+
+def abscissas(digest: bytes) -> Iterator[bytes]:
+    """What an id's point is sought among, in this order."""
+    for counter in COUNTERS:
+        yield hashlib.sha256(counter + digest).digest()
+
+
+def _cut(data: bytes, width: int) -> Iterator[bytes]:
+    for start in range(0, len(data), width):
+        yield data[start : start + width]
+
+
+def question(kind: bytes, data: bytes, secret: bytes) -> bytes:
+    """What a worker is sent."""
+    return kind + secret.ljust(SECRET, b"\0") + LENGTH.pack(len(data)) + data
+
+
+def read_answer(pipe: IO[bytes]) -> bytes:
+    """What a worker said; EOFError where it has ended."""
+    how, size = exactly(pipe, 1), LENGTH.unpack(exactly(pipe, LENGTH.size))[0]
+    if how == WRONG:
+        raise NotAPoint(size)
+    return exactly(pipe, size)
+
+
+def exactly(pipe: IO[bytes], size: int) -> bytes:
+    data = pipe.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
+
+
+def serve(source: IO[bytes], sink: IO[bytes]) -> None:
+    """Answer until the input ends, or is silent for long. One question is on its way at a time, so that none waits in
+    the buffer where `select` does not see it."""
+    while select.select([source], [], [], PATIENCE)[0]:
+        try:
+            kind, secret = exactly(source, 1), exactly(source, SECRET)
+            data = exactly(source, LENGTH.unpack(exactly(source, LENGTH.size))[0])
+        except EOFError:
+            return
+        try:
+            made = work(kind, data, secret)
+            sink.write(DONE + LENGTH.pack(len(made)) + made)
+        except NotAPoint as error:
+            sink.write(WRONG + LENGTH.pack(error.at))
+        sink.flush()
+
+
+if __name__ == "__main__":
+    serve(sys.stdin.buffer, sys.stdout.buffer)
