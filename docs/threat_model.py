@@ -16,7 +16,7 @@ from typing import Any, Union, get_args, get_origin
 import colonnade.selection as selecting
 from colonnade.algorithms import ALGORITHMS
 from colonnade.algorithms.algorithm import AnyAlgorithm
-from colonnade.alignment import id_owner
+from colonnade.alignment import helper, id_owner, keyed
 from colonnade.core import Message, Party
 from colonnade.core.message import Request
 from colonnade.core.party import _request_of
@@ -46,6 +46,7 @@ def subjects() -> dict[str, Subject]:
     """All there are, in the order of the document."""
     found = {"labels": Subject((), {}, text=guessed())}
     found["alignment"] = Subject((id_owner.IdOwner,), id_owner.REVEALS)
+    found["alignment_helper"] = Subject((keyed.KeyedIds, helper.Helper), keyed.REVEALS)
     parts = (leader.Leader, participant.Participant, aggregation.AggregationServer, sorting.KeyServer)
     found["selection"] = Subject(parts, selecting.REVEALS)
     for name, algorithm in ALGORITHMS.items():

@@ -9,11 +9,12 @@ import pytest
 import torch
 from tests.alignment.parties import meeting, owner
 
-from colonnade.alignment import REVEALS, AlignmentSettings, IdOwner, Ids, curve
+from colonnade.alignment import AlignmentSettings, IdOwner, Ids, curve
 from colonnade.alignment.id_owner import (
     BLINDED,
     POSITIONS,
     RAISED,
+    REVEALS,
     Agree,
     Blind,
     End,

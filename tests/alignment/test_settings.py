@@ -43,7 +43,7 @@ def test_a_federation_file_holds_them() -> None:
     given = {"id": ["name", "born"], "ids": "normalised", "duplicates": "first", "learners": ["clinic"]}
     settings = Settings.from_mapping({"alignment": given})
     assert settings.alignment == AlignmentSettings(("name", "born"), "normalised", "first", "rows", ("clinic",))
-    assert settings.to_mapping()["alignment"] == given | {"reveal": "rows"}
+    assert settings.to_mapping()["alignment"] == given | {"reveal": "rows", "protocol": "ecdh"}
     assert Settings.from_mapping(settings.to_mapping()) == settings
     assert "alignment" not in Settings.from_mapping({}).to_mapping()
 

@@ -5,14 +5,21 @@ owner = IdOwner(organisation, ids, settings, among=["clinic", "lab"])         # 
 found = align(owner, peers)                                                   # at one of them, which drives
 owner.common_rows                                                             # its own common rows, in the agreed order
 
-`intersection` says how it works and who learns what. Needs the package coincurve: pip install "colonnade[crypto]".
+`intersection` says how it works and who learns what; `helper` is another way, for millions of ids, by a neutral
+organisation that compares keyed hashes. The first needs the package coincurve: pip install "colonnade[crypto]".
 """
 
-from colonnade.alignment.id_owner import REVEALS, IdOwner
+from colonnade.alignment import id_owner, keyed
+from colonnade.alignment.helper import Helper, align_by_helper
+from colonnade.alignment.id_owner import IdOwner
 from colonnade.alignment.ids import Ids
 from colonnade.alignment.in_process import Aligned, align_here
 from colonnade.alignment.intersection import Alignment, Watch, align
+from colonnade.alignment.keyed import KeyedIds
 from colonnade.alignment.settings import AlignmentSettings, AllowanceSettings
+
+REVEALS = id_owner.REVEALS | keyed.REVEALS
+"""What each release of an alignment tells its receiver."""
 
 __all__ = [
     "REVEALS",
@@ -20,9 +27,12 @@ __all__ = [
     "Alignment",
     "AlignmentSettings",
     "AllowanceSettings",
+    "Helper",
     "IdOwner",
     "Ids",
+    "KeyedIds",
     "Watch",
     "align",
+    "align_by_helper",
     "align_here",
 ]

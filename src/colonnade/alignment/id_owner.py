@@ -193,22 +193,30 @@ class IdOwner(Party):
         parties = self._agreed(predicts)
         told = f"it aligns with {', '.join(map(repr, parties))}, and was asked to with {list(request.parties)}"[:400]
         self.expect(sorted(request.parties) == parties, told)
-        mine = {
-            "ids": self.settings.ids,
-            "reveal": self.settings.reveal,
-            "learners": self.settings.told(request.parties),
-        }
-        for key, value in mine.items():
-            wish = getattr(request, key)
-            self.expect(wish == value, f"its settings say {key} = {value!r}, and it was asked for {wish!r}")
+        self.check_wishes(request.parties, request.ids, request.reveal, request.learners)
+        may = predicts or self.settings.protocol != "helper"
+        self.expect(may, 'its settings say protocol = "helper", and it was asked for points')
         if self.allowance is not None and asked is not None:
             self.allowance.compare(asked, request.predict) if predicts else self.allowance.align(asked)
         self._parties, self._announced, self._secret = request.parties, request.predict, curve.fresh_secret()
         self._order = shuffled(len(self.ids))
         self._raising = {}
-        self.common, self.common_rows, self.predicts = None, None, predicts
+        self.begin(predicts)
         self.outbox.rules |= {BLINDED: Rule(Blinding(self._secret, self.cores)), RAISED: Rule(Raised())}
         return IdCount(len(self.ids), self.ids.columns)
+
+    def begin(self, predicts: bool = False) -> None:
+        """Another alignment: what the one before found is forgotten."""
+        self.common, self.common_rows, self.predicts = None, None, predicts
+
+    def check_wishes(self, parties: tuple[str, ...], ids: str, reveal: str, learners: tuple[str, ...]) -> None:
+        """Refuse a driver that asks for something else than this party's own settings say."""
+        for key, mine, wish in (
+            ("ids", self.settings.ids, ids),
+            ("reveal", self.settings.reveal, reveal),
+            ("learners", self.settings.told(parties), learners),
+        ):
+            self.expect(wish == mine, f"its settings say {key} = {mine!r}, and it was asked for {wish!r}")
 
     @serves
     def blind(self, request: Blind) -> Points:
@@ -265,14 +273,14 @@ class IdOwner(Party):
         known = self._raising.get(request.owner)
         if known is None or known.order is None or known.points is not None or known.traced:
             raise Refused(f"positions in the points of '{request.owner}' are traced once, after all were fetched")
-        found = known.order[self._positions(request.positions, known.total)]
+        found = known.order[self.positions(request.positions, known.total)]
         known.traced = True
         return Positions(self.outbox.release(torch.from_numpy(found.astype(np.int32)), POSITIONS, ALIGN))
 
     @serves
     def learn(self, request: Learn) -> Done:
         self._expect_learner(self.name)
-        found = self._order[self._positions(request.positions, len(self.ids))]
+        found = self._order[self.positions(request.positions, len(self.ids))]
         most = self._shortest()
         self.expect(len(found) <= most, f"{len(found)} rows cannot be common: the shortest list compared has {most}")
         self.expect(self.common_rows is None, "it was told its common rows already; they are learned once")
@@ -330,7 +338,8 @@ class IdOwner(Party):
         self.expect(start >= 0 and count > 0 and start + count <= total, f"there is no part {start}+{count} of {total}")
         return slice(start, start + count)
 
-    def _positions(self, released: Released, total: int) -> NDArray[np.int32]:
+    def positions(self, released: Released, total: int) -> NDArray[np.int32]:
+        """Places in a list of so many, each once; anything else is refused."""
         tensor = released.tensor
         self.expect(tensor.dtype == torch.int32 and tensor.dim() == 1, "positions must be a list of int32")
         found: NDArray[np.int32] = tensor.cpu().numpy()

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.alignment.helper import Helper, align_by_helper, takes_helper
 from colonnade.alignment.id_owner import IdOwner
 from colonnade.alignment.ids import Ids
 from colonnade.alignment.intersection import Alignment, Watch, align
+from colonnade.alignment.keyed import KeyedIds
 from colonnade.alignment.settings import AlignmentSettings
 from colonnade.core import Batches, Ledger, Organisation, Peers
 from colonnade.errors import ConfigError, InputError
@@ -38,6 +40,8 @@ class Aligned:
         found = self.found
         return {
             "driver": found.driver,
+            "protocol": found.protocol,
+            **({"helper": {"name": found.helper, "learned": found.learned()[found.helper]}} if found.helper else {}),
             "ids": found.ids,
             "reveal": found.reveal,
             "learners": list(found.learners),
@@ -86,7 +90,8 @@ def align_here(
     cores: int | None = None,
     watch: Watch | None = None,
 ) -> Aligned:
-    """Align parties by their ids; the first drives, unless another is named."""
+    """Align parties by their ids; the first drives, unless another is named. Where the settings name a helper and ask
+    for it, it lives here, too."""
     settings = settings or AlignmentSettings()
     nothing = Batches({}, batch_size=1, epochs=1, seed=0)  # rows are agreed on here, not before
     parties = {
@@ -94,12 +99,41 @@ def align_here(
         for name, held in ids.items()
     }
     first = parties[driver or next(iter(parties))]
-    others = {name: party for name, party in parties.items() if party is not first}
-    peers = Peers(first.name, others, InProcess(others, through_bytes=through_bytes), first.ledger)
-    found = align(first, peers, watch=watch)
+    ledgers = {name: party.ledger for name, party in parties.items()}
+    if takes_helper(settings, [len(held) for held in ids.values()]):
+        found = _by_helper(parties, first.name, settings, ledgers, through_bytes, watch)
+    else:
+        others = {name: party for name, party in parties.items() if party is not first}
+        peers = Peers(first.name, others, InProcess(others, through_bytes=through_bytes), first.ledger)
+        found = align(first, peers, watch=watch)
     return Aligned(
         found,
         {name: party.common_rows for name, party in parties.items() if party.common_rows is not None},
         {name: held.total for name, held in ids.items()},
-        {name: party.ledger for name, party in parties.items()},
+        ledgers,
     )
+
+
+def _by_helper(
+    owners: Mapping[str, IdOwner],
+    driver: str,
+    settings: AlignmentSettings,
+    ledgers: dict[str, Ledger],
+    through_bytes: bool,
+    watch: Watch | None,
+) -> Alignment:
+    """With a helper that lives here, too; `ledgers` grows by its own."""
+    name = str(settings.helper)
+    settings.check_helper(owners)
+    keyed = {
+        party: KeyedIds(owner.organisation, [owner], helper=name, askers={driver}) for party, owner in owners.items()
+    }
+    nothing = Organisation.at(name, Batches({}, batch_size=1, epochs=1, seed=0))
+    helper = Helper(
+        nothing, lambda names: Peers(name, names, carrier, nothing.ledger), askers=[driver], admitted=list(owners)
+    )
+    ledgers[name] = nothing.ledger
+    carrier = InProcess({**keyed, name: helper}, through_bytes=through_bytes)
+    names = [driver, *(party for party in owners if party != driver)]
+    peers = Peers(driver, [*names[1:], name], carrier, owners[driver].ledger)
+    return align_by_helper(keyed[driver], names, peers, watch=watch)

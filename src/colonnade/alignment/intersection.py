@@ -49,6 +49,7 @@ from colonnade.alignment.id_owner import (
     Blind,
     End,
     Fetch,
+    IdCount,
     IdOwner,
     Learn,
     Points,
@@ -81,17 +82,36 @@ class Alignment:
     ids: str
     reveal: str
     learners: tuple[str, ...]
+    helper: str = ""  # who compared keyed hashes; "": nobody, by Diffie-Hellman
+
+    @property
+    def protocol(self) -> str:
+        return "helper" if self.helper else "ecdh"
 
     def learned(self) -> dict[str, str]:
-        """In words, for each party, what it knows now and did not before."""
+        """In words, for each party, what it knows now and did not before; and for the helper, where one was asked."""
         rows = "which of its rows are common, and their order" if self.reveal == "rows" else "how many rows are common"
         groups = "; how many ids any group of parties shares, not which" if len(self.sizes) > 2 else ""
+        if self.helper:
+            return self._by_helper(rows)
         found = {}
         for name in self.sizes:
             told = rows if name in self.learners else "how many rows are common"
             if name not in self.learners and name != self.driver and self.reveal == "count":
                 told = "not how many rows are common"
             found[name] = f"the others' numbers of ids; {told}" + (groups if name == self.driver else "")
+        return found
+
+    def _by_helper(self, rows: str) -> dict[str, str]:
+        found = {}
+        for name in self.sizes:
+            told = rows if name in self.learners else "how many" if name == self.driver else "nothing more"
+            told = "how many rows are common" if told == "how many" else told
+            sizes = "the others' numbers of ids" if name == self.driver else "the shortest list's number of ids"
+            found[name] = f"{sizes}; {told}"
+        found[self.helper] = (
+            "how many ids each has, and which blinded ids are equal; with any party's help it could test ids"
+        )
         return found
 
 
@@ -148,15 +168,7 @@ class _Run:
         announced = len(self.driver.ids) if self.predict else 0
         request = Agree(self.names, settings.ids, settings.reveal, self.learners, announced)
         cards = {name: self._ask(name, request) for name in self.names}
-        for name, card in cards.items():
-            mine = cards[self.driver.name].columns
-            if card.columns != mine:
-                raise ConfigError(
-                    f"'{name}' makes its ids of {card.columns} columns and '{self.driver.name}' of {mine}. "
-                    "Make them of the same columns, in the same order."
-                )
-            if card.ids < 1:
-                raise PartyError(name, request.kind, None, f"it says that it has {card.ids} ids")
+        check_columns(cards, self.driver.name, request)
         self.sizes = {name: card.ids for name, card in cards.items()}
 
     def _together(self, work: Callable[[str], None]) -> None:
@@ -224,8 +236,7 @@ class _Run:
                 curve.check(points, self.driver.cores)
             except curve.NotAPoint as error:
                 raise PartyError(giver, Fetch.kind, None, f"{error}, of what it handed out of '{owner}'") from None
-        ordered = np.sort(_comparable(points))
-        if bool((ordered[1:] == ordered[:-1]).any()):
+        if has_twice(points):
             raise PartyError(giver, Fetch.kind, None, f"it handed out points of '{owner}' more than once")
         return points
 
@@ -235,6 +246,25 @@ class _Run:
         for turn in range(len(self.names) - 1, 0, -1):
             released = self._ask(self._at(owner, turn), Trace(owner, released)).positions
         self._ask(owner, Learn(released))
+
+
+def check_columns(cards: Mapping[str, IdCount], driver: str, request: Request[IdCount]) -> None:
+    """All make their ids of as many columns as the driver, and have some."""
+    for name, card in cards.items():
+        mine = cards[driver].columns
+        if card.columns != mine:
+            raise ConfigError(
+                f"'{name}' makes its ids of {card.columns} columns and '{driver}' of {mine}. "
+                "Make them of the same columns, in the same order."
+            )
+        if card.ids < 1:
+            raise PartyError(name, request.kind, None, f"it says that it has {card.ids} ids")
+
+
+def has_twice(rows: NDArray[np.uint8]) -> bool:
+    """Whether a list has one entry more than once."""
+    ordered = np.sort(_comparable(rows))
+    return bool((ordered[1:] == ordered[:-1]).any())
 
 
 def common_positions(lists: Mapping[str, NDArray[np.uint8]]) -> dict[str, NDArray[np.int64]]:

@@ -107,7 +107,10 @@ def show(aligned: Aligned, seconds: float) -> None:
         sent, received = size(party["bytes"]["out"]), size(party["bytes"]["in"])
         table.add_row(name + driver, f"{party['rows']:,}", f"{party['ids']:,}", sent, received, party["learned"])
     console.print(table)
-    console.print(f"ECDH on secp256k1, {found['ids']} ids, {seconds:.1f} s. It protects among parties that follow it.")
+    how = "ECDH on secp256k1" if "helper" not in found else "Keyed hashes, compared by a helper"
+    console.print(f"{how}, {found['ids']} ids, {seconds:.1f} s. It protects among parties that follow it.")
+    if "helper" in found:
+        console.print(f"The helper '{found['helper']['name']}' learned {found['helper']['learned']}.", markup=False)
 
 
 def _read(settings: Settings) -> dict[str, Ids]:

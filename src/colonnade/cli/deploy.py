@@ -44,6 +44,12 @@ class Action(StrEnum):
     check = "check"
 
 
+HELPS = (
+    "which compares keyed hashes of ids: it learns how many each has and which blinded ids are equal, and could test "
+    "ids if it colludes with a party"
+)
+
+
 def provision(
     file: Annotated[
         Path, typer.Argument(metavar="FEDERATION.toml", help="What all agreed on, with the parties' names.")
@@ -63,7 +69,8 @@ def provision(
     table.add_row("relay/", f"the machine {server}, which relays calls it cannot read")
     drives = "which adds up weights and drives" if settings.label_owners else "who holds the labels and drives"
     for name in sites_of(settings):
-        table.add_row(f"parties/{name}/", f"'{name}'" + (f", {drives}" if name == driver else ""))
+        does = drives if name == driver else HELPS if name == settings.alignment.helper else ""
+        table.add_row(f"parties/{name}/", f"'{name}'" + (f", {does}" if does else ""))
     table.add_row("lead/", f"whoever starts runs, at '{driver}'")
     table.add_row("state/", "nobody: the key that signs certificates. Keep it offline")
     console.print(table)
@@ -112,7 +119,8 @@ def _check(own: SiteConfig) -> None:
     name, rehearsed = own.name, rehearse(own)
     others = ", ".join(repr(n) for n in own.names if n != name)
     if rehearsed is None:
-        console.print(f"[bold]{name}[/bold] holds no data: it drives, and sees the label owners' weights and scores.")
+        does = HELPS if name == own.helper else "which drives, and sees the label owners' weights and scores"
+        console.print(f"[bold]{name}[/bold] holds no data: it {does.removeprefix('which ')}.")
         console.print(f"Agreed with {others}: {own.agreed}")
         return
     holdings, organisation = rehearsed
@@ -127,6 +135,9 @@ def _check(own: SiteConfig) -> None:
     columns_of, driven = find(own.settings.algorithm).crosses(own.settings.config)
     _what_may_leave(own, organisation, list(driven if labels else columns_of))
     _say_weaker(organisation, list(driven if labels else columns_of))
+    if own.private and own.helper:
+        when = "" if own.settings.alignment.protocol == "helper" else ", where somebody has more than 100,000"
+        console.print(f"Ids are compared by the helper '{own.helper}'{when}, {HELPS}.", markup=False)
     if own.private and not labels:
         _say_alignments(own)
     if name in own.settings.parties:

@@ -23,6 +23,11 @@ def concerns(federation: Federation, privacy: Sequence[Guarantee], ends: Sequenc
             "The common rows are found by private set intersection first. Its bytes are in these, its time is not: "
             "`colonnade align` tells."
         )
+        if federation.settings.alignment.helper:
+            yield (
+                f"The helper '{federation.settings.alignment.helper}' may compare ids: it learns how many each party "
+                "has and which blinded ids are equal, and could test ids if it colludes with a party."
+            )
 
 
 def _unprotected(federation: Federation, privacy: Sequence[Guarantee]) -> Iterator[str]:

@@ -98,5 +98,7 @@ def alignment_section(facts: Facts) -> list[Content]:
     return [
         h("p", h("b", f"{found['common']:,} rows"), f" are common to all {len(rows)} parties, found by private set "
           f"intersection over {found['ids']} ids. It protects among parties that follow it.{here}"),
+        *([] if (helper := found.get("helper")) is None else [
+            h("p", f"A helper, {helper['name']}, compared keyed hashes. It learned {helper['learned']}.")]),
         table("Alignment", ("party", "rows", "ids", "sent", "received", "learned"), rows),
     ]  # fmt: skip

@@ -311,6 +311,7 @@ class Settings:
             label_model=label_model,
             allow_models=_listed(allow_models),
         )
+        settings.alignment.check_helper([*parties, *labelled])
         check_dealt(settings.label_owners, settings.data.dataset)
         check_missing(settings.algorithm, settings.config, settings.engine.on_missing)
         if several and settings.data.split_by is not None:

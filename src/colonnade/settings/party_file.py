@@ -34,7 +34,8 @@ An organisation works by its own copies alone. A driver sends a fingerprint of w
 
 Where several hold labels, the agreed file has [[label_owners]] and [[data_owners]], and what adds the label owners'
 weights up is a site of its own, `aggregation_server`, whose party.toml has nothing but its name. Were it to sit with a
-label owner, that one would see the others' weights; at the relay, the relay would no longer be neutral.
+label owner, that one would see the others' weights; at the relay, the relay would no longer be neutral. The helper that
+[alignment] may name is such a site, too.
 """
 
 from __future__ import annotations
@@ -114,7 +115,12 @@ class SiteConfig:
         """Who answers the label owners from columns, in the agreed order; a label owner's own columns do not count."""
         if self.settings.label_owners:
             return list(self.settings.parties)
-        return [name for name in self.names if name != self.driver]
+        return [name for name in self.names if name not in (self.driver, self.helper)]
+
+    @property
+    def helper(self) -> str:
+        """The site without data that compares keyed hashes of ids, where the agreed file names one; else ""."""
+        return self.settings.alignment.helper or ""
 
     @property
     def several(self) -> bool:
@@ -129,7 +135,7 @@ class SiteConfig:
 
     @property
     def section(self) -> str:
-        """Where it stands in the agreed file; "" for the one without data."""
+        """Where it stands in the agreed file; "" for one without data."""
         if self.name in self.settings.label_owners:
             return "label_owners"
         return self.settings.section if self.name in self.settings.parties else ""
@@ -164,7 +170,8 @@ def read_own(path: Path) -> SiteConfig:
     agreed = dict(read_toml(path.parent / federation, str(path.parent / federation)))
     _refuse_private(agreed, path.parent / federation)
     held = _sections(agreed)
-    section = _section_of(name, held, path, federation)
+    without = [str(agreed.get("alignment", {}).get("helper", "")), *([] if "parties" in held else [SERVER])]
+    section = "" if name in without and name else _section_of(name, held, path, federation)
     mine = held[section].get(name, {}) if section else {}
     label = mine.get("label")
     if label is not None and label != tables.get("label", label):
@@ -252,8 +259,14 @@ def sites_of(settings: Settings) -> tuple[str, ...]:
             'Between machines the label owner finds which of its rows a partner holds by [data] align = "private"; '
             f'found {settings.data.align!r}, with rows = "label_owner". Set it in the agreed file.'
         )
+    helper = (settings.alignment.helper,) if settings.alignment.helper else ()
+    if helper and settings.data.align != "private":
+        raise ConfigError(
+            f"[alignment] helper = {helper[0]!r} compares ids where they are found privately, and [data] align is "
+            f'{settings.data.align!r}. Set align = "private", or remove the helper.'
+        )
     if not settings.label_owners:
-        return tuple(settings.parties)
+        return (*settings.parties, *helper)
     for name in settings.label_owners:
         if name in settings.parties:
             raise ConfigError(
@@ -265,7 +278,7 @@ def sites_of(settings: Settings) -> tuple[str, ...]:
             'Between machines label owners and data owners find the rows they share by [data] align = "private"; found '
             f"{settings.data.align!r}. Set it in the agreed file, or train in one process."
         )
-    return (*settings.label_owners, *settings.parties, SERVER)
+    return (*settings.label_owners, *settings.parties, SERVER, *helper)
 
 
 def driver_of(settings: Settings) -> str:
@@ -299,7 +312,9 @@ def asker_id(settings: Settings, name: str | None = None) -> str:
 
 def asked_with(settings: Settings, asker: str) -> tuple[str, ...]:
     """The sites that a prediction needs: of several label owners only the one that asks."""
-    return (asker, *settings.parties) if settings.label_owners else sites_of(settings)
+    if settings.label_owners:
+        return (asker, *settings.parties)
+    return tuple(name for name in sites_of(settings) if name != settings.alignment.helper)  # by Diffie-Hellman
 
 
 def agreed_tables(settings: Settings) -> dict[str, Any]:
@@ -343,7 +358,7 @@ def write_own(folder: Path, settings: Settings, name: str, *, runs: Path | None 
     told = {"tracking": tables["tracking"]} if "tracking" in tables and name == driver_of(settings) else {}
     head |= {"allow_models": list(settings.allow_models)} if settings.allow_models else {}
     text = to_toml({**head, **party, **told})
-    if settings.data.dataset is None and "table" not in party and name != SERVER:
+    if settings.data.dataset is None and "table" not in party and section:
         form = LABELS_TO_FILL_IN if section == "label_owners" else TO_FILL_IN
         text += form.format(file=OWN, name=name, release=next(iter(find(settings.algorithm).releases)))
     (folder / OWN).write_text(text, encoding="utf-8")
@@ -392,13 +407,13 @@ def _sections(tables: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]
 
 
 def _section_of(name: str, held: Mapping[str, Mapping[str, Any]], path: Path, federation: str) -> str:
-    """Where an organisation stands in the agreed file; "" for the one without data."""
+    """Where an organisation stands in the agreed file."""
     found = [section for section, parties in held.items() if name in parties]
-    if not found and not (name == SERVER and "parties" not in held):
+    if not found:
         names = [one for parties in held.values() for one in parties]
         hint, there = did_you_mean(name, names), ", ".join(map(repr, names))
         raise ConfigError(f"{path} is of {name!r}, which is no party of {federation}{hint}; there are {there}.")
-    return found[0] if found else ""
+    return found[0]
 
 
 def _resolved(settings: Settings, name: str, path: Path) -> Settings:

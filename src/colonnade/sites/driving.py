@@ -131,8 +131,8 @@ def aggregation(site: Site, ready: dict[str, Ready], others: Peers) -> Federatio
 
 def rehearse(own: SiteConfig) -> tuple[Holdings, Organisation] | None:
     """What an organisation can check by itself before anybody calls: its table, columns, model, rules and budget, as if
-    it shared all its rows; the aggregation server has none of these."""
-    if own.several and own.drives:
+    it shared all its rows; one without data has none of these."""
+    if own.name not in (*own.label_owners, *own.feature_owners):
         return None
     site = Site(own)
     site.read()

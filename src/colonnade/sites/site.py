@@ -2,7 +2,8 @@
 
     label owner                              everybody who holds columns
     Join      the same agreed file?     ->   refuses another one
-    (Agree ...                          ->   private set intersection, where common rows are found first)
+    (Agree ...                          ->   private set intersection, where common rows are found first; or
+     AgreeKeyed, and then the helper    ->   HandOut: hashes of its ids, which the helper compares)
     (Kept     which checkpoints         ->   those in its folder, where a run is resumed)
     Prepare   so many outputs           ->   reads its table, builds its feature owner, opens its folder of the run
     Embed ... the algorithm's requests  ->   its feature owner
@@ -18,6 +19,9 @@ With one label owner, it drives (`driving`). With several, the aggregation serve
     Begin, TrainRound, Adopt   ->   Open, Embed, Descend, Average: the algorithm's own
     Measure                    ->   Embed; its scores on its own rows
     Save, Close                ->   Save, Close
+
+Where the agreed file names a helper, it is a site without data that asks all parties for their lists, and tells them
+what is common (`alignment.helper`).
 
 The aggregation server calls label owners alone, and holds no line to who holds columns; embeddings and gradients go
 between label owners and them, end to end.
@@ -48,8 +52,10 @@ from numpy.typing import NDArray
 
 from colonnade.alignment import Ids
 from colonnade.alignment.allowance import Allowance
+from colonnade.alignment.helper import Helper, align_by_helper, sizes_of, takes_helper
 from colonnade.alignment.id_owner import Agree, IdOwner
 from colonnade.alignment.intersection import align
+from colonnade.alignment.keyed import AgreeKeyed, KeyedIds
 from colonnade.core import Batches, Message, Organisation, Party, Peers, Request, Transport
 from colonnade.core.ledger import Entry
 from colonnade.core.wire import Envelope
@@ -97,9 +103,13 @@ class Site:
         if own.name in own.feature_owners:
             self.host = ColumnHost(organisation, self, own.label_owners)
             self.reader = Reader(organisation, self, own.label_owners)
-        elif own.several and not own.drives:
+        elif self.holds_labels and not own.drives:
             self.host = LabelHost(organisation, self)
         self.roles: list[Party] = [role for role in (self.host, self.reader) if role is not None]
+        self.keyed: KeyedIds | None = None
+        if own.name == own.helper:
+            admitted = [*own.label_owners, *own.feature_owners]
+            self.roles.append(Helper(organisation, self.peers, askers=own.label_owners, admitted=admitted))
         others = [name for name in own.names if name != own.name]
         self.endpoint = Endpoint(
             own.name,
@@ -117,7 +127,7 @@ class Site:
 
     def handle(self, envelope: Envelope[Any]) -> Message:
         """Answer by the role that serves it, and serves it to this sender."""
-        if isinstance(envelope.message, Agree):
+        if isinstance(envelope.message, Agree | AgreeKeyed):
             self._refresh()
         role = self._role(envelope.sender, type(envelope.message))
         asked = None if type(envelope.message) in role.aside else self.reader
@@ -145,6 +155,10 @@ class Site:
             if own.private:
                 self.id_owners = self._id_owners(self.table)
                 self.roles += self.id_owners.values()
+                if own.helper:
+                    owners, askers = list(self.id_owners.values()), () if self.holds_labels else own.label_owners
+                    self.keyed = KeyedIds(self._seat(), owners, helper=own.helper, askers=askers)
+                    self.roles.append(self.keyed)
 
     def carrier(self, here: Transport | None = None, engine: EngineSettings | None = None) -> Transport:
         """To everybody this organisation may call; and, where it holds columns itself, to them."""
@@ -171,11 +185,21 @@ class Site:
         if own.private:
             for among, mine in self.id_owners.items():  # with all at once, or with one partner after the other
                 names = [among] if own.settings.rows_differ else own.feature_owners
-                align(mine, self.peers(names, mine.organisation))
+                self._align(mine, names)
         if own.several and self.table is not None:
             others = [name for name in own.label_owners if name != own.name]
             self.describer = Describer(self._seat(), own, self.common(own.name), others)
             self.roles.append(self.describer)
+
+    def _align(self, mine: IdOwner, names: Sequence[str]) -> None:
+        """By Diffie-Hellman, or by the helper where the agreed file wants it for so many ids."""
+        own, keyed = self.own, self.keyed
+        if keyed is not None:
+            peers, everybody = self.peers([*names, own.helper], keyed.organisation), [own.name, *names]
+            if takes_helper(mine.settings, list(sizes_of(keyed, everybody, peers).values())):
+                align_by_helper(keyed, everybody, peers)
+                return
+        align(mine, self.peers(names, mine.organisation))
 
     def own_labels(self, resumed: RunDirectory | None = None) -> Holdings:
         """What a label owner holds: its rows, and where it drives, its columns too. A run that is resumed divides them
@@ -314,14 +338,17 @@ class Site:
     def keep_alignment(self, run: Path) -> None:
         """Write down what crossed to find the rows to predict. A training's alignment is in the ledger of the
         training."""
-        for role in (self.host, *self.id_owners.values()):
+        for role in self._compared():
             if role.ledger.entries:
                 role.ledger.flush(run / PARTIES / self.own.name / AFTER)
 
     def _crossed(self) -> dict[str, list[Entry]]:
         """While rows were agreed on."""
-        roles = [self.host, *self.id_owners.values()]
-        return {self.own.name: [entry for role in roles for entry in role.ledger.take()]}
+        return {self.own.name: [entry for role in self._compared() for entry in role.ledger.take()]}
+
+    def _compared(self) -> list[Party]:
+        """The roles that find common rows."""
+        return [self.host, *self.id_owners.values(), *([] if self.keyed is None else [self.keyed])]
 
     def _compare(self, rows: Mapping[str, int], step: int, answers: Mapping[str, Prepared]) -> None:
         for name, answer in answers.items():

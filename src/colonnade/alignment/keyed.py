@@ -1,0 +1,205 @@
+"""A party's side of an alignment by a helper: hashes of its ids under a key that the parties share.
+
+`alignment.helper` has the protocol, and who learns what. The key comes from the driver through the parties' own sealed
+line, is new for every alignment and forgotten at its end; the helper never has it. A list leaves in a secret order, to
+nobody but the helper that this party's own settings name; the driver, who has the key, is never given one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from colonnade.alignment.id_owner import ALIGN, IdCount, IdOwner, shuffled
+from colonnade.alignment.ids import Ids
+from colonnade.core.chance import Source
+from colonnade.core.message import Done, Message, Request
+from colonnade.core.party import Organisation, Party, Refused, serves
+from colonnade.core.receipt import DpEvent
+from colonnade.core.release import Released, Rule
+
+log = logging.getLogger("colonnade.party")
+KEYED, FOUND = "keyed_ids", "found_positions"
+REVEALS = {
+    KEYED: "to the helper: how many ids the owner has, and which of them are equal to which of the others'; which ids "
+    "they are takes the parties' key, so a helper that colludes with any party can test every id it guesses",
+    FOUND: "from the helper to each learner: which entries of its own shuffled list are common",
+}
+HASH, KEY = 16, 32
+HIDDEN = DpEvent("blinded (keyed blake2b)")
+
+
+class HowMany(Request[IdCount]):
+    """How many ids do you have, to be aligned among these?"""
+
+    parties: tuple[str, ...]
+
+
+class AgreeKeyed(Request[IdCount]):
+    """Asked first, by who drives: who takes part, what will be learned by whom, who compares, and under which key."""
+
+    parties: tuple[str, ...]
+    ids: str
+    reveal: str
+    learners: tuple[str, ...]
+    helper: str
+    key: str
+
+
+class Hashes(Message):
+    hashes: Released
+
+
+class HandOut(Request[Hashes]):
+    """To a party, by the helper: a part of its list. `shortest` is the shortest of the others' lists."""
+
+    parties: tuple[str, ...]
+    shortest: int
+    start: int
+    count: int
+
+
+class Found(Request[Done]):
+    """To a learner, by the helper: how many ids are common, and unless only that is told, their places in its list."""
+
+    parties: tuple[str, ...]
+    common: int
+    positions: Released | None
+
+
+class EndKeyed(Request[Done]):
+    """Forget the key and the order."""
+
+    parties: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """An outbox's mechanism: digests of ids go in, hashes under the parties' key come out, and nothing else leaves."""
+
+    key: bytes = field(repr=False)
+
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:  # noqa: ARG002
+        return torch.from_numpy(hashes_of(tensor.numpy(), self.key)), HIDDEN
+
+
+def hashes_of(digests: NDArray[np.uint8], key: bytes) -> NDArray[np.uint8]:
+    """[n, 32] -> [n, 16]."""
+    wide, data = digests.shape[1], np.ascontiguousarray(digests).tobytes()
+    started = hashlib.blake2b(key=key, digest_size=HASH)
+    joined = bytearray()
+    for start in range(0, len(data), wide):
+        one = started.copy()
+        one.update(data[start : start + wide])
+        joined += one.digest()
+    return np.frombuffer(joined, dtype=np.uint8).reshape(-1, HASH)
+
+
+@dataclass
+class Session:
+    """One alignment that a party takes part in."""
+
+    owner: IdOwner
+    ids: Ids  # as they were when it began
+    asker: str | None
+    order: NDArray[np.int64]
+    key: bytes = field(repr=False)
+    told: bool = False
+
+
+class KeyedIds(Party):
+    """Hands the helper one organisation's ids, hashed. `owners` are its ids, once for each group that it aligns with;
+    what is found among a group is in that owner's `common_rows`."""
+
+    def __init__(
+        self, organisation: Organisation, owners: Sequence[IdOwner], *, helper: str, askers: Collection[str]
+    ) -> None:
+        super().__init__(organisation)
+        self.owners, self.helper = owners, helper
+        self.serves_for = frozenset(askers)
+        by_helper = frozenset({helper})
+        self.reserved = {HandOut: by_helper, Found: by_helper, HowMany: frozenset({helper, *askers})}
+        self._sessions: dict[frozenset[str], Session] = {}
+
+    def owner_among(self, parties: Sequence[str]) -> IdOwner:
+        """The ids that are aligned among these."""
+        for owner in self.owners:
+            if frozenset(owner.among) == frozenset(parties) and len(set(parties)) == len(parties):
+                return owner
+        known = "; ".join(", ".join(map(repr, owner.among)) for owner in self.owners)
+        raise Refused(f"it aligns among {known}, and was asked to among {list(parties)}"[:400])
+
+    @serves
+    def how_many(self, request: HowMany) -> IdCount:
+        owner = self.owner_among(request.parties)
+        return IdCount(len(owner.ids), owner.ids.columns)
+
+    @serves
+    def agree(self, request: AgreeKeyed) -> IdCount:
+        owner = self.owner_among(request.parties)
+        said = f"its settings say helper = {self.helper!r}, and it was asked to give its list to {request.helper!r}"
+        self.expect(request.helper == self.helper, said)
+        self.expect(owner.settings.protocol != "ecdh", 'its settings say protocol = "ecdh", without a helper')
+        owner.check_wishes(request.parties, request.ids, request.reveal, request.learners)
+        fits = len(request.key) == 2 * KEY and all(c in "0123456789abcdef" for c in request.key)
+        self.expect(fits, f"the parties' key has {KEY} bytes, written as hexadecimal digits")
+        if owner.allowance is not None and self.asker is not None:
+            owner.allowance.align(self.asker)
+        owner.begin()
+        log.info("%s: '%s' compares its ids with others', and learns %s", self.name, self.helper, REVEALS[KEYED])
+        session = Session(owner, owner.ids, self.asker, shuffled(len(owner.ids)), bytes.fromhex(request.key))
+        self._sessions = {**self._sessions, frozenset(request.parties): session}
+        return IdCount(len(owner.ids), owner.ids.columns)
+
+    @serves
+    def hand_out(self, request: HandOut) -> Hashes:
+        session = self._session(request.parties)
+        owner, total = session.owner, len(session.order)
+        if owner.allowance is not None and session.asker is not None:
+            least = owner.allowance.smallest
+            told = f"it compares lists of {least} ids or more, and the shortest has {request.shortest}: fewer would "
+            self.expect(request.shortest >= least, told + "tell about single ids")
+        inside = request.start >= 0 and request.count > 0 and request.start + request.count <= total
+        self.expect(inside, f"there is no part {request.start}+{request.count} of {total}")
+        chosen = session.order[request.start : request.start + request.count]
+        self.outbox.rules[KEYED] = Rule(Keyed(session.key))
+        return Hashes(self.outbox.release(torch.from_numpy(session.ids.digests[chosen]), KEYED, ALIGN))
+
+    @serves
+    def found(self, request: Found) -> Done:
+        session = self._session(request.parties)
+        owner, total = session.owner, len(session.order)
+        self.expect(not session.told, "it was told already; what is common is learned once")
+        learns = self.name in owner.settings.told(request.parties)
+        self.expect(learns, "its settings do not let it learn what is common")
+        self.expect(0 <= request.common <= total, f"{request.common} ids cannot be common: it has {total}")
+        rows = owner.settings.reveal == "rows"
+        says = "that rows are revealed" if rows else "that only a count is"
+        self.expect((request.positions is not None) == rows, f"its settings say {says}, and it was told otherwise")
+        if request.positions is not None:
+            places = owner.positions(request.positions, total)
+            told = f"it was told {request.common} common ids and {len(places)} places"
+            self.expect(len(places) == request.common, told)
+            owner.common_rows = session.ids.rows[session.order[places]]
+        owner.common, session.told = request.common, True
+        return Done()
+
+    @serves
+    def end(self, request: EndKeyed) -> Done:
+        among = frozenset(request.parties)
+        self._sessions = {known: session for known, session in self._sessions.items() if known != among}
+        self.outbox.rules.pop(KEYED, None)
+        return Done()
+
+    def _session(self, parties: Sequence[str]) -> Session:
+        session = self._sessions.get(frozenset(parties))
+        self.expect(session is not None, "it has no key for this; an alignment starts with agree_keyed")
+        assert session is not None
+        return session
