@@ -11,14 +11,11 @@ import pytest
 import torch
 from tests.federation.small import Frames, Tables, quick
 
-from colonnade.attacks.audit import audit_federation
 from colonnade.core import Batches, Peers, by_id
 from colonnade.core.message import Message, batch_of
 from colonnade.core.presence import Presence
 from colonnade.errors import ConfigError
-from colonnade.explain.report import explain
 from colonnade.federation import Federation, Settings, load
-from colonnade.planning.plan import plan
 
 ABLE: list[dict[str, Any]] = [
     {"name": "fdml"},
@@ -262,12 +259,3 @@ def test_what_a_partner_cannot_find_by_itself_is_refused() -> None:
     packed = {"outbox": {"gradient": {"codec": {"name": "half"}}}}
     with pytest.raises(ConfigError, match="packed by the codec"):
         trained(made(three(), settings(parties={"clinic": packed})))
-
-
-def test_what_counts_on_whole_batches_says_so() -> None:
-    federation = made(three(), settings(), record=True)
-    for call, what in ((audit_federation, "An audit"), (explain, "An explanation")):
-        with pytest.raises(ConfigError, match=f'{what} takes runs whose rows all parties hold.*rows = "common"'):
-            call(federation)
-    with pytest.raises(ConfigError, match="A plan takes runs whose rows"):
-        plan(federation.settings)

@@ -29,6 +29,18 @@ def test_importance(noisy_facts: Facts) -> None:
     assert told in Page(text(importance_section(odd, {}))).text
 
 
+def test_what_a_partner_adds_on_the_rows_it_holds(noisy_facts: Facts) -> None:
+    found = noisy_facts.importance
+    assert found is not None
+    assert not [name for name in Page(text(importance_section(noisy_facts, {}))).tables if "adds" in name]
+    added = {"lab": {"rows": 1200, "with_it": 0.81, "without_it": 0.765, "gain": 0.045}}
+    facts = replace(noisy_facts, importance=found | {"added": added})
+    (lab,) = Page(text(importance_section(facts, {}))).tables[
+        f"What each partner adds, on the {found['split']} rows that it holds"
+    ][1:]
+    assert lab == ["lab", "1,200", "0.8100", "0.7650", "0.0450"]
+
+
 def test_selection(noisy_facts: Facts) -> None:
     page = Page(text(selection_section(noisy_facts, {})))
     assert "Kept: lab." in page.text

@@ -63,7 +63,10 @@ def test_scores_by_who_holds_a_row_are_those_of_the_test_rows(plain: Path) -> No
     subsets = {"train": {"everybody": {"rows": 1, "loss": 9.0, "auc": 0.1}}, "test": kinds}
     page = Page(text(result_section(replace(facts, summary={**(facts.summary or {}), "subsets": subsets}), {})))
     shown = page.tables["By who holds a row, of the test rows"]
-    assert shown[1:] == [["everybody", "1,200", "0.5000", "0.7500"], ["without lab", "7", "0.7500", "0.5000"]]
+    assert shown[2:] == [["everybody", "1,200", "0.5000", "0.7500"], ["without lab", "7", "0.7500", "0.5000"]]
+    assert facts.summary is not None
+    counts, whole = facts.summary["rows"], facts.summary["metrics"]["test"]
+    assert shown[1] == ["all rows", str(counts["test"]), f"{whole['loss']:.4f}", f"{whole['auc']:.4f}"]
 
 
 def test_label_owners_have_their_own_scores(multi: Path) -> None:

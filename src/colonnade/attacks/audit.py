@@ -28,7 +28,6 @@ from colonnade.core.checks import did_you_mean
 from colonnade.encryption.masks import SHARES
 from colonnade.errors import AuditFailed, ConfigError
 from colonnade.federation import Federation
-from colonnade.federation.organisation import check_all_hold
 from colonnade.transport.computing import one_torch_thread
 
 Say = Callable[[str], None]
@@ -127,7 +126,6 @@ def audit_federation(
 ) -> Audit:
     """As `audit_run`, for a recorded federation in memory. It is trained a little further on the way."""
     federation.check_one_label_owner()
-    check_all_hold(federation.settings, "An audit")
     if federation.recording is None:
         raise ConfigError("An audit needs a federation that records: Federation(..., record=True).")
     settings = federation.settings

@@ -60,7 +60,7 @@ def rebuild(federation: Federation, rehearsal: Rehearsal, rows: int, party: str 
         seen = dataclasses.replace(seen, rows=seen.rows[:rows], values=seen.values[:rows])
         features = owner.features.cpu()
         original = features[seen.rows]
-        train = federation.batches.splits.get("train", torch.arange(len(features)))
+        train = rehearsal.between(victim).splits.get("train", torch.arange(len(features)))
         mean = features[train].mean(0)
         attack = _attack(features)
         defence, model, shape = defence_of(seen), rehearsal.models[victim], tuple(features.shape[1:])
@@ -78,6 +78,7 @@ def joined(federation: Federation, rebuilt: list[Rebuilt]) -> Rebuilt | None:
     """The whole pictures, where the same attacker rebuilt every part of them."""
     parts = [one for one in rebuilt if "unknown" not in one.defence]
     whole = [one.victim for one in parts] == list(federation.owners) and len({one.attacker for one in parts}) == 1
+    whole = whole and all(torch.equal(one.rows, parts[0].rows) for one in parts)
     if not whole or not parts[0].picture or _put_together(federation, [one.original for one in parts]) is None:
         return None
     original, guess, mean = (
@@ -120,7 +121,7 @@ def inversion_findings(federation: Federation, rebuilt: list[Rebuilt]) -> Iterat
         details: dict[str, Any] = {"rows": len(one.rows), "release": one.defence, "reached": list(one.reached)}
         found = _picture(one, details) if one.picture else _table(federation, one, details)
         yield dataclasses.replace(found, releases=federation.algorithm.named(*EMBEDDINGS))
-        others = _others(federation, one.rows)
+        others = _others(federation, one.victim, one.rows)
         if truth is None or int((truth[others] != truth[others][:1]).sum()) == 0:
             continue
         if one.victim not in recognisers:
@@ -196,7 +197,7 @@ def _first(
     labels, names = federation.holdings.label_owner, federation.algorithm.named(*EMBEDDINGS)
     reached: dict[str, Received] = {}
     for attacker in sorted(rehearsal.transcripts, key=lambda name: name != labels):
-        seen = received(rehearsal.transcripts[attacker], rehearsal.batches, names, victim)
+        seen = received(rehearsal.transcripts[attacker], rehearsal.between(victim, attacker), names, victim)
         first = next(seen, None)
         wanted = party in (None, attacker, victim)
         if wanted and first is not None and first.values.is_floating_point() and first.values.dim() == 2:
@@ -221,7 +222,7 @@ def _labels(federation: Federation) -> Tensor | None:
     return held.labelled.labels.cpu() if held.encoder.task == "classification" else None
 
 
-def _others(federation: Federation, attacked: Tensor) -> Tensor:
-    """Training rows that were not attacked."""
-    train = federation.batches.splits["train"]
+def _others(federation: Federation, victim: str, attacked: Tensor) -> Tensor:
+    """Training rows of the victim's that were not attacked."""
+    train = federation.agreed_apart.get(victim, federation.agreed).splits.get("train", attacked[:0])
     return train[~torch.isin(train, attacked)][:TRAINING_ROWS]

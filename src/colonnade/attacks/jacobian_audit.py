@@ -23,13 +23,14 @@ def jacobian_findings(federation: Federation, rehearsal: Rehearsal, rows: int, p
     for victim, owner in federation.owners.items():
         if party not in (None, attacker, victim):
             continue
-        found = next(received(transcript, rehearsal.batches, federation.algorithm.named(Kind.JACOBIAN), victim), None)
+        batches = rehearsal.between(victim)
+        found = next(received(transcript, batches, federation.algorithm.named(Kind.JACOBIAN), victim), None)
         at = first_layer(rehearsal.models[victim])
         if found is None or at is None:
             continue
         guess = read(found.values, len(found.rows), *at)[:rows]
         features = owner.features.cpu().flatten(1)
-        truth, train = features[found.rows[:rows]], federation.batches.splits["train"]
+        truth, train = features[found.rows[:rows]], batches.splits["train"]
         preprocessor = federation.holdings.columns[victim].preprocessor
         names = {f"column {column}": slice(column, column + 1) for column in range(truth.shape[1])}
         by_column = r_squared(truth, guess, features[train].mean(0), preprocessor.spans if preprocessor else names)

@@ -46,7 +46,7 @@ def _exact(federation: Federation, one: Rebuilt, first: Rehearsal) -> Rebuilt:
     if one.picture or one.defence != "unprotected":
         return one
     names = federation.algorithm.named(*EMBEDDINGS)
-    seen = next(received(first.transcripts[one.attacker], first.batches, names, one.victim))
+    seen = next(received(first.transcripts[one.attacker], first.between(one.victim), names, one.victim))
     return dataclasses.replace(one, guess=improved(one.guess, seen.values[: len(one.rows)], first.models[one.victim]))
 
 

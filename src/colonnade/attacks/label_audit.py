@@ -102,7 +102,7 @@ def _holdings(federation: Federation, rehearsal: Rehearsal, party: str) -> Holdi
     """What an attacking party has itself."""
     return Holdings(
         party,
-        rehearsal.batches,
+        rehearsal.between(party),
         federation.settings.config,
         len(federation.holdings.encoder.classes),
         federation.algorithm.releases,

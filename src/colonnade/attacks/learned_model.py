@@ -46,7 +46,7 @@ def learned_findings(federation: Federation, rehearsal: Rehearsal, party: str | 
     for victim, owner in federation.owners.items():
         if victim == attacker or party not in (None, attacker, victim):
             continue
-        came = received(rehearsal.transcripts[attacker], rehearsal.batches, names, victim)
+        came = received(rehearsal.transcripts[attacker], rehearsal.between(victim), names, victim)
         rows, values = stacked(_side_by_side(came))
         kept = _once(rows, federation.settings.engine.seed)
         rows, values = rows[kept], values[kept]

@@ -38,6 +38,11 @@ class Rehearsal:
     stepped: Mapping[str, Tensor] = field(default_factory=dict)  # the gradient each party first stepped with
     refused: str = ""  # why it ended early: a party would not release any more
     begun: Mapping[str, Transcript] = field(default_factory=dict)  # what each was told when the run began, if earlier
+    apart: Mapping[str, Batches] = field(default_factory=dict)  # of parties that lack rows, batches of those they hold
+
+    def between(self, *parties: str) -> Batches:
+        """The batches behind what passes between these and the label owner: of who lacks rows, its own part of them."""
+        return next((self.apart[party] for party in parties if party in self.apart), self.batches)
 
 
 @contextmanager
@@ -99,7 +104,7 @@ def predictions(federation: Federation, rows: int) -> Rehearsal:
         federation.algorithm.predict(federation.driver, federation.peers, chunk)
     except BudgetExhausted as error:
         refused = str(error)
-    return Rehearsal("prediction", batches, _taken(federation), models, refused=refused)
+    return Rehearsal("prediction", batches, _taken(federation), models, refused=refused, apart=_apart(federation))
 
 
 def _rehearse(federation: Federation, rows: int, moment: str) -> Rehearsal:
@@ -115,7 +120,12 @@ def _rehearse(federation: Federation, rows: int, moment: str) -> Rehearsal:
     except BudgetExhausted as error:
         refused = str(error)
     models = _models(federation) if federation.algorithm.learns_first else models
-    return Rehearsal(moment, batches, _taken(federation), models, stepped, refused)
+    taken = _taken(federation)
+    return Rehearsal(moment, batches, taken, models, stepped, refused, apart=_apart(federation))
+
+
+def _apart(federation: Federation) -> dict[str, Batches]:
+    return {name: agreed.one for name, agreed in federation.agreed_apart.items()}
 
 
 def _gradients(federation: Federation) -> dict[str, Tensor]:

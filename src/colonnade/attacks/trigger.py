@@ -86,7 +86,7 @@ def told(federation: Federation, rehearsal: Rehearsal) -> Iterator[str]:
     for party in federation.owners:
         if party == attacker:
             continue
-        came = list(received(rehearsal.transcripts[attacker], rehearsal.batches, names, party))
+        came = list(received(rehearsal.transcripts[attacker], rehearsal.between(party), names, party))
         counts = [alike(one.values) for one in came if one.values.is_floating_point() and one.values.dim() == 2]
         count, rows = sum(one for one in counts if one > 1), sum(len(one.rows) for one in came)
         if MANY <= count < rows:  # by batch, since a model that learns makes other numbers of the same columns

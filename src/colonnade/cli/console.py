@@ -129,6 +129,20 @@ def label_owners_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
+def subsets_table(summary: Mapping[str, Any]) -> Table:
+    """Where partners lack rows: how good the joint model is on test rows, by who holds them."""
+    split = next(one for one in ("test", "validation", "train") if one in summary["subsets"])
+    led = lead(summary) or HEADLINE[summary["task"]]
+    table = Table(title=f"By who holds a row, of the {split} rows", title_justify="left")
+    table.add_column("held by", overflow="fold")
+    table.add_column("rows", justify="right")
+    table.add_column(metric(led), justify="right")
+    for kind, found in summary["subsets"][split].items():
+        known = found.get(led)
+        table.add_row(kind, f"{found['rows']:,}", score(known if known is not None and known == known else None))
+    return table
+
+
 def traffic_table(summary: Mapping[str, Any]) -> Table:
     """What each party holds, sent and received."""
     table = Table(title="What travelled", title_justify="left")

@@ -141,6 +141,8 @@ def _show(found: report.Report, place: Path, made: list[Path]) -> None:
     for party in found.parties:
         table.add_row(party, *(_value(found, name, party) for name in names))
     console.print(table)
+    if found.added:
+        console.print(_added(found))
     lost = [HEADINGS[name] for name in names if name not in report.MEASURES[:2]]
     unit = "points of accuracy" if points else canvas.metric(found)
     sigma = f"; noise has σ = {found.noise_sigma:g}" if "noise" in names else ""
@@ -158,6 +160,19 @@ def _show(found: report.Report, place: Path, made: list[Path]) -> None:
         console.print(note, markup=False, highlight=False)
     names_made = ", ".join(path.name for path in made if path.suffix != ".svg")
     console.print(f"In [bold]{shown(place)}[/bold]: {names_made}", highlight=False, soft_wrap=True)
+
+
+def _added(found: report.Report) -> Table:
+    """What each partner adds to the rows that it holds."""
+    name = canvas.metric(found)
+    table = Table(title="What each partner adds, on the rows it holds", title_justify="left", min_width=30)
+    table.add_column("partner", overflow="fold")
+    for heading in ("rows", f"{name} with it", "without it", "added"):
+        table.add_column(heading, justify="right")
+    for party, one in found.added.items():
+        scores = (_score(found, one[key]) for key in ("with_it", "without_it", "gain"))
+        table.add_row(party, f"{one['rows']:,.0f}", *scores)
+    return table
 
 
 def _few(parties: list[str]) -> str:

@@ -23,6 +23,7 @@ from colonnade.cli.console import (
     metrics_table,
     progress_of,
     shown,
+    subsets_table,
     traffic_table,
     typed,
 )
@@ -173,6 +174,8 @@ def show(summary: dict[str, Any]) -> None:
         console.print(warned, markup=False, highlight=False)
     if "label_owners" in summary:
         console.print(label_owners_table(summary))
+    if summary.get("subsets"):
+        console.print(subsets_table(summary))
     console.print(traffic_table(summary))
     for split, why in summary["not_measured"].items():
         console.print(f"The {split} rows were not measured: {shown(why)}.")

@@ -2,13 +2,14 @@
 
 A party's embedding of a row depends on its own columns of that row alone. So to permute, replace or silence a party's
 columns and ask again gives what permuting, replacing or silencing its gathered embeddings gives, and nobody is asked
-twice.
+twice. Where parties lack rows, each is measured on the rows that it holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,8 @@ PIECE = 8192
 
 @dataclass(frozen=True, eq=False)
 class Embeddings:
-    """`parts` has a tensor [rows, width] per party, in party order; `rows` are their numbers in the agreed order."""
+    """`parts` has a tensor [rows, width] per party, in party order; `rows` are their numbers in the agreed order. Of a
+    party that lacks some of them, `lacks` has which; its part is zero there, and is not combined."""
 
     split: str
     rows: Tensor
@@ -39,20 +41,51 @@ class Embeddings:
     combine: Callable[[Mapping[str, Tensor]], Tensor]  # as the label owner does
     loss: Loss
     metric: str  # auc of two classes, accuracy of more, r2 of numbers
+    lacks: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def outputs(self, changed: Mapping[str, Tensor] | None = None) -> Tensor:
-        """The joint model's outputs when some parties had released `changed` instead."""
+    def held_by(self, *parties: str) -> Tensor:
+        """The places of the rows that all of these parties hold."""
+        nobody = torch.zeros(len(self.labels), dtype=torch.bool)
+        lacking = [self.lacks[party] for party in parties if party in self.lacks]
+        return (~torch.stack([nobody, *lacking]).any(0)).nonzero().flatten()
+
+    def outputs(
+        self, changed: Mapping[str, Tensor] | None = None, at: Tensor | None = None, *, without: Collection[str] = ()
+    ) -> Tensor:
+        """The joint model's outputs when some parties had released `changed` instead, and some nothing; of all rows, or
+        of those `at` some places."""
         parts = {**self.parts, **(changed or {})}
         if parts.keys() != self.parts.keys():
             raise ConfigError(f"There are embeddings of {', '.join(self.parts)}; found {', '.join(changed or {})}.")
-        starts = range(0, len(self.labels), PIECE)
-        with torch.no_grad():
-            pieces = [self.combine({k: h[at : at + PIECE] for k, h in parts.items()}) for at in starts]
-        return torch.cat(pieces)
+        wanted = torch.arange(len(self.labels)) if at is None else at
+        found, places = [], []
+        for some, there in self._by_who_holds(wanted, without):
+            for piece in (some[start : start + PIECE] for start in range(0, len(some), PIECE)):
+                rows = wanted[piece].to(self.labels.device)
+                with torch.no_grad():
+                    found.append(self.combine({k: parts[k][rows] for k in there}))
+                places.append(piece)
+        return torch.cat(found)[torch.cat(places).argsort().to(self.labels.device)]
 
-    def score(self, changed: Mapping[str, Tensor] | None = None) -> float:
-        """Its score then."""
-        return measure(self.loss, self.outputs(changed), self.labels)[self.metric]
+    def score(
+        self, changed: Mapping[str, Tensor] | None = None, at: Tensor | None = None, *, without: Collection[str] = ()
+    ) -> float:
+        """Its score then; of no rows there is none."""
+        if at is not None and not len(at):
+            return math.nan
+        labels = self.labels if at is None else self.labels[at.to(self.labels.device)]
+        return measure(self.loss, self.outputs(changed, at, without=without), labels)[self.metric]
+
+    def _by_who_holds(self, wanted: Tensor, without: Collection[str]) -> Iterator[tuple[Tensor, list[str]]]:
+        """Places in `wanted`, and of whom there is something for these rows."""
+        names = [name for name in self.parts if name not in without]
+        lacking = [name for name in names if name in self.lacks]
+        nobody = torch.zeros(len(wanted), dtype=torch.bool)
+        some = torch.stack([nobody, *(self.lacks[name][wanted] for name in lacking)])
+        patterns, which = torch.unique(some, dim=1, return_inverse=True)
+        for number, pattern in enumerate(patterns.T.tolist()):
+            gone = [name for name, is_gone in zip(lacking, pattern[1:], strict=True) if is_gone]
+            yield (which == number).nonzero().flatten(), [name for name in names if name not in gone]
 
 
 def separable(federation: Federation) -> bool:
@@ -76,19 +109,32 @@ def gather(federation: Federation, split: str = "test", *, rows: int | None = No
     combine = partial(federation.algorithm.combine, federation.driver)
     keeping = _Keeping(federation.driver)
     chosen = sampled(federation, split, rows, seed)
-    with federation.agreed.one.asking(chosen, split) as pieces:
-        for piece in pieces:
-            federation.algorithm.predict(keeping, federation.peers, piece)
-    if any(piece.keys() != federation.owners.keys() for piece in keeping.kept) or not keeping.kept:
-        raise _not_combined(federation)
+    holdings = federation.holdings
+    parts: dict[str, Tensor] = {}
+    for places, away in holdings.by_absence(chosen):
+        with federation.asking(holdings.label_owner, chosen[places], away, split) as pieces:
+            for piece in pieces:
+                federation.algorithm.predict(keeping, federation.peers, piece)
+        there = [name for name in federation.owners if name not in away]
+        kept, keeping.kept = keeping.kept, []
+        if not kept or any(list(piece) != there for piece in kept):
+            raise _not_combined(federation)
+        for party in there:
+            whole = torch.cat([piece[party] for piece in kept])
+            if party not in parts:
+                parts[party] = whole.new_zeros(len(chosen), *whole.shape[1:])
+            parts[party][places.to(whole.device)] = whole
+    for party in federation.owners.keys() - parts.keys():  # it holds none of the rows
+        parts[party] = torch.zeros(len(chosen), *federation.shapes[party], device=federation.device)
     return Embeddings(
         split,
         chosen,
-        {party: torch.cat([piece[party] for piece in keeping.kept]) for party in federation.owners},
+        {party: parts[party] for party in federation.owners},
         federation.labels[chosen.to(federation.device)],
         combine,
-        federation.holdings.loss,
+        holdings.loss,
         metric_of(federation, chosen),
+        {party: mask[chosen] for party, mask in holdings.away.items() if bool(mask[chosen].any())},
     )
 
 
@@ -148,16 +194,17 @@ class Plane:
 
 
 def tsne(embeddings: Embeddings, parties: Sequence[str], *, rows: int = 1000, seed: int = 0) -> Plane:
-    """Each party's embeddings by themselves, of the same sample of rows (Figures 4 and 6)."""
+    """Each party's embeddings by themselves, of the same sample of rows, which all of these hold (Figures 4 and 6)."""
     from sklearn.manifold import TSNE
 
     for party in parties:
         if party not in embeddings.parts:
             raise ConfigError(f"There are no embeddings of {party!r}; there are {', '.join(embeddings.parts)}.")
-    if len(embeddings.labels) < 3:
-        raise ConfigError(f"t-SNE lays out three rows or more; found {len(embeddings.labels)}.")
-    order = torch.randperm(len(embeddings.labels), generator=Generator().manual_seed(seed))
-    sample = order[:rows].sort().values
+    held = embeddings.held_by(*parties)
+    if len(held) < 3:
+        raise ConfigError(f"t-SNE lays out three rows or more; found {len(held)}.")
+    order = torch.randperm(len(held), generator=Generator().manual_seed(seed))
+    sample = held[order[:rows].sort().values]
     points = {}
     for party in parties:
         h = embeddings.parts[party][sample.to(embeddings.labels.device)].cpu().numpy()

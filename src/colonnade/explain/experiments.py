@@ -54,7 +54,8 @@ def noise_validation(
     repeats: int = 5,
     seed: int = 0,
 ) -> dict[str, Lost]:
-    """Per party the score lost when its columns of a split are noisy and all others' are not (Figure 5, row 3).
+    """Per party the score lost, on the rows it holds, when its columns of a split are noisy and all others' are not
+    (Figure 5, row 3).
 
     One party's noise does not reach another's embeddings. So all parties are noised in one copy, its embeddings are
     gathered once, and each party's are put among the others' clean ones, which `embeddings` gives or are asked for.
@@ -76,7 +77,7 @@ def noise_validation(
 
     lost: dict[str, list[float]] = {party: [] for party in names}
     metric = metric_of(federation, rows)
-    whole = federation.evaluate(split)[metric] if embeddings is None else embeddings.score()
+    whole = federation.evaluate(split)[metric] if embeddings is None else math.nan
     for repeat in range(repeats):
         if embeddings is None:
             for party in names:
@@ -88,7 +89,8 @@ def noise_validation(
             everybody = one(everybody, party, repeat)
         parts = gather(trained_copy(federation, everybody), split).parts
         for party in names:
-            lost[party].append(whole - embeddings.score({party: parts[party]}))
+            mine = embeddings.held_by(party)
+            lost[party].append(embeddings.score(at=mine) - embeddings.score({party: parts[party]}, mine))
     return {party: Lost.over(values) for party, values in lost.items()}
 
 

@@ -31,11 +31,18 @@ def noised(holdings: Holdings, party: str, rows: Tensor | None, sigma: float, ge
 
 
 def only(holdings: Holdings, parties: Collection[str]) -> Holdings:
-    """Nobody's columns but theirs, in the order they had. The label owner stays, for its labels."""
+    """Nobody's columns but theirs, in the order they had. The label owner stays, for its labels. Rows of which none of
+    them holds anything are no longer trained on or scored."""
     wanted = {_with_columns(holdings, party) for party in parties}
     if not wanted:
         raise ConfigError("At least one party must keep its columns, or there is nothing to learn from.")
-    return replace(holdings, columns={name: held for name, held in holdings.columns.items() if name in wanted})
+    columns = {name: held for name, held in holdings.columns.items() if name in wanted}
+    away = {name: mask for name, mask in holdings.away.items() if name in wanted}
+    fewer = replace(holdings, columns=columns, away=away)
+    if len(away) < len(columns):
+        return fewer
+    nobody = torch.stack(list(away.values())).all(0)
+    return fewer.divided(lambda splits: {name: rows[~nobody[rows]] for name, rows in splits.items()})
 
 
 def without(holdings: Holdings, party: str) -> Holdings:
@@ -49,7 +56,8 @@ def at_rows(holdings: Holdings, split: str, rows: Tensor) -> Holdings:
     columns = {name: replace(held, features=held.features[rows]) for name, held in holdings.columns.items()}
     ids, labels = holdings.ids[rows.numpy()], holdings.labelled.labels[rows]
     owners = {holdings.label_owner: LabelledRows(ids, labels, {split: torch.arange(len(rows))})}
-    return replace(holdings, columns=columns, label_owners=owners, ids=ids)
+    away = {name: mask[rows] for name, mask in holdings.away.items()}
+    return replace(holdings, columns=columns, label_owners=owners, ids=ids, away=away)
 
 
 def owners(holdings: Holdings) -> list[str]:

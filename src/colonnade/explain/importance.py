@@ -1,4 +1,6 @@
-"""How much each party matters, from the trained model alone: head norms, permutation, silence, and how they agree."""
+"""How much each party matters, from the trained model alone: head norms, permutation, silence, and how they agree.
+
+Where parties lack rows, what is lost with one of them is lost on the rows that it holds."""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ class Lost:
 
     @classmethod
     def over(cls, repeats: Sequence[float]) -> Lost:
-        return cls(fmean(repeats), pstdev(repeats))
+        mean = fmean(repeats)
+        return cls(mean, pstdev(repeats) if math.isfinite(mean) else math.nan)
 
 
 def head_norms(federation: Federation) -> dict[str, float]:
@@ -74,25 +77,59 @@ def permutation(embeddings: Embeddings, *, repeats: int = 5, seed: int = 0) -> d
 
 def permuted_by(embeddings: Embeddings, orders: Sequence[Tensor]) -> dict[str, Lost]:
     """The same, with given permutations."""
-    whole = embeddings.score()
-    return {
-        party: Lost.over([whole - embeddings.score({party: h[order.to(h.device)]}) for order in orders])
-        for party, h in embeddings.parts.items()
-    }
+    return {party: Lost.over(_lost(embeddings, party, orders)) for party in embeddings.parts}
+
+
+def _lost(embeddings: Embeddings, party: str, orders: Sequence[Tensor]) -> list[float]:
+    """What is lost when a party's rows are put in each of these orders, among those that it holds."""
+    h, held = embeddings.parts[party], embeddings.held_by(party)
+    whole, lost = embeddings.score(at=held), []
+    for order in orders:
+        mixed = h.clone()
+        mixed[held.to(h.device)] = h[order[torch.isin(order, held)].to(h.device)]
+        lost.append(whole - embeddings.score({party: mixed}, held))
+    return lost
 
 
 def silenced(embeddings: Embeddings) -> dict[str, float]:
     """Per party the score lost when it says the same for every row: its mean embedding."""
-    whole = embeddings.score()
-    return {
-        party: whole - embeddings.score({party: h.mean(0, keepdim=True).expand_as(h)})
-        for party, h in embeddings.parts.items()
-    }
+    found = {}
+    for party, h in embeddings.parts.items():
+        held = embeddings.held_by(party)
+        mean = h[held.to(h.device)].mean(0, keepdim=True).expand_as(h)
+        found[party] = embeddings.score(at=held) - embeddings.score({party: mean}, held)
+    return found
+
+
+@dataclass(frozen=True)
+class Added:
+    """What a partner adds to the rows that it holds: the score with it, and of the same model without it."""
+
+    rows: int
+    with_it: float
+    without_it: float
+
+    @property
+    def gain(self) -> float:
+        return self.with_it - self.without_it
+
+
+def added(embeddings: Embeddings, label_owner: str) -> dict[str, Added]:
+    """By partner, of a model that can do without each. Rows that nobody else holds cannot be predicted without it, and
+    are left out."""
+    found, nobody = {}, torch.zeros(len(embeddings.labels), dtype=torch.bool)
+    for party in embeddings.parts:
+        others = [embeddings.lacks.get(name, nobody) for name in embeddings.parts if name != party]
+        if party != label_owner and others:
+            held = embeddings.held_by(party)
+            held = held[~torch.stack(others).all(0)[held]]
+            found[party] = Added(len(held), embeddings.score(at=held), embeddings.score(at=held, without=[party]))
+    return found
 
 
 def ranking(importance: Mapping[str, float]) -> list[str]:
-    """The most important first; equals stay in party order."""
-    return sorted(importance, key=lambda party: -importance[party])
+    """The most important first; equals stay in party order, and those of whom nothing is known come last."""
+    return sorted(importance, key=lambda party: (math.isnan(importance[party]), -importance[party]))
 
 
 def disagreeing(measures: Mapping[str, Mapping[str, float | None]], by: str) -> dict[str, list[str]]:

@@ -18,7 +18,6 @@ from colonnade.errors import BudgetExhausted, ConfigError
 from colonnade.explain import experiments, importance
 from colonnade.explain.embeddings import gather, metric_of, separable, tsne
 from colonnade.explain.regions import regions
-from colonnade.federation.organisation import check_all_hold
 from colonnade.federation.soundness import silent, told
 from colonnade.runs.run_directory import to_json
 
@@ -34,6 +33,9 @@ RANKING = ("head_change", "head_norm", "permutation", "silenced", "noise")
 score. The paper ranks by head norm; a head that
 starts at random keeps much of its start. On MNIST in 14 strips, Spearman's correlation with the loss by permutation is
 0.52 for norms and 0.95 for changes after 2 epochs, 0.93 and 0.97 after 10."""
+
+
+FEWER = "Left out: rows that nobody holds any more were left out with a party, and the score is of the others."
 
 
 @dataclass
@@ -58,6 +60,7 @@ class Report:
     tsne: dict[str, Any] | None = None
     summarization: list[dict[str, Any]] | None = None
     denoising: dict[str, Any] | None = None
+    added: dict[str, dict[str, float | None]] = field(default_factory=dict)  # by partner, on the rows it holds
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -125,7 +128,6 @@ def explain(
     `split` is "test" where there is one, else "validation". `rows` takes a seeded sample of it.
     """
     federation.check_one_label_owner()
-    check_all_hold(federation.settings, "An explanation")
     split = split or default_split(federation)
     holdings, algorithm = federation.holdings, federation.settings.algorithm
     heads = {"head_norm": importance.head_norms(federation), "head_change": importance.head_changes(federation)}
@@ -149,7 +151,7 @@ def explain(
     )
     for name, values in heads.items():
         report.add(name, values)
-    report.notes += told(silent(federation.owners, federation.batches.splits.get("train")))
+    report.notes += told(silent(federation.owners))
     if "head_norm" not in report.measures:
         report.notes.append(_without_heads(federation))
     if embeddings is None:
@@ -161,6 +163,9 @@ def explain(
     else:
         report.add("permutation", importance.permutation(embeddings, repeats=repeats, seed=seed))
         report.add("silenced", importance.silenced(embeddings))
+        if federation.peers.presence is not None:
+            found = importance.added(embeddings, holdings.label_owner)
+            report.added = {party: _finite(asdict(one) | {"gain": one.gain}) for party, one in found.items()}
     try:
         noisy = experiments.noise_validation(
             federation, noise, embeddings=embeddings, split=split, repeats=repeats, seed=seed
@@ -176,7 +181,7 @@ def explain(
             "training again are simulated in this process and charged to nobody, so their scores have no guarantee."
         )
     report.rank(by)
-    if embeddings is not None and len(embeddings.labels) >= 3:
+    if embeddings is not None and len(embeddings.held_by(*_first_and_last(report.ranking))) >= 3:
         report.tsne = _plane(federation, embeddings, report.ranking, tsne_rows, seed)
     return report
 
@@ -215,6 +220,8 @@ def retrain(
     summaries = [asdict(one) | {"parties": list(one.parties)} for one in experiments.summarize(retraining, measure)]
     fuller.summarization = [every, *summaries]
     fuller.add("left_out", experiments.left_out(retraining))
+    if federation.holdings.away:
+        fuller.notes = [*report.notes, FEWER]
     fuller.rank(by or report.ranked_by)
     return fuller
 
@@ -238,13 +245,14 @@ def default_split(federation: Federation) -> str:
 def _without_heads(federation: Federation) -> str:
     name = federation.settings.algorithm
     if federation.algorithm.head_norms is not None:
-        return f"{name}: the head has a hidden layer, which mixes the parties, so no head norm belongs to one of them."
+        why = "the head has a hidden layer or reads a mean, which mixes the parties"
+        return f"{name}: {why}, so no head norm belongs to one of them."
     return f"{name}: heads stay at the parties, so the label owner has no head norms; the other measures stand in."
 
 
 def _plane(federation: Federation, embeddings: Embeddings, ranking: list[str], rows: int, seed: int) -> dict[str, Any]:
     """The plane as plain values, sorted by label and place: the agreed order would say whose label each one is."""
-    parties = list(dict.fromkeys([ranking[0], ranking[-1]]))
+    parties = _first_and_last(ranking)
     plane = tsne(embeddings, parties, rows=rows, seed=seed)
     encoder = federation.holdings.encoder
     labels = plane.labels.tolist()
@@ -254,6 +262,10 @@ def _plane(federation: Federation, embeddings: Embeddings, ranking: list[str], r
     order = sorted(range(len(labels)), key=lambda row: (labels[row], points[parties[0]][row]))
     labels, points = [labels[row] for row in order], {party: [xy[row] for row in order] for party, xy in points.items()}
     return {"rows": len(labels), "points": points, "labels": labels, "classes": [str(one) for one in encoder.classes]}
+
+
+def _first_and_last(ranking: list[str]) -> list[str]:
+    return list(dict.fromkeys([ranking[0], ranking[-1]]))
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float | None]:

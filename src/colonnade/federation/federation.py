@@ -28,7 +28,7 @@ from torch import Tensor
 from colonnade.algorithms import find, nested_names
 from colonnade.alignment.ids import comparable
 from colonnade.core import Agreed, DpEvent, Ledger, Organisation, Peers, Rounds, Rows, Step, Transport, roles
-from colonnade.core.batches import Batch, Progress, RoundDone
+from colonnade.core.batches import PREDICT, Batch, Progress, RoundDone
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError, DataError, Diverged
 from colonnade.evaluate.quality import quality
@@ -292,14 +292,14 @@ class Federation:
         found: list[tuple[Tensor, list[str]]] = []
         missing, groups = asks.peers.missing, self.holdings.by_absence(asked)
         for places, away in groups:
-            with self._asking(name, asked[places], away) as chunks:
+            with self.asking(name, asked[places], away) as chunks:
                 check_affordable(self, name, chunks, away)
         may_lack = asks.peers.presence is not None
         try:
             for places, away in groups:
                 if missing is not None:
                     missing.known_away = away
-                with self._asking(name, asked[places], away) as chunks:
+                with self.asking(name, asked[places], away) as chunks:
                     some = list(self._outputs(name, chunks, model))
                 found += [(part, [*away, *silent] if may_lack else silent) for part, silent in some]
         finally:
@@ -313,15 +313,15 @@ class Federation:
         return dataclasses.replace(decoded(self.holdings, wanted, outputs), degraded=said, id_column=column)
 
     @contextmanager
-    def _asking(self, owner: str, rows: Tensor, away: Collection[str]) -> Iterator[list[Rows]]:
+    def asking(self, owner: str, rows: Tensor, away: Collection[str], purpose: str = PREDICT) -> Iterator[list[Rows]]:
         """As long as this lasts, these rows go by a name at everybody who holds them, and others are not asked."""
         with ExitStack() as stack:
             if (presence := self.label_owners[owner].peers.presence) is not None:
                 stack.enter_context(presence.without(away))
             for party, apart in self.agreed_apart.items():
                 if party not in away:
-                    stack.enter_context(apart[owner].asking(rows))
-            yield stack.enter_context(self.agreed[owner].asking(rows))
+                    stack.enter_context(apart[owner].asking(rows, purpose))
+            yield stack.enter_context(self.agreed[owner].asking(rows, purpose))
 
     def _of_new_rows(
         self, frames: Mapping[str, pd.DataFrame], ids: Sequence[str] | None, owner: str | None, model: str | None
@@ -413,10 +413,11 @@ class Federation:
         """How many numbers one row's embedding has at each party with columns."""
         return {name: math.prod(shape) for name, shape in self.shapes.items()}
 
-    def planned(self) -> list[tuple[Agreed, str, int]]:
-        """How often a whole run releases the rows of each label owner's splits."""
+    def planned(self, party: str = "") -> list[tuple[Agreed, str, int]]:
+        """How often a whole run releases the rows of each label owner's splits; of a party, those that it holds."""
         times = planned(self.algorithm.passes(self.settings.train.epochs)) | {"train": epochs_of(self.settings)}
-        alone = [Agreed({name: (self.agreed[name], self.agreed.orders[name])}) for name in self.agreed]
+        agreed = self.agreed_apart.get(party, self.agreed)
+        alone = [Agreed({name: (agreed[name], agreed.orders[name])}) for name in agreed]
         return [(one, split, n) for one in alone for split, n in times.items() if split in one.splits]
 
     @property

@@ -286,11 +286,11 @@ def summarise(
 
 def _findings(federation: Trainable, metrics: dict[str, Record]) -> tuple[list[str], dict[str, list[int]]]:
     """What is wrong with the model, in sentences, and of whose outputs how many are the same in all rows."""
-    holdings, train = federation.holdings, federation.batches.splits.get("train")
+    holdings = federation.holdings
     federation.settle()
     if federation.algorithm.nested is not None or not federation.algorithm.trains:
         return [], {}
-    constant = silent(federation.owners, train)
+    constant = silent(federation.owners)
     findings = told(constant)
     if holdings.label_owner in federation.label_owners:
         labels = federation.label_owners[holdings.label_owner].labels

@@ -304,15 +304,6 @@ def check_parties(settings: Settings, holdings: Holdings) -> None:
             )
 
 
-def check_all_hold(settings: Settings, what: str) -> None:
-    """Raise where partners may lack rows, for what counts on everybody's part of a batch being all of it."""
-    if settings.rows_differ:
-        raise ConfigError(
-            f'{what} takes runs whose rows all parties hold, and this has [data] rows = "label_owner". Run it on the '
-            'same tables with rows = "common"; what a partner adds here is in summary.json under subsets.'
-        )
-
-
 def device_of(name: str) -> torch.device:
     """The device that [federation] device names."""
     if name == "auto":

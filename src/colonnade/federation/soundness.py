@@ -62,13 +62,16 @@ def learned_nothing(
     )
 
 
-def silent(owners: Mapping[str, roles.FeatureOwner], rows: Tensor | None) -> dict[str, list[int]]:
-    """Of each party with a model, where any are: how many of its numbers a row are the same in all rows, and of how
-    many. One whose numbers all are tells nothing, whatever its columns are worth."""
-    if rows is None:
-        return {}
-    found = {name: owner.constant(rows[:ROWS]) for name, owner in owners.items() if owner.optimizer is not None}
-    return {name: [same, width] for name, (same, width) in found.items() if same}
+def silent(owners: Mapping[str, roles.FeatureOwner]) -> dict[str, list[int]]:
+    """Of each party with a model, where any are: how many of its numbers a row are the same in all its training rows,
+    and of how many. One whose numbers all are tells nothing, whatever its columns are worth."""
+    found: dict[str, list[int]] = {}
+    for name, owner in owners.items():
+        rows = owner.organisation.batches.splits.get("train")
+        if rows is not None and len(rows) > 1 and owner.optimizer is not None:
+            same, width = owner.constant(rows[:ROWS])
+            found |= {name: [same, width]} if same else {}
+    return found
 
 
 def told(constant: Mapping[str, list[int]]) -> list[str]:

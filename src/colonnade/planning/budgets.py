@@ -48,7 +48,7 @@ def _end(federation: Federation, party: str, purpose: str) -> End | None:
 
     def after(number: int) -> Account:
         planned = [
-            (batches, split, n * number // most) for batches, split, n in federation.planned() if split == purpose
+            (batches, split, n * number // most) for batches, split, n in federation.planned(party) if split == purpose
         ]
         return expected(federation, party, planned)
 
@@ -104,7 +104,7 @@ def told(end: End, epochs: int) -> str:
 
 def plan(federation: Federation) -> list[Guarantee]:
     """What a whole run will have spent: every epoch, its validation, and the test at the end."""
-    accounts = {name: expected(federation, name, federation.planned()) for name in federation.accounts}
+    accounts = {name: expected(federation, name, federation.planned(name)) for name in federation.accounts}
     return guarantees(federation, accounts)
 
 

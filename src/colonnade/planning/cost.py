@@ -7,7 +7,7 @@ from statistics import median
 
 from colonnade.federation import Federation
 from colonnade.federation.organisation import local_epochs
-from colonnade.planning import measure
+from colonnade.planning import apart, measure
 from colonnade.planning.measure import Scored, Trained
 from colonnade.planning.traffic import Traffic, taken, total
 
@@ -54,6 +54,10 @@ def whole_run(federation: Federation, batches: int) -> Costs:
     """Of a federation that is not trained yet; `batches` are timed at most, and no more than patience allows."""
     costs = Costs()
     aligning = taken(federation.ledgers)  # blinded ids, as building it found the common rows
+    if federation.peers.presence is not None:
+        _train_apart(costs, federation, batches)
+        _score(costs, federation)
+        return costs
     first = measure.train(federation.settings, federation.holdings, lambda rows: min(rows, _size(federation)))
     if first is not None:
         _train(costs, federation, first, batches)  # its opening has them
@@ -83,6 +87,18 @@ def _train(costs: Costs, federation: Federation, first: Trained, batches: int) -
         costs.training.add(short.get(owner, Traffic()), passes)
     costs.training.add(Traffic(), costs.per_epoch * epochs, median(timed.seconds))
     costs.training.exchanges = timed.exchanges * passes * max(one.per_epoch for one in owners.values())
+
+
+def _train_apart(costs: Costs, federation: Federation, batches: int) -> None:
+    """Where each party is asked for the rows it holds; what it takes to agree on rows is in the opening."""
+    found = apart.train(federation, batches, PATIENCE)
+    if found is None:
+        return
+    agreed = federation.agreed.one
+    costs.rounds, costs.per_epoch, costs.per_batch = len(federation.batches), agreed.per_epoch, found.seconds
+    costs.training.add(found.traffic)
+    costs.training.add(Traffic(), costs.rounds, median(found.seconds), found.exchanges)
+    costs.estimates |= found.estimates if found.is_exact else {**found.estimates, VARIES: None}
 
 
 def _shorter(costs: Costs, federation: Federation, first: Trained, rows: dict[str, int]) -> dict[str, Traffic]:

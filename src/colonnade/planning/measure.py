@@ -7,7 +7,7 @@ and holdings, with the training rows cut down to a few batches; nothing is writt
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from statistics import median
@@ -36,6 +36,7 @@ class Lap:
     seconds: float
     exchanges: int  # questions that were asked, one after the other
     pieces: dict[str | None, Traffic]
+    is_exact: bool = True
 
     @property
     def rest(self) -> dict[str | None, Traffic]:
@@ -106,15 +107,7 @@ def train(
     several = holdings.several
     batches = sum(one.per_epoch for one in batches_of(federation).values())
     batches *= local_epochs(settings)
-    laps, is_exact = [], True
-    clock, asked = time.perf_counter(), next(NUMBERS)
-    for _ in islice(federation.train(), steps or (ROUNDS if several else batches)):
-        if federation.device.type == "cuda":
-            torch.cuda.synchronize()
-        is_exact = is_exact and not encrypted(federation.ledgers)
-        seconds, answered = time.perf_counter() - clock, next(NUMBERS)
-        laps.append(Lap(seconds, answered - asked - 1, taken(federation.ledgers)))
-        clock, asked = time.perf_counter(), answered
+    laps = list(islice(laps_of(federation), steps or (ROUNDS if several else batches)))
     if not laps:
         return None
     per = batches if several else 1
@@ -129,8 +122,20 @@ def train(
         [lap.seconds / per for lap in settled],
         median(lap.exchanges for lap in settled) / per,
         any(name and CHUNK.fullmatch(name) for name in laps[0].rest),
-        is_exact,
+        all(lap.is_exact for lap in laps),
     )
+
+
+def laps_of(federation: Federation) -> Iterator[Lap]:
+    """Training, step by step, as each one is done."""
+    clock, asked = time.perf_counter(), next(NUMBERS)
+    for _ in federation.train():
+        if federation.device.type == "cuda":
+            torch.cuda.synchronize()
+        is_exact = not encrypted(federation.ledgers)
+        seconds, answered = time.perf_counter() - clock, next(NUMBERS)
+        yield Lap(seconds, answered - asked - 1, taken(federation.ledgers), is_exact)
+        clock, asked = time.perf_counter(), answered
 
 
 def _first_batches(laps: list[Lap]) -> dict[str, Traffic]:
@@ -147,15 +152,18 @@ def _first_batches(laps: list[Lap]) -> dict[str, Traffic]:
 
 
 def score(federation: Federation, split: str) -> Scored:
-    """Of a federation with all its rows; one chunk of each size tells the others."""
+    """Of a federation with all its rows; one chunk of each size tells the others, unless parties lack rows."""
     found = Scored()
     for owner, batches in batches_of(federation).items():
         if split not in batches.splits:
             continue
         chunks = batches.chunks(split)
-        for size in dict.fromkeys(chunk.size for chunk in chunks):
-            times = sum(chunk.size == size for chunk in chunks)
-            one = _chunk(federation, owner, next(chunk for chunk in chunks if chunk.size == size))
+        alike: dict[int | str, list[Rows]] = {}
+        for chunk in chunks:
+            alike.setdefault(chunk.name if federation.settings.rows_differ else chunk.size, []).append(chunk)
+        for some in alike.values():
+            times, rows = len(some), some[0]
+            one = _asked(federation, owner, rows) if batches.numbers is not None else _chunk(federation, owner, rows)
             found.traffic.update(one.traffic * times)
             found.opening.update(one.opening)
             found.seconds += one.seconds * times

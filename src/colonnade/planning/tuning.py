@@ -123,7 +123,7 @@ def forecast(federation: Federation, trials: Sequence[Trial], done: Mapping[int,
     again = f" ({runs - len(trials)} of them broken off)" if runs > len(trials) else ""
     epsilon = {}
     for party, account in federation.accounts.items():
-        planned = [(b, split, n * runs) for b, split, n in federation.planned() if split != UNSEEN]
+        planned = [(b, split, n * runs) for b, split, n in federation.planned(party) if split != UNSEEN]
         epsilon[party] = spent = epsilon_of(expected(federation, party, planned))
         if account.budget is not None and spent > account.budget.epsilon * ROOM:
             raise ConfigError(

@@ -7,7 +7,7 @@ from colonnade.explain.partners import SCORE
 from colonnade.report.chart import Figure
 from colonnade.report.facts import Facts, Plain
 from colonnade.report.figures import MEASURES
-from colonnade.report.html import Content, h, joined, number, table
+from colonnade.report.html import Content, Html, h, joined, number, table
 from colonnade.report.plates import plates
 from colonnade.report.words import amount, metric, score, seconds, sentence, size
 
@@ -43,12 +43,26 @@ def importance_section(facts: Facts, figures: dict[str, Figure]) -> list[Content
             rows,
         )
     )
+    if found.get("added"):
+        told.append(_added(found))
     lost = [HEADINGS[name] for name in measures if MEASURES[name].startswith("lost")]
     if lost:
         sigma = f"; the noise has σ = {found['noise_sigma']:g}" if "noise" in measures else ""
         told.append(h("p", f"{', '.join(lost)}: {metric(found['metric'])} lost{sigma}.", class_="caption-note"))
     told += [h("p", sentence(note), class_="caption-note") for note in found.get("notes", [])]
     return told
+
+
+def _added(found: Plain) -> Html:
+    """What each partner adds to the rows that it holds, of a model that can do without it."""
+    keys = ("with_it", "without_it", "gain")
+    rows = [
+        [party, number(amount(one["rows"]), one["rows"]), *(number(score(one[key]), one[key]) for key in keys)]
+        for party, one in found["added"].items()
+    ]
+    name = metric(found["metric"])
+    caption = f"What each partner adds, on the {found['split']} rows that it holds"
+    return table(caption, ("partner", "rows", f"{name} with it", "without it", "added"), rows)
 
 
 def selection_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:

@@ -25,7 +25,7 @@ def result_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     if facts.summary is not None and "label_owners" in facts.summary:
         told.append(_label_owners(facts))
     if facts.summary is not None and facts.summary.get("subsets"):
-        told.append(_subsets(facts.summary["subsets"]))
+        told.append(_subsets(facts.summary["subsets"], facts.scores, facts.summary.get("rows") or {}))
     told.append(plates(figures, "baselines", *CURVES))
     if facts.part is None:
         told += [h("h3", "Against baselines"), *_baselines(facts)]
@@ -50,13 +50,20 @@ def _scores(facts: Facts) -> Html:
     return table("How good the joint model is", ("split", "rows", *map(metric, names)), rows)
 
 
-def _subsets(subsets: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Html:
-    """Of the rows that say most, by who holds them."""
+def _subsets(
+    subsets: Mapping[str, Mapping[str, Mapping[str, float]]],
+    scores: Mapping[str, Mapping[str, float]],
+    counts: Mapping[str, int],
+) -> Html:
+    """Of the rows that say most, by who holds them; all of them first."""
     split = next(one for one in ("test", "validation", "train") if one in subsets)
+    kinds = dict(subsets[split])
+    if split in scores and split in counts:
+        kinds = {"all rows": {**scores[split], "rows": counts[split]}, **kinds}
     names = [name for name in next(iter(subsets[split].values())) if name != "rows"]
     rows = [
         [kind, number(f"{int(found['rows']):,}", found["rows"]), *(number(score(found[n]), found[n]) for n in names)]
-        for kind, found in subsets[split].items()
+        for kind, found in kinds.items()
     ]
     return table(f"By who holds a row, of the {split} rows", ("held by", "rows", *map(metric, names)), rows)
 

@@ -162,5 +162,5 @@ class Participant:
         """How many of its numbers a row are the same in all its training rows, where any are."""
         federation = self.federation
         is_one = federation.algorithm.nested is None and federation.algorithm.trains
-        found = silent(federation.owners, federation.batches.splits.get("train")) if is_one else {}
+        found = silent(federation.owners) if is_one else {}
         return {"constant_outputs": found, "findings": told(found)} if found else {}
