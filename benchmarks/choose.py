@@ -63,6 +63,8 @@ CHOICES = {
     "vimadmm_joint, secure": Choice("vimadmm_joint", {"aggregation": "secure"}, noisy=False),
     "compressed_vfl, 16 levels": Choice("compressed_vfl", codecs={"embedding": LEVELS}),
     "vfedcce": Choice("vfedcce", {"scheme": "plain"}, really={"scheme": "bfv"}),
+    "boosted_trees": Choice("boosted_trees", noisy=False),
+    "boosted_trees, nodes hidden": Choice("boosted_trees", {"nodes": "hidden"}, noisy=False),
     "knn": Choice("knn", noisy=False),
     "multi_vfl": Choice("multi_vfl"),
 }

@@ -26,7 +26,7 @@ from colonnade.sites import host, label_sets, reader
 
 DOCUMENT = Path(__file__).with_name("threat-model.md")
 CHOOSE = DOCUMENT.with_name("how-to-choose-an-algorithm.md")
-MEASURED = re.compile(r"^\| `(\w+)`(?:, \d+ levels)? \| ([\d.]+|–) \| (?:[\d.]+|–) \| (?:[\d.]+|–) \|$", re.MULTILINE)
+MEASURED = re.compile(r"^\| `(\w+)`(?:, ([^|]+))? \| ([\d.]+|–) \| (?:[\d.]+|–) \| (?:[\d.]+|–) \|$", re.MULTILINE)
 ENDED = "`randomized_response` or `two_stage` on labels bounds it by ε; `one_shot` sends nothing of the kind"
 NEVER = "there is nothing to guess from"
 BLOCK = re.compile(r"<!-- (\S+): generated -->\n(.*?)<!-- end -->\n", re.DOTALL)
@@ -94,11 +94,12 @@ def guessed() -> str:
     was measured stands in the table of `colonnade bench choose`."""
     lines = ["| algorithm | what follows labels, and reaches feature owners | told in `bench choose` | what ends it |"]
     lines.append("|---|---|---|---|")
-    measured = dict(MEASURED.findall(CHOOSE.read_text(encoding="utf-8").partition("### What leaks")[2]))
+    measured = MEASURED.findall(CHOOSE.read_text(encoding="utf-8").partition("### What leaks")[2])
     for name, algorithm in ALGORITHMS.items():
         sent = [f"`{one}`" for one, release in algorithm.releases.items() if release.of == "labels"]
-        share = measured.get(name, "–")
-        told = f"{float(share):.0%}" if share != "–" else "not measured" if sent else "–"
+        shares = {how: float(share) for one, how, share in measured if one == name and share != "–"}
+        told = "; ".join(f"{share:.0%}" + f" ({how})" * bool(how) for how, share in shares.items())
+        told = told or ("not measured" if sent else "–")
         lines.append(f"| `{name}` | {', '.join(sent) or 'nothing'} | {told} | {ENDED if sent else NEVER} |")
     return "\n".join(lines) + "\n"
 

@@ -6,6 +6,7 @@ agreed seed, which such noise is no match for.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,13 +21,21 @@ from tests.federation.small import federation, frames, quick, write
 from torch import Tensor
 
 from colonnade.attacks.canaries import CanaryOwner, Setup, Turn, attack, released
-from colonnade.attacks.promises import Attempt, Promises, audit_promises, bound_of_labels, column_bound, way_out
+from colonnade.attacks.promises import (
+    Attempt,
+    Promises,
+    audit_promises,
+    bound_of_labels,
+    column_bound,
+    sampled_bound,
+    way_out,
+)
 from colonnade.core import Batches, DpEvent, Mechanism, Organisation, Rule
 from colonnade.core.chance import Secret, Source
 from colonnade.errors import AuditFailed
 from colonnade.federation import Federation, load
 from colonnade.privacy import Account, Binomial, Budget, Gaussian, RandomizedResponse
-from colonnade.privacy.accounting import dp_accounting
+from colonnade.privacy.accounting import dp_accounting, hidden_pld, hidden_rdp
 from colonnade.privacy.gaussian import clip_rows
 from colonnade.privacy.report import for_columns
 
@@ -97,6 +106,32 @@ def test_an_attack_on_replacement_exceeds_what_removal_is_promised() -> None:
         against = {one.adversary for one in stated if one.relation == "add-or-remove"}
         assert against
         assert against <= {one.adversary for one in stated if one.relation == "replace-one"}
+
+
+def drawn(mechanism: Mechanism, sampling: str = "poisson") -> Setup:
+    return dataclasses.replace(setup(mechanism), sampling=sampling, share=0.05)
+
+
+@pytest.mark.usefixtures("fixed")
+def test_who_does_not_know_the_batches_is_bounded_below_what_amplification_claims() -> None:
+    claim = hidden_pld(1.0, MANY, MANY // 20, 10, DELTA)
+    found = sampled_bound(drawn(Gaussian(1.0, 1.0)), turns(10), MANY, "add-or-remove", DELTA)
+    assert 0.3 * claim <= found.epsilon <= claim
+    swapped = sampled_bound(drawn(Gaussian(1.0, 0.8), "without_replacement"), turns(10), 2000, "replace-one", DELTA)
+    assert 0.5 < swapped.epsilon < hidden_rdp(0.4, 2000, 100, 10, DELTA)
+
+
+def test_half_the_noise_and_larger_batches_than_said_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = hidden_pld(1.0, 2000, 100, 10, DELTA)
+    assert sampled_bound(drawn(HalfTheNoise(1.0, 1.0)), turns(10), 2000, "add-or-remove", DELTA).epsilon > 1.5 * claim
+    first = Batches._sampled
+
+    def larger(self: Batches, epoch: int, number: int, device: str) -> Tensor:
+        rows = [first(self, epoch + 100 * more, number, device).tolist() for more in range(5)]
+        return torch.tensor(sorted(set().union(*rows)))
+
+    monkeypatch.setattr(Batches, "_sampled", larger)
+    assert sampled_bound(drawn(Gaussian(1.0, 1.0)), turns(10), 2000, "add-or-remove", DELTA).epsilon > 1.5 * claim
 
 
 class HalfTheNoise(Gaussian):
@@ -222,7 +257,7 @@ def test_a_run_is_audited_as_often_as_its_dearest_row_was_released(tmp_path: Pat
     assert by["labels", "anybody", "one row's label replaced"].bound is not None
     hidden = [one for one in found.attempts if one.adversary == "who does not know the batches"]
     assert hidden
-    assert all(one.bound is None and one.why for one in hidden)
+    assert all(one.bound is not None and one.bound <= (one.claim or 0) for one in hidden)
     found.check()
 
 
@@ -234,6 +269,15 @@ def test_a_run_with_seeded_noise_fails_the_command(tmp_path: Path, call: Caller)
     told = json.loads((folder / "audit" / "promises.json").read_text())
     assert not told["passed"]
     assert any(one["broken"] for one in told["attempts"])
+
+
+@pytest.mark.usefixtures("fixed")
+def test_a_run_with_drawn_batches_has_every_statement_attacked(tmp_path: Path) -> None:
+    found = audit_promises(run(tmp_path, train={"sampling": "poisson"}), canaries=500)
+    hidden = [one for one in found.attempts if one.adversary == "who does not know the batches"]
+    assert {one.relation for one in hidden} == {"add-or-remove", "replace-one"}
+    assert all(one.bound is not None for one in found.attempts if one.claim is not None)
+    found.check()
 
 
 @pytest.mark.usefixtures("fixed")

@@ -48,11 +48,17 @@ class Setup:
     seed: int
     secret: bool  # whether noise comes from the operating system
     account: Callable[[Batches, Sequence[str]], Account]
+    sampling: str = "epoch"  # how training batches are drawn: by default every canary is in every one
+    share: float = 1.0  # of the rows that one training batch has
+    batch_seed: int = 0
 
     def organisation(self, canaries: int) -> Organisation:
         rows = torch.arange(canaries)
         purposes = ("train", "validation", "test", "predict")
-        batches = Batches(dict.fromkeys(purposes, rows), batch_size=canaries, epochs=1, seed=0, reshuffle=False)
+        batches = Batches(
+            dict.fromkeys(purposes, rows), batch_size=max(int(self.share * canaries), 1), epochs=1,
+            seed=self.batch_seed, reshuffle=False, sampling=self.sampling,
+        )  # fmt: skip
         made = Organisation.at(self.owner, batches, seed=self.seed, rules=self.rules)
         made.outbox.noise = Secret() if self.secret else made.outbox.noise
         made.outbox.meter = self.account(batches, [str(row) for row in range(canaries)])
@@ -76,7 +82,7 @@ class CanaryOwner(Party):
 
 def released(setup: Setup, rows: Tensor, turns: Sequence[Turn]) -> tuple[list[Tensor], Organisation]:
     """All that reached the adversary, turn by turn in the order of the rows, over a call that comes twice and a
-    checkpoint halfway; and the organisation whose account paid for it."""
+    checkpoint halfway; NaN for a row that was not in a batch. And the organisation whose account paid for it."""
     organisation, seen, at = setup.organisation(len(rows)), [], len(turns) // 2
     for part in (range(at), range(at, len(turns))):
         if part.start:
@@ -88,16 +94,19 @@ def released(setup: Setup, rows: Tensor, turns: Sequence[Turn]) -> tuple[list[Te
         faults = [Fault("duplicate", setup.owner)]
         peers = Peers(ADVERSARY, [setup.owner], Faulty(recording, faults), Ledger(ADVERSARY))
         for number in part:
-            owner.turn, batch = number, _batch(turns[number].purpose, number, len(rows))
+            owner.turn, batch = number, _batch(turns[number].purpose, number, len(rows), organisation.batches.per_epoch)
             peers[setup.owner].ask(Embed(batch))
-            twice = recording.of(ADVERSARY).tensors(turns[number].release)[-2:]
-            order = organisation.batches.rows(batch).argsort()
-            seen.append(torch.stack(twice).double().mean(0)[order].flatten(1))
+            twice = torch.stack(recording.of(ADVERSARY).tensors(turns[number].release)[-2:])
+            whole = torch.full((len(rows), *twice.shape[2:]), math.nan, dtype=torch.float64)
+            whole[organisation.batches.rows(batch)] = twice.double().mean(0)
+            seen.append(whole.flatten(1))
+            recording.transcripts.clear()
     return seen, organisation
 
 
-def _batch(purpose: str, number: int, rows: int) -> str:
-    return f"train/{number}/0" if purpose == "train" else f"{purpose}[0:{rows}]"
+def _batch(purpose: str, number: int, rows: int, per_epoch: int) -> str:
+    epoch, batch = divmod(number, per_epoch)
+    return f"train/{epoch}/{batch}" if purpose == "train" else f"{purpose}[0:{rows}]"
 
 
 @dataclass(frozen=True)
@@ -109,17 +118,17 @@ class Attacked:
 
 
 def attack(setup: Setup, turns: Sequence[Turn], canaries: int, relation: str) -> tuple[Attacked, Organisation]:
-    """Plant canaries, release them, and guess. Under replace-one a canary is one of two opposite rows; under
-    add-or-remove it is a row, or nothing."""
+    """Plant canaries, release them, and guess. Under replace-one a canary is one of two opposite rows; otherwise it is
+    a row, or nothing."""
     coins = (uniform((canaries,), Secret()) < 0.5).double()
     values = 2 * coins - 1 if relation == "replace-one" else coins
     rows = (BIG * values)[:, None].expand(canaries, setup.width).float().contiguous()
     seen, organisation = released(setup, rows, turns)
     twin, _ = released(setup, torch.zeros_like(rows), turns)  # by whoever knows the agreed seed
-    middle = 0.0 if relation == "replace-one" else 0.5
-    scores = {"what left": score(setup, turns, seen, middle)}
+    ends = (-1.0, 1.0) if relation == "replace-one" else (0.0, 1.0)
+    scores = {"what left": score(setup, turns, seen, ends)}
     without = [one - other for one, other in zip(seen, twin, strict=True)]
-    scores["what left, less the seed's noise"] = score(setup, turns, without, middle)
+    scores["what left, less the seed's noise"] = score(setup, turns, without, ends)
     truth = coins > 0.5
     whole = {how: Guesses(canaries, canaries, int(((s > 0) == truth).sum())) for how, s in scores.items()}
     return Attacked(whole, {how: surest(s, truth) for how, s in scores.items()}), organisation
@@ -132,17 +141,35 @@ def surest(scores: Tensor, truth: Tensor) -> Guesses:
     return Guesses(len(scores), made, int(((scores[chosen] > 0) == truth[chosen]).sum()))
 
 
-def score(setup: Setup, turns: Sequence[Turn], seen: Sequence[Tensor], middle: float) -> Tensor:
-    """How much likelier all of a canary's releases are with its coin up than down: exact for Gaussian noise, and up to
-    a monotone bend for others. `middle` is where the two are equally likely, between nothing and the whole row."""
+def score(setup: Setup, turns: Sequence[Turn], seen: Sequence[Tensor], ends: tuple[float, float]) -> Tensor:
+    """How much likelier all of a canary's releases are with its coin up than down, in logarithms: exact for Gaussian
+    noise, and up to a monotone bend for others. `ends` says what a canary is with its coin down and up.
+
+    Where batches are drawn and the adversary does not know them, it sees of a row that is not in a batch what it would
+    see of an empty one: noise. That is what amplification assumes, and more than anybody gets who is sent a batch
+    without its row numbers.
+    """
     total = torch.zeros(len(seen[0]), dtype=torch.float64)
     for number, (turn, values) in enumerate(zip(turns, seen, strict=True)):
         rule = setup.rules.get(f"{turn.purpose}.{turn.release}") or setup.rules.get(turn.release) or Rule()
         size, variance, centre = _shape(rule.mechanism, values.shape[1])
         sign = 1 - 2 * (number % 2)
         along = sign * (values - centre).sum(1) / math.sqrt(values.shape[1])  # on the canaries' own direction
-        total += (along - middle * size) * size / variance
+        absent = along.isnan()
+        if absent.any():
+            empty, _ = rule.mechanism.apply(torch.zeros(int(absent.sum()), values.shape[1]), Secret())
+            along[absent] = (empty.double() - centre).sum(1) / math.sqrt(values.shape[1])
+            variance = min(variance, float(along.abs().median() / 0.6745) ** 2)  # as it is, where that is less
+        down, up = ((along * end * size - (end * size) ** 2 / 2) / variance for end in ends)
+        total += _drawn(up, setup.share) - _drawn(down, setup.share)
     return total
+
+
+def _drawn(likelihood: Tensor, share: float) -> Tensor:
+    """Of a row that is in a batch with this chance only, and empty otherwise."""
+    if share >= 1:
+        return likelihood
+    return torch.logaddexp(torch.full_like(likelihood, math.log1p(-share)), likelihood + math.log(share))
 
 
 def _shape(mechanism: Mechanism, width: int) -> tuple[float, float, float]:

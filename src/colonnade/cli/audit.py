@@ -87,7 +87,7 @@ def _promises(folder: Path, canaries: int, out: Path | None, allow: list[str], *
         console.print(f"What is promised, and what {canaries:,} canaries showed at 95 %", style="bold")
         table = Table()
         for heading in ("of", "against", "neighbours"):
-            table.add_column(heading, overflow="fold")
+            table.add_column(heading, overflow="fold", min_width=13)  # add-or-remove stays whole
         for heading in ("claim", "at least", "baseline"):
             table.add_column(heading, justify="right", no_wrap=True)
         for one in found.attempts:

@@ -185,3 +185,21 @@ def hidden_pld(sigma: float, rows: int, batch: int, rounds: int, delta: float) -
     accountant = d.pld.pld_privacy_accountant.PLDAccountant()
     one = d.PoissonSampledDpEvent(min(batch / rows, 1.0), d.GaussianDpEvent(sigma))
     return float(accountant.compose(one, rounds).get_epsilon(delta))
+
+
+def poisson_epsilon(variation: float, share: float, rounds: int, delta: float) -> float:
+    """Of Gaussian noise on Poisson-sampled batches, so large that a row is told apart from none with this total
+    variation over all rounds; add-or-remove. By halving, and by the same privacy-loss distributions as `hidden_pld`."""
+    if variation <= 0:
+        return 0.0
+    low, high, found = 0.2, 500.0, 0.0  # of sigma: too little noise for this variation, and too much
+    for _ in range(12):
+        sigma = math.sqrt(low * high)
+        whole = dp_accounting().pld.privacy_loss_distribution.from_gaussian_mechanism(
+            sigma, value_discretization_interval=max(1e-4, 0.1 / rounds), sampling_prob=share
+        )
+        whole = whole.self_compose(rounds)
+        told = float(whole.get_delta_for_epsilon(0.0))
+        low, high = (sigma, high) if told > variation else (low, sigma)
+        found = float(whole.get_epsilon_for_delta(delta)) if told <= variation else found
+    return found

@@ -10,7 +10,8 @@ sees what left and guesses the coins. Three bounds, each below the true epsilon 
                    rows depend on each other.
     independent    For mechanisms that draw noise for every row by itself, which is part of what is claimed: guesses
                    are then independent, each right with probability (1 + TV) / 2 at most, where TV is the total
-                   variation between what leaves of the two values. Exact (Clopper and Pearson), and the tightest.
+                   variation between what leaves of the two values. Exact (Clopper and Pearson), and the tightest:
+                   it is Xiang et al.'s (2025, arXiv:2509.08704) with a guess on every canary.
 """
 
 from __future__ import annotations
