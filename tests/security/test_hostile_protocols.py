@@ -24,7 +24,7 @@ TRIALS = 20
 def common_rows() -> list[tuple[int, ...]]:
     """Which row of each is the same person's; their agreed order is a secret drawn anew."""
     held = {name: Ids.of(name, [[f"id{number}" for number in range(first, first + 12)]]) for name, first in PARTIES}
-    rows = alignment.align_here(held, threads=1).rows
+    rows = alignment.align_here(held).rows
     return sorted(zip(*(rows[name].tolist() for name, _ in PARTIES), strict=True))
 
 
