@@ -202,16 +202,16 @@ def misname(rng: random.Random, frame: bytes, frames: Sequence[bytes]) -> bytes:
         return frame
     header, blobs = parts
     what, who = rng.randrange(4), rng.choice(("ada", "bob", "eve", "server", "", "x" * 300))
-    if what == 0 and blobs and isinstance(header["fields"], dict) and header["fields"]:
+    if what == 0 and blobs and isinstance(header.get("fields"), dict) and header["fields"]:
         header["fields"][rng.choice(list(header["fields"]))] = {"$tuple": [{"$tensor": 0}] * rng.choice((1, 2, 5000))}
-    elif what == 1 and blobs:
+    elif what == 1 and blobs and header.get("tensors"):
         copies = rng.choice((1, 2, 50))
         header["tensors"] += [header["tensors"][0]] * copies
         blobs += [blobs[0]] * copies
     elif what == 2:
         header["from"] = who
     else:
-        for about in header["tensors"]:
+        for about in header.get("tensors", ()):
             if isinstance(about, dict) and isinstance(about.get("receipt"), list) and about["receipt"]:
                 about["receipt"] = [who, *about["receipt"][1:]]
     return frame_of(header, blobs)
