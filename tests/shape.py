@@ -36,7 +36,7 @@ BOUNDS: dict[str, tuple[int | None, int | None]] = {  # the bound, and the aim
     "unions of twins": (0, 0),
     "hasattr, getattr of a fixed name": (0, 0),
     "pairs of classes alike": (0, 0),
-    "switches on several label owners": (40, 8),
+    "switches on several label owners": (8, 8),
     "files entered by a federation from TOML": (49, 22),
     "files entered by predict": (53, 25),
     "files entered by a step of VIMADMM": (20, 17),
@@ -145,8 +145,9 @@ def pairs_alike(modules: Modules) -> list[tuple[int, str, str]]:
 def switches_of(tree: ast.Module) -> list[str]:
     """Where it is asked whether there are several label owners.
 
-    - The truth of `….label_owners`, `….several` or `….get("label_owners")` in if, while, assert, and, or, not, bool()
-      or a comprehension's if; but not of the report's `facts.several`, which only says "round" or "epoch".
+    - The truth of `….label_owners`, `….several`, `settings.shared`, `….server` or `….get("label_owners")` in if, while,
+      assert, and, or, not, bool() or a comprehension's if; but not of the report's `facts.several`, which only says
+      "round" or "epoch".
     - isinstance of a twin.
     - Every use of NESTED, and none of its imports.
     """
@@ -161,7 +162,7 @@ def switches_of(tree: ast.Module) -> list[str]:
             tested.append(node.operand)
         elif isinstance(node, ast.comprehension):
             tested += node.ifs
-    asks = re.compile(r"(?!facts\.)[\w.]+\.(label_owners|several|get\('label_owners'\))")
+    asks = re.compile(r"(?!facts\.)[\w.]+\.(label_owners|several|(?<=settings\.)shared|server|get\('label_owners'\))")
     found += [text for text in map(ast.unparse, tested) if asks.fullmatch(text)]
     twins = {name for pair in TWINS for name in pair}
     for call in calls_of(tree, "isinstance"):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from colonnade.algorithms import multi_vfl
 from colonnade.core import Agreed, Batches, Organisation, Peers, Rule, Transport, roles
+from colonnade.core.batches import RoundDone
 from colonnade.core.party import seed_for
 from colonnade.models import initialised
 from colonnade.optim.losses import CrossEntropy
@@ -46,7 +47,7 @@ class Several:
     label_owners: dict[str, multi_vfl.LabelOwner]
     data_owners: dict[str, multi_vfl.DataOwner]
     rounds: int
-    said: list[multi_vfl.Round] = field(default_factory=list)
+    said: list[RoundDone] = field(default_factory=list)
 
     def run(self, rounds: int | None = None) -> list[float]:
         steps = multi_vfl.train(self.server, self.server.peers, self.rounds)

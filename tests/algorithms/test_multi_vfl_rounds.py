@@ -36,10 +36,10 @@ def follow(toy: Several, present: list[list[str]]) -> None:
         loss = reference.round(number, who)
         toy.run(1)
         said = toy.said[-1]
-        assert (list(said.losses), said.number) == (who, number)
-        assert set(said.dropped) == set(ROWS) - set(who)
+        assert (list(said.losses), said.batch.epoch) == (who, number)
+        assert set(said.left_out) == set(ROWS) - set(who)
         assert said.loss == pytest.approx(loss, rel=1e-9)
-        assert said.rows == sum(ROWS[k] for k in who)
+        assert said.batch.size == sum(ROWS[k] for k in who)
         reference.assert_equal(toy)
 
 
@@ -47,7 +47,7 @@ def follow(toy: Several, present: list[list[str]]) -> None:
 def test_who_cannot_be_asked_or_whose_answer_is_lost_is_left_out_and_comes_back(kind: Any) -> None:
     toy = made(upper=faulty(Fault(kind, "bea", at=TRAIN)))
     follow(toy, [OTHERS, list(ROWS), list(ROWS)])
-    assert "'bea' failed while answering multi_vfl.TrainRound" in toy.said[0].dropped["bea"]
+    assert "'bea' failed while answering multi_vfl.TrainRound" in toy.said[0].left_out["bea"]
 
 
 @pytest.mark.parametrize("call", [7, 12])
@@ -59,8 +59,8 @@ def test_who_fails_in_the_middle_of_a_round_leaves_nothing_behind(call: int) -> 
 
     toy = made(lower=lower)
     follow(toy, [OTHERS, list(ROWS), list(ROWS)])
-    assert "'lung' failed while answering" in toy.said[0].dropped["bea"]
-    assert "bea:train/0/" in toy.said[0].dropped["bea"]
+    assert "'lung' failed while answering" in toy.said[0].left_out["bea"]
+    assert "bea:train/0/" in toy.said[0].left_out["bea"]
 
 
 def test_a_copy_that_was_left_out_is_the_average() -> None:
@@ -131,7 +131,7 @@ def test_saved_and_loaded_after_a_round_it_continues_bit_equal(
         party.organisation.load_state(saved["seat"])
         party.load_state(saved["role"])
     second.run()
-    assert [said.number for said in second.said] == [1, 2]
+    assert [said.batch.epoch for said in second.said] == [1, 2]
     for name, state in whole.states().items():
         assert_bit_equal(state, second.states()[name])
     assert torch.equal(whole.predict(model="own"), second.predict(model="own"))
@@ -207,7 +207,7 @@ def test_a_label_owner_without_training_rows_is_told_and_not_asked() -> None:
     toy.run(1)
     reference.round(0, ["bea", "carl"])
     reference.assert_equal(toy)
-    assert toy.said[0].dropped == {}
+    assert toy.said[0].left_out == {}
     assert abel.round == 1
     assert toy.predict("abel").shape == (20, 3)
 

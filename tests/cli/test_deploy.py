@@ -47,7 +47,7 @@ def test_a_party_checks_its_own_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     deploy.party(deploy.Action.check, tmp_path / "lab" / OWN)
     told = " ".join(capsys.readouterr().out.split())
     assert "lab: 80 rows, 2 numbers a row after preparation" in told
-    assert "only 'clinic' may ask it" in told
+    assert "Only 'clinic' may ask it" in told
     assert 'It has models = "seeded": everybody who knows the agreed seed knows its initial weights' in told
     assert "gaussian, clip 1," in told
     assert "Budget: epsilon 100 at delta 1e-05 for every row, replace-one, over all runs." in told
@@ -60,7 +60,7 @@ def test_a_party_checks_its_own_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "residual" not in told, "the label owner's releases are not this party's"
     deploy.party(deploy.Action.check, tmp_path / "clinic" / OWN)
     told = " ".join(capsys.readouterr().out.split())
-    assert "it drives, and asks the others" in told
+    assert "It drives, and asks the others" in told
     assert "residual" in told
     assert "No budget" in told
     own = tmp_path / "lab" / OWN

@@ -151,7 +151,7 @@ def test_a_label_owner_is_asked_to_predict_with_one_of_two_models(
     rows.write_text("patient\nP001\n")
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"owner": "sout"}, "'sout' is no label owner here.*'south'.*there are north, south"),
-        ({"model": "best"}, "--model is aggregated or own"),
+        ({"model": "best"}, "one of aggregated, own"),
     ]
     for given, said in wrong:
         with pytest.raises(ConfigError, match=said):

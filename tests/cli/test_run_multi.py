@@ -66,7 +66,7 @@ def test_predict_as_any_label_owner_with_either_model(call: Caller, finished: Pa
     expected = loaded.predict(ids, owner="south", model="own").scores[:, 0]
     assert [one["score_ill"] for one in told["south", "own"]] == pytest.approx(expected, abs=1e-6)
     assert "'nort' is no label owner here" in call.fails(2, *rows, "--as", "nort")
-    assert "--model is aggregated or own; found 'mine'" in call.fails(2, *rows, "--model", "mine")
+    assert "called 'mine': it predicts by one of aggregated, own" in call.fails(2, *rows, "--model", "mine")
 
 
 def test_new_rows_come_from_tables_named_on_the_line(call: Caller, finished: Path, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_privacy_of_a_run_and_of_a_file(call: Caller, finished: Path, tmp_path: 
 @pytest.mark.parametrize("command", ["explain", "audit"])
 def test_what_needs_one_label_owner_says_so(call: Caller, finished: Path, command: str) -> None:
     told = call.fails(2, command, finished / "run")
-    assert "This run has several label owners (multi_vfl)" in told
+    assert "This works with one label owner, and multi_vfl has 2" in told
     assert "`colonnade predict` and `colonnade privacy` take both" in told
 
 
@@ -111,5 +111,7 @@ def test_align_and_single_runs_say_what_is_not_theirs(call: Caller, finished: Pa
 
     small.federation().fit(tmp_path / "run")
     (tmp_path / "rows.csv").write_text("patient\nP001\n")
-    told = call.fails(2, "predict", tmp_path / "run", "--rows", tmp_path / "rows.csv", "--as", "clinic")
-    assert "--as and --model are for runs with several label owners" in told
+    told = call.fails(2, "predict", tmp_path / "run", "--rows", tmp_path / "rows.csv", "--as", "lab")
+    assert "'lab' is no label owner here; there are clinic" in told
+    told = call.fails(2, "predict", tmp_path / "run", "--rows", tmp_path / "rows.csv", "--model", "own")
+    assert "called 'own': here is one joint model" in told

@@ -38,7 +38,7 @@ def test_what_cannot_be_served_is_one_message(
 ) -> None:
     monkeypatch.delenv("COLONNADE_TOKEN", raising=False)
     assert "is not a run directory" in call.fails(2, "serve", tmp_path)
-    assert "--as and --model are for runs with several" in call.fails(2, "serve", finished / "run", "--as", "clinic")
+    assert "'lab' is no label owner here" in call.fails(2, "serve", finished / "run", "--as", "lab")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         message = call.fails(2, "serve", finished / "run", "--port", taken.getsockname()[1])
         assert "cannot be listened on: " in message

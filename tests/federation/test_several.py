@@ -135,7 +135,7 @@ def test_rows_that_no_hospital_knew_can_be_predicted(tmp_path: Path) -> None:
     found = load(tmp_path / "run", ids=new).predict(new)
     assert found.ids.tolist() == new
     assert (found.scores[0] == found.scores[2]).all()
-    with pytest.raises(DataError, match=r"1 of 2 ids are not among the 90 rows that 'north' has in common"):
+    with pytest.raises(DataError, match=r"1 of 2 ids are not among the 90 rows that 'north' shares with all"):
         load(tmp_path / "run").predict(["P000", "P149"])
     with pytest.raises(ConfigError, match=r"'nort' is no label owner here \(did you mean 'north'\?\)"):
         load(tmp_path / "run", ids=new, owner="nort")

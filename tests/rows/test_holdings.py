@@ -158,7 +158,7 @@ def test_somebody_must_hold_the_labels_and_somebody_columns(tmp_path: Path) -> N
 def test_a_federation_file_without_parties_or_tables_says_what_to_add(tmp_path: Path) -> None:
     path = tmp_path / "federation.toml"
     path.write_text("[train]\nepochs = 1\n")
-    with pytest.raises(ConfigError, match=r"There are no parties\. Add a \[parties\.NAME\] with table = "):
+    with pytest.raises(ConfigError, match=r"Nobody holds columns\. Add \[parties\.NAME\] with table = "):
         Federation.from_toml(path)
     path.write_text('[parties.lab]\nlabel = "y"\n')
     with pytest.raises(ConfigError, match=r'\[parties\.lab\] must name its table, as in table = "lab\.csv"'):

@@ -17,7 +17,7 @@ from colonnade.datasets.table import table_from_frame
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Settings
 from colonnade.rows.holdings import Holdings, LabelledRows
-from colonnade.rows.making import from_several
+from colonnade.rows.making import from_tables
 from colonnade.rows.public import _in_proportion, from_dataset
 from colonnade.rows.splits import divide
 from colonnade.rows.tables import tables_of
@@ -43,7 +43,7 @@ def held(given: Frames, labelled: Any = LABELS, columns: Any = COLUMNS, **data: 
         name: table_from_frame(frame, owner=name, id="patient", label="diagnosis", columns=())
         for name, frame in some(given, labelled).items()
     }
-    return from_several(settings, tables, tables_of(settings, some(given, columns)))
+    return from_tables(settings, tables_of(settings, some(given, columns)), tables)
 
 
 def rows_of(share: LabelledRows) -> torch.Tensor:
@@ -171,7 +171,7 @@ def test_a_hospital_with_columns_compares_its_own_tables_by_itself() -> None:
     settings = settings_of(("north",), ("north", "lab"), align="private")
     labelled = {"north": table_from_frame(tables["north"], owner="north", id="patient", label="diagnosis", columns=())}
     columns = tables_of(settings, {"north": given["north_columns"], "lab": given["lab"]})
-    assert len(from_several(settings, labelled, columns).label_owners["north"].ids) == 80
+    assert len(from_tables(settings, columns, labelled).label_owners["north"].ids) == 80
 
 
 def dealt(owners: list[dict[str, Any]], **data: Any) -> Holdings:

@@ -36,7 +36,7 @@ def part(base: Path, whole: Federation, name: str) -> Holdings:
         held = every.label_owners[name]
         held = replace(held, rows=torch.arange(len(held.ids)))
         return replace(every, columns={}, label_owners={name: held}, ids=held.ids, known_to=1)
-    if not every.several:
+    if not every.server:
         table = read_own_table(own)
         return own_columns(own, table, {"clinic": table.ids}, every.outputs, told(table.ids, every.labelled))
     owners = {k: replace(held, labels=NOBODY) for k, held in every.label_owners.items()}

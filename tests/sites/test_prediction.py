@@ -253,7 +253,7 @@ def test_only_who_holds_labels_predicts_and_only_what_is_there(tmp_path: Path, k
 
 @several
 def test_a_model_or_a_checkpoint_that_is_not_there_is_told(run: Path) -> None:
-    with pytest.raises(ConfigError, match="one of aggregated, own; found 'best'"):
+    with pytest.raises(ConfigError, match="called 'best': it predicts by one of aggregated, own"):
         told_by(hospital(run), IDS, "best")
     other = run / "north" / "runs" / "other"
     other.mkdir()

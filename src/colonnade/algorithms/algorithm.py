@@ -18,7 +18,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 from torch import Tensor, nn
 
-from colonnade.core import NON_PRIVATE, Batches, DpEvent, Party, Peers, Rows, Step
+from colonnade.core import NON_PRIVATE, Agreed, Batches, DpEvent, Party, Peers, Rounds, Rows, Step
+from colonnade.core.batches import Progress, RoundDone
 from colonnade.core.receipt import PUBLIC
 from colonnade.errors import ConfigError
 from colonnade.privacy.report import READER
@@ -27,7 +28,6 @@ C = TypeVar("C")  # its settings
 F = TypeVar("F", bound=Party)  # who holds columns
 L = TypeVar("L", bound=Party)  # who holds labels
 S = TypeVar("S", bound=Party)  # who drives several label owners
-R = TypeVar("R")  # what such a driver yields after each round
 Of = Literal["columns", "labels", "nothing"]
 Crossing = dict[str, DpEvent]
 """What is released, by name, and what it is without a mechanism: plain, encrypted, under a mask, or public."""
@@ -93,12 +93,11 @@ class HeadInputs(Generic[C]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nested(Generic[L, S, R]):
+class Nested(Generic[S]):
     """Several label owners: an aggregation server drives them, and each of them drives those who hold columns."""
 
     aggregation_server: type[S]
-    train: Callable[[S, Peers, int], Iterator[R]]  # for so many rounds
-    predict: Callable[[L, Peers, Rows, str], Tensor]  # by the "aggregated" model, or by the label owner's "own"
+    train: Callable[[S, Peers, int], Iterator[RoundDone]]  # for so many rounds
 
 
 def _nothing(config: object) -> frozenset[str]:  # noqa: ARG001
@@ -138,7 +137,8 @@ class Algorithm(Generic[C, F, L]):
 
     # Who drives: the label owner, unless the algorithm is nested.
     train: Callable[[L, Peers, Batches], Iterator[Step]] | None = None
-    nested: Nested[L, Any, Any] | None = None
+    nested: Nested[Any] | None = None
+    models: Mapping[str, Callable[[L, Peers, Rows], Tensor]] = field(default_factory=dict)  # to predict by, if several
     most_epochs: int | None = None  # 1: training rows are released once; 0: when they are scored, never for training
     grows: bool = False  # True: every step adds to what a prediction asks for, and what it adds differs
     in_batches: bool = True  # False: a step is a round over all training rows, and [train] batch_size has no meaning
@@ -247,11 +247,33 @@ class Algorithm(Generic[C, F, L]):
         """How many rows a step of training has."""
         return wanted if self.in_batches else max(rows, 1)
 
-    def steps(self, driver: L, peers: Peers, batches: Batches) -> Iterator[Step]:
-        """Its training, where one label owner drives."""
+    def progress(self, agreed: Agreed, epochs: int) -> Progress:
+        """What counts its steps: the batches of the one label owner, or rounds of several."""
+        return agreed.one if self.nested is None else Rounds(agreed, epochs)
+
+    def steps(self, driver: Any, peers: Peers, progress: Progress) -> Iterator[Step]:
+        """Its training, from where it stands, by who drives."""
         if self.train is None:
-            raise ConfigError(f"{self.about!r} has several label owners: a server drives them, by rounds.")
-        return self.train(driver, peers, batches)
+            return self._rounds(driver, peers, progress)
+        assert isinstance(progress, Batches)
+        return self.train(driver, peers, progress)
+
+    def _rounds(self, driver: Any, peers: Peers, progress: Progress) -> Iterator[Step]:
+        assert self.nested is not None
+        for step in self.nested.train(driver, peers, progress.epochs):
+            progress.done = step.batch.step + 1
+            yield step
+
+    def check_model(self, model: str | None) -> None:
+        """Raise unless a label owner can predict by a model of this name; without a name, by the joint one."""
+        if model is not None and model not in self.models:
+            there = f"it predicts by one of {', '.join(self.models)}" if self.models else "here is one joint model"
+            raise ConfigError(f"No model of a label owner is called {model[:40]!r}: {there}.")
+
+    def outputs(self, owner: L, peers: Peers, rows: Rows, model: str | None = None) -> Tensor:
+        """What a label owner predicts for these rows."""
+        self.check_model(model)
+        return (self.predict if model is None else self.models[model])(owner, peers, rows)
 
 
 AnyAlgorithm = Algorithm[Any, Any, Any]

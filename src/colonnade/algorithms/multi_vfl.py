@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +62,7 @@ from colonnade.core import (
     State,
     serves,
 )
+from colonnade.core.batches import RoundDone
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.message import Ping, Pong
 from colonnade.core.roles import Introduction, check_agreed, check_shape
@@ -71,7 +73,7 @@ from colonnade.optim.server import SERVER_OPTIMIZERS, ServerOptimizer, mean
 
 __all__ = [
     "ALGORITHM", "Adopt", "AggregationServer", "Average", "Begin", "Beginning", "Config", "DataOwner", "Descend",
-    "Embed", "Embedding", "LabelOwner", "Open", "Round", "TrainRound", "Trained", "predict", "train",
+    "Embed", "Embedding", "LabelOwner", "Open", "TrainRound", "Trained", "predict", "train",
 ]  # fmt: skip
 
 
@@ -306,18 +308,8 @@ class AggregationServer(Party):
         self.adopted, self.idle = dict(state["adopted"]), list(state["idle"])
 
 
-@dataclass(frozen=True)
-class Round:
-    """What `train` yields after each round: the loss is the mean over the training rows of those that took part."""
-
-    number: int
-    loss: float
-    rows: int
-    losses: dict[str, float]
-    dropped: dict[str, str]  # label owner -> why it was left out
-
-
-def train(driver: AggregationServer, peers: Peers, rounds: int) -> Iterator[Round]:
+def train(driver: AggregationServer, peers: Peers, rounds: int) -> Iterator[RoundDone]:
+    """A round's loss is the mean over the training rows of those that took part."""
     if driver.weights is None:
         offers, failed = peers.attempt(dict.fromkeys(peers, Begin()))
         _somebody(offers, failed)
@@ -333,7 +325,8 @@ def train(driver: AggregationServer, peers: Peers, rounds: int) -> Iterator[Roun
         rows = sum(reply.rows for reply in trained.values())
         loss = sum(reply.loss * reply.rows for reply in trained.values()) / rows
         losses = {k: reply.loss for k, reply in trained.items()}
-        yield Round(number, loss, rows, losses, {k: str(error) for k, error in failed.items()})
+        batch = Batch(f"round/{number}", rows, number, 0, number)
+        yield RoundDone(batch, loss, losses, {k: str(error) for k, error in failed.items()})
 
 
 def predict(driver: LabelOwner, peers: Peers, rows: Rows, model: str = "aggregated") -> Tensor:
@@ -375,7 +368,8 @@ ALGORITHM = Algorithm(
     feature_owner=DataOwner,
     label_owner=LabelOwner,
     predict=predict,
-    nested=Nested(aggregation_server=AggregationServer, train=train, predict=predict),
+    nested=Nested(aggregation_server=AggregationServer, train=train),
+    models={"aggregated": predict, "own": partial(predict, model="own")},
     lacking="A label owner's model reads all embeddings side by side.",
     releases={
         "embedding": EMBEDDING,

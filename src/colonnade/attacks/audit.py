@@ -125,7 +125,7 @@ def audit_federation(
     federation: Federation, run: str = "", *, rows: int = 64, party: str | None = None, say: Say | None = None
 ) -> Audit:
     """As `audit_run`, for a recorded federation in memory. It is trained a little further on the way."""
-    federation.check_one_label_owner()
+    federation.settings.check_one_label_owner()
     if federation.recording is None:
         raise ConfigError("An audit needs a federation that records: Federation(..., record=True).")
     settings = federation.settings

@@ -116,7 +116,7 @@ def audit_promises(
 ) -> Promises:
     """Attack what a finished run promises; the run stays as it is, and nobody's budget is charged."""
     with reopen(folder, allow_models) as federation:
-        federation.check_one_label_owner()
+        federation.settings.check_one_label_owner()
         found = Promises(folder.resolve().name, federation.settings.algorithm)
         for guarantee in guarantees(federation):
             (say or (lambda _: None))(f"planting canaries: {guarantee.party}'s {guarantee.protects}")

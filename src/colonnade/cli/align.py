@@ -116,11 +116,10 @@ def show(aligned: Aligned, seconds: float) -> None:
 def _read(settings: Settings) -> dict[str, Ids]:
     if settings.data.dataset is not None:
         raise ConfigError("[data] dataset names one table that is cut into parties; its rows are aligned already.")
-    if settings.label_owners:
-        raise ConfigError(
-            "With several label owners each aligns itself with all data owners; `colonnade run` does so where the file "
-            'says [data] align = "private".'
-        )
+    settings.check_one_label_owner(
+        "Of several, each aligns itself with all data owners, as `colonnade run` does where the file says "
+        '[data] align = "private".'
+    )
     if len(settings.parties) < 2:
         raise ConfigError(
             f"An alignment takes two or more parties; found {len(settings.parties)}. "

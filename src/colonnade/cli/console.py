@@ -67,7 +67,7 @@ def progress_of(federation: Federation, title: str, *, quiet: bool = False) -> I
     bar = Progress(*columns, TimeRemainingColumn(compact=True), console=error_console, disable=quiet)
     name = HEADLINE[federation.holdings.encoder.task]
     last = {"score": ""}
-    unit = "round" if federation.holdings.several else "epoch"
+    unit = federation.batches.epoch_is
     with bar:
         task = bar.add_task(title, total=len(federation.batches), completed=federation.batches.done, now="")
 

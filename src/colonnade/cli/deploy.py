@@ -67,7 +67,7 @@ def provision(
         table.add_column(heading)
     driver = driver_of(settings)
     table.add_row("relay/", f"the machine {server}, which relays calls it cannot read")
-    drives = "which adds up weights and drives" if settings.label_owners else "who holds the labels and drives"
+    drives = "which adds up weights and drives" if driver in settings.server else "who holds the labels and drives"
     for name in sites_of(settings):
         does = drives if name == driver else HELPS if name == settings.alignment.helper else ""
         table.add_row(f"parties/{name}/", f"'{name}'" + (f", {does}" if does else ""))
@@ -126,12 +126,13 @@ def _check(own: SiteConfig) -> None:
     holdings, organisation = rehearsed
     labels = name in own.label_owners
     columns = holdings.columns[name].features[0].numel() if name in holdings.columns else 0
-    held = "its labels" if own.several and labels else f"{columns} numbers a row after preparation"
+    held = f"{columns} numbers a row after preparation" if columns else "its labels"
     console.print(f"[bold]{name}[/bold]: {len(holdings.ids):,} rows, {held}.")
     console.print(f"Agreed with {others}: {own.agreed}")
     askers = [own.driver] if labels else own.label_owners
     asked = "It drives, and asks the others." if own.drives else f"Only {' and '.join(map(repr, askers))} may ask it."
-    console.print(asked if own.several else f"'{own.driver}' holds the labels; {asked[0].lower()}{asked[1:]}")
+    holders = " and ".join(map(repr, own.label_owners)) + (" holds" if len(own.label_owners) == 1 else " hold")
+    console.print(f"{holders} the labels. {asked}")
     columns_of, driven = find(own.settings.algorithm).crosses(own.settings.config)
     _what_may_leave(own, organisation, list(driven if labels else columns_of))
     _say_weaker(organisation, list(driven if labels else columns_of))

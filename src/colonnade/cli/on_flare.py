@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from colonnade.cli.console import console, error_console
-from colonnade.cli.options import VARIABLE, check_several, say_how
+from colonnade.cli.options import VARIABLE, check_asker, say_how
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.federation import Settings
 from colonnade.flare.engines import OnThisMachine, find_engine
@@ -106,7 +106,7 @@ def predict_on_flare(
     found = find_engine(engine, folder, startup_kit, waiting)
     if not isinstance(found, OnThisMachine):
         settings = agreed_in(startup_kit)
-        check_several(settings, owner, model)
+        check_asker(settings, owner, model)
         found.predict(settings, folder.name, rows, owner=owner, model=model or "")
         driver = asker_of(settings, owner)
         console.print(f"The predictions are at '{driver}', in its own runs/{folder.name}/predictions/{rows.name}.")
@@ -115,7 +115,7 @@ def predict_on_flare(
     if not rows.is_file():
         raise DataError(f"--rows names {rows}, and there is no such file.")
     settings = RunDirectory(folder).settings()
-    check_several(settings, owner, model)
+    check_asker(settings, owner, model)
     out = found.predict(settings, folder.name, rows, owner=owner, model=model or "")
     import pandas as pd
 
@@ -146,7 +146,7 @@ def serve_on_flare(
         settings = RunDirectory(folder).settings()
     else:
         settings = agreed_in(startup_kit)
-    check_several(settings, owner, model)
+    check_asker(settings, owner, model)
     driver, run = asker_of(settings, owner), folder.name
     if isinstance(found, OnThisMachine):
         write_serve(found.machine.files(driver) / OWN, own)

@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from colonnade.algorithms import find
 from colonnade.cli.console import console
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
+from colonnade.settings.party_file import asker_of
 
 VARIABLE = "COLONNADE_TOKEN"
 Table = Annotated[
@@ -38,12 +40,10 @@ Set = Annotated[
 ]
 
 
-def check_several(settings: Settings, owner: str | None, model: str | None) -> None:
-    """--as and --model belong to runs with several label owners."""
-    if not settings.label_owners and (owner is not None or model is not None):
-        raise ConfigError("--as and --model are for runs with several label owners, and this one has one.")
-    if model not in (None, "aggregated", "own"):
-        raise ConfigError(f"--model is aggregated or own; found {model!r}.")
+def check_asker(settings: Settings, owner: str | None, model: str | None) -> None:
+    """That --as names a label owner, and --model one of its models."""
+    asker_of(settings, owner)
+    find(settings.algorithm).check_model(model)
 
 
 def overrides(given: list[str], parties: Any) -> dict[str, str]:

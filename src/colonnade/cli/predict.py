@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from colonnade.alignment.ids import comparable
 from colonnade.cli.console import AllowModel, Json, Quiet, a_run, console, error_console, shown
-from colonnade.cli.options import Engine, Model, Owner, StartupKit, Table, check_several, overrides
+from colonnade.cli.options import Engine, Model, Owner, StartupKit, Table, check_asker, overrides
 from colonnade.datasets.table_files import for_spreadsheets
 from colonnade.errors import ColonnadeError, ConfigError, DataError, InputError
 from colonnade.federation import Predictions, Settings, load
@@ -95,7 +95,7 @@ def _asker(
     folder: Path, settings: Settings, ids: list[str], tables: dict[str, str], owner: str | None, model: str | None
 ) -> Ask:
     """What predicts some of these ids; whose budgets are counted is told now if another process counts them."""
-    check_several(settings, owner, model)
+    check_asker(settings, owner, model)
     federation = load(folder, ids=ids, owner=owner, tables=tables, allow_models=settings.allow_models)
     for account in federation.accounts.values():
         account.claim()

@@ -104,7 +104,7 @@ def run(
             settings = Settings.from_toml(file, allow_models=allow_model or [], changes=changes)
             federation = Federation.from_settings(settings, seed=seed)
             if page is not None:
-                page.expect(len(federation.batches), "rounds" if federation.holdings.several else "batches")
+                page.expect(len(federation.batches), federation.batches.steps_are)
             with (
                 _resumable(folder / SETTINGS if changes else file, folder),
                 progress_of(federation, file.stem, quiet=quiet or json_) as bar,

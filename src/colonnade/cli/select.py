@@ -106,8 +106,7 @@ def select(
 
 def held_by(settings: Settings) -> Holdings:
     """Everybody's columns and labels, aligned and prepared as for training."""
-    if settings.label_owners:
-        raise ConfigError("A selection needs one label owner, who leads it; found several. Take them one at a time.")
+    settings.check_one_label_owner("It leads the selection: take them one at a time.")
     return holdings_of(settings)
 
 

@@ -17,7 +17,7 @@ from colonnade.cli.options import (
     Owner,
     StartupKit,
     Table,
-    check_several,
+    check_asker,
     overrides,
     say_how,
 )
@@ -87,7 +87,7 @@ def serve(
 
     service.needed()
     settings = RunDirectory(a_run(folder)).settings()
-    check_several(settings, owner, model)
+    check_asker(settings, owner, model)
     token = _token(token_file)
     check_reach(host, token, f"--host {host}", "give --token-file token.txt")
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)

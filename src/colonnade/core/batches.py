@@ -67,6 +67,8 @@ class Batches:
     Where parties hold some of the rows only, `numbers` has one for each row, by which it is found (`by_id`), and an
     epoch has so many `parts`: then equal parties agree on batches of which each holds its own rows."""
 
+    steps_are, epoch_is = "batches", "epoch"
+
     def __init__(
         self,
         splits: Mapping[str, Tensor],
@@ -96,6 +98,11 @@ class Batches:
         self._shuffled: dict[tuple[int, str], Tensor] = {}
         self._ascending: tuple[int, Tensor] = -1, torch.empty(0)  # an epoch, and its numbers in order
         self._known: tuple[dict[str, Tensor] | None, str] = None, ""
+
+    @property
+    def drawn_from(self) -> int:
+        """Among how many rows a training batch is drawn."""
+        return len(self.splits.get("train", ()))
 
     @property
     def per_epoch(self) -> int:
@@ -270,6 +277,7 @@ class Agreed(Mapping[str, Batches]):
             if batches.owner != name and (batches.owner or len(orders) > 1):
                 raise ConfigError(f"The batches agreed on with {name!r} are those of {batches.owner!r}. Give its own.")
         self._batches = {name: batches for name, (batches, _) in orders.items()}
+        self._whose = {batches.owner: name for name, batches in self._batches.items()}
         self.orders = {name: None if order is None else order.to(torch.int64) for name, (_, order) in orders.items()}
         found: dict[str, list[Tensor]] = {}
         for owner, batches in self._batches.items():
@@ -280,9 +288,10 @@ class Agreed(Mapping[str, Batches]):
         self._moved: dict[tuple[str, str], Tensor] = {}
 
     @property
-    def several(self) -> bool:
-        """Whether names say whose they are."""
-        return len(self) != 1 or bool(self.one.prefix)
+    def drawn_from(self) -> int:
+        """Among how many rows a training batch is drawn; 0 where label owners draw among their own, so that nothing
+        can be said of who does not know the batches."""
+        return len(self.splits.get("train", ())) if "" in self._whose else 0
 
     @property
     def one(self) -> Batches:
@@ -307,10 +316,8 @@ class Agreed(Mapping[str, Batches]):
 
     def rows(self, name: str, device: torch.device | str = "cpu") -> Tensor:
         """The row numbers in the organisation's table behind a name, which says whose batch it is."""
-        owner = name.partition(":")[0]
-        if not self.several:
-            owner = next(iter(self))
-        if owner not in self._batches:
+        owner = self._whose.get(name.partition(":")[0], self._whose.get(""))
+        if owner is None:
             raise WireError(f"No agreed batch is called {name[:80]!r}.")
         return self._placed(owner, self._batches[owner].rows(name, device))
 
@@ -375,6 +382,8 @@ class Agreed(Mapping[str, Batches]):
 class Progress(Protocol):
     """How far training has come: what `Batches` count in batches, and `Rounds` in rounds."""
 
+    steps_are: str  # what training counts: "batches" or "rounds"
+    epoch_is: str  # what going over all training rows is called
     epochs: int
     done: int
 
@@ -404,7 +413,7 @@ class Rounds:
     """How far a federation with several label owners has come: an epoch is one round, in which every label owner
     trains on all its rows."""
 
-    per_epoch = 1
+    steps_are, epoch_is, per_epoch = "rounds", "round", 1
 
     def __init__(self, agreed: Agreed, epochs: int) -> None:
         self.agreed, self.epochs, self.done = agreed, epochs, 0

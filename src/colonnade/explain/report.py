@@ -127,7 +127,7 @@ def explain(
 
     `split` is "test" where there is one, else "validation". `rows` takes a seeded sample of it.
     """
-    federation.check_one_label_owner()
+    federation.settings.check_one_label_owner()
     split = split or default_split(federation)
     holdings, algorithm = federation.holdings, federation.settings.algorithm
     heads = {"head_norm": importance.head_norms(federation), "head_change": importance.head_changes(federation)}

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from colonnade.algorithms import find, nested_names
 from colonnade.alignment.ids import comparable
-from colonnade.core import Agreed, DpEvent, Ledger, Organisation, Peers, Rounds, Rows, Step, Transport, roles
-from colonnade.core.batches import PREDICT, Batch, Progress, RoundDone
+from colonnade.core import Agreed, DpEvent, Ledger, Organisation, Peers, Rows, Step, Transport, roles
+from colonnade.core.batches import PREDICT, Progress
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError, DataError, Diverged
 from colonnade.evaluate.quality import quality
@@ -47,8 +47,8 @@ from colonnade.federation.organisation import (
 from colonnade.federation.scores import Predictions, Scores, by_subset, check_affordable, decoded, mean_scores, measured
 from colonnade.privacy import Account
 from colonnade.privacy.calibrate import planned
-from colonnade.rows.holdings import Holdings, Index, asked_for
-from colonnade.rows.making import bringing, from_several, to_predict
+from colonnade.rows.holdings import Holdings, asked_for
+from colonnade.rows.making import bringing, from_tables, to_predict
 from colonnade.rows.tables import labels_of, tables_of
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import Settings
@@ -93,7 +93,7 @@ class Federation:
         self.algorithm = find(settings.algorithm)
         self.device = device_of(settings.engine.device)
         self.agreed = agreed_on(settings, holdings)
-        self.batches: Progress = Rounds(self.agreed, settings.train.epochs) if holdings.several else self.agreed.one
+        self.batches: Progress = self.algorithm.progress(self.agreed, settings.train.epochs)
         apart = holdings.away if settings.rows_differ else ()
         self.agreed_apart = {name: agreed_on(settings, holdings, name) for name in apart}
         self.organisations: dict[str, Organisation] = {
@@ -104,8 +104,7 @@ class Federation:
         playing = self._playing("features")
         self.owners: dict[str, Any] = {name: playing[name] for name in holdings.columns if name in playing}
         self.label_owners: dict[str, Any] = self._playing("labels")
-        drivers = self._playing("server") or self.label_owners
-        self.driver: Any = next(iter(drivers.values()), None)
+        self.driver: Any = next(iter([*self._playing("server").values(), *self.label_owners.values()]), None)
         self.recording: Recording | None = None
         self.cohorts: list[Cohort] = []
         self._connect(between or (lambda _, transport: transport), elsewhere, record, between is not None)
@@ -163,7 +162,7 @@ class Federation:
             given["label_owners"] = [{"label": label, **one} for one in given["label_owners"]]
             checked = Settings.from_mapping(given)
             checked = dataclasses.replace(checked, allow_models=checked.code())
-            return cls(checked, from_several(checked, labels_of(checked, label_owners), tables_of(checked, frames)))
+            return cls(checked, from_tables(checked, tables_of(checked, frames), labels_of(checked, label_owners)))
         check_frames(frames, label)
         named = given.get("parties", {})
         parties: dict[str, dict[str, Any]] = {name: dict(named.get(name, {})) for name in [*frames, *named]}
@@ -189,7 +188,7 @@ class Federation:
     def train(self) -> Iterator[Step]:
         """Train from where it stands to the last epoch, one batch or one round per step."""
         try:
-            for step in self._steps():
+            for step in self.algorithm.steps(self.driver, self.driver.peers, self.batches):
                 if not np.isfinite(step.loss):
                     raise Diverged(
                         f"Training diverged: the loss is {step.loss} at batch {step.batch.name}. Lower learning_rate, "
@@ -198,15 +197,6 @@ class Federation:
                 yield step
         finally:
             self.settle()
-
-    def _steps(self) -> Iterator[Step]:
-        if self.algorithm.nested is None:
-            yield from self.algorithm.steps(self.driver, self.driver.peers, self.agreed.one)
-            return
-        for done in self.algorithm.nested.train(self.driver, self.driver.peers, self.settings.train.epochs):
-            self.batches.done = done.number + 1
-            batch = Batch(f"round/{done.number}", done.rows, done.number, 0, done.number)
-            yield RoundDone(batch, done.loss, done.losses, done.dropped)
 
     def fit(self, out: str | Path | None = None, *, resume: bool = False, watch: Watch | None = None) -> Outcome:
         """Train with evaluation after every epoch and early stop; with `out`, keep a run directory."""
@@ -228,12 +218,8 @@ class Federation:
         """Of each chunk of rows the outputs, and who was missing."""
         asks = self.label_owners[owner]
         missing = asks.peers.missing
-        nested = self.algorithm.nested
         for rows in chunks:
-            if nested is None:
-                outputs = self.algorithm.predict(asks, asks.peers, rows)
-            else:
-                outputs = nested.predict(asks, asks.peers, rows, model or "aggregated")
+            outputs = self.algorithm.outputs(asks, asks.peers, rows, model)
             yield outputs, [] if missing is None else missing.of(rows.name)
 
     def evaluate(
@@ -266,7 +252,7 @@ class Federation:
         if not each:
             there = ", ".join(map(repr, self.batches.splits))
             raise ConfigError(f"There are no rows called {split!r}; there are {there}.")
-        return Scores(mean_scores(each, rows), each if self.holdings.several else {}, found, subsets)
+        return Scores(mean_scores(each, rows), each if self.holdings.server else {}, found, subsets)
 
     def predict(
         self,
@@ -282,10 +268,8 @@ class Federation:
         if frames is not None:
             return self._of_new_rows(frames, ids, owner, model)
         name = self.owner_named(owner)
-        labelled = self.holdings.label_owners[name]
-        known = Index(labelled.ids) if self.holdings.several else self.holdings.index
-        whose = f"'{name}' has in common with all data owners" if self.holdings.several else "all parties share"
-        whose = f"'{name}' trains with" if self.settings.rows_differ else whose
+        known = self.holdings.label_owners[name].index
+        whose = f"'{name}' trains with" if self.settings.rows_differ else f"'{name}' shares with all who hold columns"
         cure = "Predict ids that every party's table holds."
         wanted, asked = asked_for(ids, known, whose, cure, self.settings.alignment)
         asks = self.label_owners[name]
@@ -346,7 +330,7 @@ class Federation:
             wanted = list(dict.fromkeys(comparable(map(str, ids), self.settings.alignment)))
         if not wanted:
             raise DataError("No id is in all frames, so there is no row to predict. Compare how ids are written.")
-        holdings = to_predict(held, fitted, wanted, self.owner_named(owner), may_lack=may_lack)
+        holdings = to_predict(self.settings, held, fitted, wanted, self.owner_named(owner), may_lack=may_lack)
         self.settle()
         other = Federation(self.settings, holdings)
         for name, organisation in other.organisations.items():
@@ -366,14 +350,6 @@ class Federation:
             hint = did_you_mean(name, list(self.label_owners))
             raise ConfigError(f"{name!r} is no label owner here{hint}; there are {', '.join(self.label_owners)}.")
         return name or next(iter(self.label_owners))
-
-    def check_one_label_owner(self) -> None:
-        """Raise where several hold labels, for what works with one."""
-        if self.holdings.several:
-            raise ConfigError(
-                f"This run has several label owners ({self.settings.algorithm}), and what was asked works on runs with "
-                "one. `colonnade predict` and `colonnade privacy` take both."
-            )
 
     @property
     def ledgers(self) -> dict[str, Ledger]:

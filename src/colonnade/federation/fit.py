@@ -252,7 +252,7 @@ def summarise(
             subsets |= {split: scores.subsets} if scores.subsets else {}
         except BudgetExhausted as error:  # what cannot be measured any more is left out
             outcome.stopped, outcome.exhausted = outcome.stopped if outcome.exhausted else str(error), True
-    holdings = federation.holdings
+    holdings, several = federation.holdings, bool(federation.holdings.server)
     findings, constant = _findings(federation, metrics)
     missing = _missing(federation)
     seen = [record.get("missing", {}) for record in outcome.history]
@@ -273,10 +273,10 @@ def summarise(
         "bytes": traffic,
         "metrics": metrics,
         **({"subsets": subsets} if subsets else {}),
-        **_majority(federation, metrics),
+        **({} if several else _majority(federation, metrics)),
         **({"findings": findings} if findings else {}),
         **({"constant_outputs": constant} if constant else {}),
-        **({"label_owners": _label_owners(holdings, each, outcome)} if holdings.several else {}),
+        **({"label_owners": _label_owners(holdings, each, outcome)} if several else {}),
         "not_measured": ({"train": COSTS_PRIVACY if private else SENT_ONCE} if private or once else {})
         | dict.fromkeys(unseen, KEPT_APART),
         **({} if missing is None else {"missing": _added([*seen, missing])}),
@@ -303,7 +303,7 @@ def _majority(federation: Trainable, metrics: dict[str, Record]) -> dict[str, Re
     """By split the largest class's share, and whether of two classes one was always said; no class by name. One label
     owner knows it of its own rows; of several, none tells the others."""
     holdings = federation.holdings
-    if holdings.several or holdings.encoder.task != "classification":
+    if holdings.encoder.task != "classification":
         return {}
     labels, found = federation.label_owners[holdings.label_owner].labels, {}
     for split, scores in metrics.items():

@@ -90,7 +90,7 @@ def _to_predict(
     join: Any = np.union1d if may_lack else np.intersect1d
     wanted = every_id(held, join) if ids == "all" else _as_compared(settings, ids)
     asks = owner if owner in settings.label_owners else None
-    holdings = to_predict(held, fitted, wanted, asks, may_lack=may_lack)
+    holdings = to_predict(settings, held, fitted, wanted, asks, may_lack=may_lack)
     federation = Federation(settings, holdings, record=record)
     run.load(federation, run.mark())
     return federation

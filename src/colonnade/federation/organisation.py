@@ -25,7 +25,7 @@ from colonnade.privacy import Account, TwoStage
 from colonnade.privacy.accounting import dp_accounting
 from colonnade.privacy.used_rows import UsedRows
 from colonnade.rows.holdings import Holdings, LabelledRows
-from colonnade.rows.making import from_several, from_tables
+from colonnade.rows.making import from_tables
 from colonnade.rows.public import from_dataset
 from colonnade.rows.tables import read_labels, read_tables
 from colonnade.settings.federation_file import PartySettings, Settings
@@ -321,6 +321,4 @@ def holdings_of(settings: Settings, tables: Mapping[str, Table] | None = None, s
     `salt` that a label owner at its site divided its rows with."""
     if settings.data.dataset is not None and tables is None:
         return from_dataset(settings)
-    if settings.label_owners:
-        return from_several(settings, read_labels(settings), tables or read_tables(settings))
-    return from_tables(settings, tables or read_tables(settings), salt)
+    return from_tables(settings, tables or read_tables(settings), read_labels(settings), salt=salt)

@@ -162,7 +162,7 @@ def gather(settings: Settings, folders: Mapping[str, Path], driver: str, out: Pa
     for key in ("parties", "bytes", "models"):
         summary[key] = {name: parts[name][key][name] for name in folders if name in parts[name][key]}
     summary["privacy"] = [one for name in folders for one in parts[name]["privacy"]]
-    if settings.label_owners:  # of all rows together, data owners know
+    if driver in settings.server:  # it holds no rows; of all together, data owners know
         rows = RunDirectory(folders[next(iter(settings.parties))]).mark()["rows"]
         RunDirectory(out).keep_mark(RunDirectory(out).mark() | {"rows": rows})
     RunDirectory(out).keep(settings)

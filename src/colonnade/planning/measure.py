@@ -104,7 +104,7 @@ def train(
     """An epoch, or so many steps of it, or rounds of several label owners, with so many training rows; None where
     nothing is trained."""
     federation = build(settings, shortened(holdings, rows))
-    several = holdings.several
+    several = bool(holdings.server)
     batches = sum(one.per_epoch for one in batches_of(federation).values())
     batches *= local_epochs(settings)
     laps = list(islice(laps_of(federation), steps or (ROUNDS if several else batches)))

@@ -104,7 +104,7 @@ def draw(settings: Settings, runs: int) -> list[Trial]:
 def begin(settings: Settings) -> Federation:
     """The federation as its file has it, where a search can be told by its validation rows."""
     federation = Federation.from_settings(settings)
-    federation.check_one_label_owner()
+    federation.settings.check_one_label_owner()
     if "validation" not in federation.batches.splits:
         raise ConfigError("A search compares settings by validation rows, and there are none. Set [data] validation.")
     if drawn := federation.drawn_by:

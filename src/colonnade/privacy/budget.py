@@ -63,9 +63,7 @@ class Account:
     ) -> None:
         self.owner, self.batches, self.budget, self.per_row = owner, batches, budget, per_row
         self.limit = budget or Budget()
-        self.rows, self.batch_size = len(batches.splits.get("train", ())), batches.batch_size
-        if isinstance(batches, Agreed) and batches.several:  # each label owner draws among its own rows
-            self.rows = 0  # so there is no statement about hidden batches
+        self.rows, self.batch_size = batches.drawn_from, batches.batch_size
         self.sampling = batches.sampling
         self.worst = 0.0
         self._mine = keys_of(ids)  # of row number i of `batches`

@@ -25,7 +25,6 @@ from colonnade.core.ledger import Entry
 from colonnade.errors import ConfigError, DataError
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
 from colonnade.privacy.drawn_labels import DrawnLabels
-from colonnade.settings.owners import SERVER
 
 if TYPE_CHECKING:
     from colonnade.datasets.labels import Labels
@@ -53,9 +52,15 @@ class LabelledRows:
     labels: Tensor
     splits: dict[str, Tensor]
     rows: Tensor | None = None
+    whose: str = ""  # what the names of its batches begin with; "" where it is the only label owner
     salt: str = ""  # what its split was drawn with, where others are not to know
     drawn: DrawnLabels | None = None  # at a site: where labels that are drawn at random are kept over its runs
     is_told: bool = False  # whether others must be told the sides: they do not follow from the ids
+
+    @cached_property
+    def index(self) -> Index:
+        """Where the row of an id is among its own."""
+        return Index(self.ids)
 
 
 @dataclass
@@ -67,7 +72,7 @@ class Holdings:
     ids: Ids
     encoder: Labels
     known_to: int = 1  # label owners that one row has at most: so often is it released where others are once
-    several: bool = False  # whether the federation has several label owners, perhaps elsewhere
+    server: tuple[str, ...] = ()  # who takes part without data: what adds the weights of several label owners up
     away: dict[str, Tensor] = field(default_factory=dict)  # of a party that lacks some of the rows: which
     aligned: Crossed = field(default_factory=dict)  # what crossed while rows were agreed on, as each party noted it
     trained: int = 0  # how many rows train, where this was told since some are not held here; 0: those that are
@@ -90,7 +95,7 @@ class Holdings:
     @property
     def names(self) -> list[str]:
         """Every organisation once: label owners first; the party without data last."""
-        return list(dict.fromkeys([*self.label_owners, *self.columns, *([SERVER] if self.several else ())]))
+        return list(dict.fromkeys([*self.label_owners, *self.columns, *self.server]))
 
     @property
     def label_owner(self) -> str:
@@ -118,11 +123,6 @@ class Holdings:
         """How many numbers the joint model gives for a row."""
         return self.loss.outputs if self.outputs_elsewhere is None else self.outputs_elsewhere
 
-    @cached_property
-    def index(self) -> Index:
-        """Where the row of an id is."""
-        return Index(self.ids)
-
     def roles(self, party: str) -> list[str]:
         """What an organisation holds."""
         held = {"features": party in self.columns, "labels": party in self.label_owners}
@@ -133,7 +133,7 @@ class Holdings:
         state: State = {}
         if party in self.columns and (prepared := self.columns[party].preprocessor) is not None:
             state["columns"] = prepared.state()
-            state |= {"known_to": self.known_to} if self.several else {}
+            state |= {"known_to": self.known_to} if self.known_to > 1 else {}
         if party in self.label_owners:
             state["labels"] = self.encoder.state()
             state |= {"salt": salt} if (salt := self.label_owners[party].salt) else {}
@@ -141,11 +141,11 @@ class Holdings:
 
     def agreed(self, make: Callable[[dict[str, Tensor], LabelledRows, str], Batches], party: str = "") -> Agreed:
         """By label owner its batches, and where its rows are here; `make` gives batches of splits, of which rows and
-        whose they are: names say whose only where there are several. Of a `party` that lacks rows, batches of those
+        whose they are, as names say it. Of a `party` that lacks rows, batches of those
         it holds."""
         return Agreed(
             {
-                name: (make(self._held_by(party, held.splits), held, name if self.several else ""), held.rows)
+                name: (make(self._held_by(party, held.splits), held, held.whose), held.rows)
                 for name, held in self.label_owners.items()
             }
         )

@@ -25,29 +25,31 @@ if TYPE_CHECKING:
 NOBODY = torch.zeros(0, dtype=torch.int64)
 
 
-def from_tables(settings: Settings, tables: Mapping[str, Table], salt: str = "") -> Holdings:
-    """One label owner among these: align, divide, and let each party prepare its own columns on its own training rows.
-
-    `tables` are in party order; the one with a label is the label owner's, and its other columns are a party's too.
-    With a `salt` the label owner alone can work out how rows are divided (`rows.splits`).
-    """
-    owner = _label_owner({name: table.label is not None for name, table in tables.items()})
-    return _made(settings, {owner: tables[owner]}, tables, salt)
-
-
-def from_several(settings: Settings, labelled: Mapping[str, Table], columns: Mapping[str, Table]) -> Holdings:
-    """Several label owners: each aligns itself with all data owners; then they agree on classes."""
-    return _made(settings, labelled, columns, None)
-
-
-def _made(
-    settings: Settings, labelled: Mapping[str, Table], columns: Mapping[str, Table], salt: str | None
+def from_tables(
+    settings: Settings,
+    columns: Mapping[str, Table],
+    labelled: Mapping[str, Table] | None = None,
+    *,
+    salt: str = "",
+    encoder: Labels | None = None,
 ) -> Holdings:
-    """Of one label owner, who divides its rows with a `salt`; of several they are divided by id, and there is none."""
+    """Each label owner aligns itself with all who hold columns and divides its rows; they agree on classes, unless they
+    did and have an `encoder`; and each party prepares its own columns on its own training rows.
+
+    `columns` are in party order. Where no other tables are `labelled`, the one with a label is the label owner's, and
+    its other columns are a party's too. With a `salt` the one label owner alone can work out how its rows are divided
+    (`rows.splits`); those of several are divided by id alone.
+    """
     import pandas as pd
 
+    from colonnade import datasets
     from colonnade.datasets.labels import Labels
 
+    if not labelled:
+        owner = _label_owner({name: table.label is not None for name, table in columns.items()})
+        labelled = {owner: columns[owner]}
+        if settings.data.align == "exact" and not settings.rows_differ:
+            datasets.align(columns)  # that all hold the same ids
     crossed: Crossed = {}
     lacked: dict[str, Tensor] = {}
     if settings.rows_differ:
@@ -56,7 +58,7 @@ def _made(
         rows = {name: _common(settings, name, table, columns, crossed) for name, table in labelled.items()}
     ids = {name: table.ids for name, table in rows.items()}
     task: Any = settings.data.task
-    if salt is None:
+    if settings.shared:
         placed = place(settings, ids)
     else:
         ((owner, table),) = rows.items()
@@ -70,10 +72,12 @@ def _made(
         placed = replace(placed, label_owners={owner: one})
     placed = replace(placed, away=lacked)
     splits = {name: held.splits for name, held in placed.label_owners.items()}
-    learned = [_label(table).iloc[splits[name]["train"].numpy()] for name, table in rows.items()]
-    encoder = Labels.fit(pd.concat(learned, ignore_index=True), owner=", ".join(rows), task=task)
+    if encoder is None:
+        learned = [_label(table).iloc[splits[name]["train"].numpy()] for name, table in rows.items()]
+        encoder = Labels.fit(pd.concat(learned, ignore_index=True), owner=", ".join(rows), task=task)
     owners = {
-        name: replace(held, labels=encoded(encoder, name, rows[name])) for name, held in placed.label_owners.items()
+        name: replace(held, labels=replace(encoder, owner=name).encode(_label(rows[name])))
+        for name, held in placed.label_owners.items()
     }
     held = {name: own_columns(settings, name, table, placed) for name, table in columns.items() if table.columns}
     return replace(placed, columns=held, label_owners=owners, encoder=encoder, aligned=crossed)
@@ -100,21 +104,25 @@ def place(settings: Settings, ids: Mapping[str, Ids], divided: Mapping[str, Tens
     With one label owner its rows may be `divided` already, by who knows more than ids."""
     from colonnade.datasets.labels import Labels
 
-    several = bool(settings.label_owners)
     data, seed = settings.data, settings.engine.seed
     splits = {
-        owner: divide(known, data, seed, owner, shared=several) if divided is None else dict(divided)
+        owner: divide(known, data, seed, owner, shared=settings.shared) if divided is None else dict(divided)
         for owner, known in ids.items()
     }
     every = np.unique(np.concatenate(list(ids.values())))
     at = {owner: torch.from_numpy(np.searchsorted(every, known)) for owner, known in ids.items()}
     check_sides(settings.data, splits, at, len(every))
-    owners = {
-        owner: LabelledRows(known, NOBODY, splits[owner], at[owner] if several else None)
-        for owner, known in ids.items()
-    }
+    owners = {owner: labelled_rows(settings, owner, known, splits[owner], at[owner]) for owner, known in ids.items()}
     known_to = int(torch.bincount(torch.cat(list(at.values()))).max())
-    return Holdings({}, owners, every, Labels(", ".join(ids), "classification"), known_to, several)
+    return Holdings({}, owners, every, Labels(", ".join(ids), "classification"), known_to, settings.server)
+
+
+def labelled_rows(
+    settings: Settings, owner: str, ids: Ids, splits: dict[str, Tensor], at: Tensor, labels: Tensor = NOBODY
+) -> LabelledRows:
+    """A label owner's rows, which are `at` these places among all rows; those of the one label owner are all of them
+    in their order, and no name need say whose they are."""
+    return LabelledRows(ids, labels, splits, at, owner) if settings.shared else LabelledRows(ids, labels, splits)
 
 
 def own_columns(settings: Settings, name: str, table: Table, placed: Holdings) -> Columns:
@@ -145,11 +153,6 @@ def _some_columns(settings: Settings, name: str, table: Table, ids: Ids, held: T
     features = known.new_zeros(len(held), *known.shape[1:])  # nobody is asked for a row that it lacks
     features[held] = known[torch.from_numpy(np.searchsorted(mine.ids, ids[held.numpy()]))]
     return Columns(features, prepared)
-
-
-def encoded(encoder: Labels, owner: str, table: Table) -> Tensor:
-    """A label owner's labels as numbers."""
-    return replace(encoder, owner=owner).encode(_label(table))
 
 
 def in_common(
@@ -198,10 +201,6 @@ def _common(settings: Settings, owner: str, table: Table, columns: Mapping[str, 
                 crossed.setdefault(name, []).extend(noted)
         if not len(table):
             raise DataError(f"'{owner}' has no id in common with its own columns. Compare how its ids are written.")
-    elif not settings.label_owners:
-        from colonnade import datasets
-
-        datasets.align(columns)  # that all hold the same ids
     table = with_labels(table)
     return table.in_order(np.sort(table.ids))
 
@@ -260,6 +259,7 @@ def _pairwise(
 
 
 def to_predict(
+    settings: Settings,
     columns: Mapping[str, Table],
     fitted: Mapping[str, State],
     ids: Sequence[str],
@@ -302,20 +302,18 @@ def to_predict(
     if len(away) == len(held_columns) and bool((nobody := torch.stack(list(away.values())).all(0)).any()):
         lost = order[nobody.numpy()]
         raise DataError(f"{len(lost)} of {len(order)} ids are in no party's table, such as {str(lost[0])!r}.")
-    several = any("known_to" in state for state in fitted.values())
     known_to = max((int(state.get("known_to", 1)) for state in fitted.values()), default=1)
     encoder = Labels.from_state(fitted[asks]["labels"])
-    asked = asked_by(asks, owners, order, several=several)
-    return Holdings(held_columns, asked, order, encoder, known_to, several, away)
+    asked = asked_by(settings, asks, owners, order)
+    return Holdings(held_columns, asked, order, encoder, known_to, settings.server, away)
 
 
-def asked_by(owner: str, owners: Sequence[str], ids: Ids, *, several: bool) -> dict[str, LabelledRows]:
+def asked_by(settings: Settings, owner: str, owners: Sequence[str], ids: Ids) -> dict[str, LabelledRows]:
     """These rows to predict by one label owner, and nothing of the others; no label is known."""
-    everybody = torch.arange(len(ids))
-    asks = LabelledRows(ids, torch.zeros(len(ids), dtype=torch.int64), {"predict": everybody}, everybody)
-    if not several:
-        return {owner: replace(asks, rows=None)}
-    return {name: asks if name == owner else LabelledRows(ids[:0], NOBODY, {}, NOBODY) for name in owners}
+    every = torch.arange(len(ids))
+    asks = labelled_rows(settings, owner, ids, {"predict": every}, every, torch.zeros(len(ids), dtype=torch.int64))
+    nothing = {name: labelled_rows(settings, name, ids[:0], {}, NOBODY) for name in owners}
+    return {name: asks if name == owner else other for name, other in nothing.items()}
 
 
 def _label(table: Table) -> Any:

@@ -12,7 +12,8 @@ from torch import Tensor
 from colonnade import datasets
 from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError
-from colonnade.rows.holdings import Columns, Holdings, LabelledRows
+from colonnade.rows.holdings import Columns, Holdings
+from colonnade.rows.making import labelled_rows
 from colonnade.rows.splits import divide
 from colonnade.settings.federation_file import DataSettings, Settings, prepared_as
 from colonnade.settings.owners import known_classes
@@ -30,11 +31,10 @@ def from_dataset(settings: Settings) -> Holdings:
     data, seed = settings.data, settings.engine.seed
     source = datasets.load(str(data.dataset))
     official = 0 if source.test is None else len(source.test)
-    several = bool(settings.label_owners)
     y = torch.from_numpy(np.concatenate([part.y for part in (source.train, source.test) if part is not None]))
     own = {data.labels_at: torch.arange(len(source.train))}
     tests: tuple[Tensor, ...] = (torch.arange(len(source.train), len(y)),)
-    if several:
+    if settings.label_owners:
         random = torch.Generator().manual_seed(seed_for(seed, "dealt"))
         own = deal(settings, y[: len(source.train)], source.classes, random)
         tests = (torch.randperm(official, generator=random) + len(source.train)).tensor_split(len(own))
@@ -42,18 +42,19 @@ def from_dataset(settings: Settings) -> Holdings:
     owners, train = {}, []
     for (name, mine), test in zip(own.items(), tests, strict=True):
         ids = mine.numpy().astype(np.str_)
-        splits = divide(ids, dataclasses.replace(data, test=0.0) if official else data, seed, name, shared=several)
+        cut_by = dataclasses.replace(data, test=0.0) if official else data
+        splits = divide(ids, cut_by, seed, name, shared=settings.shared)
         train.append(mine[splits["train"]])
         if official:
             splits["test"] = torch.arange(len(mine), len(mine) + len(test))
         rows = torch.cat([mine, test])
-        placed = torch.searchsorted(every, rows) if several else None
-        owners[name] = LabelledRows(rows.numpy().astype(np.str_), y[rows].to(torch.int64), splits, placed)
+        at, labels = torch.searchsorted(every, rows), y[rows].to(torch.int64)
+        owners[name] = labelled_rows(settings, name, rows.numpy().astype(np.str_), splits, at, labels)
     columns = cut(source, settings, torch.cat(train))
     if len(every) < len(y):
         columns = {name: dataclasses.replace(held, features=held.features[every]) for name, held in columns.items()}
     encoder = Labels(", ".join(own), "classification", source.classes)
-    return Holdings(columns, owners, every.numpy().astype(np.str_), encoder, several=several)
+    return Holdings(columns, owners, every.numpy().astype(np.str_), encoder, server=settings.server)
 
 
 def deal(settings: Settings, y: Tensor, classes: tuple[Any, ...], random: torch.Generator) -> dict[str, Tensor]:

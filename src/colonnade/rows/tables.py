@@ -27,9 +27,8 @@ Owner = PartySettings | LabelOwnerSettings
 def read_tables(settings: Settings) -> dict[str, Table]:
     """Of all that hold columns, and of one label owner."""
     if not settings.parties:
-        if settings.label_owners:
-            raise ConfigError("There are no columns. Add a [[data_owners]] with table = ..., or [data] dataset = ...")
-        raise ConfigError("There are no parties. Add a [parties.NAME] with table = ..., or [data] dataset = ...")
+        where = place_of(settings.section, "NAME")
+        raise ConfigError(f"Nobody holds columns. Add {where} with table = ..., or [data] dataset = ...")
     return {name: read_own(settings, name) for name in settings.parties}
 
 

@@ -205,8 +205,9 @@ class RunDirectory:
         if len(here) != 1:
             return None
         settings, told = self.settings(), (self.summary() or {}).get("party")
-        tables = settings.data.dataset is None or bool(settings.label_owners)  # a run of tables has two parties or more
-        return here[0] if tables or told == here[0] or {*self.widths()} - {*here} else None
+        named = {*settings.label_owners, *settings.parties}
+        more = settings.data.dataset is None or len(named) > 1  # a run of tables has two parties or more
+        return here[0] if more or told == here[0] or {*self.widths()} - {*here} else None
 
     def check_whole(self) -> None:
         """That the parts of all parties are here, as an attack or an explanation needs them."""

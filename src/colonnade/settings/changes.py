@@ -4,7 +4,8 @@
     algorithm.name=splitnn             a single word is text, since a shell takes quotes away
     parties.lab.scale="minmax"         organisations by name, also where the file has a list of them
 
-What a changed setting may be is checked with the rest of the file.
+What a changed setting may be is checked with the rest of the file. A run that is resumed may have some settings
+otherwise than it was started with (`check_continues`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,13 @@ Change = tuple[tuple[str, ...], Any]
 """Where a value stands, table by table, and the value."""
 ALONE = ("preset", "model", "label_model")
 """What stands in no table."""
+STOPPING = ("early_stop", "patience", "stop_on", "patience_drop")
+MAY_CHANGE = {("train", key) for key in ("epochs", *STOPPING, "checkpoint_every")} | {
+    ("federation", key)
+    for key in ("device", "engine", "through_bytes", "threads", "cohort", "deadline", "retries", "on_missing")
+}
+ASIDE = ("audit", "alignment", "selection", "tracking")
+"""Tables that are not about what is trained."""
 WORD = re.compile(r"[A-Za-z_][\w.:/-]*")
 
 
@@ -93,3 +101,23 @@ def _with(table: Any, keys: tuple[str, ...], value: Any, where: str, path: tuple
             f"{first!r}. Set {'.'.join(path)} itself."
         )
     return {**table, first: _with(table.get(first, {}), rest, value, where, (*path, first)) if rest else value}
+
+
+def check_continues(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise unless a run that was started with these tables can go on with others: what may change is how long to train
+    and what computes, not what is trained."""
+    told = "A run is continued as it was started, and [{}] {} is {!r} now and was {!r}. Undo it, or start a new run."
+    old, new = (tables.get("alignment", {}).get("ids", "exact") for tables in (before, now))
+    if old != new:  # rows would be others, with fresh budgets
+        raise ConfigError(told.format("alignment", "ids", new, old))
+    for section in before:
+        if section in ASIDE:
+            continue
+        table, other = (
+            {one["name"]: one for one in found} if isinstance(found, list) else found
+            for found in (before[section], now.get(section, {}))
+        )
+        for key in [*table, *(key for key in other if key not in table)]:
+            old, new = table.get(key), other.get(key)
+            if old != new and (section, key) not in MAY_CHANGE:
+                raise ConfigError(told.format(section, key, new, old))

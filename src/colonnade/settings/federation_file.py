@@ -46,12 +46,13 @@ from colonnade.errors import ConfigError
 from colonnade.models import import_path
 from colonnade.privacy import Budget
 from colonnade.selection.settings import SelectionSettings
-from colonnade.settings.changes import Change, laid_over
+from colonnade.settings.changes import Change, check_continues, laid_over
 from colonnade.settings.defaults import SEVERAL, by_rows, check_differ, dropout_of, suggested
 from colonnade.settings.owners import (
     LISTS,
     MODELS_FROM,
     SECRET_OR_SEEDED,
+    SERVER,
     LabelOwnerSettings,
     by_name,
     check_dealt,
@@ -65,11 +66,6 @@ from colonnade.tracking import TrackingSettings
 
 FOLLOW = ("epochs", "batch_size")
 """Of [train], what follows the rows unless somebody says otherwise."""
-STOPPING = ("early_stop", "patience", "stop_on", "patience_drop")
-MAY_CHANGE = {("train", key) for key in ("epochs", *STOPPING, "checkpoint_every")} | {
-    ("federation", key)
-    for key in ("device", "engine", "through_bytes", "threads", "cohort", "deadline", "retries", "on_missing")
-}
 NUMBERS = ("standard", "quantile", "piecewise")
 OLDER: dict[str, Any] = {"preprocess": {"numbers": "standard"}}
 SECTIONS = (
@@ -235,6 +231,25 @@ class Settings:
         return self.rows_differ or self.party_dropout > 0 or self.engine.on_missing in ("stale", "skip")
 
     @property
+    def shared(self) -> bool:
+        """Whether label owners may share rows: the side of a row then follows from its id alone, and the name of a
+        batch says whose it is. One label owner's rows are all rows."""
+        return bool(self.label_owners)
+
+    @property
+    def server(self) -> tuple[str, ...]:
+        """Who takes part without data: what adds the weights of several label owners up, and drives them."""
+        return (SERVER,) if self.label_owners else ()
+
+    def check_one_label_owner(self, cure: str = "`colonnade predict` and `colonnade privacy` take both.") -> None:
+        """Raise where several hold labels, for what works with one."""
+        if self.label_owners:
+            raise ConfigError(
+                f"This works with one label owner, and {self.algorithm} has {len(self.label_owners)}: "
+                f"{', '.join(self.label_owners)}. {cure}"
+            )
+
+    @property
     def section(self) -> str:
         """Under which heading `parties` stand."""
         return "data_owners" if self.label_owners else "parties"
@@ -393,26 +408,7 @@ class Settings:
     def check_continues(self, saved: Settings) -> None:
         """Raise unless a run that was started with `saved` can go on with these: what may change is how long to train
         and what computes, not what is trained."""
-        before, now = saved.to_mapping(), self.to_mapping()
-        if saved.alignment.ids != self.alignment.ids:  # rows would be others, with fresh budgets
-            raise ConfigError(
-                f"A run is continued as it was started, and [alignment] ids is {self.alignment.ids!r} now and was "
-                f"{saved.alignment.ids!r}. Undo the change, or start a new run."
-            )
-        for section in before:
-            if section in ("audit", "alignment", "selection", "tracking"):  # not what is trained
-                continue
-            table, other = (
-                {one["name"]: one for one in found} if isinstance(found, list) else found
-                for found in (before[section], now.get(section, {}))
-            )
-            for key in [*table, *(key for key in other if key not in table)]:
-                old, new = table.get(key), other.get(key)
-                if old != new and (section, key) not in MAY_CHANGE:
-                    raise ConfigError(
-                        f"A run is continued as it was started, and [{section}] {key} is {new!r} now and was {old!r}. "
-                        "Undo the change, or start a new run."
-                    )
+        check_continues(saved.to_mapping(), self.to_mapping())
 
 
 def prepared_as(settings: Settings, party: str) -> dict[str, Any]:

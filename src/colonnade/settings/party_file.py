@@ -296,12 +296,12 @@ def driver_of(settings: Settings) -> str:
 
 def asker_of(settings: Settings, name: str | None = None) -> str:
     """Who predicts: the party with the labels; of several label owners the one named, else the first."""
-    if not settings.label_owners:
-        return driver_of(settings)
-    if name is not None and name not in settings.label_owners:
-        hint = did_you_mean(name, list(settings.label_owners))
-        raise ConfigError(f"{name!r} is no label owner here{hint}; there are {', '.join(settings.label_owners)}.")
-    return name or next(iter(settings.label_owners))
+    owners = list(settings.label_owners) or [driver_of(settings)]
+    if name is not None and name not in owners:
+        raise ConfigError(
+            f"{name!r} is no label owner here{did_you_mean(name, owners)}; there are {', '.join(owners)}."
+        )
+    return name or owners[0]
 
 
 def asker_id(settings: Settings, name: str | None = None) -> str:

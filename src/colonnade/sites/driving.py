@@ -15,8 +15,8 @@ from colonnade.federation.federation import Federation
 from colonnade.federation.fit import Outcome, Watch, fit
 from colonnade.federation.organisation import agreed_on, organise, training_rows
 from colonnade.federation.scores import Scores, mean_scores
-from colonnade.rows.holdings import Holdings, LabelledRows
-from colonnade.rows.making import NOBODY
+from colonnade.rows.holdings import Holdings
+from colonnade.rows.making import labelled_rows
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.owners import SERVER
 from colonnade.settings.party_file import SiteConfig
@@ -36,7 +36,7 @@ def drive(site: Site, run: str, *, resume: bool = False, watch: Watch | None = N
     if not own.drives:
         raise BoundaryError(f"'{own.name}' does not drive; in the federation it agreed to, '{own.driver}' does.")
     check_run(run)
-    return (_aggregate if own.several else _label_owner)(site, RunDirectory(own.runs / run), resume, watch)
+    return (_label_owner if site.holds_labels else _aggregate)(site, RunDirectory(own.runs / run), resume, watch)
 
 
 def _label_owner(site: Site, folder: RunDirectory, resume: bool, watch: Watch | None) -> Outcome:
@@ -102,10 +102,10 @@ def aggregation(site: Site, ready: dict[str, Ready], others: Peers) -> Federatio
         splits, count = {}, 0
         for split, rows in one.rows.items():
             splits[split], count = torch.arange(count, count + rows), count + rows
-        owners[name] = LabelledRows(nobody, NOBODY, splits, torch.arange(start, start + count))
+        owners[name] = labelled_rows(site.own.settings, name, nobody, splits, torch.arange(start, start + count))
         start += count
     task: Any = next(iter(ready.values())).task
-    holdings = Holdings({}, owners, nobody, Labels(SERVER, task), several=True)
+    holdings = Holdings({}, owners, nobody, Labels(SERVER, task), server=(SERVER,))
 
     def score(split: str, model: str | None) -> Scores:
         """Each label owner measures its own rows; the mean is weighted by rows. Who is silent is left out of it."""
@@ -141,7 +141,7 @@ def rehearse(own: SiteConfig) -> tuple[Holdings, Organisation] | None:
         ids = {} if table is None else dict.fromkeys(own.label_owners, table.ids)
         holdings = own_columns(own, table, ids, outputs=1)
     else:
-        encoder = described_alone(own, table) if own.several and table is not None else None
-        holdings = own_labels(own, table, encoder)
+        others = len(own.label_owners) > 1  # who may know other classes
+        holdings = own_labels(own, table, described_alone(own, table) if others and table is not None else None)
     settings = own.local.for_rows(training_rows(holdings))
     return holdings, organise(own.name, settings, holdings, agreed_on(settings, holdings), torch.device("cpu"))

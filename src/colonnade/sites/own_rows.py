@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 
 from colonnade.errors import ConfigError, DataError, InputError
-from colonnade.rows.holdings import Holdings, Ids, LabelledRows, State
-from colonnade.rows.making import NOBODY, encoded, from_tables, place, with_labels
+from colonnade.rows.holdings import Holdings, Ids, State
+from colonnade.rows.making import NOBODY, from_tables, place, with_labels
 from colonnade.rows.making import own_columns as columns_of
 from colonnade.rows.public import from_dataset
-from colonnade.rows.splits import divide, heard
+from colonnade.rows.splits import heard
 from colonnade.rows.tables import read_own, read_own_labels
 from colonnade.settings.party_file import SiteConfig
 
@@ -67,22 +67,18 @@ def own_columns(
 
 
 def own_labels(own: SiteConfig, table: Table | None, encoder: Labels | None, salt: str = "") -> Holdings:
-    """Of a label owner: its rows, and where it is the only one, its columns. Several agree on an `encoder`; one draws
-    its split with a `salt` of its own."""
-    settings, name = own.settings, own.name
+    """Of a label owner: its rows, and the columns that it has beside its labels. Several agree on an `encoder`; one
+    draws its split with a `salt` of its own."""
+    name = own.name
     if table is None:
-        whole = from_dataset(settings)
-        mine = {name: whole.columns[name]} if name in whole.columns and not own.several else {}
+        whole = from_dataset(own.settings)
+        mine = {name: whole.columns[name]} if name in whole.columns else {}
         held = whole.label_owners[name]
-        if own.several:
+        if held.rows is not None:  # of all rows it knows its own alone
             held = replace(held, rows=torch.arange(len(held.ids)))
         return replace(whole, columns=mine, label_owners={name: held}, ids=held.ids, known_to=1)
-    if encoder is None:
-        exact = replace(own.local, data=replace(settings.data, align="exact"))
-        return from_tables(exact, {name: table}, salt)
-    splits = divide(table.ids, settings.data, settings.engine.seed, name, shared=True)
-    held = LabelledRows(table.ids, encoded(encoder, name, table), splits, torch.arange(len(table)))
-    return Holdings({}, {name: held}, table.ids, encoder, several=True)
+    exact = replace(own.local, data=replace(own.settings.data, align="exact"))
+    return from_tables(exact, {name: table}, {name: table}, salt=salt, encoder=encoder)
 
 
 class OwnRows:
@@ -136,8 +132,8 @@ def rows_of(own: SiteConfig, fitted: State) -> tuple[Ids, Prepare]:
 
 
 def has_columns(own: SiteConfig, fitted: State) -> bool:
-    """Whether a label owner that asks brings columns itself: of several, none does."""
-    if own.several or own.settings.data.dataset is None:
+    """Whether a label owner that asks brings columns itself."""
+    if own.settings.data.dataset is None:
         return "columns" in fitted
     return own.name in from_dataset(own.settings).columns
 

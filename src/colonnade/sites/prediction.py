@@ -24,7 +24,6 @@ from colonnade.settings.party_file import asker_id
 from colonnade.sites.session import Rows, Session, check_asks
 from colonnade.sites.site import Site
 
-MODELS = ("aggregated", "own")
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.(csv|parquet)")
 
 
@@ -33,8 +32,7 @@ def predict(site: Site, run: str, rows: str, model: str | None = None) -> Path:
     "aggregated" or "own", where each of several label owners has its own."""
     own = site.own
     check_asks(own, run)
-    if own.several and model not in (None, *MODELS):
-        raise ConfigError(f"A label owner predicts with one of {', '.join(MODELS)}; found {model[:40]!r}.")
+    find(own.settings.algorithm).check_model(model)
     asked_in, out = checked_file(site.host.folder(run), rows)
     column = asker_id(own.settings, own.name)
     spelled = _ids_of(column, asked_in)

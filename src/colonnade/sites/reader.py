@@ -57,11 +57,11 @@ class Asked:
         elsewhere = Labels(", ".join(own.label_owners), "classification")
         return Holdings(
             {own.name: Columns(self.columns)},
-            asked_by(self.by, own.label_owners, self.ids, several=own.several),
+            asked_by(own.settings, self.by, own.label_owners, self.ids),
             self.ids,
             elsewhere,
             known_to,
-            own.several,
+            own.settings.server,
             outputs_elsewhere=self.outputs,
         )
 

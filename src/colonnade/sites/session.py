@@ -140,8 +140,9 @@ class Session:
             if held.any():
                 features[held] = some
             mine[own], away = Columns(features), {} if held.all() else {own: ~held}
-        asks = asked_by(own, [own], ids, several=self.own.several)
-        return Rows(Holdings(mine, asks, ids, self.encoder, several=self.own.several, away=away), {})
+        settings = self.own.settings
+        asks = asked_by(settings, own, [own], ids)
+        return Rows(Holdings(mine, asks, ids, self.encoder, server=settings.server, away=away), {})
 
     def look(self, rows: Rows) -> None:
         """Ask each party which of these rows it holds; who does not answer holds none, where parties may be missing."""

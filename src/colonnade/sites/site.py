@@ -186,8 +186,7 @@ class Site:
             for among, mine in self.id_owners.items():  # with all at once, or with one partner after the other
                 names = [among] if own.settings.rows_differ else own.feature_owners
                 self._align(mine, names)
-        if own.several and self.table is not None:
-            others = [name for name in own.label_owners if name != own.name]
+        if (others := [name for name in own.label_owners if name != own.name]) and self.table is not None:
             self.describer = Describer(self._seat(), own, self.common(own.name), others)
             self.roles.append(self.describer)
 
@@ -367,7 +366,8 @@ class Site:
         """Ids are compared as the table has them now; one that cannot be read changes nothing. Where several label
         owners compare theirs one after the other, to train, all are of one reading."""
         predicting = self.reader is not None and self.reader.by is not None
-        if self.table is None or (self.own.several and not predicting) or (seen := written(self.own)) == self._seen:
+        once = len(self.own.label_owners) > 1 and not predicting
+        if self.table is None or once or (seen := written(self.own)) == self._seen:
             return
         try:
             self.table = read_own_table(self.own)
