@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from colonnade.algorithms.tree_histograms import (
     Binning,
+    Candidates,
     best_splits,
     counted,
     of_candidates,
@@ -27,14 +28,21 @@ def drawn(seed: int, rows: int = 60, columns: int = 3) -> tuple[Binning, NDArray
     return binning, binning.bins(x)
 
 
+def left_of(candidates: Candidates, at: int, bins: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Row by row: those whose bin of the candidate's column is not after its last one; gaps as it says."""
+    mine, gap = bins[candidates.column[at]], 8
+    found: NDArray[np.bool_] = np.where(mine == gap, candidates.gaps_left[at], mine <= candidates.last[at])
+    return found
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_candidates_sum_is_that_of_the_rows_it_sends_left(seed: int) -> None:
     binning, bins = drawn(seed)
     weights = np.random.default_rng(seed).normal(size=(bins.shape[1],))
     candidates = binning.candidates()
-    sums = of_candidates(summed(bins, weights, binning.gap + 1), candidates)
+    sums = of_candidates(summed(bins, weights, 1, binning.gap + 1), candidates)[0]
     for at in range(len(candidates)):
-        left = candidates.left(at, bins[candidates.column[at]], binning.gap)
+        left = left_of(candidates, at, bins)
         assert sums[at] == pytest.approx(weights[left].sum())
 
 
@@ -42,8 +50,8 @@ def test_a_candidates_sum_is_that_of_the_rows_it_sends_left(seed: int) -> None:
 def test_a_histograms_sum_is_the_nodes(seed: int) -> None:
     binning, bins = drawn(seed)
     weights = np.random.default_rng(seed).normal(size=(bins.shape[1],))
-    assert np.allclose(summed(bins, weights, binning.gap + 1).sum(1), weights.sum())
-    assert (counted(bins, binning.gap + 1).sum(1) == bins.shape[1]).all()
+    assert np.allclose(summed(bins, weights, 1, binning.gap + 1).sum(2), weights.sum())
+    assert (counted(bins, 1, binning.gap + 1).sum(2) == bins.shape[1]).all()
 
 
 @settings(max_examples=60, deadline=None)
@@ -54,7 +62,7 @@ def test_no_difference_of_two_sums_is_of_a_few_rows(seed: int, least: int, inner
     candidates, width = binning.candidates(), binning.gap + 1
     generator = np.random.default_rng(seed)
     side = generator.random(bins.shape[1]) < 0.4
-    counts = np.stack([counted(bins[:, rows], width)[None] for rows in (side, ~side)])
+    counts = np.stack([counted(bins[:, rows], 1, width) for rows in (side, ~side)])
     before = None
     if inner:
         before = offered(counts.sum(0)[None], candidates, None, least)
@@ -63,7 +71,7 @@ def test_no_difference_of_two_sums_is_of_a_few_rows(seed: int, least: int, inner
         assert not (told & ~before[0]).any()
     for column in range(len(bins)):
         mine = [at for at in np.flatnonzero(told).tolist() if candidates.column[at] == column]
-        lefts = [candidates.left(at, bins[column], binning.gap) for at in mine]
+        lefts = [left_of(candidates, at, bins) for at in mine]
         lefts += [np.zeros(bins.shape[1], dtype=bool), np.ones(bins.shape[1], dtype=bool)]
         for rows in (side, ~side):
             for one in lefts:
@@ -75,15 +83,14 @@ def test_no_difference_of_two_sums_is_of_a_few_rows(seed: int, least: int, inner
 def test_with_one_row_enough_every_way_to_part_rows_is_offered() -> None:
     binning, bins = drawn(0)
     candidates = binning.candidates()
-    told = offered(counted(bins, binning.gap + 1)[None, None], candidates, None, 1)[0]
+    told = offered(counted(bins, 1, binning.gap + 1)[None], candidates, None, 1)[0]
     ways = set()
     for at in range(len(candidates)):
-        left = candidates.left(at, bins[candidates.column[at]], binning.gap)
+        left = left_of(candidates, at, bins)
         if 0 < left.sum() < len(left):
             ways.add((int(candidates.column[at]), left.tobytes()))
     offered_ways = {
-        (int(candidates.column[at]), candidates.left(at, bins[candidates.column[at]], binning.gap).tobytes())
-        for at in np.flatnonzero(told).tolist()
+        (int(candidates.column[at]), left_of(candidates, at, bins).tobytes()) for at in np.flatnonzero(told).tolist()
     }
     assert offered_ways >= ways
 

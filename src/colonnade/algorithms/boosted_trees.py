@@ -32,6 +32,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -174,7 +175,7 @@ class LabelOwner(roles.LabelOwner):
             left = self.labels[rows].cpu().double()[:, None] - self.scores[rows]
         table = grown.table(g, h, l2=self.config.l2, learning_rate=self.config.learning_rate, left=left)
         scores = self.scores.clone()
-        scores[rows] += table["value"][torch.from_numpy(grown.node)]
+        scores[rows] += table["value"][torch.from_numpy(grown.node.T)]
         self.scores, self.rounds = scores, [*self.rounds, table]
 
     def outputs(self, directions: Mapping[str, Tensor]) -> Tensor:
@@ -274,7 +275,7 @@ def grow(driver: LabelOwner, peers: Peers, batch: Batch, g: Floats, h: Floats) -
     grown = Round.begin(rounded, rows, batch.size, names)
     roots = range(grown.trees)
     sums = read(driver, grown, peers.ask_each(starts(driver, peers, batch, grown, roots, 0)), roots, batch.name)
-    grown.sums = {root: [told[root] for told in sums] for root in range(grown.trees)}
+    grown.open, grown.sums = list(roots), sums
     for level in range(config.depth):
         chosen = grown.best(
             leaves=config.leaves, l2=config.l2, min_gain=config.min_gain, min_child_weight=config.min_child_weight
@@ -331,7 +332,7 @@ def read(
     """What each party tells of these nodes, [nodes, candidates, 2]; it must be of them, and no more than they have."""
     found: list[Floats] = []
     for k, (name, reply) in enumerate(replies.items()):
-        before = next((sums[k].shape[0] for sums in grown.sums.values()), None)
+        before = grown.sums[k].shape[1] if grown.sums else None
         try:
             shape = _shape(reply.sums, len(nodes), before, driver.widths[name] * (2 * driver.config.bins + 1))
             found.append(_values(driver, grown, reply.sums, nodes, shape))
@@ -375,19 +376,26 @@ def _values(
 
 def left_of(
     said: Mapping[str, Directions], chosen: Mapping[int, Best], grown: Round, batch: str, *, hidden: bool
-) -> dict[int, Flags]:
-    """Which rows of the batch go left, by chosen node: where nodes are hidden, a party has a column for each split."""
-    found: dict[int, Flags] = {}
+) -> Flags:
+    """Which rows go left in each tree, [trees, rows of the batch]: where nodes are hidden, a party has a column for
+    each split, else one for each tree."""
+    found = np.zeros(grown.node.shape, dtype=np.bool_)
     for k, party in enumerate(grown.parties):
         mine = [node for node, best in chosen.items() if best.party == k]
         if not mine:
             continue
-        values, wanted = said[party].values.tensor.cpu(), (len(grown.node), len(mine) if hidden else grown.trees)
+        values, wanted = said[party].values.tensor.cpu(), (grown.node.shape[1], len(mine) if hidden else grown.trees)
         if tuple(values.shape) != wanted:
             cause = f"it sent {list(values.shape)} directions, and {list(wanted)} were asked for"
             raise PartyError(party, Split.kind, batch, cause)
-        left: Flags = values.numpy() > HALF
-        found |= {node: left[:, at if hidden else grown.tree[node]] for at, node in enumerate(mine)}
+        left = values.numpy().T > HALF
+        if not hidden:
+            is_mine = np.zeros(len(grown.tree), dtype=np.bool_)
+            is_mine[mine] = True
+            found |= is_mine.take(grown.node) & left
+            continue
+        for node, all_rows in zip(mine, left, strict=True):
+            found[grown.tree[node]] |= (grown.node[grown.tree[node]] == node) & all_rows
     return found
 
 

@@ -7,8 +7,9 @@ child with fewer rows; whoever knows the parent's subtracts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -35,16 +36,26 @@ from colonnade.encryption.points import Points
 
 STAYS, LEFT, RIGHT = 0, 1, 2
 """What a row does below its node: nothing where that is a leaf."""
+LINES = 1 << 13  # sums that are blinded at a time
 
 
 class Node(NamedTuple):
-    """One that may still be split: which tree's, its sampled rows, its rows by bin, and what may be told about it."""
+    """One that may still be split: which tree's, how many rows it has, its sampled rows by bin, and what may be told
+    about it."""
 
     tree: int
-    rows: Whole
-    counts: Whole
-    offered: Flags
-    bins: NDArray[np.uint8] | None = None  # of its rows, [columns, rows], where sums of them are told
+    size: int  # rows of the batch
+    counts: Whole  # [columns, width]
+    offered: Flags  # [candidates]
+
+
+class Told(NamedTuple):
+    """Nodes of one tree whose sums are told, and where each of their rows is counted."""
+
+    tree: int
+    nodes: list[int]
+    rows: Whole  # among the sampled ones
+    cells: NDArray[np.unsignedinteger]  # [columns, rows]: a row's place in `nodes`, times the width, and its bin
 
 
 class Slopes(Protocol):
@@ -56,8 +67,8 @@ class Slopes(Protocol):
     @property
     def trees(self) -> int: ...
 
-    def sums(self, growing: Growing, nodes: Sequence[Node]) -> Tensor | Encrypted:
-        """Of every node and candidate the sums of what goes left, [nodes, candidates, 2]."""
+    def sums(self, growing: Growing) -> Tensor | Encrypted:
+        """Of every node that is told of and every candidate the sums of what goes left, [nodes, candidates, 2]."""
         ...
 
 
@@ -76,25 +87,35 @@ class PlainSlopes:
     def trees(self) -> int:
         return int(self.g.shape[1])
 
-    def sums(self, growing: Growing, nodes: Sequence[Node]) -> Tensor:
-        made = np.zeros((len(nodes), len(growing.candidates), 2))
-        for at, node in enumerate(nodes):
-            assert node.bins is not None
-            bins = node.bins
-            for place, part in enumerate(self._by_bin(bins, node, growing.width)):
-                made[at, :, place] = of_candidates(part, growing.candidates)
-            made[at, ~node.offered] = 0.0, NOT_OFFERED
+    @cached_property
+    def both(self) -> tuple[Floats, float] | None:
+        """g room + h, where they are whole numbers whose sums fit beside each other into a float64."""
+        room = float(2 ** int(max(self.h.sum(), 1)).bit_length())
+        fits = np.abs(self.g).sum() * room < 2**51
+        whole = fits and (self.g == np.rint(self.g)).all() and (self.h == np.rint(self.h)).all()
+        return (self.g * room + self.h, room) if whole else None
+
+    def sums(self, growing: Growing) -> Tensor:
+        made = np.empty((len(growing.told_nodes), len(growing.candidates), 2))
+        start = 0
+        for told in growing.told:
+            nodes = slice(start, start + len(told.nodes))
+            for place, part in enumerate(self._by_bin(told, growing.width)):
+                made[nodes, :, place] = of_candidates(part, growing.candidates)
+            start = nodes.stop
+        made[~growing.offered] = 0.0, NOT_OFFERED
         return torch.from_numpy(made)
 
-    def _by_bin(self, bins: NDArray[np.uint8], node: Node, width: int) -> tuple[Floats, Floats]:
-        """Both sums in one go where they are whole numbers that fit beside each other into a float64."""
-        g, h = self.g[node.rows, node.tree], self.h[node.rows, node.tree]
-        room = float(2 ** int(max(h.sum(), 1)).bit_length())
-        if np.abs(g).sum() * room < 2**51 and (g == np.rint(g)).all() and (h == np.rint(h)).all():
-            both = summed(bins, g * room + h, width)
+    def _by_bin(self, told: Told, width: int) -> tuple[Floats, Floats]:
+        """Sums of both, [nodes, columns, width] each."""
+        nodes = len(told.nodes)
+        if self.both is not None:
+            weights, room = self.both
+            both = summed(told.cells, weights[told.rows, told.tree], nodes, width)
             first = np.floor(both / room)
             return first, both - first * room
-        return summed(bins, g, width), summed(bins, h, width)
+        g, h = (summed(told.cells, part[told.rows, told.tree], nodes, width) for part in (self.g, self.h))
+        return g, h
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,28 +134,38 @@ class SealedSlopes:
     def trees(self) -> int:
         return (int(self.points.shape[1]) - 1) // 2
 
-    def sums(self, growing: Growing, nodes: Sequence[Node]) -> Encrypted:
-        minus, made = curve.base(-1), []
-        candidates, width = growing.candidates, growing.width
-        goes_left = np.arange(width)[None, :] <= candidates.last[:, None]
-        goes_left[:, growing.gap] = candidates.gaps_left
-        for node in nodes:
-            values = 2 * node.tree, 2 * node.tree + 1
-            assert node.bins is not None
-            bins = node.bins
-            order, starts = _sorted(bins, node.rows, node.counts)
-            kept, lie = self.key.sums_of(self.points, order, starts, values, owner=self.owner)
-            by_bin = lie.reshape(3, len(bins), width)[:, candidates.column]  # [3, candidates, width]
-            parts = np.where((goes_left & node.offered[:, None])[None], by_bin, 0)
-            parts[2, ~node.offered, 0] = curve.address(minus)[0]  # a sum of Hessians of -1
-            made.append(self.key.blinded(np.ascontiguousarray(parts.transpose(1, 0, 2)), values, owner=self.owner))
-            del kept  # its memory was added up until here
-        return self.key.written(np.concatenate(made), (len(nodes) * len(candidates), 2))
+    def sums(self, growing: Growing) -> Encrypted:
+        made, candidates = [], growing.candidates
+        before: tuple[Told, Whole, Whole] | None = None
+        for told in growing.told:
+            if before is None or before[0].cells is not told.cells:  # trees begin with the same rows
+                before = told, *_sorted(told, growing)
+            made += self._of_tree(growing, *before[1:], told)
+        return self.key.written(np.concatenate(made), (len(growing.told_nodes) * len(candidates), 2))
+
+    def _of_tree(self, growing: Growing, order: Whole, starts: Whole, told: Told) -> list[Points]:
+        """All nodes of a tree in one go, and their sums blinded in pieces that memory can hold."""
+        values = 2 * told.tree, 2 * told.tree + 1
+        kept, lie = self.key.sums_of(self.points, order, starts, values, owner=self.owner)
+        candidates, minus = growing.candidates, curve.base(-1)
+        goes_left = candidates.left_bins(growing.width)
+        by_bin = lie.reshape(3, -1, len(told.nodes), growing.width)
+        offers = np.stack([growing.open[node].offered for node in told.nodes])
+        some, made = max(1, LINES // max(len(candidates), 1)), []
+        for first in range(0, len(told.nodes), some):
+            offered = offers[first : first + some]
+            parts = by_bin[:, candidates.column, first : first + some].transpose(2, 1, 0, 3)
+            parts = np.where((goes_left[None] & offered[..., None])[:, :, None], parts, 0)
+            parts[:, :, 2, 0][~offered] = curve.address(minus)[0]  # a sum of Hessians of -1
+            made.append(self.key.blinded(parts.reshape(-1, 3, growing.width), values, owner=self.owner))
+        del kept  # its memory was added up until here
+        return made
 
 
-def _sorted(bins: NDArray[np.uint8], rows: Whole, counts: Whole) -> tuple[Whole, Whole]:
-    """The rows of each column's bins one after the other, and where each bin begins."""
-    order = rows[np.argsort(bins, axis=1, kind="stable")].reshape(-1)
+def _sorted(told: Told, growing: Growing) -> tuple[Whole, Whole]:
+    """The rows of each column's cells one after the other, and where each cell begins."""
+    counts = np.stack([growing.open[node].counts for node in told.nodes], axis=1)  # [columns, nodes, width]
+    order = told.rows[np.argsort(told.cells, axis=1, kind="stable")].reshape(-1)
     return order, np.concatenate([[0], np.cumsum(counts.reshape(-1))]).astype(np.int64)
 
 
@@ -151,8 +182,9 @@ class Growing:
     gap: int
     candidates: Candidates
     least: int
-    node: NDArray[np.int32]  # [rows of the batch, trees]
+    node: NDArray[np.int64]  # [trees, rows of the batch]
     open: dict[int, Node]
+    told: list[Told]
     count: int  # nodes so far
     parted: frozenset[int] = frozenset()  # those that this party has split
 
@@ -167,72 +199,108 @@ class Growing:
         binning: Binning,
         candidates: Candidates,
         least: int,
+        counts: Whole | None = None,
     ) -> Growing:
-        """With the roots; `bins` are [columns, rows of the batch]."""
-        trees, mine = slopes.trees, bins if len(sampled) == bins.shape[1] else bins[:, sampled]
-        counts = counted(mine, binning.gap + 1)
-        told = offered(counts[None, None], candidates, None, least)[0]
+        """With the roots; `bins` are [columns, rows of the batch], and `counts` of all these where they are known."""
+        whole = len(sampled) == bins.shape[1]
+        trees, mine = slopes.trees, bins if whole else bins.take(sampled, axis=1)
+        counts = counts if whole and counts is not None else counted(mine, 1, binning.gap + 1)[0]
+        offer = offered(counts[None, None], candidates, None, least)[0]
         every = np.arange(len(sampled))
-        roots = {tree: Node(tree, every, counts, told, mine) for tree in range(trees)}
-        node = np.tile(np.arange(trees, dtype=np.int32), (bins.shape[1], 1))
-        return cls(batch, number, slopes, sampled, bins, mine, binning.gap, candidates, least, node, roots, trees)
+        roots = {tree: Node(tree, bins.shape[1], counts, offer) for tree in range(trees)}
+        told = [Told(tree, [tree], every, mine) for tree in range(trees)]
+        node = np.repeat(np.arange(trees)[:, None], bins.shape[1], axis=1)
+        return cls(batch, number, slopes, sampled, bins, mine, binning.gap, candidates, least, node, roots, told, trees)
 
     @property
     def width(self) -> int:
         """Bins of a column, the one for gaps among them."""
         return self.gap + 1
 
-    def sums(self, nodes: Sequence[int]) -> Tensor | Encrypted:
-        return self.slopes.sums(self, [self.open[node] for node in nodes])
+    @property
+    def told_nodes(self) -> list[int]:
+        return [node for told in self.told for node in told.nodes]
 
-    def goes_left(self, node: int, candidate: int) -> tuple[Whole, Flags]:
-        """The rows of a node, by their places in the batch, and which of them a candidate sends left."""
-        rows = np.flatnonzero(self.node[:, self.open[node].tree] == node)
-        mine = self.all_bins[self.candidates.column[candidate], rows]
-        return rows, self.candidates.left(candidate, mine, self.gap)
+    @property
+    def offered(self) -> Flags:
+        """What may be told about each of these nodes, [nodes, candidates]."""
+        return np.array([self.open[node].offered for node in self.told_nodes]).reshape(-1, len(self.candidates))
 
-    def divided(self, directions: NDArray[np.uint8]) -> tuple[Growing, list[int]]:
-        """Everybody's splits of one level, as [rows, trees] directions; the children, and those whose sums are told.
+    def sums(self) -> Tensor | Encrypted:
+        return self.slopes.sums(self)
+
+    def goes_left(self, chosen: Mapping[int, int]) -> NDArray[np.float32]:
+        """Which rows go left by the candidates that are chosen for nodes, [rows of the batch, trees]."""
+        numbers, nodes = np.array(list(chosen.values())), list(chosen)
+        column, answers = np.zeros(self.count, dtype=np.int64), np.zeros(self.count, dtype=np.int64)
+        column[nodes] = self.candidates.column[numbers] * self.all_bins.shape[1]
+        answers[nodes] = (1 + np.arange(len(nodes))) * self.width
+        going = np.concatenate([np.zeros((1, self.width), dtype=np.float32), self._left_bins(numbers)]).reshape(-1)
+        made, rows = np.zeros(self.node.shape, dtype=np.float32), np.arange(self.node.shape[1])
+        for tree in {self.open[node].tree for node in nodes}:
+            bins = self.all_bins.reshape(-1).take(column.take(self.node[tree]) + rows)
+            made[tree] = going.take(answers.take(self.node[tree]) + bins)
+        return made.T
+
+    def all_going_left(self, candidates: Sequence[int]) -> NDArray[np.float32]:
+        """Which of all rows each of these candidates sends left, [rows of the batch, candidates]."""
+        numbers = np.array(candidates)
+        going, bins = self._left_bins(numbers), self.all_bins[self.candidates.column[numbers]]
+        return np.stack([by_bin.take(mine) for by_bin, mine in zip(going, bins, strict=True)], axis=1)
+
+    def _left_bins(self, numbers: Whole) -> NDArray[np.float32]:
+        """Which bins of its column each candidate sends left, [candidates, width]: 1 or 0."""
+        return self.candidates[numbers].left_bins(self.width).astype(np.float32)
+
+    def divided(self, directions: NDArray[np.uint8]) -> Growing:
+        """Everybody's splits of one level, as [rows, trees] directions: the children, and sums of the smaller ones.
         ValueError where directions are not of whole nodes that may be split."""
-        node, count = self.node.copy(), self.count
-        parents: list[tuple[Node, int, int]] = []
-        known = np.zeros(directions.shape, dtype=np.bool_)
-        for number, parent in sorted(self.open.items()):
-            rows = np.flatnonzero(self.node[:, parent.tree] == number)
-            going = directions[rows, parent.tree]
-            known[rows, parent.tree] = True
-            if not going.any():
-                continue
-            if not (going != STAYS).all():
-                raise ValueError("some rows of a node stay where others go on")
-            node[rows, parent.tree] = np.where(going == LEFT, count, count + 1)
-            parents.append((parent, count, count + 1))
-            count += 2
-        if directions[~known].any():
+        if directions.max(initial=0) > RIGHT:
+            raise ValueError("a row stays, goes left or goes right")
+        way = 3 * self.node + directions.T
+        ways = np.bincount(way.reshape(-1), minlength=3 * self.count).reshape(-1, 3)
+        goes = ways[:, LEFT] + ways[:, RIGHT] > 0
+        if (goes & (ways[:, STAYS] > 0)).any():
+            raise ValueError("some rows of a node stay where others go on")
+        parents = np.flatnonzero(goes)
+        if not self.open.keys() >= set(parents.tolist()):
             raise ValueError("rows go on below a leaf")
-        return self._with_children(node, parents, count)
+        after = np.repeat(np.arange(self.count)[:, None], 3, axis=1)
+        after[parents, LEFT] = self.count + 2 * np.arange(len(parents))
+        after[parents, RIGHT] = after[parents, LEFT] + 1
+        node, sizes = after.reshape(-1).take(way), ways[parents, LEFT:]
+        return self._with_children(node, [self.open[parent] for parent in parents.tolist()], sizes)
 
-    def _with_children(
-        self, node: NDArray[np.int32], parents: list[tuple[Node, int, int]], count: int
-    ) -> tuple[Growing, list[int]]:
-        smaller: list[int] = []
-        halves: list[tuple[int, Whole, Whole, NDArray[np.uint8], Whole]] = []
-        for parent, left, right in parents:
-            goes = node[self.sampled[parent.rows], parent.tree] == left
-            small, large = (left, right) if 2 * int(goes.sum()) <= len(goes) else (right, left)
-            mine, others = (parent.rows[goes == (one == left)] for one in (small, large))
-            smaller.append(small)
-            bins = self.bins.take(mine, axis=1)
-            halves.append((large, mine, others, bins, counted(bins, self.width)))
+    def _with_children(self, node: NDArray[np.int64], parents: list[Node], sizes: Whole) -> Growing:
+        """Children have numbers in the order of their parents, so those of one tree are side by side; they have
+        [parents, 2] rows."""
+        if not parents:
+            return replace(self, node=node, open={}, told=[])
+        count = self.count + 2 * len(parents)
+        mine, rows = node, sizes
+        if len(self.sampled) < node.shape[1]:
+            mine = node.take(self.sampled, axis=1)
+            rows = np.bincount(mine.reshape(-1), minlength=count)[self.count :].reshape(-1, 2)
+        place = np.where(rows[:, 0] <= rows[:, 1], 0, 1)
+        smaller = self.count + 2 * np.arange(len(parents)) + place
+        trees = np.array([parent.tree for parent in parents])
+        told = [self._told(tree, smaller[trees == tree], mine[tree], count) for tree in np.unique(trees).tolist()]
+        few = np.concatenate([counted(one.cells, len(one.nodes), self.width) for one in told])
+        many = np.stack([parent.counts for parent in parents]) - few
+        before = np.stack([parent.offered for parent in parents])
+        offer = offered(np.stack([few, many]), self.candidates, before, self.least)
         made: dict[int, Node] = {}
-        if parents:
-            few = np.stack([counts for *_, counts in halves])
-            many = np.stack([parent.counts for parent, *_ in parents]) - few
-            before = np.stack([parent.offered for parent, *_ in parents])
-            told = offered(np.stack([few, many]), self.candidates, before, self.least)
-            for at, ((parent, *_), small, (large, mine, others, bins, counts)) in enumerate(
-                zip(parents, smaller, halves, strict=True)
-            ):
-                made[small] = Node(parent.tree, mine, counts, told[at], bins)
-                made[large] = Node(parent.tree, others, many[at], told[at])
-        return replace(self, node=node, open=made, count=count), smaller
+        for at, (parent, small) in enumerate(zip(parents, place.tolist(), strict=True)):
+            for side, size in enumerate(sizes[at].tolist()):
+                counts = few[at] if side == small else many[at]
+                made[self.count + 2 * at + side] = Node(parent.tree, size, counts, offer[at])
+        return replace(self, node=node, open=made, told=told, count=count)
+
+    def _told(self, tree: int, nodes: Whole, node: Whole, count: int) -> Told:
+        place = np.full(count, -1)
+        place[nodes] = np.arange(len(nodes))
+        of = place.take(node)
+        rows = np.flatnonzero(of >= 0)
+        wide = np.uint16 if len(nodes) * self.width < 2**16 else np.uint32
+        cells = self.bins.take(rows, axis=1) + (of[rows] * self.width).astype(wide)
+        return Told(tree, nodes.tolist(), rows, cells)

@@ -35,9 +35,10 @@ class Candidates:
     def __getitem__(self, order: Whole | Flags) -> Candidates:
         return Candidates(self.column[order], self.last[order], self.gaps_left[order])
 
-    def left(self, number: int, bins: NDArray[np.uint8], gap: int) -> Flags:
-        """Which rows one candidate sends left, by the bins of its column."""
-        found: Flags = np.where(bins == gap, self.gaps_left[number], bins <= self.last[number])
+    def left_bins(self, width: int) -> Flags:
+        """Which bins each candidate sends left, [candidates, width]; gaps are the last one."""
+        found: Flags = np.arange(width)[None, :] <= self.last[:, None]
+        found[:, -1] = self.gaps_left
         return found
 
 
@@ -53,7 +54,7 @@ class Binning:
     def of(cls, values: NDArray[np.float32], bins: int) -> Binning:
         """From training rows, [rows, columns] with NaN for gaps: the middle between different values where these are
         few, else quantiles; as scikit-learn's histogram boosting has them."""
-        edges = tuple(_edges(column[~np.isnan(column)].astype(np.float64), bins) for column in values.T)
+        edges = tuple(_edges(column[~np.isnan(column)], bins) for column in values.T)
         return cls(edges, np.asarray(np.isnan(values).any(0)), bins)
 
     def bins(self, values: NDArray[np.float32]) -> NDArray[np.uint8]:
@@ -80,34 +81,38 @@ class Binning:
         return float(edges[last]) if last < len(edges) else float("inf")
 
 
-def _edges(values: Floats, bins: int) -> Floats:
-    different = np.unique(values)
+def _edges(column: NDArray[np.float32], bins: int) -> Floats:
+    values = np.sort(column)
+    different = values[np.flatnonzero(np.diff(values, prepend=np.nan) != 0)].astype(np.float64)
     if len(different) <= bins:
         return (different[:-1] + different[1:]) / 2
-    return np.unique(np.percentile(values, np.linspace(0, 100, bins + 1)[1:-1], method="midpoint"))
+    at = np.linspace(0, 1, bins + 1)[1:-1] * (len(values) - 1)
+    below, above = (values[whole(at).astype(np.int64)].astype(np.float64) for whole in (np.floor, np.ceil))
+    return np.unique((below + above) / 2)
 
 
-def counted(bins: NDArray[np.uint8], width: int) -> Whole:
-    """Rows in each bin, [columns, width], of [columns, rows] bins."""
-    made = np.empty((len(bins), width), dtype=np.int64)
-    for at, column in enumerate(bins):
-        made[at] = np.bincount(column, minlength=width)
-    return made
+def counted(cells: NDArray[np.unsignedinteger], nodes: int, width: int) -> Whole:
+    """Rows in each node and bin, [nodes, columns, width], of [columns, rows] cells: node times width, and bin."""
+    made = np.empty((len(cells), nodes * width), dtype=np.int64)
+    for at, column in enumerate(cells):
+        made[at] = np.bincount(column, minlength=nodes * width)
+    return made.reshape(len(cells), nodes, width).transpose(1, 0, 2)
 
 
-def summed(bins: NDArray[np.uint8], weights: Floats, width: int) -> Floats:
-    """Sums over the rows in each bin, [columns, width]."""
-    made = np.empty((len(bins), width))
-    for at, column in enumerate(bins):
-        made[at] = np.bincount(column, weights, minlength=width)
-    return made
+def summed(cells: NDArray[np.unsignedinteger], weights: Floats, nodes: int, width: int) -> Floats:
+    """Sums over the rows in each node and bin, [nodes, columns, width]."""
+    made = np.empty((len(cells), nodes * width))
+    for at, column in enumerate(cells):
+        made[at] = np.bincount(column, weights, minlength=nodes * width)
+    return made.reshape(len(cells), nodes, width).transpose(1, 0, 2)
 
 
 def of_candidates(histogram: Floats, candidates: Candidates) -> Floats:
-    """The sums of what goes left, [candidates], of [columns, width] sums by bin."""
-    up_to = histogram.cumsum(axis=1)
-    gaps = histogram[candidates.column, -1]
-    return up_to[candidates.column, candidates.last] + np.where(candidates.gaps_left, gaps, 0.0)
+    """The sums of what goes left, [nodes, candidates], of [nodes, columns, width] sums by bin."""
+    found: Floats = histogram.cumsum(axis=2)[:, candidates.column, candidates.last]
+    if candidates.gaps_left.any():
+        found += np.where(candidates.gaps_left, histogram[:, candidates.column, -1], 0.0)
+    return found
 
 
 def offered(counts: Whole, candidates: Candidates, before: Flags | None, least: int) -> Flags:
@@ -140,14 +145,13 @@ def offered(counts: Whole, candidates: Candidates, before: Flags | None, least: 
 
 def _ends(bins: Whole, gaps: Whole, apart: Flags, allowed: Flags, least: int) -> Flags:
     """Where groups of bins end, [n, bins], of [siblings, n, bins] counts; gaps that are no group are the last one's."""
-    group, right = np.zeros_like(gaps), bins.sum(-1) + gaps
-    ends = np.zeros_like(allowed)
+    right = (bins.sum(-1) + gaps)[..., None] - bins.cumsum(-1)
+    may_end = allowed & _enough(right, least) & (right.any(0) | apart[:, None])
+    group, ends = np.zeros_like(gaps), np.zeros_like(allowed)
     for last in range(bins.shape[-1]):
-        group, right = group + bins[..., last], right - bins[..., last]
-        there = right.any(0) | apart
-        whole = _enough(group, least) & group.any(0) & _enough(right, least)
-        ends[:, last] = whole & there & allowed[:, last]
-        group = np.where(ends[:, last], 0, group)
+        group = group + bins[..., last]
+        ends[:, last] = whole = may_end[:, last] & _enough(group, least) & group.any(0)
+        group[:, whole] = 0
     return ends
 
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from colonnade.algorithms.tree_growing import LEFT, RIGHT
+from colonnade.algorithms.tree_growing import LEFT, RIGHT, STAYS
 from colonnade.algorithms.tree_histograms import Best, Flags, Floats, Whole, best_splits, leaf_values, reached
 from colonnade.algorithms.tree_objectives import weighted_median
 
@@ -56,9 +56,10 @@ class Round:
 
     rounded: Rounded
     sampled: Whole  # places in the batch of the rows that are learned from
-    node: Whole  # [rows of the batch, trees]
+    node: Whole  # [trees, rows of the batch]
     parties: Sequence[str]
-    sums: dict[int, list[Floats]] = field(default_factory=dict)  # of nodes that may be split, by party [candidates, 2]
+    open: list[int] = field(default_factory=list)  # nodes that may be split
+    sums: list[Floats] = field(default_factory=list)  # of these by party, [nodes, candidates, 2]
     tree: list[int] = field(default_factory=list)  # of every node
     party: list[int] = field(default_factory=list)
     split: list[int] = field(default_factory=list)
@@ -69,7 +70,7 @@ class Round:
     @classmethod
     def begin(cls, rounded: Rounded, sampled: Whole, rows: int, parties: Sequence[str]) -> Round:
         trees = rounded.g.shape[1]
-        made = cls(rounded, sampled, np.tile(np.arange(trees), (rows, 1)), parties)
+        made = cls(rounded, sampled, np.repeat(np.arange(trees)[:, None], rows, axis=1), parties)
         for tree in range(trees):
             made._add(tree)
         return made
@@ -81,39 +82,37 @@ class Round:
     def only_in(self, nodes: Sequence[int]) -> tuple[Floats, Floats]:
         """The rounded gradients and Hessians of the rows in each of these nodes, [rows of the batch, nodes]; 0 for all
         others, and for rows that are not learned from."""
-        made = np.zeros((2, len(self.node), len(nodes)))
+        made = np.zeros((2, self.node.shape[1], len(nodes)))
         for at, node in enumerate(nodes):
-            inside = np.flatnonzero(self.node[self.sampled, self.tree[node]] == node)
+            inside = np.flatnonzero(self._sampled_node[self.tree[node]] == node)
             for part, values in zip(made, (self.rounded.g, self.rounded.h), strict=True):
                 part[self.sampled[inside], at] = values[inside, self.tree[node]]
         return made[0], made[1]
 
     def totals(self, nodes: Sequence[int]) -> Floats:
         """G and H of the sampled rows in each node, [nodes, 2]."""
-        at = {node: place for place, node in enumerate(nodes)}
         found = np.zeros((len(nodes), 2))
-        for tree in {self.tree[node] for node in nodes}:
-            where = self.node[self.sampled, tree]
-            by_node = [
-                np.bincount(where, v[:, tree], minlength=len(self.tree)) for v in (self.rounded.g, self.rounded.h)
-            ]
-            for node in nodes:
-                if self.tree[node] == tree:
-                    found[at[node]] = by_node[0][node], by_node[1][node]
+        of, now = np.array([self.tree[node] for node in nodes], dtype=np.int64), self._sampled_node
+        for tree in np.unique(of).tolist():
+            mine = of == tree
+            for place, values in enumerate((self.rounded.g, self.rounded.h)):
+                by_node = np.bincount(now[tree], values[:, tree], minlength=len(self.tree))
+                found[mine, place] = by_node[np.array(nodes)[mine]]
         return found
 
-    def rows_in(self, nodes: Sequence[int]) -> Whole:
-        """How many sampled rows each node has."""
-        return np.array([int((self.node[self.sampled, self.tree[node]] == node).sum()) for node in nodes])
+    @property
+    def _sampled_node(self) -> Whole:
+        """[trees, sampled rows]"""
+        return self.node if len(self.sampled) == self.node.shape[1] else self.node.take(self.sampled, axis=1)
 
     def best(self, *, leaves: int, l2: float, min_gain: float, min_child_weight: float) -> dict[int, Best]:
         """The splits of this level: of every node the best, and where there would be too many leaves, those that gain
         most."""
-        nodes = sorted(self.sums)
+        nodes = self.open
         if not nodes:
             return {}
         units = np.array([[self.rounded.unit_g[self.tree[n]], self.rounded.unit_h[self.tree[n]]] for n in nodes])
-        sums = [np.stack([self.sums[node][k] for node in nodes]) * units[:, None, :] for k in range(len(self.parties))]
+        sums = [mine * units[:, None, :] for mine in self.sums]
         totals = self.totals(nodes) * units
         found = best_splits(sums, totals, l2=l2, min_gain=min_gain, min_child_weight=min_child_weight)
         chosen = {node: one for node, one in zip(nodes, found, strict=True) if one.party >= 0}
@@ -124,51 +123,49 @@ class Round:
                 del chosen[node]
         return dict(sorted(chosen.items()))
 
-    def apply(self, chosen: Mapping[int, Best], goes_left: Mapping[int, Flags]) -> NDArray[np.uint8]:
-        """Make children of the chosen nodes by which rows their splits send left, [rows of the batch]; everybody's
-        directions in one."""
-        directions = np.zeros(self.node.shape, dtype=np.uint8)
-        before = self.node.copy()
+    def apply(self, chosen: Mapping[int, Best], goes_left: Flags) -> NDArray[np.uint8]:
+        """Make children of the chosen nodes by which rows their splits send left, [trees, rows of the batch];
+        everybody's directions in one, [rows of the batch, trees]."""
         said = [sum(1 for party in self.party if party == k) for k in range(len(self.parties))]
+        after = np.repeat(np.arange(len(self.tree))[:, None], 2, axis=1)  # of a node that stays, itself
+        going = np.full(after.shape, STAYS, dtype=np.uint8)
         for node, best in chosen.items():
             tree = self.tree[node]
-            rows = np.flatnonzero(before[:, tree] == node)
-            goes = goes_left[node][rows]
-            directions[rows, tree] = np.where(goes, LEFT, RIGHT)
-            children = self._add(tree), self._add(tree)
             self.party[node], self.split[node], self.gain[node] = best.party, said[best.party], best.gain
-            self.left[node], self.right[node] = children
+            self.left[node], self.right[node] = self._add(tree), self._add(tree)
+            after[node], going[node] = (self.right[node], self.left[node]), (RIGHT, LEFT)
             said[best.party] += 1
-            self.node[rows, tree] = np.where(goes, *children)
-        return directions
+        way = 2 * self.node + goes_left
+        self.node = after.reshape(-1).take(way)
+        return going.reshape(-1).take(way).T
 
     def smaller(self, chosen: Mapping[int, Best]) -> list[int]:
         """Of each pair of children the one with fewer sampled rows, the left one where they are as many."""
-        found = []
-        for node in chosen:
-            pair = self.left[node], self.right[node]
-            rows = self.rows_in(pair)
-            found.append(pair[0] if rows[0] <= rows[1] else pair[1])
-        return found
+        rows = np.bincount(self._sampled_node.reshape(-1), minlength=len(self.tree))
+        pairs = [(self.left[node], self.right[node]) for node in chosen]
+        return [left if rows[left] <= rows[right] else right for left, right in pairs]
 
     def take_children(self, chosen: Mapping[int, Best], smaller: Sequence[int], told: Sequence[Floats]) -> None:
         """What each party told of the smaller children, [children, candidates, 2]; of the others it follows."""
-        sums: dict[int, list[Floats]] = {}
-        for at, (node, small) in enumerate(zip(chosen, smaller, strict=True)):
-            large = self.left[node] + self.right[node] - small
-            mine, others = [], []
-            for party, parent in zip(told, self.sums[node], strict=True):
-                is_told = party[at, :, 1] >= 0
-                mine.append(party[at])
-                others.append(np.where(is_told[:, None], parent - party[at], (0.0, -1.0)))
-            sums[small], sums[large] = mine, others
-        self.sums = sums
+        place = {node: at for at, node in enumerate(self.open)}
+        parents = [place[node] for node in chosen]
+        children = [child for node in chosen for child in (self.left[node], self.right[node])]
+        first = np.isin(children[::2], smaller)
+        sums = []
+        for mine, before in zip(told, self.sums, strict=True):
+            others = np.where(mine[..., 1:] >= 0, before[parents] - mine, (0.0, -1.0))
+            both = np.empty((2 * len(parents), *mine.shape[1:]))
+            both[::2], both[1::2] = (
+                np.where(first[:, None, None], one, two) for one, two in ((mine, others), (others, mine))
+            )
+            sums.append(both)
+        self.open, self.sums = children, sums
 
     def table(self, g: Floats, h: Floats, *, l2: float, learning_rate: float, left: Tensor | None) -> Table:
         """The finished trees: leaves from the exact gradients of all rows, or the median of what is `left`."""
         value = np.zeros(len(self.tree))
         for tree in range(self.trees):
-            where = self.node[:, tree]
+            where = self.node[tree]
             if left is None:
                 mine = leaf_values(where, g[:, tree], h[:, tree], len(self.tree), l2)
             else:

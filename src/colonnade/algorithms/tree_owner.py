@@ -7,7 +7,7 @@ they encrypt to.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from colonnade.algorithms.tree_growing import Growing, PlainSlopes, SealedSlopes, Slopes
-from colonnade.algorithms.tree_histograms import Binning
+from colonnade.algorithms.tree_histograms import Binning, Candidates, Whole, counted
 from colonnade.compression import Integers
 from colonnade.core import (
     NON_PRIVATE,
@@ -119,7 +119,7 @@ class FeatureOwner(roles.FeatureOwner):
         self.rounds: list[Table] = []  # of each round its own splits: column, threshold, gaps_left, rows
         self.order = torch.randint(256, (32,), generator=self.generator, dtype=torch.uint8)  # a key of its own
         self._gaps = gaps_of(organisation.fitted)
-        self._binned: tuple[Binning, NDArray[np.uint8]] | None = None
+        self._binned: tuple[Binning, NDArray[np.uint8], Whole, Candidates] | None = None
         self._key: ElGamalPublicKey | None = None
         self._growing: Growing | None = None
 
@@ -152,17 +152,17 @@ class FeatureOwner(roles.FeatureOwner):
         slopes = self._slopes(request)
         self._expect_trees(slopes.trees)
         self.expect(slopes.rows == len(chosen), f"there are gradients of {slopes.rows} rows, not of {len(chosen)}")
-        binning, bins = self._bins()
-        candidates = binning.candidates()
+        binning, bins, counts, candidates = self._bins()
         columns, keep = len(binning.edges), max(1, round(self.config.column_share * len(binning.edges)))
         used = self._shuffled("columns", number, columns)[:keep]
         candidates = candidates[np.isin(candidates.column, used)]
         candidates = candidates[self._shuffled("candidates", number, len(candidates))]
         self._growing = Growing.begin(
-            batch, number, slopes, chosen, bins[:, rows], binning, candidates, self.config.min_rows
-        )
+            batch, number, slopes, chosen, bins.take(rows, axis=1), binning, candidates, self.config.min_rows,
+            counts if len(rows) == len(self._train) else None,
+        )  # fmt: skip
         self.rounds = self.rounds if below else [*self.rounds[:number], _no_splits()]
-        return self._sums(range(slopes.trees))
+        return self._sums()
 
     @serves
     def split(self, request: Split) -> Directions:
@@ -174,38 +174,44 @@ class FeatureOwner(roles.FeatureOwner):
         parted = frozenset(named or [0])
         once = hidden or len(parted) == len(splits)
         self.expect(0 < len(splits) <= most and once and not parted & growing.parted, "a node is split once")
-        said = np.zeros((len(growing.node), len(splits)) if hidden else growing.node.shape, dtype=np.float32)
-        table, (binning, _) = self.rounds[growing.number], self._bins()
         noisy = not isinstance(self.outbox.rule("sums", request.batch).mechanism, Plain)  # then nobody knows what it is
-        for at, (node, candidate) in enumerate(splits.to(torch.int64).tolist()):
-            known = growing.open.get(0 if hidden else node)  # hidden, all rows are one
+        chosen = [(0 if hidden else node, at) for node, at in splits.to(torch.int64).tolist()]  # hidden, rows are one
+        for node, at in chosen:
+            known = growing.open.get(node)
+            within = known is not None and 0 <= at < len(growing.candidates)
             self.expect(
-                known is not None
-                and 0 <= candidate < len(growing.candidates)
-                and (noisy or bool(known.offered[candidate])),
-                f"candidate {candidate} was not offered for node {node}",
+                known is not None and within and (noisy or bool(known.offered[at])),
+                f"candidate {at} was not offered for node {node}",
             )
-            assert known is not None
-            rows, left = growing.goes_left(0 if hidden else node, candidate)
-            said[rows, at if hidden else known.tree] = left
-            column, last = int(growing.candidates.column[candidate]), int(growing.candidates.last[candidate])
-            one = {"column": column, "threshold": binning.threshold(column, last), "rows": len(rows)}
-            one["gaps_left"] = bool(growing.candidates.gaps_left[candidate])
-            table = {name: torch.cat([table[name], table[name].new_tensor([one[name]])]) for name in table}
-        self.rounds = [*self.rounds[: growing.number], table]
+        numbers = [at for _, at in chosen]
+        said = growing.all_going_left(numbers) if hidden else growing.goes_left(dict(chosen))
+        self.rounds = [*self.rounds[: growing.number], self._with_splits(growing, chosen)]
         self._growing = replace(growing, parted=growing.parted | parted)
         return Directions(self.outbox.release(torch.from_numpy(said), "directions", request.batch))
+
+    def _with_splits(self, growing: Growing, chosen: Sequence[tuple[int, int]]) -> Table:
+        """The round's table with these splits, each a node and a candidate."""
+        candidates, (binning, *_) = growing.candidates[np.array([at for _, at in chosen])], self._bins()
+        ends = zip(candidates.column.tolist(), candidates.last.tolist(), strict=True)
+        more = {
+            "column": candidates.column.tolist(),
+            "threshold": [binning.threshold(*end) for end in ends],
+            "rows": [growing.open[node].size for node, _ in chosen],
+            "gaps_left": candidates.gaps_left.tolist(),
+        }
+        table = self.rounds[growing.number]
+        return {name: torch.cat([table[name], table[name].new_tensor(more[name])]) for name in table}
 
     @serves
     def divide(self, request: Divide) -> Sums:
         self.expect(self.config.nodes == "shown", "by its own settings nodes are hidden")
         growing, nodes = self._of(request.batch), request.nodes.tensor.cpu()
-        self.expect(tuple(nodes.shape) == growing.node.shape, "directions have not a line for each row")
+        self.expect(tuple(nodes.shape) == growing.node.T.shape, "directions have not a line for each row")
         try:
-            self._growing, smaller = growing.divided(nodes.numpy().astype(np.uint8))
+            self._growing = growing.divided(nodes.numpy().astype(np.uint8))
         except ValueError as error:
             self.expect(False, f"its nodes cannot be divided so: {error}")
-        return self._sums(smaller)
+        return self._sums()
 
     @serves
     def decide(self, request: Decide) -> Directions:
@@ -264,9 +270,9 @@ class FeatureOwner(roles.FeatureOwner):
             most = bounds.outputs * (told if self.config.nodes == "hidden" else 1)
             self.expect(0 < trees <= most, f"{trees} trees came for {bounds.outputs} outputs")
 
-    def _sums(self, nodes: range | list[int]) -> Sums:
+    def _sums(self) -> Sums:
         assert self._growing is not None
-        batch, made = self._growing.batch, self._growing.sums(nodes)
+        batch, made = self._growing.batch, self._growing.sums()
         if isinstance(made, Tensor):
             return Sums(self.outbox.release(made, "sums", batch))
         return Sums(self.outbox.pass_on(made, "sums", batch, event=NON_PRIVATE))
@@ -277,13 +283,19 @@ class FeatureOwner(roles.FeatureOwner):
         assert growing is not None
         return growing
 
-    def _bins(self) -> tuple[Binning, NDArray[np.uint8]]:
-        """Of all rows, by the training rows' quantiles; made once."""
+    @property
+    def _train(self) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = self.organisation.batches.splits["train"].numpy()
+        return found
+
+    def _bins(self) -> tuple[Binning, NDArray[np.uint8], Whole, Candidates]:
+        """Bins of all rows, by the training rows' quantiles, and how many training rows each has; made once."""
         if self._binned is None:
             values = with_gaps(self.features, self._gaps)
-            train = self.organisation.batches.splits["train"].numpy()
-            binning = Binning.of(values[train], self.config.bins)
-            self._binned = binning, binning.bins(values)
+            binning = Binning.of(values[self._train], self.config.bins)
+            bins = binning.bins(values)
+            counts = counted(bins[:, self._train], 1, binning.gap + 1)[0]
+            self._binned = binning, bins, counts, binning.candidates()
         return self._binned
 
 

@@ -36,6 +36,8 @@ def pack(values: Numbers, bits: int) -> Bytes:
         return np.zeros((rows, row_bytes(count, bits)), dtype=np.uint8)
     if bits in (8, 16, 32):
         return values.astype(f"<u{bits // 8}").view(np.uint8)
+    if count == 1 and 0 < bits < 8:  # one to a row is a byte
+        return values.astype(np.uint8)
     groups = -(-count // 8)
     padded = np.zeros((rows * groups, 8), dtype=np.uint32)
     padded.reshape(rows, groups * 8)[:, :count] = values
@@ -59,6 +61,8 @@ def unpack(data: Bytes, count: int, bits: int) -> Numbers:
         return np.zeros((rows, count), dtype=np.uint32)
     if bits in (8, 16, 32):
         return np.ascontiguousarray(data).view(f"<u{bits // 8}").astype(np.uint32)
+    if count == 1 and 0 < bits < 8:
+        return (data & np.uint8((1 << bits) - 1)).astype(np.uint32)
     groups = -(-count // 8)
     padded = np.zeros(rows * groups * bits + WINDOW, dtype=np.uint8)
     padded[:-WINDOW].reshape(rows, groups * bits)[:, : data.shape[1]] = data
