@@ -34,6 +34,8 @@ COMMANDS = {
     "export": "export",
     "provision": "deploy",
     "party": "deploy",
+    "site": "site",
+    "ledger": "ledger",
     "explain": "explain",
     "audit": "audit",
     "privacy": "privacy",

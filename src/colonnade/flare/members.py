@@ -25,8 +25,9 @@ from nvflare.collab import collab
 from colonnade.core import checkpoint
 from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, ConfigError, PartyError, WireError
 from colonnade.flare.orders import lead_of, opened
-from colonnade.runs.layout import FAILURE
+from colonnade.runs.layout import DRAINING, FAILURE
 from colonnade.runs.run_directory import write_text
+from colonnade.runs.site_state import keep_log
 from colonnade.settings.party_file import OWN, STARTUP, driver_of, read_own, runs_of
 from colonnade.sites.driving import drive
 from colonnade.sites.prediction import predict
@@ -82,6 +83,7 @@ class Member:
         where = Path(folder) / name if folder else Path(collab.workspace.get_site_config_dir())
         kit = where / STARTUP if folder else Path(collab.workspace.get_startup_kit_dir())
         runs = runs_of(where / OWN)
+        keep_log(runs)
         (runs / FAILURE).unlink(missing_ok=True)
         try:
             self._build(name, where, kit)
@@ -124,6 +126,8 @@ class Member:
         assert self.identity is not None
         lead = lead_of(driver_of(site.own.settings))
         try:
+            if (site.own.runs / DRAINING).exists():
+                raise BoundaryError(f"'{site.own.name}' takes no new runs now: its owner is draining it.")
             return opened(order, self.identity, lead, site.own.runs)
         except ColonnadeError as error:
             site.refused(SERVER, str(error))
@@ -168,7 +172,8 @@ class Member:
 def _told_at_home(runs: Path, name: str, error: BaseException) -> None:
     """Why a run ended, or could not begin, in this organisation's own folder."""
     text = str(error) if isinstance(error, ColonnadeError) else f"{type(error).__name__}: {error}"
-    log.error("%s: the run ended: %s", name, text, exc_info=not isinstance(error, ColonnadeError))
+    told = text if isinstance(error, ColonnadeError) else type(error).__name__  # others' texts may quote data
+    log.error("%s: the run ended: %s", name, told)
     about: dict[str, str | None] = {"error": type(error).__name__, "message": text}
     if isinstance(error, PartyError):
         about |= {"party": error.party, "request": error.request, "batch": error.batch, "cause": error.cause}

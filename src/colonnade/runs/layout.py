@@ -24,6 +24,8 @@ a folder with its own part, and beside its runs:
     alignments.json              how often it aligned its ids with whom today
     orders.json                  which orders to begin it took in the last days
     failed.json                  why the last run ended, or could not begin
+    draining                     there while it takes no new runs (`colonnade site drain`)
+    site.log                     what happened, in lines of JSON without data; site.log.1 to .4 are older
 """
 
 MARK, METRICS, SUMMARY, SETTINGS = "checkpoint.json", "metrics.jsonl", "summary.json", "federation.toml"
@@ -33,5 +35,6 @@ COLUMNS, LEDGER, AFTER, JOURNAL = "columns.json", "ledger.jsonl", "ledger-after.
 COEFFICIENTS = "coefficients.json"
 REFUSED, FAILURE, ALIGNED, USED = "refused.jsonl", "failed.json", "alignments.json", "used.rows"
 ORDERS, DRAWN = "orders.json", "drawn.labels"
+DRAINING, SITE_LOG = "draining", "site.log"
 QUALITY = "quality.json"
 """Of a label owner: curves, counts and costs on held-out rows."""

@@ -18,6 +18,7 @@ from colonnade.core.message import Ping, Pong
 from colonnade.errors import ConfigError
 from colonnade.federation.federation import Federation
 from colonnade.rows.holdings import Ids
+from colonnade.runs.layout import DRAINING
 from colonnade.runs.refusals import Refusals
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.owners import SERVER
@@ -106,6 +107,7 @@ class Host(Party):
         """To the same agreed file, or not at all."""
         mine = self.own.agreed
         self.expect(agreed == mine, f"it agreed to {mine}, and was asked to join {agreed[:64]!r}")
+        self.expect(not (self.own.runs / DRAINING).exists(), "it takes no new runs now: its owner is draining it")
 
     def folder(self, run: str) -> Path:
         """This organisation's own, of a run."""

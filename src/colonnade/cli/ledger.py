@@ -1,0 +1,82 @@
+"""`colonnade ledger`: what was released to whom, over all runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from colonnade.cli.console import console, shown, size
+from colonnade.runs.history import WAYS, Crossing, Wanted, crossings, to_csv
+from colonnade.runs.run_directory import to_json, write_text
+
+
+class Format(StrEnum):
+    table = "table"
+    csv = "csv"
+    json = "json"
+
+
+class Direction(StrEnum):
+    sent = WAYS["out"]
+    received = WAYS["in"]
+    kept = WAYS["own"]
+
+
+def ledger(
+    place: Annotated[
+        Path, typer.Argument(metavar="DIR|party.toml", help="A run, a folder of runs, or an organisation's own file.")
+    ] = Path("runs"),
+    run: Annotated[str, typer.Option(help="Only this run.")] = "",
+    party: Annotated[str, typer.Option(help="Only from this organisation's ledger.")] = "",
+    peer: Annotated[str, typer.Option(help="Only what went to, or came from, this one.")] = "",
+    release: Annotated[str, typer.Option(help='Only this release, as in "embedding".')] = "",
+    direction: Annotated[Direction | None, typer.Option(help="Only what was sent, received or kept inside.")] = None,
+    each: Annotated[bool, typer.Option("--each", help="Every tensor by itself, not added up.")] = False,
+    format_: Annotated[Format, typer.Option("--format", help="A table to read, or all columns for machines.")] = (
+        Format.table
+    ),
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")] = None,
+) -> None:
+    """Show what each organisation released to whom, and received, over all its runs.
+
+    For a privacy officer: [bold]colonnade ledger party.toml --direction sent --format csv --out sent.csv[/bold]
+    """
+    wanted = Wanted(run, party, peer, release, direction.value if direction else "")
+    found = crossings(place, wanted, each=each)
+    if format_ is Format.table and out is None:
+        _show(found)
+        return
+    text = to_json([asdict(one) for one in found], indent=2) + "\n" if format_ is Format.json else to_csv(found)
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    write_text(out, text)
+    console.print(f"{len(found):,} lines are in {shown(out)}.", soft_wrap=True)
+
+
+def _show(found: list[Crossing]) -> None:
+    kept = {one.direction for one in found} == {"kept"}
+    found = [one for one in found if kept or one.direction != "kept"]
+    if not found:
+        console.print("Nothing that was asked for has crossed.")
+        return
+    for run in dict.fromkeys(one.run for one in found):
+        mine = [one for one in found if one.run == run]
+        table = Table(title=f"{run}, begun {mine[0].begun}", title_justify="left", title_style="bold not italic")
+        for heading in ("of", "what", "with", "protected by"):
+            table.add_column(heading, overflow="fold")
+        for heading in ("rows", "bytes", "epsilon"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for one in mine:
+            way = {"sent": "to", "received": "from", "kept": "inside"}[one.direction]
+            after = " (later)" if one.during == "after" else ""
+            epsilon = "" if one.direction != "sent" else "none" if one.epsilon is None else f"{one.epsilon:.3g}"
+            cells = (one.party, one.release + after, f"{way} {one.peer}", one.mechanism, f"{one.rows:,}")
+            table.add_row(*cells, size(one.bytes), epsilon)
+        console.print(table)
+    console.print("A row that crossed twice counts twice. Epsilon: of the row that paid most; none is no guarantee.")

@@ -1,0 +1,155 @@
+"""`colonnade site`: how one organisation's site is, what it did, and to take it out of work."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from enum import StrEnum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from colonnade.cli.console import Json, console, shown, size
+from colonnade.core.checks import read_toml
+from colonnade.errors import ConfigError
+from colonnade.runs.layout import SITE_LOG
+from colonnade.runs.run_directory import to_json
+from colonnade.runs.site_state import LOG_FILES, SiteState, drain, prometheus, state_of
+from colonnade.settings.party_file import OWN, STARTUP, runs_of
+
+SOON = 30
+"""Days before a certificate ends in which it is said."""
+
+
+class Action(StrEnum):
+    """What is wanted of a site."""
+
+    status = "status"
+    logs = "logs"
+    drain = "drain"
+    resume = "resume"
+    metrics = "metrics"
+
+
+def site(
+    action: Annotated[
+        Action,
+        typer.Argument(
+            help="status: its runs, refusals, certificate. logs: what happened. drain: take no new runs; what is under "
+            "way ends. resume: take them again. metrics: for Prometheus; with --port as a service, with /health."
+        ),
+    ],
+    file: Annotated[Path, typer.Argument(metavar="party.toml", help="This organisation's own file.")] = Path(OWN),
+    last: Annotated[int, typer.Option(help="logs: so many lines.", min=1)] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="logs: go on as lines come, until Ctrl-C.")] = False,
+    host: Annotated[str, typer.Option(help="metrics: the address to listen at.")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(help="metrics: listen here; 0 is any free port.", max=65535)] = None,
+    json_: Json = False,
+) -> None:
+    """Show how an organisation's site is, read its log, or drain it before a machine is stopped.
+
+    Everything comes from its own files; nothing is asked of anybody, and nothing is about rows.
+    """
+    name = read_toml(file, str(file)).get("name")
+    if not isinstance(name, str):
+        raise ConfigError(f'{file} must have the name of its organisation, as in name = "lab"; found {name!r}.')
+    runs, kit = runs_of(file), file.resolve().parent.parent / STARTUP
+    if action is Action.logs:
+        for line in _log(runs / SITE_LOG, last, follow):
+            typer.echo(line if json_ else _readable(line))
+    elif action in (Action.drain, Action.resume):
+        drain(runs, action is Action.drain)
+        took = "takes no new runs and predictions; what is under way ends" if action is Action.drain else "takes runs"
+        console.print(f"'{name}' {took}.")
+    elif action is Action.metrics and port is None:
+        typer.echo(prometheus(state_of(name, runs, kit)), nl=False)
+    elif action is Action.metrics:
+        _listen(name, runs, kit, host, port or 0)
+    elif json_:
+        state = state_of(name, runs, kit)
+        typer.echo(to_json(asdict(state) | {"healthy": state.healthy}, indent=2))
+    else:
+        _show(state_of(name, runs, kit))
+
+
+def _show(state: SiteState) -> None:
+    console.print(f"[bold]{shown(state.name)}[/bold]: {'ready' if state.healthy else 'takes no runs now'}")
+    if state.draining:
+        console.print("It is draining: what is under way ends, and nothing new begins. Back: colonnade site resume.")
+    if state.certificate_days is not None:
+        ends = f"ends in {state.certificate_days:.0f} days" if state.certificate_days > 0 else "has ended"
+        cure = " Renew it: colonnade provision --renew." if state.certificate_days < SOON else ""
+        console.print(f"Its certificate {ends}.{cure}")
+    if state.serving:
+        console.print(f"It answers HTTP requests at {shown(state.serving)}.")
+    console.print(f"Refused calls in the last day: {state.refused:,}. Free on disk: {size(state.disk_free)}.")
+    if state.failure:
+        console.print(f"[yellow]The last run ended with:[/yellow] {shown(state.failure)}")
+    table = Table(title="Runs", title_justify="left", title_style="bold not italic")
+    for heading in ("run", "begun", "state"):
+        table.add_column(heading)
+    for heading in ("checkpoint", "on disk"):
+        table.add_column(heading, justify="right")
+    for one in state.runs:
+        table.add_row(one.name, one.begun, one.state, str(one.checkpoint), size(one.bytes))
+    console.print(table if state.runs else "There was no run yet.")
+
+
+def _log(path: Path, last: int, follow: bool) -> Iterator[str]:
+    """The last lines, over files that were rotated away; then those that come."""
+    older = [path.with_name(f"{path.name}.{number}") for number in range(LOG_FILES, 0, -1)]
+    lines: list[str] = []
+    for file in (*older, path):
+        if file.exists():
+            lines += file.read_text(encoding="utf-8", errors="replace").splitlines()
+    yield from lines[-last:]
+    at = path.stat().st_size if path.exists() else 0
+    while follow:
+        time.sleep(0.5)
+        now = path.stat().st_size if path.exists() else 0
+        if now != at:
+            with path.open(encoding="utf-8", errors="replace") as file_:
+                file_.seek(at if now > at else 0)
+                yield from file_.read().splitlines()
+            at = now
+
+
+def _readable(line: str) -> str:
+    try:
+        one = json.loads(line)
+        return f"{one['time']} {one['level']:<8}{one['what']}" + (f" ({one['error']})" if "error" in one else "")
+    except (ValueError, KeyError, TypeError):
+        return line
+
+
+def _listen(name: str, runs: Path, kit: Path, host: str, port: int) -> None:
+    """Answer /health and /metrics until Ctrl-C."""
+
+    class Answer(BaseHTTPRequestHandler):
+        timeout = 10
+
+        def do_GET(self) -> None:
+            state = state_of(name, runs, kit)
+            told = {"/metrics": prometheus(state), "/health": "ok\n" if state.healthy else "no\n"}.get(self.path)
+            code = 404 if told is None else 503 if self.path == "/health" and not state.healthy else 200
+            body = (told or "There is /health and /metrics.\n").encode()
+            self.send_response(code)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Whatever anybody sends is no line of ours."""
+
+    with ThreadingHTTPServer((host, port), Answer) as server:
+        console.print(f"Listening at http://{host}:{server.server_port}/metrics and /health. Ctrl-C ends it.")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return

@@ -1,0 +1,140 @@
+"""What an organisation released and received over all its runs, from its own ledgers: for its owner to read.
+
+A place is one run, a folder of runs, or an organisation's own party.toml, which says where its runs are. Lines of one
+run, organisation, direction, peer, release and mechanism are added up; `each` gives them as they were written.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from colonnade.core.receipt import DpEvent
+from colonnade.errors import CheckpointError, InputError
+from colonnade.privacy.report import describe
+from colonnade.runs.layout import AFTER, LEDGER, PARTIES, SETTINGS
+from colonnade.settings.party_file import runs_of
+
+WAYS = {"out": "sent", "in": "received", "own": "kept"}
+"""A ledger's word, and ours: what is kept went from one role of an organisation to another."""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What crossed between an organisation and one other, of one kind."""
+
+    run: str
+    begun: str  # when, by the clock of the machine that wrote it
+    party: str  # whose ledger says so
+    during: str  # training, or what came after it
+    direction: str
+    peer: str
+    release: str
+    mechanism: str
+    times: int
+    rows: int  # a row that crossed twice counts twice
+    numbers: int
+    bytes: int
+    epsilon: float | None  # of what was sent: the row that paid most; None: no guarantee
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which lines; empty is any."""
+
+    run: str = ""
+    party: str = ""
+    peer: str = ""
+    release: str = ""
+    direction: str = ""
+
+    def takes(self, one: Crossing) -> bool:
+        asked = {name: value for name, value in asdict(self).items() if value}
+        return all(getattr(one, name) == value for name, value in asked.items())
+
+
+def crossings(place: Path, wanted: Wanted | None = None, *, each: bool = False) -> list[Crossing]:
+    """Those that are wanted, added up, in the order of runs."""
+    wanted, found = wanted or Wanted(), dict[tuple[Any, ...], Crossing]()
+    lines: list[Crossing] = []
+    for one in _lines(place):
+        if not wanted.takes(one):
+            continue
+        if each:
+            lines.append(one)
+            continue
+        key = (one.run, one.party, one.during, one.direction, one.peer, one.release, one.mechanism)
+        before = found.get(key)
+        found[key] = one if before is None else _added(before, one)
+    return lines if each else list(found.values())
+
+
+def _added(a: Crossing, b: Crossing) -> Crossing:
+    most = None if a.epsilon is None or b.epsilon is None else max(a.epsilon, b.epsilon)
+    return replace(
+        a, times=a.times + b.times, rows=a.rows + b.rows, numbers=a.numbers + b.numbers, bytes=a.bytes + b.bytes,
+        epsilon=most,
+    )  # fmt: skip
+
+
+def runs_at(place: Path) -> list[Path]:
+    """The run directories of a place, the one begun first first."""
+    if place.is_file():
+        place = runs_of(place)
+    found = [place] if (place / PARTIES).is_dir() else [one.parent for one in place.glob(f"*/{PARTIES}")]
+    if not found:
+        raise CheckpointError(
+            f"{place} has no run: neither is it a run directory, nor are there any in it. Name a run, a folder of "
+            "runs, or an organisation's party.toml."
+        )
+    return sorted(found, key=lambda one: (begun(one), one.name))
+
+
+def begun(run: Path) -> float:
+    """Seconds since 1970; what it was asked is written once, when it begins."""
+    settings = run / SETTINGS
+    return (settings if settings.exists() else run).stat().st_mtime
+
+
+def _lines(place: Path) -> Iterator[Crossing]:
+    for run in runs_at(place):
+        when = datetime.fromtimestamp(begun(run), UTC).isoformat(timespec="seconds")
+        for folder in sorted((run / PARTIES).iterdir()):
+            for name, during in ((LEDGER, "training"), (AFTER, "after")):
+                if (folder / name).exists():
+                    yield from _read(folder / name, run.name, when, folder.name, during)
+
+
+def _read(path: Path, run: str, when: str, party: str, during: str) -> Iterator[Crossing]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith("\n"):
+                return  # a crash cut this line short: nothing is written twice, so it will not come again
+            try:
+                one = json.loads(line)
+                rows, width = int(one["shape"][0]) if one["shape"] else 1, 1
+                for size in one["shape"][1:]:
+                    width *= int(size)
+                how = describe(DpEvent(one["event"], one["parameters"]))
+                yield Crossing(
+                    run, when, party, during, WAYS[one["direction"]], one["peer"], one["name"], how,
+                    1, rows, rows * width, int(one["bytes"]), one["epsilon"],
+                )  # fmt: skip
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise InputError(
+                    f"{path}, line {number}, is no entry of a ledger. Restore the file from a copy: it says what left."
+                ) from None
+
+
+def to_csv(found: Iterable[Crossing]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([one.name for one in fields(Crossing)])
+    writer.writerows(["" if cell is None else cell for cell in asdict(one).values()] for one in found)
+    return text.getvalue()

@@ -1,0 +1,159 @@
+"""`colonnade site` and `colonnade ledger`: an organisation's own files, over all its runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from tests.cli.called import Caller
+from tests.federation.small import quick
+from tests.federation.small_sites import folders, sites
+
+from colonnade.core.lock import hold
+from colonnade.errors import PartyError
+from colonnade.runs.history import Wanted, crossings, to_csv
+from colonnade.runs.layout import AFTER, LEDGER, LOCK, PARTIES, SITE_LOG
+from colonnade.runs.site_state import LOG_FILES, keep_log, prometheus, state_of
+from colonnade.settings.party_file import OWN
+from colonnade.sites.driving import drive
+
+GAUSSIAN = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 3.0}}}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs at two sites."""
+    place = tmp_path_factory.mktemp("sites")
+    folders(place, settings=quick(parties={"lab": {"outbox": GAUSSIAN}}))
+    for run in ("first", "second"):
+        drive(sites(place)["clinic"], run)
+    return place
+
+
+def test_what_was_released_is_added_up_over_all_runs_as_the_ledgers_have_it(base: Path) -> None:
+    found = crossings(base / "lab" / OWN)
+    assert [one.run for one in found] == ["first"] * (len(found) // 2) + ["second"] * (len(found) // 2)
+    written = [
+        json.loads(line)
+        for name in (LEDGER, AFTER)
+        for line in (
+            (base / "lab" / "runs" / "first" / PARTIES / "lab" / name).read_text().splitlines()
+            if (base / "lab" / "runs" / "first" / PARTIES / "lab" / name).exists()
+            else []
+        )
+    ]
+    sent = [one for one in written if one["direction"] == "out" and one["name"] == "embedding"]
+    (mine,) = crossings(base / "lab" / "runs", Wanted(run="first", direction="sent", release="embedding"))
+    assert mine.times == len(sent)
+    assert mine.bytes == sum(one["bytes"] for one in sent)
+    assert mine.rows == sum(one["shape"][0] for one in sent)
+    assert mine.peer == "clinic"
+    assert mine.epsilon == max(one["epsilon"] for one in sent)
+    assert mine.mechanism == "gaussian, clip 1, sigma 3"
+    each = crossings(base / "lab" / "runs" / "first", each=True)
+    assert len(each) == len(written)
+    assert [row["release"] for row in csv.DictReader(io.StringIO(to_csv(each)))] == [one["name"] for one in written]
+
+
+def test_the_ledger_command_filters_and_writes_files(base: Path, call: Caller, tmp_path: Path) -> None:
+    out = tmp_path / "sent.csv"
+    called = call("ledger", base / "lab" / OWN, "--direction", "sent", "--format", "csv", "--out", out)
+    assert called.code == 0
+    assert {row["direction"] for row in csv.DictReader(out.open())} == {"sent"}
+    told = json.loads(call("ledger", base / "lab" / "runs", "--peer", "nobody", "--format", "json").out)
+    assert told == []
+    shown = call("ledger", base / "lab" / "runs", "--run", "first").out
+    assert "first, begun" in shown
+    assert "second" not in shown
+    assert call("ledger", tmp_path).code == 2
+
+
+def test_a_damaged_ledger_is_an_error_and_a_line_cut_short_is_not(base: Path, tmp_path: Path, call: Caller) -> None:
+    folder = tmp_path / "run" / PARTIES / "lab"
+    folder.mkdir(parents=True)
+    whole = (base / "lab" / "runs" / "first" / PARTIES / "lab" / LEDGER).read_text()
+    (folder / LEDGER).write_text(whole[:-10])
+    assert len(crossings(tmp_path / "run", each=True)) == len(whole.splitlines()) - 1
+    (folder / LEDGER).write_text('{"direction": "sideways"}\n' + whole)
+    called = call("ledger", tmp_path / "run")
+    assert called.code == 2
+    assert "line 1, is no entry of a ledger" in called.err
+
+
+def test_status_says_what_the_files_say(base: Path, call: Caller) -> None:
+    told = json.loads(call("site", "status", base / "lab" / OWN, "--json").out)
+    assert told["healthy"]
+    assert [(one["name"], one["state"]) for one in told["runs"]] == [("first", "finished"), ("second", "finished")]
+    held = hold(base / "lab" / "runs" / "first" / LOCK, "")
+    try:
+        assert state_of("lab", base / "lab" / "runs").runs[0].state == "training"
+    finally:
+        held.close()
+    shown = call("site", "status", base / "lab" / OWN).out
+    assert "ready" in shown
+
+
+def test_a_draining_site_takes_no_new_run_and_takes_them_again(base: Path, call: Caller) -> None:
+    own = base / "lab" / OWN
+    assert call("site", "drain", own).code == 0
+    assert not state_of("lab", base / "lab" / "runs").healthy
+    with pytest.raises(PartyError, match="draining"):
+        drive(sites(base)["clinic"], "third")
+    assert not (base / "lab" / "runs" / "third").exists()
+    assert "colonnade_site_draining 1" in call("site", "metrics", own).out
+    assert call("site", "resume", own).code == 0
+    assert "colonnade_site_up 1" in prometheus(state_of("lab", base / "lab" / "runs"))
+
+
+def test_the_log_has_events_and_no_data_is_rotated_and_is_read(tmp_path: Path, call: Caller) -> None:
+    (tmp_path / OWN).write_text('name = "lab"\n')
+    runs, logger = tmp_path / "runs", logging.getLogger("colonnade")
+    before = list(logger.handlers)
+    try:
+        keep_log(runs)
+        keep_log(runs)
+        (handler,) = [one for one in logger.handlers if one not in before]
+        try:
+            raise ValueError("P007 has 17.3")
+        except ValueError:
+            logging.getLogger("colonnade.party").warning("lab: an error", exc_info=True)
+        handler.doRollover()  # type: ignore[attr-defined]
+        logging.getLogger("colonnade.party").warning("lab: after it")
+    finally:
+        for one in [one for one in logger.handlers if one not in before]:
+            logger.removeHandler(one)
+            one.close()
+    text = "".join(file.read_text() for file in runs.glob(f"{SITE_LOG}*"))
+    assert "P007" not in text
+    assert handler.backupCount == LOG_FILES  # type: ignore[attr-defined]
+    told = call("site", "logs", tmp_path / OWN, "--last", "5").out.splitlines()
+    assert told[0].endswith("lab: an error (ValueError)")
+    assert told[1].endswith("lab: after it")
+    assert json.loads(call("site", "logs", tmp_path / OWN, "--json", "--last", "1").out)["level"] == "warning"
+
+
+def test_health_and_metrics_are_served_on_this_machine(base: Path) -> None:
+    command = [sys.executable, "-m", "colonnade", "site", "metrics", str(base / "lab" / OWN), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"COLUMNS": "200"})
+    try:
+        assert process.stdout is not None
+        address = next(word for word in process.stdout.readline().split() if word.startswith("http://127.0.0.1:"))
+        place = address.removesuffix("/metrics")
+        with urllib.request.urlopen(f"{place}/metrics", timeout=10) as answer:
+            assert b'colonnade_site_runs{state="finished"} 2' in answer.read()
+        assert urllib.request.urlopen(f"{place}/health", timeout=10).read() == b"ok\n"
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"{place}/etc", timeout=10)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
