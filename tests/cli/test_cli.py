@@ -35,6 +35,8 @@ OPTIONS = {
     "export": ["--out", "--party", "DIR"],
     "provision": ["--out", "--server", "--port", "FEDERATION.toml"],
     "party": ["check", "party.toml"],
+    "site": ["status", "logs", "drain", "metrics", "--follow", "--port", "--json", "party.toml"],
+    "ledger": ["--run", "--party", "--peer", "--release", "--direction", "--each", "--format", "--out"],
     "explain": ["--retrain", "--noise", "--rows", "--by", "--out", "--json", "--quiet", "DIR"],
     "audit": ["--rows", "--party", "--out", "--json", "--quiet", "DIR"],
     "privacy": ["--json", "DIR|FEDERATION.toml"],
