@@ -12,9 +12,7 @@ from tests.cli.called import Caller
 from tests.federation import small_sites
 from tests.federation.small import frames, quick, write
 
-from colonnade.errors import ConfigError
 from colonnade.explain import explain
-from colonnade.export import export
 from colonnade.federation import Federation, Settings, load
 from colonnade.planning.plan import plan
 from colonnade.sites.driving import drive
@@ -63,14 +61,12 @@ def test_organisations_train_it_between_their_sites(tmp_path: Path) -> None:
     assert one["metrics"]["test"] == other["metrics"]["test"]
 
 
-def test_it_says_who_matters_and_has_no_torch_model_to_export(tmp_path: Path) -> None:
+def test_it_says_who_matters(tmp_path: Path) -> None:
     federation = Federation.from_toml(write(tmp_path, frames(120), tables("none")))
     federation.fit(tmp_path / "run")
     report = explain(federation, tsne_rows=20)
     assert set(report.ranking) == {"clinic", "lab"}
     assert sum(federation.driver.importance().values()) == pytest.approx(1)
-    with pytest.raises(ConfigError, match="its parties hold tables of thresholds"):
-        export(tmp_path / "run", tmp_path / "out")
 
 
 def test_a_plan_says_about_its_bytes(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ ALGORITHMS: list[tuple[dict[str, Any], Any]] = [
     ({"name": "compressed_vfl"}, "binary"),
     ({"name": "vfedcce", "mode": "plaintext"}, "classes"),
     ({"name": "multi_vfl", "learning_rate": 0.01}, "binary"),
+    ({"name": "boosted_trees", "encryption": "none", "learning_rate": 0.5, "bins": 8}, "classes"),
+    ({"name": "boosted_trees", "encryption": "none", "depth": 3, "min_rows": 2}, "regression"),
 ]
 
 
@@ -64,7 +66,7 @@ def predicted(made: list[Path], tables: Path, ids: list[str], monkeypatch: pytes
 @pytest.mark.parametrize(
     ("algorithm", "task"), ALGORITHMS, ids=lambda one: one["name"] if isinstance(one, dict) else one
 )
-@pytest.mark.filterwarnings("ignore:compressed_vfl", "ignore:.*plaintext")
+@pytest.mark.filterwarnings("ignore:compressed_vfl", "ignore:.*plaintext", "ignore:boosted_trees without")
 def test_the_pieces_together_predict_as_the_federation(
     algorithm: dict[str, Any], task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +89,7 @@ def test_the_pieces_together_predict_as_the_federation(
         assert (classes[scores.argmax(1)] == truth.labels).all()
 
 
-@pytest.mark.parametrize("name", ["splitnn", "fdml", "multi_vfl"])
+@pytest.mark.parametrize("name", ["splitnn", "fdml", "boosted_trees", "multi_vfl"])
 def test_sites_export_their_own_pieces_which_together_are_those_of_one_process(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +102,8 @@ def test_sites_export_their_own_pieces_which_together_are_those_of_one_process(
         drive(small_multi_sites.sites(base)[SERVER], "run")
     else:
         base.mkdir()
-        given = {**small.quick(federation=alone), "algorithm": {"name": name}}
+        algorithm = {"name": name, **({"depth": 2, "bins": 4} if name == "boosted_trees" else {})}
+        given = {**small.quick(federation=alone), "algorithm": algorithm}
         file, settings = small_sites.folders(base, frames("classes"), given)
         drive(small_sites.sites(base)["clinic"], "run")
     Federation.from_settings(settings).fit(tmp_path / "whole")

@@ -11,7 +11,7 @@ the conformance battery read it, so nothing else knows an algorithm by its name,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, Literal, TypeVar
@@ -86,10 +86,29 @@ class HeadInputs(Generic[C]):
     shapes: Mapping[str, tuple[int, ...]]  # what each party sends for a row, in the order in which it is taken
     outputs: int
     build: Callable[[tuple[int, ...]], nn.Module]  # [label_model], for inputs of this shape
+    mean: float = 0.0  # of labels that are numbers, in their own units
+    scale: float = 1.0
 
     @property
     def widths(self) -> list[int]:
         return [shape[-1] for shape in self.shapes.values()]
+
+
+@dataclass(frozen=True)
+class TableInputs:
+    """What a party's part is rebuilt from where it is no torch model: its state, and how its columns became numbers."""
+
+    state: Mapping[str, Any]
+    fitted: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Parties that hold tables in place of torch models: each as a model to export, and what each sends for a row, by
+    what a label owner's state says of these parties."""
+
+    model: Callable[[TableInputs], nn.Module]
+    shapes: Callable[[Mapping[str, Any], Sequence[str]], Mapping[str, tuple[int, ...]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +181,7 @@ class Algorithm(Generic[C, F, L]):
     learns_first: bool = False  # a party's model is learned from its own rows before anything leaves: no seed gives it
     intercept: Callable[[L], Tensor] | None = None  # of a label owner, where parties' models are one weight per column
     head: Callable[[HeadInputs[C]], nn.Module] | None = None  # what a label owner makes outputs with, to export it
+    tables: Tables | None = None  # where parties have no torch model and there is something to export all the same
     no_head: str = "its parties hold no torch models"  # why there is nothing to export
 
     # How much each party matters: of a label owner that combines one tensor per party into outputs, and its heads.

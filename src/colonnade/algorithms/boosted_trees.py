@@ -36,11 +36,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from colonnade.algorithms.algorithm import KEY, Algorithm, Crossing, Kind, Release
+from colonnade.algorithms.algorithm import KEY, Algorithm, Crossing, Kind, Release, Tables
 from colonnade.algorithms.tree_histograms import Best, Flags, Floats
 from colonnade.algorithms.tree_learning import Round, Rounded, Table, joined, sampled, scores_of, splits_of
 from colonnade.algorithms.tree_objectives import objective_for
 from colonnade.algorithms.tree_owner import HALF, Decide, Directions, Divide, FeatureOwner, Split, Start, Sums, UseKey
+from colonnade.algorithms.tree_pieces import Trees, splits_by_party, thresholds
 from colonnade.compression import Integers
 from colonnade.core import (
     NON_PRIVATE,
@@ -464,6 +465,7 @@ ALGORITHM = Algorithm(
     in_batches=False,
     grows=True,
     local_model=None,
-    no_head="its parties hold tables of thresholds",
+    head=Trees,
+    tables=Tables(thresholds, splits_by_party),
     combine=LabelOwner.outputs,
 )  # fmt: skip

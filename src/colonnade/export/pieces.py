@@ -13,7 +13,7 @@ from torch import nn
 
 from colonnade import models
 from colonnade.algorithms import complete, find
-from colonnade.algorithms.algorithm import HeadInputs
+from colonnade.algorithms.algorithm import HeadInputs, TableInputs
 from colonnade.core import checkpoint
 from colonnade.datasets.fitted import Category
 from colonnade.datasets.labels import Labels
@@ -105,6 +105,9 @@ class Trained:
 
     def local_model(self, party: str) -> nn.Module:
         """f_k, with a head where the algorithm gives parties one."""
+        if party not in self._models and self.algorithm.tables is not None:
+            given = TableInputs(self.state(party)["features"], self.fitted[party])
+            self._models[party] = self.algorithm.tables.model(given).eval()
         if party not in self._models:
             shape = self.shape(party)
             model = models.build(self.spec(party), shape, seed=0, owner=party, allow=self.settings.allow_models)
@@ -122,6 +125,11 @@ class Trained:
     def sent(self) -> dict[str, tuple[int, ...]]:
         """What each party with columns sends for a row, in the label owners' order; between sites a label owner wrote
         it down."""
+        tables = self.algorithm.tables
+        if tables is not None and (holder := next((n for n, r in self.parties.items() if "labels" in r), None)):
+            names = self.run.widths() if self.part is not None else self.parties
+            with_columns = [name for name in names if self.part is not None or "features" in self.parties[name]]
+            return dict(tables.shapes(self.state(holder)["labels"], with_columns))
         if self.part is not None and "labels" in self.parties[self.part]:
             if found := self.run.widths():
                 return found
@@ -129,12 +137,12 @@ class Trained:
                 f"{self.run.path} is the part of '{self.part}' in a run between sites, and {WIDTHS} is missing there: "
                 "what the others send is not known. Runs of earlier versions have none; resume the run to write it."
             )
+        return {name: self._sent_by(name) for name, roles in self.parties.items() if "features" in roles}
+
+    def _sent_by(self, party: str) -> tuple[int, ...]:
+        """What one party sends for a row, as it knows itself."""
         with torch.no_grad():
-            return {
-                name: tuple(self.local_model(name)(torch.zeros(1, *self.shape(name))).shape[1:])
-                for name, roles in self.parties.items()
-                if "features" in roles
-            }
+            return tuple(self.local_model(party)(torch.zeros(1, *self.shape(party))).shape[1:])
 
     def _columns(self, party: str) -> Piece:
         shape, own = self.shape(party), self.settings.parties.get(party)
@@ -148,7 +156,7 @@ class Trained:
             {"shape": list(shape), "dtype": "float32", "columns": columns},
             {
                 "name": released,
-                "shape": list(self.sent[party]),
+                "shape": list(self._sent_by(party)),
                 "rules": {} if own is None else _plain(own.outbox),
                 "reveals": self.algorithm.reveals[released],
             },
@@ -171,7 +179,7 @@ class Trained:
         def build(shape: tuple[int, ...]) -> nn.Module:
             return models.build_head(spec, shape, loss.outputs, seed=0, owner=party, allow=allow)
 
-        given = HeadInputs(state, settings.config, self.sent, loss.outputs, build)
+        given = HeadInputs(state, settings.config, self.sent, loss.outputs, build, encoder.mean, encoder.scale)
         assert self.algorithm.head is not None
         model = self.algorithm.head(given).eval()
         scores = "value" if encoder.task == "regression" else "sigmoid" if loss.outputs == 1 else "softmax"

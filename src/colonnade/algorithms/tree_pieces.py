@@ -1,0 +1,117 @@
+"""Trees as torch models, to be exported: a party's thresholds, and the label owner's trees over what all say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from colonnade.algorithms.algorithm import HeadInputs, TableInputs
+from colonnade.algorithms.tree_owner import HALF, gaps_of
+
+Table = Mapping[str, Tensor]
+
+
+class Thresholds(nn.Module):
+    """A party's piece: for each of its splits, of all rounds one after the other, whether a row goes left: 1 or 0.
+
+    A row is prepared columns; where a column has gaps, another one says of which rows its value was filled in.
+    """
+
+    column: Tensor
+    threshold: Tensor
+    gaps_left: Tensor
+    mark: Tensor
+    is_mark: Tensor
+
+    def __init__(self, rounds: Sequence[Table], gaps: Mapping[int, int]) -> None:
+        super().__init__()
+        none = {"column": torch.zeros(0, dtype=torch.int64), "threshold": torch.zeros(0, dtype=torch.float64)}
+        none["gaps_left"] = torch.zeros(0, dtype=torch.bool)
+        for name, empty in none.items():
+            self.register_buffer(name, torch.cat([empty, *(table[name].cpu() for table in rounds)]))
+        columns, marks = self.column.tolist(), set(gaps.values())
+        self.register_buffer("mark", torch.tensor([gaps.get(column, -1) for column in columns], dtype=torch.int64))
+        self.register_buffer("is_mark", torch.tensor([column in marks for column in columns], dtype=torch.bool))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        flat = rows.flatten(1)
+        values = torch.where(self.is_mark, 0.0, flat[:, self.column]).double()
+        missing = values.isnan() | ((self.mark >= 0) & (flat[:, self.mark.clamp_min(0)] > HALF))
+        return torch.where(missing, self.gaps_left, values <= self.threshold).float()
+
+
+class Trees(nn.Module):
+    """The label owner's piece: from what each party says of its splits to the joint model's outputs."""
+
+    base: Tensor
+    said: Tensor
+    left: Tensor
+    right: Tensor
+    value: Tensor
+    roots: Tensor
+
+    def __init__(self, given: HeadInputs[Any]) -> None:
+        super().__init__()
+        rounds: Sequence[Table] = given.state["rounds"]
+        self.outputs, self.rounds, self.depth = given.outputs, len(rounds), 0
+        poisson = given.config.loss == "poisson"
+        self.units = (given.mean, given.scale) if poisson else None
+        start, first, nodes = _starts(given.widths), [0] * len(given.widths), 0
+        parts: dict[str, list[Tensor]] = {name: [] for name in ("said", "left", "right", "value", "roots")}
+        for table in rounds:
+            party = table["party"].cpu()
+            inner = party >= 0
+            offset = torch.tensor([start[k] + first[k] for k in range(len(start))])
+            parts["said"].append(torch.where(inner, offset[party.clamp_min(0)] + table["split"].cpu(), -1))
+            for name in ("left", "right"):
+                parts[name].append(torch.where(inner, table[name].cpu() + nodes, -1))
+            parts["value"].append(table["value"].cpu())
+            parts["roots"].append(nodes + torch.arange(given.outputs))
+            self.depth = max(self.depth, _depth(table))
+            nodes += len(party)
+            first = [at + int((party == k).sum()) for k, at in enumerate(first)]
+        for name, tensors in parts.items():
+            kind = torch.float64 if name == "value" else torch.int64
+            self.register_buffer(name, torch.cat([torch.zeros(0, dtype=kind), *tensors]))
+        base = given.state.get("base")
+        self.register_buffer("base", torch.zeros(given.outputs, dtype=torch.float64) if base is None else base.cpu())
+
+    def forward(self, parts: list[Tensor]) -> Tensor:
+        goes_left = torch.cat(parts, 1) > HALF
+        node = self.roots.expand(goes_left.shape[0], -1)
+        for _ in range(self.depth):
+            at = self.said[node]
+            below = torch.where(goes_left.gather(1, at.clamp_min(0)), self.left[node], self.right[node])
+            node = torch.where(at >= 0, below, node)
+        added = self.value[node].reshape(goes_left.shape[0], self.rounds, self.outputs)
+        scores = self.base + added.sum(1)
+        if self.units is not None:
+            scores = (scores.exp() - self.units[0]) / self.units[1]
+        return scores.float()
+
+
+def thresholds(given: TableInputs) -> Thresholds:
+    return Thresholds(given.state["rounds"], gaps_of(dict(given.fitted)))
+
+
+def splits_by_party(state: Mapping[str, Any], parties: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """How many bits each party sends for a row: one for each of its splits."""
+    return {
+        name: (sum(int((table["party"] == k).sum()) for table in state["rounds"]),) for k, name in enumerate(parties)
+    }
+
+
+def _starts(widths: Sequence[int]) -> list[int]:
+    return [sum(widths[:k]) for k in range(len(widths))]
+
+
+def _depth(table: Table) -> int:
+    """How many splits the longest way to a leaf passes; children come after their parents."""
+    depth = [0] * len(table["party"])
+    for node, (left, right) in enumerate(zip(table["left"].tolist(), table["right"].tolist(), strict=True)):
+        if left >= 0:
+            depth[left] = depth[right] = depth[node] + 1
+    return max(depth, default=0)
