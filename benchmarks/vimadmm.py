@@ -28,7 +28,7 @@ from colonnade.core.party import seed_for
 from colonnade.datasets.labels import Labels
 from colonnade.errors import DataError
 from colonnade.federation import Federation, Settings
-from colonnade.optim.descent import descend
+from colonnade.optim.descent import Descent
 from colonnade.optim.local import make_optimizer
 from colonnade.optim.losses import CrossEntropy
 from colonnade.optim.proximal import z_update
@@ -111,11 +111,11 @@ def _against_floor(holdings: Holdings, source: str, turns: int) -> Result:
     heads = (torch.rand(PARTIES, 60, 10, generator=generator) * 2 - 1) / 60**0.5
     nets = [models.build({"name": "mlp"}, (56,), seed=seed_for(0, str(k)), owner=str(k)) for k in range(PARTIES)]
     floors = [Floor(net, x_k, target, W_k) for net, x_k, W_k in zip(nets, x, heads, strict=True)]
-    optimizers = [make_optimizer(net.parameters(), MNIST) for net in nets]
+    descents = [Descent(net, make_optimizer(net.parameters(), MNIST)) for net in nets]
 
     def ours() -> None:
-        for net, optimizer, x_k, W_k in zip(nets, optimizers, x, heads, strict=True):
-            descend(net, optimizer, MNIST.local_steps, x_k, target, rho=MNIST.rho, head=W_k)
+        for descent, x_k, W_k in zip(descents, x, heads, strict=True):
+            descent.towards(MNIST.local_steps, x_k, target, rho=MNIST.rho, head=W_k)
 
     def floor() -> None:
         for one in floors:

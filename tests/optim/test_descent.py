@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from colonnade.models import linear, mlp
 from colonnade.optim.capture import Captured
-from colonnade.optim.descent import ACTIVATIONS, Flat, Link, Scratch, chain, descend, form_gradients, linked
+from colonnade.optim.descent import ACTIVATIONS, Buffers, Descent, Flat, Scratch, compiled, kept_by, layers_of
+from colonnade.optim.written_out import Layers, squared_gradients, squared_steps
 from colonnade.transport.stacked import Stacked
 
 ROWS, OUTPUTS, RHO = 37, 3, 1.7
@@ -78,6 +79,17 @@ SGD: dict[str, dict[str, Any]] = {
     "fused": {"momentum": 0.9, "fused": True},
 }
 
+ADAM: dict[str, dict[str, Any]] = {
+    "adam": {},
+    "adam with decay": {"betas": (0.8, 0.99), "weight_decay": 0.05},
+}
+
+
+def optimizer_of(settings: str, model: nn.Module) -> torch.optim.Optimizer:
+    if settings in ADAM:
+        return torch.optim.Adam(model.parameters(), 0.02, **ADAM[settings])
+    return torch.optim.SGD(model.parameters(), 0.02, **SGD[settings])
+
 
 class Problem:
     """A model, its rows, and what f(x) W should be."""
@@ -102,7 +114,7 @@ class Problem:
         torch.autograd.backward(RHO / 2 * error.square().sum() / ROWS)
 
     def descend(self, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
-        descend(model, optimizer, steps, self.x, self.target, rho=RHO, head=self.head)
+        Descent(model, optimizer).towards(steps, self.x, self.target, rho=RHO, head=self.head)
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
         """The plain loop."""
@@ -111,10 +123,10 @@ class Problem:
             self.backward(model)
             optimizer.step()
 
-    def links(self) -> tuple[list[Link] | None, Flat]:
-        flat = Flat(torch.optim.SGD([p for p in self.model.parameters() if p.requires_grad], 0.1))
-        layers = chain(self.model)
-        return (None if layers is None else linked(layers, self.x, flat)), flat
+    def plain(self) -> tuple[Flat, Layers] | None:
+        optimizer = torch.optim.SGD([p for p in self.model.parameters() if p.requires_grad], 0.1)
+        found = Descent(self.model, optimizer).plain(self.x)
+        return None if found is None else (found[0], found[1].over(self.x, Buffers(), Buffers()))
 
 
 def relative(mine: Tensor, theirs: Tensor) -> float:
@@ -129,27 +141,28 @@ shapes = pytest.mark.parametrize(("parties", "head"), [(None, True), (None, Fals
 def test_gradients_are_autograds(kind: str, parties: int | None, head: bool) -> None:
     problem = Problem(kind, parties=parties, head=head)
     problem.backward(problem.model)
-    links, flat = problem.links()
-    assert links is not None
-    assert len(flat.views) == len(list(problem.model.parameters()))
+    gradients = [parameter.grad for parameter in problem.model.parameters()]
+    found = problem.plain()
+    assert found is not None
+    flat, layers = found
     for _ in range(2):  # the second in used buffers
         with torch.no_grad():
-            form_gradients(links, problem.target, RHO, problem.head)
-        for parameter, (_, found) in flat.views.items():
-            assert parameter.grad is not None
-            assert relative(found, parameter.grad) <= 1e-13
+            squared_gradients(layers, problem.target, RHO / ROWS, problem.head, torch.empty_like(problem.target))
+        for mine, gradient in zip(flat.each(flat.gradients), gradients, strict=True):
+            assert gradient is not None
+            assert relative(mine, gradient) <= 1e-13
 
 
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
 @pytest.mark.parametrize("parties", [None, 3])
-@pytest.mark.parametrize("settings", SGD)
+@pytest.mark.parametrize("settings", SGD | ADAM)
 @pytest.mark.parametrize("kind", ["mlp of pictures", "no bias"])
 def test_twenty_steps_are_the_plain_loops(
     kind: str, settings: str, parties: int | None, dtype: torch.dtype, near: float
 ) -> None:
     problem = Problem(kind, dtype, parties=parties)
     mine, theirs, start = (copy.deepcopy(problem.model) for _ in range(3))
-    ours, plain = (torch.optim.SGD(model.parameters(), 0.02, **SGD[settings]) for model in (mine, theirs))
+    ours, plain = (optimizer_of(settings, model) for model in (mine, theirs))
     for steps in (20, 1, 2):  # more calls go on with the same momentum
         problem.descend(mine, ours, steps)
         problem.step(theirs, plain, steps)
@@ -183,7 +196,7 @@ def test_either_way_goes_on_from_the_others_checkpoint() -> None:
 @pytest.mark.parametrize("kind", OTHERS)
 def test_any_other_model_goes_through_autograd(kind: str) -> None:
     problem = Problem(kind)
-    assert problem.links()[0] is None
+    assert problem.plain() is None
     mine, theirs = problem.model, copy.deepcopy(problem.model)
     ours, plain = (torch.optim.SGD([p for p in m.parameters() if p.requires_grad], 0.02) for m in (mine, theirs))
     problem.descend(mine, ours, 3)
@@ -194,7 +207,7 @@ def test_any_other_model_goes_through_autograd(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["nested", "layer norm"])
 def test_a_stack_of_other_models_is_no_chain(kind: str) -> None:
-    assert Problem(kind, parties=2).links()[0] is None
+    assert Problem(kind, parties=2).plain() is None
 
 
 def test_an_optimizer_of_only_some_parameters_moves_only_those() -> None:
@@ -206,13 +219,69 @@ def test_an_optimizer_of_only_some_parameters_moves_only_those() -> None:
     assert all(torch.equal(p, q) for p, q in zip(mine.parameters(), theirs.parameters(), strict=True))
 
 
-def test_adam_goes_through_autograd() -> None:
+@pytest.mark.parametrize("settings", [{"amsgrad": True}, {"fused": True}])
+def test_an_adam_that_does_more_goes_through_autograd(settings: dict[str, bool]) -> None:
     problem = Problem("mlp")
     mine, theirs = problem.model, copy.deepcopy(problem.model)
-    ours, plain = (torch.optim.Adam(model.parameters(), 0.02, weight_decay=0.01) for model in (mine, theirs))
+    ours, plain = (torch.optim.Adam(model.parameters(), 0.02, **settings) for model in (mine, theirs))  # type: ignore[arg-type]
+    assert kept_by(ours) is None
     problem.descend(mine, ours, 20)
     problem.step(theirs, plain, 20)
     assert all(torch.equal(p, q) for p, q in zip(mine.parameters(), theirs.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("settings", ["decay", "adam with decay"])
+@pytest.mark.parametrize("parties", [None, 3])
+def test_compiled_or_as_it_stands_is_the_same_to_the_bit(
+    settings: str, parties: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = Problem("mlp of pictures", torch.float32, parties=parties)
+    mine, theirs = problem.model, copy.deepcopy(problem.model)
+    ours, plain = (optimizer_of(settings, model) for model in (mine, theirs))
+    assert isinstance(compiled(squared_steps), torch.jit.ScriptFunction)
+    problem.descend(mine, ours, 7)
+    monkeypatch.setattr("colonnade.optim.descent._COMPILED", {squared_steps: squared_steps})
+    problem.descend(theirs, plain, 7)
+    assert all(torch.equal(p, q) for p, q in zip(mine.parameters(), theirs.parameters(), strict=True))
+
+
+def test_where_nothing_can_be_compiled_it_runs_as_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(function: Callable[..., None]) -> Callable[..., None]:
+        raise RuntimeError("not in this Python")
+
+    monkeypatch.setattr(torch.jit, "script", refuse)
+    assert compiled(squared_steps) is squared_steps
+
+
+@pytest.mark.parametrize("kind", [*CHAINS, "gelu"])
+@pytest.mark.parametrize("settings", ["plain", "nesterov", "adam"])
+@pytest.mark.parametrize("parties", [None, 3])
+def test_a_pass_and_its_step_are_autograds(kind: str, settings: str, parties: int | None) -> None:
+    """Also where something was made of the outputs, as a clip, and the gradient is of that."""
+    problem = Problem(kind, parties=parties, head=False)
+    mine, theirs = problem.model, copy.deepcopy(problem.model)
+    ours, plain = (optimizer_of(settings, model) for model in (mine, theirs))
+    descent = Descent(mine, ours)
+    for number in range(4):
+        passed = descent.over(problem.x)
+        outputs = theirs(problem.x)
+        assert relative(passed.outputs, outputs) <= 1e-12
+        clipped = [made if number % 2 else made / made.norm().clamp_min(1) for made in (passed.outputs, outputs)]
+        passed.step(clipped[0], problem.target)
+        plain.zero_grad()
+        torch.autograd.backward(clipped[1], problem.target)
+        plain.step()
+    for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
+        assert relative(p, q) <= 1e-10
+
+
+def test_a_gradient_for_weights_that_are_gone_is_refused() -> None:
+    problem = Problem("mlp", head=False)
+    passed = Descent(problem.model, torch.optim.SGD(problem.model.parameters(), 0.1)).over(problem.x)
+    with torch.no_grad():
+        next(problem.model.parameters()).zero_()
+    with pytest.raises(RuntimeError, match="changed between a pass and its gradient"):
+        passed.step(passed.outputs, problem.target)
 
 
 def test_what_was_given_is_not_changed() -> None:
@@ -227,7 +296,7 @@ def test_what_was_given_is_not_changed() -> None:
 
 def test_a_chain_leaves_out_what_does_nothing() -> None:
     model = CHAINS["linear twice"][1]()
-    assert [type(layer) for layer in chain(model) or []] == [nn.Linear, nn.Linear]
+    assert [type(layer) for layer in layers_of(model) or []] == [nn.Linear, nn.Linear]
     assert {nn.ReLU, nn.Tanh, nn.Sigmoid} == set(ACTIVATIONS)
 
 
@@ -239,7 +308,8 @@ def test_on_a_gpu_it_is_captured_and_the_same() -> None:
     x, target = problem.x.cuda(), problem.target.cuda()
     head = None if problem.head is None else problem.head.cuda()
     ours, plain = (torch.optim.SGD(m.parameters(), 0.02, momentum=0.9, weight_decay=0.01) for m in (mine, theirs))
-    captured = Captured(lambda x, target: descend(mine, ours, 4, x, target, rho=2.0, head=head))
+    descent = Descent(mine, ours)
+    captured = Captured(lambda x, target: descent.towards(4, x, target, rho=2.0, head=head))
     for number in range(5):
         captured(x + number, target)
         for _ in range(4):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from colonnade.algorithms import embedding, splitnn, vimadmm
 from colonnade.core import Batches, Ledger, Organisation, Peers, Released
 from colonnade.core.message import Ping, Pong
-from colonnade.core.roles import Introduce
+from colonnade.core.roles import FeatureOwner, Introduce
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, PartyError
 from colonnade.models import build
@@ -127,11 +127,23 @@ def test_stacking_is_worth_it_while_a_party_has_little_to_do(rows: int, worth: b
 
 
 def test_it_depends_on_the_work_of_one_party_not_on_how_many_there_are() -> None:
-    rows = STACKING_PAYS // (2 * (4 * 5 + 5 * 3))  # operations per row of 4-5-3
+    rows = STACKING_PAYS // (3 * 2 * (4 * 5 + 5 * 3))  # operations per row of a step of 4-5-3
     for names in ("ab", "abcdefgh"):
         parties = {name: owner(name) for name in names}
         assert worth_stacking(parties, rows)
         assert not worth_stacking(parties, rows + 1)
+
+
+def test_steps_count() -> None:
+    """Twenty times the steps are twenty times the work: then threads pay for a twentieth of the rows."""
+    rows = STACKING_PAYS // (3 * 20 * 2 * (4 * 5 + 5 * 3))
+    config = vimadmm.Config(local_steps=20)
+    parties: dict[str, FeatureOwner] = {
+        name: vimadmm.FeatureOwner(Organisation.at(name, batches()), torch.zeros(8, 4), owner(name).model, config)
+        for name in "ab"
+    }
+    assert worth_stacking(parties, rows)
+    assert not worth_stacking(parties, rows + 1)
 
 
 # How requests are joined and replies taken apart

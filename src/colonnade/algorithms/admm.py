@@ -11,6 +11,7 @@ Xie, Chen, Zhang and Li, 2022 (arXiv:2207.10226). For each batch B, with logits 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from colonnade.algorithms.embedding import Embed, Embedding
 from colonnade.core import Organisation, State, mapped, roles, serves
 from colonnade.optim.capture import Captured
+from colonnade.optim.descent import Descent
 from colonnade.optim.local import make_optimizer
 from colonnade.optim.losses import Loss
 from colonnade.optim.proximal import ZUpdate
@@ -36,6 +38,15 @@ class FeatureOwner(roles.FeatureOwner):
         self.optimizer = make_optimizer(self.model.parameters(), config)
         self._pending: tuple[str, Tensor] | None = None
         self._descend = Captured(self._local_steps)
+
+    @cached_property
+    def descent(self) -> Descent:
+        """What moves its model."""
+        return Descent(self.model, self.optimizer)
+
+    @property
+    def steps_per_batch(self) -> int:
+        return int(self.config.local_steps)
 
     @serves
     def embed(self, request: Embed) -> Embedding:

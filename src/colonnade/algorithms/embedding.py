@@ -10,6 +10,7 @@ An algorithm takes from here what its box has: many send embeddings, and not all
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -32,6 +33,7 @@ from colonnade.core import (
 )
 from colonnade.core.party import serves
 from colonnade.models import initialised
+from colonnade.optim.descent import Descent, Pass
 from colonnade.optim.local import make_optimizer
 from colonnade.optim.losses import Loss
 
@@ -74,25 +76,33 @@ class FeatureOwner(roles.FeatureOwner):
     def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Any) -> None:
         super().__init__(organisation, features, model, config)
         self.optimizer = make_optimizer(self.model.parameters(), config)
-        self._pending: tuple[str, Tensor] | None = None
+        self._pending: tuple[str, Pass, Tensor] | None = None
+
+    @cached_property
+    def descent(self) -> Descent:
+        """What moves its model."""
+        return Descent(self.model, self.optimizer)
 
     @serves
     def embed(self, request: Embed) -> Embedding:
-        with torch.set_grad_enabled(self.training(request.batch)):
-            h = self.outbox.bounded(self.model(self.x(request.batch)), self.released_as, request.batch)
-        if h.requires_grad:
-            self._pending = request.batch, h
+        x = self.x(request.batch)
+        if self.training(request.batch):
+            passed = self.descent.over(x)
+            h = self.outbox.bounded(passed.outputs, self.released_as, request.batch)
+            self._pending = (request.batch, passed, h) if h.requires_grad else None
+        else:
+            with torch.no_grad():
+                h = self.outbox.bounded(self.model(x), self.released_as, request.batch)
         return Embedding(self.outbox.release(h, self.released_as, request.batch))
 
     def step_with(self, gradient: Tensor, batch: str) -> Done:
         """One optimizer step with dloss/dh_k of the pending batch, which is pending no longer."""
-        pending, h = self._pending or (None, None)
+        pending, passed, h = self._pending or (None, None, None)
         self.expect(pending == batch, f"a gradient came for batch {batch}, but {pending} is pending")
+        assert passed is not None
         assert h is not None
         self._pending = None
-        self.optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(h, gradient.expand_as(h))
-        self.optimizer.step()
+        passed.step(h, gradient.expand_as(h))
         return Done()
 
 

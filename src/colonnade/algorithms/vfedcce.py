@@ -232,7 +232,7 @@ class FeatureOwner(embedding.FeatureOwner):
 
     def _jacobian(self, batch: str) -> Tensor:
         """du/dtheta of the pending batch, `[..., N (m - 1), weights]`."""
-        pending, u = self._pending or (None, None)
+        pending, _, u = self._pending or (None, None, None)
         self.expect(pending == batch, f"a Jacobian was asked for batch {batch}, but {pending} is pending")
         assert u is not None
         values = u.shape[-2:].numel() * sum(weight.numel() for weight in self._weights())
@@ -243,7 +243,7 @@ class FeatureOwner(embedding.FeatureOwner):
 
     def _done_with(self, batch: str) -> int:
         """How many rows the pending batch has; it is no longer pending."""
-        pending, u = self._pending or (None, None)
+        pending, _, u = self._pending or (None, None, None)
         self.expect(pending == batch, f"a gradient came for batch {batch}, but {pending} is pending")
         assert u is not None
         self._pending = None

@@ -35,7 +35,6 @@ from colonnade.algorithms.embedding import EMBEDDING, Embed, predict
 from colonnade.algorithms.heads import linear
 from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
-from colonnade.optim.descent import descend
 from colonnade.optim.heads import beside, blocks, norms, uniform_heads
 
 
@@ -104,7 +103,7 @@ class FeatureOwner(admm.FeatureOwner):
     def _local_steps(self, x: Tensor, target: Tensor, head: Tensor) -> None:
         """tau steps towards f_k(x_k) W_k = target (Eq. 10)."""
         config = self.config
-        descend(self.model, self.optimizer, config.local_steps, x, target, rho=config.rho, head=head)
+        self.descent.towards(config.local_steps, x, target, rho=config.rho, head=head)
 
     def state(self) -> State:
         return super().state() | {"head": self.head}

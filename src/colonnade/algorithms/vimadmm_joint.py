@@ -36,7 +36,6 @@ from colonnade.core import Batches, Done, Organisation, Peers, Released, Request
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.receipt import NON_PRIVATE, DpEvent
 from colonnade.encryption.masks import open_sum
-from colonnade.optim.descent import descend
 from colonnade.optim.losses import Loss
 
 
@@ -93,7 +92,7 @@ class FeatureOwner(Masked, admm.FeatureOwner):
         """tau steps towards f_k(x_k) W_k = target (Eq. 20 and 21)."""
         head_first = self.config.local_order == "head_first"
         steps, rho = self.config.local_steps, self.config.rho
-        descend(self.model, self.optimizer, steps, x, target, rho=rho, last_first=head_first)
+        self.descent.towards(steps, x, target, rho=rho, last_first=head_first)
 
 
 class LabelOwner(admm.LabelOwner):

@@ -54,6 +54,11 @@ class FeatureOwner(Party):
         super().__init__(organisation)
         self.features, self.model, self.config = features.to(self.device), model.to(self.device), config
 
+    @property
+    def steps_per_batch(self) -> int:
+        """How many steps its model takes on a batch."""
+        return 1
+
     def x(self, batch: str) -> Tensor:
         """This party's columns of a batch's rows."""
         rows, bounds = self.rows(batch), self.organisation.bounds

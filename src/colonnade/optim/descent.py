@@ -1,72 +1,98 @@
-"""Steps on a squared error, with the gradients of a plain chain of layers written out.
+"""Steps of a model on a squared error or on a gradient that it is told, with a plain chain's gradients written out.
 
 Autograd allocates every activation and every gradient anew in each step, and on a CPU fresh pages cost as much as the
 arithmetic. Where a model is linear layers with simple activations, its gradients are two products per layer; here they
-are formed in buffers that all steps of a call share, and SGD moves all parameters as one vector. Afterwards the model
-and its optimizer are as after the plain loop: a checkpoint does not know which it was. A GPU that replays the steps as
-a graph has half as many kernels to run. Every other model or optimizer goes through autograd.
+are formed in buffers that are used again (`written_out`), and SGD or Adam moves all parameters as one vector.
+The model and its optimizer have views of these vectors: a checkpoint does not know which way it was. A GPU that
+replays the steps as a graph has half as many kernels to run. Every other model or optimizer goes through autograd.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.sgd import sgd
 
-Activation = tuple[Callable[[Tensor], Tensor], Any, tuple[float, ...]]
-ACTIVATIONS: dict[type[nn.Module], Activation] = {
-    nn.ReLU: (torch.relu_, torch.ops.aten.threshold_backward.grad_input, (0.0,)),
-    nn.Tanh: (torch.tanh_, torch.ops.aten.tanh_backward.grad_input, ()),
-    nn.Sigmoid: (torch.sigmoid_, torch.ops.aten.sigmoid_backward.grad_input, ()),
-}
-"""Those whose slope shows in their output: in place, and back in place from the gradient and the output."""
+from colonnade.optim.written_out import (
+    NONE,
+    RELU,
+    SIGMOID,
+    TANH,
+    Layers,
+    Moving,
+    forward,
+    squared_steps,
+    step_back,
+)
+
+ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: RELU, nn.Tanh: TANH, nn.Sigmoid: SIGMOID}
+"""Those whose slope shows in their output."""
 
 
-def descend(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    steps: int,
-    x: Tensor,
-    target: Tensor,
-    *,
-    rho: float,
-    head: Tensor | None = None,
-    last_first: bool = False,
-) -> None:
-    """So many steps of the optimizer on rho/2 ||f(x) W - target||^2 / rows, where W is `head`, or no head. With
-    `last_first` a step moves the model's last parameter, and then the others by their gradient at where it is now.
+class Descent:
+    """A model and its optimizer, to be moved by gradients of a squared error or by gradients that come from elsewhere.
 
     For one party's `[rows, features]` or, where the model is a stack, a cohort's `[M, rows, features]`."""
-    layers = None if last_first else chain(model)
-    SCRATCH.begin()
-    if layers is not None and type(optimizer) is torch.optim.SGD:
-        flat = Flat(optimizer)
-        links = linked(layers, x, flat)
-        if links is not None:
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.model, self.optimizer = model, optimizer
+        self.room = Buffers()  # for what a pass keeps until its gradient comes
+        self._plain: tuple[Flat, Chain] | None = None
+
+    def towards(
+        self, steps: int, x: Tensor, target: Tensor, *, rho: float, head: Tensor | None = None, last_first: bool = False
+    ) -> None:
+        """So many steps of the optimizer on rho/2 ||f(x) W - target||^2 / rows, where W is `head`, or no head. With
+        `last_first` a step moves the model's last parameter, and then the others by their gradient at where it is
+        now."""
+        SCRATCH.begin()
+        plain = None if last_first else self.plain(x)
+        if plain is not None:
+            flat, chain = plain
+            layers = chain.over(x, SCRATCH, SCRATCH)
+            error = target if head is None else SCRATCH.take(tuple(target.shape), target)
+            scale = rho / layers.y[-1].shape[-2]
             with torch.no_grad():
-                for _ in range(steps):
-                    form_gradients(links, target, rho, head)
-                    flat.step()
-                flat.write_back()
+                run(squared_steps, layers, flat.moving(), steps, flat.done, target, scale, head, error, device=x.device)
+                flat.moved(steps)
             return
-    moved: list[Tensor] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    turns = [moved[:-1], moved[-1:]] if last_first else [[]]
-    for _ in range(steps):
-        for resting in turns:
-            outputs = model(x)
-            error = (outputs if head is None else outputs @ head) - target
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(rho / 2 * error.square().sum() / error.shape[-2])
-            for parameter in resting:
-                parameter.grad = None
-            optimizer.step()
+        moved: list[Tensor] = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        turns = [moved[:-1], moved[-1:]] if last_first else [[]]
+        for _ in range(steps):
+            for resting in turns:
+                outputs = self.model(x)
+                made = (outputs if head is None else outputs @ head) - target
+                self.optimizer.zero_grad(set_to_none=True)
+                torch.autograd.backward(rho / 2 * made.square().sum() / made.shape[-2])
+                for parameter in resting:
+                    parameter.grad = None
+                self.optimizer.step()
+
+    def over(self, x: Tensor) -> Pass:
+        """A pass to learn from; what an earlier one kept is overwritten."""
+        plain = self.plain(x) if x.device.type == "cpu" else None  # on a GPU fresh memory costs nothing
+        if plain is not None:
+            return WrittenOut(*plain, x, self.room)
+        with torch.enable_grad():
+            return Pass(self.optimizer, self.model(x))
+
+    def plain(self, x: Tensor) -> tuple[Flat, Chain] | None:
+        """The optimizer's vectors and the model's layers in them, where both are written out; None for any other."""
+        if self._plain is None or not (self._plain[0].stands() and self._plain[1].stands()):
+            self._plain = None
+            layers, kept = layers_of(self.model), kept_by(self.optimizer)
+            if layers is not None and kept is not None:
+                flat = Flat(self.optimizer, kept)
+                chain = Chain.of(self.model, layers, flat)
+                self._plain = None if chain is None else (flat, chain)
+        return self._plain if self._plain is not None and self._plain[1].takes(x) else None
 
 
-def chain(model: nn.Module) -> list[nn.Module] | None:
+def layers_of(model: nn.Module) -> list[nn.Module] | None:
     """The layers of a model that does nothing but run them one after the other, and trains every parameter, each in
     one place; None for any other. A stack of models says so itself (`stacked_chain`)."""
     layers = getattr(model, "stacked_chain", model)
@@ -74,50 +100,95 @@ def chain(model: nn.Module) -> list[nn.Module] | None:
         return None
     parameters = [parameter for _, parameter in layers.named_parameters(remove_duplicate=False)]
     plain = len(parameters) == len(set(parameters)) and all(parameter.requires_grad for parameter in parameters)
-    hooked = any(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks for part in model.modules())
-    return [layer for layer in layers if type(layer) is not nn.Identity] if plain and not hooked else None
+    plain = plain and not hooked(model.modules())
+    return [layer for layer in layers if type(layer) is not nn.Identity] if plain else None
+
+
+def hooked(parts: Iterable[nn.Module]) -> bool:
+    """Whether somebody listens to a part of a model."""
+    return any(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks for part in parts)
+
+
+def kept_by(optimizer: torch.optim.Optimizer) -> tuple[str, ...] | None:
+    """What an optimizer remembers of a parameter, by name; None where it does more than `written_out.move`."""
+    if len(optimizer.param_groups) != 1:
+        return None
+    (group,) = optimizer.param_groups
+    if type(optimizer) is torch.optim.SGD:
+        return ("momentum_buffer",) if group["momentum"] else ()
+    more = ("amsgrad", "capturable", "differentiable", "fused", "decoupled_weight_decay")
+    plain = type(optimizer) is torch.optim.Adam and not any(group.get(name) for name in more)
+    return ("exp_avg", "exp_avg_sq", "step") if plain else None
 
 
 class Flat:
-    """An SGD's parameters, their gradients and momenta, each as one vector for as long as a call takes."""
+    """The parameters of an SGD or Adam, their gradients and what it remembers, each as one vector. The parameters and
+    the optimizer's own tensors are views of these from then on, so there is nothing to copy back."""
 
-    def __init__(self, optimizer: torch.optim.SGD) -> None:
-        (group,) = optimizer.param_groups
-        self.parameters: list[nn.Parameter] = group["params"]
-        self.optimizer = optimizer
+    def __init__(self, optimizer: torch.optim.Optimizer, kept: tuple[str, ...]) -> None:
+        (self.group,) = optimizer.param_groups
+        self.parameters: list[nn.Parameter] = self.group["params"]
+        self.optimizer, self.kept = optimizer, kept
+        states = [optimizer.state.get(parameter, {}) for parameter in self.parameters]
+        begun = all(state.get(name) is not None for state in states for name in kept)
         self.values = torch.cat([parameter.detach().flatten() for parameter in self.parameters])
         self.gradients = torch.zeros_like(self.values)
-        momenta = [optimizer.state.get(parameter, {}).get("momentum_buffer") for parameter in self.parameters]
-        known = [momentum.flatten() for momentum in momenta if momentum is not None]
-        self.momenta = [torch.cat(known) if len(known) == len(momenta) else None]  # none before the first step
-        self.settings: dict[str, Any] = {name: bool(group[name]) for name in ("nesterov", "maximize", "foreach")}
-        self.settings |= {name: group[name] for name in ("weight_decay", "momentum", "lr", "dampening")}
-        rows = zip(self._each(self.values), self._each(self.gradients), strict=True)
-        self.views = dict(zip(self.parameters, rows, strict=True))
+        self.moments = [
+            torch.cat([state[name].flatten() for state in states]) if begun else torch.zeros_like(self.values)
+            for name in kept[:2]
+        ]
+        self.done = 0 if not (begun and kept) else int(states[0]["step"]) if "step" in kept else 1
+        self.steps = torch.full((len(self.parameters),), float(self.done))
+        shown = [*(self.each(moment) for moment in self.moments), list(self.steps.unbind())][: len(kept)]
+        self._shown = [dict(zip(kept, views, strict=True)) for views in zip(*shown, strict=True)]
+        for parameter, value in zip(self.parameters, self.each(self.values), strict=True):
+            parameter.data = value
+        self._at = [parameter.data_ptr() for parameter in self.parameters]
+        if begun:
+            self._show()
 
-    def step(self) -> None:
-        sgd([self.values], [self.gradients], self.momenta, fused=False, **self.settings)
+    def _show(self) -> None:
+        for parameter, views in zip(self.parameters if self.kept else (), self._shown, strict=True):
+            self.optimizer.state[parameter].update(views)
 
-    def write_back(self) -> None:
-        """Parameters and momenta to where they came from."""
-        for parameter, value in zip(self.parameters, self._each(self.values), strict=True):
-            parameter.copy_(value)
-        if self.momenta[0] is not None:
-            for parameter, momentum in zip(self.parameters, self._each(self.momenta[0]), strict=True):
-                state = self.optimizer.state[parameter]
-                if state.get("momentum_buffer") is None:
-                    state["momentum_buffer"] = momentum.clone()
-                else:  # in place: a graph knows this tensor
-                    state["momentum_buffer"].copy_(momentum)
+    def stands(self) -> bool:
+        """Whether nobody has given the model or the optimizer other tensors since."""
+        if [parameter.data_ptr() for parameter in self.parameters] != self._at:
+            return False
+        states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
+        if not self.done:
+            return not any(states)
+        return all(
+            state.get(name) is views[name] for state, views in zip(states, self._shown, strict=False) for name in views
+        )
 
-    def _each(self, vector: Tensor) -> Iterator[Tensor]:
+    def moving(self) -> Moving:
+        """For the next steps, with the optimizer's settings as they are now."""
+        group = self.group
+        settings = {name: float(group[name]) for name in ("lr", "weight_decay", "maximize")}
+        if "step" in self.kept:
+            first, second = group["betas"]
+            settings |= {"momentum": float(first), "second_momentum": float(second), "eps": float(group["eps"])}
+        else:
+            settings |= {name: float(group[name]) for name in ("momentum", "dampening", "nesterov")}
+        return Moving(self.values, self.gradients, self.moments or [self.values], settings)
+
+    def moved(self, steps: int) -> None:
+        """So many steps were done."""
+        if not self.done:
+            self._show()
+        self.done += steps
+        if "step" in self.kept:
+            self.steps.fill_(float(self.done))
+
+    def each(self, vector: Tensor) -> list[Tensor]:
         parts = vector.split([parameter.numel() for parameter in self.parameters])  # type: ignore[no-untyped-call]
-        return (part.view_as(parameter) for part, parameter in zip(parts, self.parameters, strict=True))
+        return [part.view_as(parameter) for part, parameter in zip(parts, self.parameters, strict=True)]
 
 
-class Scratch(threading.local):
-    """Buffers that a thread uses again in its next call: on a CPU, fresh pages cost as much as the arithmetic, and
-    giving pages back makes every core wait."""
+class Buffers:
+    """Room that is used again: on a CPU, fresh pages cost as much as the arithmetic, and giving pages back makes every
+    core wait."""
 
     KEPT = 1 << 24  # bytes of a buffer, at most
 
@@ -142,89 +213,129 @@ class Scratch(threading.local):
         return fresh
 
 
+class Scratch(Buffers, threading.local):
+    """Buffers of every thread for the time of a call."""
+
+
 SCRATCH = Scratch()
 
 
-class Link:
-    """y = activation(x A^T + b), one of a chain or a stack of them, with the buffers it and its gradients need."""
+class Chain:
+    """The layers of a model in an optimizer's vectors."""
 
-    def __init__(self, layer: nn.Linear, x: Tensor, flat: Flat) -> None:
-        self.x = x
-        self.A, self.gA = flat.views[layer.weight]
-        bias: nn.Parameter | None = layer.bias
-        self.b: Tensor | None = None
-        self.gb: Tensor | None = None
-        if bias is not None:
-            self.b, self.gb = (part.unsqueeze(-2) for part in flat.views[bias])
-        shape = (*x.shape[:-1], self.A.shape[-2])
-        self.y, self.gy = SCRATCH.take(shape, x), SCRATCH.take(shape, x)
-        self.activation: Activation | None = None
-        self._error: Tensor | None = None
+    def __init__(self, model: nn.Module, flattens: Sequence[nn.Module], layers: Layers) -> None:
+        self.parts, self.parameters = list(model.modules()), list(model.parameters())
+        self.flattens, self.layers = flattens, layers
 
-    def error(self, target: Tensor) -> Tensor:
-        """A buffer of the target's shape."""
-        if self._error is None:
-            self._error = SCRATCH.take(tuple(target.shape), target)
-        return self._error
-
-    def forward(self) -> None:
-        if self.b is None:
-            _product(self.x, self.A.mT, self.y)
-        else:
-            _plus_product(self.b, self.x, self.A.mT, 1, 1, self.y)
-        if self.activation is not None:
-            self.activation[0](self.y)
-
-    def backward(self, gx: Tensor | None) -> None:
-        """From the gradient of y to those of A and b and, where there is a place for it, of x."""
-        if self.activation is not None:
-            _, back, settings = self.activation
-            back(self.gy, self.y, *settings, grad_input=self.gy)
-        _product(self.gy.mT, self.x, self.gA)
-        if self.gb is not None:
-            torch.sum(self.gy, -2, keepdim=True, out=self.gb)
-        if gx is not None:
-            _product(self.gy, self.A, gx)
-
-
-def linked(layers: list[nn.Module], x: Tensor, flat: Flat) -> list[Link] | None:
-    """The layers as links, or None where one is of another kind or the optimizer moves other parameters than theirs."""
-    while layers and type(layers[0]) is nn.Flatten:
-        x = layers.pop(0)(x)
-    if {parameter for layer in layers for parameter in layer.parameters()} != flat.views.keys():
-        return None
-    links: list[Link] = []
-    for layer in layers:
-        if type(layer) is nn.Linear and x.dim() == layer.weight.dim():
-            links.append(Link(layer, x, flat))
-            x = links[-1].y
-        elif type(layer) in ACTIVATIONS and links and links[-1].activation is None:
-            links[-1].activation = ACTIVATIONS[type(layer)]
-        else:
+    @classmethod
+    def of(cls, model: nn.Module, found: Sequence[nn.Module], flat: Flat) -> Chain | None:
+        """None where a layer is of another kind, or the optimizer moves other parameters than theirs."""
+        begins = next((number for number, layer in enumerate(found) if type(layer) is not nn.Flatten), len(found))
+        flattens, found = found[:begins], found[begins:]
+        views = dict(
+            zip(flat.parameters, zip(flat.each(flat.values), flat.each(flat.gradients), strict=True), strict=True)
+        )
+        if {parameter for layer in found for parameter in layer.parameters()} != views.keys():
             return None
-    return links or None
+        layers = Layers(flat.values, [], [], [], [], [], [], [])
+        for layer in found:
+            if type(layer) is nn.Linear:
+                parts = dict(layer.named_parameters())
+                bias = parts.get("bias")
+                A, gA = views[parts["weight"]]
+                b, gb = (None, None) if bias is None else (part.unsqueeze(-2) for part in views[bias])
+                layers.A.append(A)
+                layers.gA.append(gA)
+                layers.b.append(b)
+                layers.gb.append(gb)
+                layers.activations.append(NONE)
+            elif type(layer) in ACTIVATIONS and layers.A and layers.activations[-1] == NONE:
+                layers.activations[-1] = ACTIVATIONS[type(layer)]
+            else:
+                return None
+        return cls(model, flattens, layers) if layers.A else None
+
+    def stands(self) -> bool:
+        """Whether it still does nothing but run its layers, and trains all of them."""
+        return not hooked(self.parts) and all(parameter.requires_grad for parameter in self.parameters)
+
+    def takes(self, x: Tensor) -> bool:
+        """Whether these are rows, one line each, or a stack of such."""
+        return self.flat(x).dim() == self.layers.A[0].dim()
+
+    def flat(self, x: Tensor) -> Tensor:
+        for layer in self.flattens:
+            x = layer(x)
+        return x
+
+    def over(self, x: Tensor, outputs: Buffers, gradients: Buffers) -> Layers:
+        """With these rows, and room for what each layer gives."""
+        x = self.flat(x)
+        shapes = [(*x.shape[:-1], A.shape[-2]) for A in self.layers.A]
+        y, gy = ([room.take(shape, x) for shape in shapes] for room in (outputs, gradients))
+        return self.layers._replace(x=x, y=y, gy=gy)
 
 
-def form_gradients(links: list[Link], target: Tensor, rho: float, head: Tensor | None) -> None:
-    """Of rho/2 ||f(x) W - target||^2 / rows, for every link's A and b."""
-    for link in links:
-        link.forward()
-    y, g = links[-1].y, links[-1].gy
-    scale = rho / y.shape[-2]
-    if head is None:
-        torch.sub(y, target, out=g).mul_(scale)
-    else:
-        error = _plus_product(target, y, head, -scale, scale, links[-1].error(target))
-        _product(error, head.mT, g)
-    for number in reversed(range(len(links))):
-        links[number].backward(links[number - 1].gy if number else None)
+class Pass:
+    """A model's pass over a batch, and the step that follows when a gradient comes; here by autograd."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, outputs: Tensor) -> None:
+        self.optimizer, self.outputs = optimizer, outputs
+
+    def step(self, made: Tensor, gradient: Tensor) -> None:
+        """One step of the optimizer with the gradient by something that was made of the outputs."""
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(made, gradient)
+        self.optimizer.step()
 
 
-def _product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
-    return torch.mm(a, b, out=out) if a.dim() == 2 else torch.bmm(a, b, out=out)
+class WrittenOut(Pass):
+    """The pass of a plain chain, in buffers."""
+
+    def __init__(self, flat: Flat, chain: Chain, x: Tensor, room: Buffers) -> None:
+        room.begin()
+        SCRATCH.begin()
+        self.flat, self.layers = flat, chain.over(x, room, SCRATCH)
+        self._versions = [parameter._version for parameter in flat.parameters]
+        with torch.no_grad():
+            run(forward, self.layers, device=x.device)
+        super().__init__(flat.optimizer, self.layers.y[-1].detach().requires_grad_())
+
+    def step(self, made: Tensor, gradient: Tensor) -> None:
+        flat = self.flat
+        if not flat.stands() or [parameter._version for parameter in flat.parameters] != self._versions:
+            raise RuntimeError("a parameter was changed between a pass and its gradient")
+        if made is not self.outputs:
+            (gradient,) = torch.autograd.grad(made, self.outputs, gradient)
+        SCRATCH.begin()
+        room = [SCRATCH.take(tuple(y.shape), y) for y in self.layers.y]
+        with torch.no_grad():
+            run(step_back, self.layers._replace(gy=room), flat.moving(), flat.done, gradient, device=gradient.device)
+            flat.moved(1)
 
 
-def _plus_product(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float, out: Tensor) -> Tensor:
-    """beta c + alpha a b."""
-    add = torch.addmm if a.dim() == 2 else torch.baddbmm
-    return add(c, a, b, beta=beta, alpha=alpha, out=out)
+_COMPILED: dict[Any, Any] = {}
+_LOCK = threading.Lock()
+
+
+def run(function: Callable[..., None], *given: Any, device: torch.device) -> None:
+    """Call a function of `written_out`: compiled on a CPU, and elsewhere as it stands."""
+    if device.type != "cpu":
+        function(*given)
+        return
+    found = _COMPILED.get(function)
+    if found is None:
+        with _LOCK:  # parties in threads come here at once
+            found = _COMPILED[function] = _COMPILED.get(function) or compiled(function)
+    found(*given)
+
+
+def compiled(function: Callable[..., None]) -> Callable[..., None]:
+    """The function without the interpreter, or itself where this torch or this Python cannot compile it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecated, but nothing else in torch does this without a compiler
+        try:
+            made: Callable[..., None] = torch.jit.script(function)
+        except Exception:
+            return function
+        return made

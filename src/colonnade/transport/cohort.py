@@ -29,18 +29,19 @@ from colonnade.core.release import Outbox, Released, release_stack
 from colonnade.core.roles import FeatureOwner
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, PartyError
-from colonnade.transport.computing import one_torch_thread, work
+from colonnade.transport.computing import A_STEP, one_torch_thread, work
 from colonnade.transport.stacked import Stacked, alike, stack, unstack, why_not_stackable
 
 R = TypeVar("R", bound=Message)
 M = TypeVar("M", bound=Message)
-STACKING_PAYS = 5_000_000
-"""Operations of one party's forward pass up to which stacking pays on a CPU.
+STACKING_PAYS = 30_000_000
+"""Operations of all steps of one party on a batch up to which stacking pays on a CPU.
 
-With less to do, a party mostly waits for Python, and one call for all saves most of that. With more, one party's
-numbers fit a core's cache where those of all do not, and parties in threads can use every core. CPU time of a VIMADMM
-round as a cohort against party by party, one thread, 14 parties of 56-120-60: 0.49 at 0.9 million operations,
-0.79 at 3.6, 0.82 at 7.1, 1.01 at 14. The bound lies below where these meet, for machines with more than one core.
+With less to do, a party mostly waits for Python, about half a millisecond a batch, and one call for all saves most of
+that. With more, one party's numbers fit a core's cache where those of all do not, and parties in threads use every
+core, where a stack's products leave most of them idle. The bound is where two cores break even; on one, a stack would
+be faster up to ten times as much, and on more, up to less. It is the same everywhere, so that the machine does not
+decide on the last bits.
 """
 ALL_THREADS_PAY = 300_000_000
 """Operations of a cohort's forward pass from which torch gains by using more than one thread for it."""
@@ -311,9 +312,11 @@ def groups(parties: Mapping[str, Party]) -> list[dict[str, FeatureOwner]]:
 
 
 def worth_stacking(group: Mapping[str, FeatureOwner], rows: int) -> bool:
-    """Whether a cohort is faster. On a GPU always; on a CPU while a party's batch is little work."""
+    """Whether a cohort is faster. On a GPU always; on a CPU while a party has little to do for a batch."""
     first = next(iter(group.values()))
-    return first.device.type != "cpu" or work(first.model, first.features[:1], rows) <= STACKING_PAYS
+    if first.device.type != "cpu":
+        return True
+    return A_STEP * first.steps_per_batch * work(first.model, first.features[:1], rows) <= STACKING_PAYS
 
 
 PLAIN = set(vars(nn.Module()))

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 T = TypeVar("T")
+A_STEP = 3
+"""Forward passes that a step is worth: its own, and twice that for the gradients."""
 
 
 @contextmanager

@@ -31,13 +31,15 @@ from colonnade.core.party import Party
 from colonnade.core.peers import Peers
 from colonnade.core.wire import Envelope
 from colonnade.errors import PartyError
-from colonnade.transport.cohort import STACKING_PAYS, CohortOutbox, as_one, shares
+from colonnade.transport.cohort import CohortOutbox, as_one, shares
 from colonnade.transport.computing import at_once, work
 from colonnade.transport.in_process import InProcess
 from colonnade.transport.stacked import Stacked, alike, better_abreast, share_memory, why_not_stackable
 
 R = TypeVar("R", bound=Message)
 Stacking = Literal["auto", "on", "off"]
+STACKING_PAYS = 5_000_000
+"""Operations of one driver's forward pass, and of those it asks, up to which stacking drivers pays on a CPU."""
 
 
 class StackedBatches(Batches):

@@ -1,13 +1,15 @@
 """All parties in one process: calls by reference, or through real frames, one after the other or in threads.
 
-Torch frees the interpreter lock while it computes, so parties can be asked in parallel threads. Whether that pays
-depends on how long an answer takes; the first calls of each kind are timed and decide. Either way the answers come
-in party order, and every party computes with one torch thread, so that the choice cannot change a single bit.
+Torch frees the interpreter lock while it computes, and a plain model's steps need the interpreter only to begin
+(`optim.written_out`), so parties can be asked in parallel threads. Whether that pays depends on how long an answer
+takes; the first calls of each kind are timed and decide. Either way the answers come in party order, and every party
+computes with one torch thread, so that the choice cannot change a single bit.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +33,11 @@ NO_WARM_UP = 0.1
 than this many seconds needs no second look."""
 
 
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 class InProcess:
     """Carries calls between parties that live here."""
 
@@ -42,7 +49,7 @@ class InProcess:
         parallel: Literal["auto", "always", "never"] = "auto",
     ) -> None:
         self.parties, self.through_bytes, self.parallel = dict(parties), through_bytes, parallel
-        self.workers = min(len(self.parties), os.cpu_count() or 1)
+        self.workers = min(len(self.parties), cores())
         self._pool: ThreadPoolExecutor | None = None
         self._seconds: dict[type[Message], list[float]] = {}
 
