@@ -162,8 +162,8 @@ class LabelOwner(admm.LabelOwner):
     def variables_for(self, residual: Tensor, batch: str) -> dict[str, Improve]:
         """To each party its head, and to all the same residual."""
         r = self.outbox.release(residual, "residual", batch)
-        heads = zip(self.widths, blocks(self.heads, self.widths.values()), strict=True)
-        return {k: Improve(batch, r, self.outbox.release(W_k, "head", batch)) for k, W_k in heads}
+        heads = self.outbox.release_each(blocks(self.heads, self.widths.values()), "head", batch)
+        return {k: Improve(batch, r, W_k) for k, W_k in zip(self.widths, heads, strict=True)}
 
     def state(self) -> State:
         return super().state() | {"heads": self.heads}

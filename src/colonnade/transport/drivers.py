@@ -183,7 +183,8 @@ class Drivers:
             wanted = self.stack != "off" and driver is not None and type(message) in driver.as_one
             if wanted and _stackable(driver):
                 equal.setdefault((envelope.sender, message, *_shape(driver)), []).append(k)
-        groups = [tuple(group) for group in equal.values() if len(group) > 1]
+        least = 1 if any(driver.device.type == "cuda" for driver in self.drivers.values()) else 2
+        groups = [tuple(group) for group in equal.values() if len(group) >= least]  # a GPU gains by graphs, too
         groups = [group for group in groups if self.stack == "on" or worth_stacking(self.drivers[group[0]])]
         return [group for group in groups if alike([self.drivers[k].state() for k in group])]
 
