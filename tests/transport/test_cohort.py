@@ -118,32 +118,32 @@ def test_several_groups_keep_the_order_of_the_parties() -> None:
     assert [list(group) for group in groups(parties)] == [["a", "b"], ["x", "y"]]
 
 
-@pytest.mark.parametrize(("rows", "worth"), [(1, True), (1_000, True), (10_000_000, False)])
-def test_stacking_is_worth_it_while_a_party_has_little_to_do(rows: int, worth: bool) -> None:
-    parties = {name: owner(name) for name in ("a", "b", "c")}
-    mode = parties["a"].model.training
-    assert worth_stacking(parties, rows) is worth
-    assert parties["a"].model.training is mode
+def test_where_every_step_needs_the_interpreter_chains_are_stacked_however_large() -> None:
+    """Anything else while a party has little to do: a convolution's stack is slower than one after the other."""
+    for model, large in ((None, True), (Scaled(1.0), False)):
+        parties = {name: owner(name, model) for name in ("a", "b", "c")}
+        mode = parties["a"].model.training
+        assert worth_stacking(parties, 1)
+        assert worth_stacking(parties, 10_000_000) is large
+        assert parties["a"].model.training is mode
 
 
-def test_it_depends_on_the_work_of_one_party_not_on_how_many_there_are() -> None:
-    rows = STACKING_PAYS // (3 * 2 * (4 * 5 + 5 * 3))  # operations per row of a step of 4-5-3
+@pytest.mark.parametrize("steps", [2, 20])
+def test_many_steps_at_once_are_stacked_while_they_are_little_work(steps: int) -> None:
+    """It depends on the work of one party, not on how many there are; ten times the steps are ten times the work."""
+    rows = STACKING_PAYS // (3 * steps * 2 * (4 * 5 + 5 * 3))  # operations of a row in 4-5-3
     for names in ("ab", "abcdefgh"):
-        parties = {name: owner(name) for name in names}
+        parties: dict[str, FeatureOwner] = {
+            name: vimadmm.FeatureOwner(
+                Organisation.at(name, batches()),
+                torch.zeros(8, 4),
+                owner(name).model,
+                vimadmm.Config(local_steps=steps),
+            )
+            for name in names
+        }
         assert worth_stacking(parties, rows)
         assert not worth_stacking(parties, rows + 1)
-
-
-def test_steps_count() -> None:
-    """Twenty times the steps are twenty times the work: then threads pay for a twentieth of the rows."""
-    rows = STACKING_PAYS // (3 * 20 * 2 * (4 * 5 + 5 * 3))
-    config = vimadmm.Config(local_steps=20)
-    parties: dict[str, FeatureOwner] = {
-        name: vimadmm.FeatureOwner(Organisation.at(name, batches()), torch.zeros(8, 4), owner(name).model, config)
-        for name in "ab"
-    }
-    assert worth_stacking(parties, rows)
-    assert not worth_stacking(parties, rows + 1)
 
 
 # How requests are joined and replies taken apart

@@ -45,7 +45,7 @@ class FeatureOwner(roles.FeatureOwner):
         return Descent(self.model, self.optimizer)
 
     @property
-    def steps_per_batch(self) -> int:
+    def steps_at_once(self) -> int:
         return int(self.config.local_steps)
 
     @serves

@@ -86,10 +86,6 @@ class FeatureOwner(roles.FeatureOwner):
         self._descend = Captured(self._local_steps)
 
     @property
-    def steps_per_batch(self) -> int:
-        return self.config.local_steps
-
-    @property
     def stack(self) -> tuple[int, ...]:
         """(M,) in a cohort's twin, () in a party of its own."""
         return tuple(self.features.shape[: self.row_axis])

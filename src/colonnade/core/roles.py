@@ -55,8 +55,8 @@ class FeatureOwner(Party):
         self.features, self.model, self.config = features.to(self.device), model.to(self.device), config
 
     @property
-    def steps_per_batch(self) -> int:
-        """How many steps its model takes on a batch."""
+    def steps_at_once(self) -> int:
+        """How many steps on a batch its model takes without the interpreter in between."""
         return 1
 
     def x(self, batch: str) -> Tensor:

@@ -38,7 +38,7 @@ class Stacked(nn.Module):
                     stacked = torch.stack([twin.detach() for twin in twins if twin is not None])
                     submodule._parameters[name] = nn.Parameter(stacked, requires_grad=twins[0].requires_grad)
         self._base = [copy.deepcopy(modules[0]).to("meta")]  # in a list: not a submodule
-        self._chain = _chain(modules[0])
+        self._chain = is_chain(modules[0])
 
     @property
     def stacked_chain(self) -> nn.Sequential | None:
@@ -139,7 +139,7 @@ def unstack(state: State, count: int) -> list[State]:
     return [slice_(state, index) for index in range(count)]
 
 
-def _chain(module: nn.Module) -> bool:
+def is_chain(module: nn.Module) -> bool:
     """Whether the layers can be run here, one after the other: none of their own making, and none watched by hooks."""
     layers = list(module) if type(module) is nn.Sequential else []
     hooked = any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
