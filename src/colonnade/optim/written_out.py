@@ -60,7 +60,7 @@ def product_over_rows(g: Tensor, x: Tensor, out: Tensor) -> None:
     rows = g.shape[-2]
     if g.is_cuda and g.dim() == 3 and rows % 8 == 0 and rows >= 512:
         runs = torch.bmm(g.reshape(-1, rows // 8, g.shape[-1]).mT, x.reshape(-1, rows // 8, x.shape[-1]))
-        torch.sum(runs.unflatten(0, (g.shape[0], 8)), [1], out=out)
+        torch.sum(runs.view(g.shape[0], 8, g.shape[-1], x.shape[-1]), [1], out=out)
     else:
         product(g.mT, x, out)
 
