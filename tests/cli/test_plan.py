@@ -18,7 +18,7 @@ TWICE = small_multi.quick(algorithm={"local_epochs": 2})
 def test_it_says_who_what_how_often_how_long_and_epsilon(call: Caller, tmp_path: Path) -> None:
     lab = {"outbox": GAUSSIAN, "budget": {"epsilon": 4.0}}
     path = write(tmp_path, tables(parties={"lab": lab}, train={"epochs": 5, "early_stop": True}))
-    called = call("plan", path, "--bandwidth", "10Mbit", "--latency", "20ms", "--batches", "2")
+    called = call("plan", path, "--network", "20ms,10Mbit", "--batches", "2")
     assert called.code == 0, called.err
     for part in (
         "vimadmm, classification: 63 train, 9 validation, 18 test rows; on cpu.",
@@ -64,7 +64,7 @@ def test_files_of_a_deployment_are_told_what_to_do_instead(name: str, call: Call
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [(["--latency", "5ms"], "--latency needs --bandwidth"), (["--bandwidth", "fast"], "as in 100Mbit")],
+    [(["--network", "0mbit"], "bandwidth above 0"), (["--network", "fast"], "as in 50ms,100mbit")],
 )
 def test_bad_options(options: list[str], words: str, call: Caller, tmp_path: Path) -> None:
     assert words in call.fails(2, "plan", write(tmp_path, tables()), *options)
@@ -79,3 +79,12 @@ def test_bad_options(options: list[str], words: str, call: Caller, tmp_path: Pat
 )  # fmt: skip
 def test_durations(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+def test_a_run_rehearses_a_network_and_ends_with_the_same_numbers(call: Caller, tmp_path: Path) -> None:
+    path = write(tmp_path, tables(train={"epochs": 1}))
+    near = json.loads(call("run", path, "--json", "--out", tmp_path / "near").out)
+    far = json.loads(call("run", path, "--json", "--network", "5ms", "--out", tmp_path / "far").out)
+    assert far["metrics"] == near["metrics"]
+    assert far["seconds"] > near["seconds"]
+    assert "between sites there is one" in call.fails(2, "run", path, "--network", "5ms", "--engine", "flare-sim")

@@ -13,9 +13,9 @@ from tests.planning.three import GAUSSIAN, frames, settings, tables
 
 from colonnade.errors import ConfigError
 from colonnade.federation import Federation, Settings
-from colonnade.planning.network import Network
 from colonnade.planning.plan import columns, parameters, plan
 from colonnade.settings.owners import SERVER
+from colonnade.transport.distant import Network
 
 DRAWN = {"labels": {"mechanism": {"name": "randomized_response", "epsilon": 3.0}}}
 AUTO = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": "auto"}, "codec": "half"}}
@@ -132,14 +132,13 @@ def test_nothing_is_written_and_nothing_is_spent(tmp_path: Path, monkeypatch: py
 
 def test_time_is_the_measured_batches_and_the_network_comes_on_top(tmp_path: Path) -> None:
     given = settings(tmp_path, tables(algorithm={"name": "splitnn"}))
-    planned = plan(given, batches=3, network=Network.parse("1Mbit", "100ms"))
+    planned = plan(given, batches=3, network=Network.parse("1Mbit,100ms"))
     seconds = planned.seconds
     assert seconds.training == pytest.approx(seconds.per_batch * planned.rounds)
     assert seconds.low <= seconds.total <= seconds.high
     assert seconds.batches == 3 - 1  # three whole ones in an epoch, and the first is slower
     assert planned.exchanges == 2 * planned.rounds + 3 + 3  # embed and descend; validation; three splits at the end
-    busiest = max(max(ways.values()) for ways in planned.bytes.values())
-    assert planned.network == pytest.approx((busiest + 200 * planned.exchanges) * 8e-6 + 0.1 * planned.exchanges)
+    assert planned.network == pytest.approx(Network(1e6, 0.1).seconds(planned.bytes, planned.exchanges))
     assert planned.to_json()["seconds"]["total"] == seconds.total
 
 

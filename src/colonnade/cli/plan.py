@@ -13,18 +13,19 @@ from rich.table import Table
 from colonnade.cli.console import AllowModel, Json, console, size, typed
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
-from colonnade.planning.network import Network
 from colonnade.planning.plan import PartyPlan, Plan
 from colonnade.planning.plan import plan as make_plan
 from colonnade.runs.run_directory import to_json
 from colonnade.settings.party_file import OWN
+from colonnade.transport.distant import Network
 
 
 def plan(
     file: Annotated[Path, typer.Argument(metavar="FEDERATION.toml", help="What would be run.")],
     batches: Annotated[int, typer.Option(min=1, help="How many batches are timed.")] = 8,
-    bandwidth: Annotated[str | None, typer.Option(help="Each party's link, as 100Mbit: adds its time.")] = None,
-    latency: Annotated[str, typer.Option(help="With --bandwidth: for a question and its answer, as 20ms.")] = "0ms",
+    network: Annotated[
+        str | None, typer.Option(help="Each party's link, as in 50ms,100mbit: for a question and its answer.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Use this seed instead of the file's.")] = None,
     engine: Annotated[  # noqa: ARG001 - so that `plan` takes what `run` does
         str, typer.Option(help="As for run; the plan is the same: bytes do not depend on it.")
@@ -33,10 +34,8 @@ def plan(
     json_: Json = False,
 ) -> None:
     """Show what a run will take: parties, rows, model sizes, rounds, bytes, time and epsilon. Nothing is sent."""
-    network = None if bandwidth is None else Network.parse(bandwidth, latency)
-    if network is None and latency != "0ms":
-        raise ConfigError("--latency needs --bandwidth as well, as in --bandwidth 100Mbit --latency 20ms.")
-    found = make_plan(read_whole(file, allow_model or []), batches=batches, network=network, seed=seed)
+    over = None if network is None else Network.parse(network)
+    found = make_plan(read_whole(file, allow_model or []), batches=batches, network=over, seed=seed)
     if json_:
         typer.echo(to_json(found.to_json(), indent=2))
         return

@@ -38,6 +38,7 @@ from colonnade.report.words import always_one
 from colonnade.runs.layout import MARK, SETTINGS
 from colonnade.runs.run_directory import RunDirectory, to_json
 from colonnade.settings.changes import changes_of
+from colonnade.transport.distant import Distant, Network
 
 
 def run(
@@ -58,6 +59,9 @@ def run(
         bool, typer.Option("--live", help="Show the report in a browser of this machine while it trains.")
     ] = False,
     port: Annotated[int | None, typer.Option(help="With --live: the page's port; by default a free one.")] = None,
+    network: Annotated[
+        str | None, typer.Option(help="Rehearse a network between parties in one process, as in 50ms,100mbit.")
+    ] = None,
     set_: Set = None,
     allow_model: AllowModel = None,
     json_: Json = False,
@@ -72,6 +76,8 @@ def run(
             "--set cannot change a run that is resumed. One that was started with --set has its settings in its own "
             f"file: colonnade run {shlex.quote(str(folder / SETTINGS))} --out {shlex.quote(str(folder))} --resume"
         )
+    if network is not None and engine != "in-process":
+        raise ConfigError("--network rehearses a network in one process, and between sites there is one. Leave it out.")
     changes = changes_of(set_ or [])
     if resume:
         if seed is not None:
@@ -102,7 +108,9 @@ def run(
             summary, exhausted = told, bool(told["exhausted"])
         else:
             settings = Settings.from_toml(file, allow_models=allow_model or [], changes=changes)
-            federation = Federation.from_settings(settings, seed=seed)
+            over = None if network is None else Network.parse(network)
+            between = None if over is None else (lambda owner, inner: Distant(owner, inner, over))
+            federation = Federation.from_settings(settings, seed=seed, between=between)
             if page is not None:
                 page.expect(len(federation.batches), federation.batches.steps_are)
             with (

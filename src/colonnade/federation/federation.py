@@ -124,11 +124,12 @@ class Federation:
         tables: Mapping[str, Table] | None = None,
         seed: int | None = None,
         record: bool = False,
+        between: Between | None = None,
     ) -> Federation:
         """From checked settings; tables are read from where the settings say, unless given."""
         if seed is not None:
             settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, seed=seed))
-        return cls(settings, holdings_of(settings, tables), record=record)
+        return cls(settings, holdings_of(settings, tables), record=record, between=between)
 
     @classmethod
     def from_frames(

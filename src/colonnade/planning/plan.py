@@ -22,9 +22,9 @@ from colonnade.planning.budgets import End, budget_ends
 from colonnade.planning.budgets import plan as promised
 from colonnade.planning.concerns import concerns
 from colonnade.planning.cost import Costs, whole_run
-from colonnade.planning.network import Network
 from colonnade.planning.traffic import total
 from colonnade.privacy.report import Guarantee
+from colonnade.transport.distant import Network
 
 
 @dataclass(frozen=True)
