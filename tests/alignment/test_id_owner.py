@@ -106,7 +106,7 @@ def test_it_multiplies_and_shuffles_what_others_hand_it_and_can_trace_it_back() 
 
 OTHER = [
     ({"ids": "normalised"}, "its settings say ids = 'exact', and it was asked for 'normalised'"),
-    ({"reveal": "count"}, "its settings say reveal = 'rows', and it was asked for 'count'"),
+    ({"reveal": "ids"}, "its settings say reveal = 'rows', and it was asked for 'ids'"),
     ({"learners": ("lab",)}, r"its settings say learners = \('clinic', 'lab'\), and it was asked for \('lab',\)"),
 ]
 
@@ -116,6 +116,16 @@ def test_it_does_only_what_its_own_settings_say(change: dict[str, Any], message:
     asked: dict[str, Any] = {"parties": BOTH, "ids": "exact", "reveal": "rows", "learners": BOTH} | change
     with pytest.raises(PartyError, match=f"'clinic' failed while answering id_owner.Agree: {message}"):
         owner("clinic", ["a"]).answer(Agree(**asked))
+
+
+def test_who_may_be_told_which_rows_are_common_may_be_told_how_many_and_not_the_other_way() -> None:
+    asked = Agree(BOTH, "exact", "count", BOTH)
+    counting = owner("clinic", ["a"])
+    counting.answer(asked)
+    with pytest.raises(PartyError, match="do not let 'clinic' learn which rows are common"):
+        counting.answer(Learn(released(torch.tensor([0], dtype=torch.int32))))
+    with pytest.raises(PartyError, match="its settings say reveal = 'count', and it was asked for 'rows'"):
+        owner("clinic", ["a"], AlignmentSettings(reveal="count")).answer(Agree(BOTH, "exact", "rows", BOTH))
 
 
 @pytest.mark.parametrize("parties", [("bank", "lab"), ("clinic",), ("clinic", "lab", "bank"), ("clinic", "lab", "lab")])
@@ -155,7 +165,7 @@ def test_malformed_points_are_refused(wrong: torch.Tensor, message: str) -> None
         (Learn(released(torch.tensor([-1], dtype=torch.int32))), "positions must be distinct and below 3"),
         (Learn(released(torch.tensor([1, 1], dtype=torch.int32))), "positions must be distinct and below 3"),
         (Learn(released(torch.tensor([0.0]))), "positions must be a list of int32"),
-        (Tell(3), "its settings say that rows are revealed, and it was told a count"),
+        (Tell(3), "it agreed that rows are revealed, and it was told a count"),
     ],
 )
 def test_requests_that_do_not_fit_are_refused(request_: Any, message: str) -> None:

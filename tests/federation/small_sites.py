@@ -15,7 +15,7 @@ from torch import Tensor
 
 from colonnade.core import Ledger, Peers, checkpoint
 from colonnade.federation import Federation, Settings
-from colonnade.settings.party_file import OWN, read_own, sites_of, write_agreed, write_own
+from colonnade.settings.party_file import OWN, all_sites, read_own, write_agreed, write_own
 from colonnade.sites.driving import drive
 from colonnade.sites.prediction import predict
 from colonnade.sites.site import Site
@@ -37,7 +37,7 @@ def folders(
 def divided(base: Path, file: Path, models: str | None = "seeded") -> tuple[Path, Settings]:
     """A folder per organisation, made of the file for one machine."""
     settings = with_models(Settings.from_toml(file), models)
-    for name in sites_of(settings):
+    for name in all_sites(settings):
         (base / name).mkdir()
         write_agreed(base / name, settings)
         write_own(base / name, settings, name)

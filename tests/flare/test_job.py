@@ -62,7 +62,7 @@ def test_a_job_brings_no_code_and_no_settings(tmp_path: Path, lead: Path) -> Non
     server = json.loads((job / "app/config/config_fed_server.json").read_text())
     paths += [one["path"] for one in server["components"] + server["workflows"]]
     assert sorted([*paths, engine.SERVING]) == sorted(engine.ALLOWED)
-    nothing = {"resume": False, "predict": "", "serve": False, "model": ""}
+    nothing = {"resume": False, "predict": "", "serve": False, "model": "", "do": "", "how": {}}
     assert ordered(job) == {"driver": "clinic", "run": "run", **nothing}
 
 
@@ -80,7 +80,10 @@ def test_a_job_to_predict_names_a_label_owner_and_a_model_and_needs_no_other(tmp
     asked = engine.Job.to_predict(settings, "run", "new.csv", "south", "own")
     assert asked.sites == ("south", "lab", "scan")
     job = engine.write_job(tmp_path / "job", asked, lead)
-    said = {"driver": "south", "run": "run", "resume": False, "predict": "new.csv", "serve": False, "model": "own"}
+    said = {"driver": "south", "run": "run", "resume": False, "predict": "new.csv", "serve": False, "model": "own"} | {
+        "do": "",
+        "how": {},
+    }
     assert ordered(job) == said
 
 

@@ -44,10 +44,10 @@ def test_without_serve_in_its_own_file_the_job_fails_and_says_why(tmp_path: Path
 def test_when_the_job_ends_the_service_ends_and_is_waited_for(tmp_path: Path) -> None:
     from colonnade.flare.members import DONE
     from colonnade.flare.serving import ServingMember
-    from colonnade.settings.party_file import OWN, write_serve
+    from colonnade.settings.party_file import OWN, write_table
 
     run = trained(tmp_path)
-    write_serve(tmp_path / "clinic" / OWN, {"port": 0})
+    write_table(tmp_path / "clinic" / OWN, "serve", {"port": 0})
     serving = ServingMember()
     member = serving.member
     member.site = sites(tmp_path)["clinic"]

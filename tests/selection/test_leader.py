@@ -66,6 +66,8 @@ def test_everybody_must_have_the_same_rows() -> None:
     features, labels = classes(30)
     there = meeting(features, labels, scheme="plain")
     there.participants["bob"]._features = features["bob"][:20]
+    for one in there.participants.values():
+        one._columns = None
     with pytest.raises(ConfigError, match="'bob' has 20 rows and 'leader' 30 labels"):
         there._meet(there.leader.peers.transport, ["key_server"])
 

@@ -16,7 +16,7 @@ from colonnade.flare.job import failure_in
 from colonnade.flare.simulator import Simulator, write_sites
 from colonnade.runs.layout import ANSWERS, FAILURE
 from colonnade.serving.source import Source
-from colonnade.settings.party_file import OWN, write_serve
+from colonnade.settings.party_file import OWN, write_table
 from colonnade.sites.driving import drive
 
 
@@ -29,7 +29,7 @@ def test_a_site_answers_while_its_job_runs(tmp_path: Path) -> None:
     here, places = Source(tmp_path / "here"), tmp_path / "work" / "sites"
     write_sites(places, settings)
     drive(sites(places)["clinic"], "run")
-    write_serve(places / "clinic" / OWN, {"port": 0})
+    write_table(places / "clinic" / OWN, "serve", {"port": 0})
 
     def watch(record: dict[str, Any]) -> None:
         seen.append(record)

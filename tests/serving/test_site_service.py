@@ -21,7 +21,7 @@ from colonnade.runs.layout import ALIGNED
 from colonnade.serving import site_service
 from colonnade.serving.site_service import serve_at
 from colonnade.serving.source import Source
-from colonnade.settings.party_file import OWN, write_serve
+from colonnade.settings.party_file import OWN, write_table
 from colonnade.transport.remote import Route
 
 TOKEN = "a-token-of-some-length"
@@ -52,7 +52,7 @@ def serving(
 
 def allowed(base: Path, **more: Any) -> None:
     (base / "clinic" / "token.txt").write_text(TOKEN)
-    write_serve(base / "clinic" / OWN, {"port": 0, "token_file": "token.txt"} | more)
+    write_table(base / "clinic" / OWN, "serve", {"port": 0, "token_file": "token.txt"} | more)
 
 
 def test_over_http_rows_are_those_of_one_process(tmp_path: Path) -> None:
@@ -205,6 +205,6 @@ def test_no_job_makes_a_site_listen_that_did_not_ask_for_it(tmp_path: Path) -> N
         serve_at(every["clinic"], "run", lambda: True)
     with pytest.raises(BoundaryError, match="'lab' does not predict"):
         serve_at(every["lab"], "run", lambda: True)
-    write_serve(tmp_path / "clinic" / OWN, {"host": "0.0.0.0", "port": 0})
+    write_table(tmp_path / "clinic" / OWN, "serve", {"host": "0.0.0.0", "port": 0})
     with pytest.raises(ConfigError, match=r'\[serve\] host = "0.0.0.0" can be reached from other machines'):
         serve_at(sites(tmp_path)["clinic"], "run", lambda: True)

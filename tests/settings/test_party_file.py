@@ -21,7 +21,7 @@ from colonnade.settings.party_file import (
     read_own,
     write_agreed,
     write_own,
-    write_serve,
+    write_table,
 )
 from colonnade.sites.site import Site
 
@@ -133,15 +133,15 @@ def test_who_drives_is_who_has_the_labels(tmp_path: Path) -> None:
 def test_only_who_drives_may_listen_and_only_its_own_file_says_so(tmp_path: Path) -> None:
     folders(tmp_path)
     assert read_own(tmp_path / "clinic" / OWN).serve is None
-    write_serve(tmp_path / "clinic" / OWN, {"port": 0, "token_file": "token.txt"})
+    write_table(tmp_path / "clinic" / OWN, "serve", {"port": 0, "token_file": "token.txt"})
     before = fingerprint(read_own(tmp_path / "clinic" / OWN).settings)
-    write_serve(tmp_path / "clinic" / OWN, {"port": 9000, "token_file": "token.txt"})
+    write_table(tmp_path / "clinic" / OWN, "serve", {"port": 9000, "token_file": "token.txt"})
     own = read_own(tmp_path / "clinic" / OWN)
     assert own.serve is not None
     assert (own.serve.port, own.serve.token_file) == (9000, str(tmp_path / "clinic" / "token.txt"))
     assert fingerprint(own.settings) == before, "it is none of the others' business"
     with pytest.raises(ConfigError, match=r"has \[serve\], and 'clinic' drives"):
-        write_serve(tmp_path / "lab" / OWN, {})
+        write_table(tmp_path / "lab" / OWN, "serve", {})
     path = tmp_path / "clinic" / OWN
     text = path.read_text().split("[serve]")[0]
     for wrong, said in (("[serve]\nprt = 1", "did you mean 'port'"), ("[serve]\nport = 70000", "at most 65535")):

@@ -20,7 +20,7 @@ from colonnade.settings.party_file import (
     read_own,
     sites_of,
     write_own,
-    write_serve,
+    write_table,
 )
 
 RULES = private(data_owners=[{"name": "lab", "outbox": GAUSSIAN, "columns": ["iron"], "model": "linear"}])
@@ -85,11 +85,11 @@ def test_a_label_column_may_be_told_by_its_owner_alone(tmp_path: Path) -> None:
 def test_label_owners_may_serve_and_nobody_else(tmp_path: Path) -> None:
     folders(tmp_path, private())
     for name in ("north", "south"):
-        write_serve(tmp_path / name / OWN, {"port": 0})
+        write_table(tmp_path / name / OWN, "serve", {"port": 0})
         assert read_own(tmp_path / name / OWN).serve is not None
     for name in ("lab", SERVER):
         with pytest.raises(ConfigError, match=r"has \[serve\], and 'north' and 'south' predict: only there"):
-            write_serve(tmp_path / name / OWN, {"port": 0})
+            write_table(tmp_path / name / OWN, "serve", {"port": 0})
 
 
 @pytest.mark.parametrize("section", ["label_owners", "data_owners"])

@@ -28,7 +28,7 @@ from colonnade.core.party import Refused
 from colonnade.errors import CheckpointError, InputError
 
 log = logging.getLogger("colonnade.party")
-ALIGNMENTS, IDS = "alignments", "ids"
+ALIGNMENTS, IDS, SELECTIONS = "alignments", "ids", "selections"
 Taken = dict[str, dict[str, int]]
 
 
@@ -62,19 +62,27 @@ class Allowance:
         count = self._take(asker, IDS, ids, most, rule, "predicted_per_day")
         log.info("%s: '%s' aligns %d ids to predict, %d of %d today", self.owner, asker, ids, count, most)
 
+    def select(self, asker: str, most: int) -> None:
+        """Take one selection off what is left of today's, or refuse."""
+        rule = f"takes part in {most} selections of '{asker}' a day"
+        count = self._take(asker, SELECTIONS, 1, most, rule, "per_day", SELECTIONS)
+        log.info("%s: '%s' compares columns to select, %d of %d times today", self.owner, asker, count, most)
+
     def taken(self) -> Taken:
         """Today, by everybody who asked."""
         return self._read()[1]
 
-    def _take(self, asker: str, what: str, more: int, most: int, rule: str, setting: str) -> int:
+    def _take(
+        self, asker: str, what: str, more: int, most: int, rule: str, setting: str, table: str = ALIGNMENTS
+    ) -> int:
         with self._alone():
             day, taken = self._read()
-            mine = {ALIGNMENTS: 0, IDS: 0} | taken.get(asker, {})
+            mine = {ALIGNMENTS: 0, IDS: 0, what: 0} | taken.get(asker, {})
             if mine[what] + more > most:
                 log.warning("%s: refused %d more of '%s': it %s", self.owner, more, asker, rule)
                 raise Refused(
                     f"it {rule}, had {mine[what]} today and was asked for {more} more. Its owner may raise "
-                    f"{setting} under [alignments] in its party.toml; or wait for tomorrow (UTC)"
+                    f"{setting} under [{table}] in its party.toml; or wait for tomorrow (UTC)"
                 )
             mine[what] += more
             self._write(day, taken | {asker: mine})

@@ -178,21 +178,28 @@ def sizes_of(mine: KeyedIds, names: Sequence[str], peers: Peers) -> dict[str, in
 
 
 def align_by_helper(
-    mine: KeyedIds, names: Sequence[str], peers: Peers, *, watch: Watch | None = None, chunk: int = CHUNK
+    mine: KeyedIds,
+    names: Sequence[str],
+    peers: Peers,
+    *,
+    reveal: str | None = None,
+    watch: Watch | None = None,
+    chunk: int = CHUNK,
 ) -> Alignment:
     """Find the common rows of the driver, who is the first of `names`, and the others. `peers` has them and the
-    helper. Each learner's rows are then its `IdOwner.common_rows`."""
+    helper. Each learner's rows are then its `IdOwner.common_rows`; with `reveal` "count" nobody learns which they are,
+    whatever the settings allow."""
     parties, helper = tuple(names), mine.helper
     settings = mine.owner_among(parties).settings
-    learners = settings.told(parties)
+    learners, reveal = settings.told(parties), reveal or settings.reveal
     others = [name for name in parties if name != mine.name]
     key = secrets.token_hex(KEY)
-    request = AgreeKeyed(parties, settings.ids, settings.reveal, learners, helper, key)
+    request = AgreeKeyed(parties, settings.ids, reveal, learners, helper, key)
     cards: dict[str, IdCount] = {name: peers.ask_one(name, request) for name in others}
     cards = {name: mine.answer(request) if name == mine.name else cards[name] for name in parties}
     check_columns(cards, mine.name, request)
     sizes = {name: card.ids for name, card in cards.items()}
-    said = peers.ask_one(helper, Begin(parties, settings.reveal, learners)).ids
+    said = peers.ask_one(helper, Begin(parties, reveal, learners)).ids
     if dict(said) != sizes:
         raise PartyError(helper, Begin.kind, None, f"it says that the lists have {said}, and their owners {sizes}")
     done, total = 0, sum(sizes.values())
@@ -207,4 +214,4 @@ def align_by_helper(
     for name in others:
         peers.ask_one(name, EndKeyed(parties))
     mine.answer(EndKeyed(parties))
-    return Alignment(mine.name, sizes, common, settings.ids, settings.reveal, learners, helper)
+    return Alignment(mine.name, sizes, common, settings.ids, reveal, learners, helper)

@@ -153,6 +153,7 @@ class IdOwner(Party):
 
     _parties: tuple[str, ...]
     _announced: int
+    _reveal: str
     _secret: bytes
     _order: NDArray[np.int64]
     _raising: dict[str, Raising]
@@ -193,12 +194,13 @@ class IdOwner(Party):
         parties = self._agreed(predicts)
         told = f"it aligns with {', '.join(map(repr, parties))}, and was asked to with {list(request.parties)}"[:400]
         self.expect(sorted(request.parties) == parties, told)
-        self.check_wishes(request.parties, request.ids, request.reveal, request.learners)
+        self.check_wishes(request.parties, request.ids, request.reveal, request.learners, asked)
         may = predicts or self.settings.protocol != "helper"
         self.expect(may, 'its settings say protocol = "helper", and it was asked for points')
         if self.allowance is not None and asked is not None:
             self.allowance.compare(asked, request.predict) if predicts else self.allowance.align(asked)
         self._parties, self._announced, self._secret = request.parties, request.predict, curve.fresh_secret()
+        self._reveal = request.reveal
         self._order = shuffled(len(self.ids))
         self._raising = {}
         self.begin(predicts)
@@ -209,11 +211,16 @@ class IdOwner(Party):
         """Another alignment: what the one before found is forgotten."""
         self.common, self.common_rows, self.predicts = None, None, predicts
 
-    def check_wishes(self, parties: tuple[str, ...], ids: str, reveal: str, learners: tuple[str, ...]) -> None:
-        """Refuse a driver that asks for something else than this party's own settings say."""
+    def check_wishes(
+        self, parties: tuple[str, ...], ids: str, reveal: str, learners: tuple[str, ...], asker: str | None
+    ) -> None:
+        """Refuse a driver that asks for something else than this party's own settings say, or its owner allows others:
+        where rows may be revealed, a count may be, too."""
+        allowed = None if self.allowance is None or asker is None else self.allowance.settings.reveal
+        most = "count" if "count" in (allowed, self.settings.reveal) else "rows"
         for key, mine, wish in (
             ("ids", self.settings.ids, ids),
-            ("reveal", self.settings.reveal, reveal),
+            ("reveal", most, most if reveal == "count" else reveal),
             ("learners", self.settings.told(parties), learners),
         ):
             self.expect(wish == mine, f"its settings say {key} = {mine!r}, and it was asked for {wish!r}")
@@ -289,7 +296,7 @@ class IdOwner(Party):
 
     @serves
     def tell(self, request: Tell) -> Done:
-        self.expect(self.settings.reveal == "count", "its settings say that rows are revealed, and it was told a count")
+        self.expect(self._reveal == "count", "it agreed that rows are revealed, and it was told a count")
         self.common = request.common
         return Done()
 
@@ -323,7 +330,7 @@ class IdOwner(Party):
         return min([len(self.ids), *done])
 
     def _forget(self) -> None:
-        self._parties, self._announced, self._secret, self._raising = (), 0, b"", {}
+        self._parties, self._announced, self._secret, self._raising, self._reveal = (), 0, b"", {}, ""
         self._order = np.empty(0, dtype=np.int64)
         self.outbox.rules.pop(BLINDED, None)
 
@@ -331,7 +338,7 @@ class IdOwner(Party):
         self.expect(bool(self._secret), "it has no secret for this; an alignment starts with agree")
 
     def _expect_learner(self, owner: str) -> None:
-        allowed = self._parties and self.settings.reveal == "rows" and owner in self.settings.told(self._parties)
+        allowed = self._parties and self._reveal == "rows" and owner in self.settings.told(self._parties)
         self.expect(bool(allowed), f"its settings do not let '{owner}' learn which rows are common")
 
     def _part(self, start: int, count: int, total: int) -> slice:

@@ -116,23 +116,37 @@ class Alignment:
 
 
 def align(
-    driver: IdOwner, peers: Peers, *, predict: bool = False, watch: Watch | None = None, chunk: int = CHUNK
+    driver: IdOwner,
+    peers: Peers,
+    *,
+    predict: bool = False,
+    reveal: str | None = None,
+    watch: Watch | None = None,
+    chunk: int = CHUNK,
 ) -> Alignment:
     """Find the common rows of the driver and its peers, or of one of them, to `predict` some rows. Each learner's are
-    then its own `common_rows`."""
+    then its own `common_rows`; with `reveal` "count" nobody learns which they are, whatever the settings allow."""
     names = (driver.name, *peers)
     if len(names) < 2 or len(set(names)) != len(names):
         raise ConfigError(f"An alignment takes two or more parties with names of their own; found {list(names)}.")
-    return _Run(driver, peers, names, predict, watch or (lambda _done, _total: None), chunk)()
+    tells = reveal or driver.settings.reveal
+    return _Run(driver, peers, names, predict, tells, watch or (lambda _done, _total: None), chunk)()
 
 
 class _Run:
     """One alignment, as its driver conducts it; it asks itself like the others, but nothing crosses then."""
 
     def __init__(
-        self, driver: IdOwner, peers: Peers, names: tuple[str, ...], predict: bool, watch: Watch, chunk: int
+        self,
+        driver: IdOwner,
+        peers: Peers,
+        names: tuple[str, ...],
+        predict: bool,
+        reveal: str,
+        watch: Watch,
+        chunk: int,
     ) -> None:
-        self.driver, self.peers, self.names, self.predict = driver, peers, names, predict
+        self.driver, self.peers, self.names, self.predict, self.reveal = driver, peers, names, predict, reveal
         self.watch, self.chunk = watch, chunk
         self.learners = driver.settings.told(names)
         self.sizes: dict[str, int] = {}
@@ -147,14 +161,14 @@ class _Run:
         positions = common_positions({name: self._final(name) for name in self.names})
         common = len(positions[self.driver.name])
         for name in self.learners:
-            if self.driver.settings.reveal == "rows":
-                self._reveal(name, positions[name])
+            if self.reveal == "rows":
+                self._show(name, positions[name])
             else:
                 self._ask(name, Tell(common))
         for name in self.names:
             self._ask(name, End())
         settings = self.driver.settings
-        return Alignment(self.driver.name, self.sizes, common, settings.ids, settings.reveal, self.learners)
+        return Alignment(self.driver.name, self.sizes, common, settings.ids, self.reveal, self.learners)
 
     def _ask(self, name: str, request: Request[R]) -> R:
         return self.driver.answer(request) if name == self.driver.name else self.peers.ask_one(name, request)
@@ -166,7 +180,7 @@ class _Run:
     def _agree(self) -> None:
         settings = self.driver.settings
         announced = len(self.driver.ids) if self.predict else 0
-        request = Agree(self.names, settings.ids, settings.reveal, self.learners, announced)
+        request = Agree(self.names, settings.ids, self.reveal, self.learners, announced)
         cards = {name: self._ask(name, request) for name in self.names}
         check_columns(cards, self.driver.name, request)
         self.sizes = {name: card.ids for name, card in cards.items()}
@@ -240,7 +254,7 @@ class _Run:
             raise PartyError(giver, Fetch.kind, None, f"it handed out points of '{owner}' more than once")
         return points
 
-    def _reveal(self, owner: str, positions: NDArray[np.int64]) -> None:
+    def _show(self, owner: str, positions: NDArray[np.int64]) -> None:
         """Back the way the list came, every party undoing its shuffle."""
         released = self.driver.outbox.release(torch.from_numpy(positions.astype(np.int32)), POSITIONS, ALIGN)
         for turn in range(len(self.names) - 1, 0, -1):

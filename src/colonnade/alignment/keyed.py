@@ -111,6 +111,7 @@ class Session:
     asker: str | None
     order: NDArray[np.int64]
     key: bytes = field(repr=False)
+    reveal: str
     told: bool = False
 
 
@@ -147,14 +148,15 @@ class KeyedIds(Party):
         said = f"its settings say helper = {self.helper!r}, and it was asked to give its list to {request.helper!r}"
         self.expect(request.helper == self.helper, said)
         self.expect(owner.settings.protocol != "ecdh", 'its settings say protocol = "ecdh", without a helper')
-        owner.check_wishes(request.parties, request.ids, request.reveal, request.learners)
+        owner.check_wishes(request.parties, request.ids, request.reveal, request.learners, self.asker)
         fits = len(request.key) == 2 * KEY and all(c in "0123456789abcdef" for c in request.key)
         self.expect(fits, f"the parties' key has {KEY} bytes, written as hexadecimal digits")
         if owner.allowance is not None and self.asker is not None:
             owner.allowance.align(self.asker)
         owner.begin()
         log.info("%s: '%s' compares its ids with others', and learns %s", self.name, self.helper, REVEALS[KEYED])
-        session = Session(owner, owner.ids, self.asker, shuffled(len(owner.ids)), bytes.fromhex(request.key))
+        order, key = shuffled(len(owner.ids)), bytes.fromhex(request.key)
+        session = Session(owner, owner.ids, self.asker, order, key, request.reveal)
         self._sessions = {**self._sessions, frozenset(request.parties): session}
         return IdCount(len(owner.ids), owner.ids.columns)
 
@@ -180,9 +182,9 @@ class KeyedIds(Party):
         learns = self.name in owner.settings.told(request.parties)
         self.expect(learns, "its settings do not let it learn what is common")
         self.expect(0 <= request.common <= total, f"{request.common} ids cannot be common: it has {total}")
-        rows = owner.settings.reveal == "rows"
+        rows = session.reveal == "rows"
         says = "that rows are revealed" if rows else "that only a count is"
-        self.expect((request.positions is not None) == rows, f"its settings say {says}, and it was told otherwise")
+        self.expect((request.positions is not None) == rows, f"it was agreed {says}, and it was told otherwise")
         if request.positions is not None:
             places = owner.positions(request.positions, total)
             told = f"it was told {request.common} common ids and {len(places)} places"

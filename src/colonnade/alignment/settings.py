@@ -12,7 +12,7 @@ from colonnade.errors import ConfigError
 
 @dataclass(frozen=True)
 class AlignmentSettings:
-    """A party refuses a driver that asks for other `ids`, `reveal` or `learners` than its own settings say."""
+    """A party refuses a driver that asks for other `ids` or `learners` than its settings say, or to `reveal` more."""
 
     id: tuple[str, ...] = ()  # the columns that together name a row; none: each party's id column
     ids: str = one_of("exact", "normalised", default="exact")  # how ids are compared, also to train: `ids.normalised`
@@ -75,3 +75,4 @@ class AllowanceSettings:
     per_day: int = whole(default=10, least=0)  # alignments to train; a run that is resumed aligns anew
     predicted_per_day: int = whole(default=1000, least=0)  # ids that are compared to predict them
     smallest: int = whole(default=10)  # distinct ids in a list, at least, to train
+    reveal: str = one_of("rows", "count", default="rows")  # "count": nobody is told which are common: none train

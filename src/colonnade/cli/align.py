@@ -17,13 +17,23 @@ from colonnade.alignment import Aligned, AlignmentSettings, Ids, align_here
 from colonnade.alignment.in_process import check_free
 from colonnade.alignment.tables import read_ids
 from colonnade.cli.console import console, error_console, shown, size
+from colonnade.cli.options import Engine, StartupKit
 from colonnade.errors import ConfigError
-from colonnade.settings.federation_file import Settings
+from colonnade.runs.layout import ALIGNMENT
+from colonnade.runs.run_directory import write_text
+from colonnade.settings.federation_file import PartySettings, Settings
+from colonnade.settings.owners import LISTS, LabelOwnerSettings, place_of
+from colonnade.settings.party_file import asker_of
 
 
 def align(
     file: Annotated[Path, typer.Argument(metavar="FEDERATION.toml", help="Who takes part, with which tables.")],
     count: Annotated[bool, typer.Option("--count", help="Only how many rows are common, not which.")] = False,
+    owner: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="With several label owners: for this one; else for each.")
+    ] = None,
+    engine: Engine = "in-process",
+    startup_kit: StartupKit = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="For alignment.json and parties/NAME/rows.npy.")
     ] = None,
@@ -32,17 +42,21 @@ def align(
 ) -> None:
     """Find the rows that all parties hold, and one order for them, by private set intersection. Only id columns are
     read; settings are in the file's \\[alignment] table. Where \\[data] rows is "label_owner", each partner is compared
-    with the label owner alone."""
+    with the label owner alone; where several hold labels, all data owners with each of them. Between machines, before a
+    run, rows can be counted (--count --engine ...): which they are, each learns when it trains."""
     settings = Settings.from_toml(file)
     if out is not None:
         check_free(out)
-    alignment = dataclasses.replace(settings.alignment, reveal="count") if count else settings.alignment
-    ids = _read(settings)
-    alignment.told(tuple(ids))
-    driver = next((name for name, party in settings.parties.items() if party.label is not None), None)
-    if settings.rows_differ and driver is not None:
-        _pairs(ids, alignment, driver, out=out, through_bytes=settings.engine.through_bytes, json_=json_, quiet=quiet)
+    if engine != "in-process":
+        _between_sites(settings, engine, out, startup_kit, owner, count=count, json_=json_, quiet=quiet)
         return
+    alignment = dataclasses.replace(settings.alignment, reveal="count") if count else settings.alignment
+    groups = _groups(settings, owner)
+    alignment.told(tuple(name for together in groups.values() for name in together))
+    if len(groups) > 1 or settings.rows_differ:
+        _each(groups, alignment, out, settings.engine.through_bytes, json_=json_, quiet=quiet)
+        return
+    ((driver, ids),) = groups.items()
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), TaskProgressColumn())
     started = time.perf_counter()
     with Progress(
@@ -69,22 +83,41 @@ def align(
             console.print("With --out DIR every learner's row numbers are written, in the agreed order.")
 
 
-def _pairs(
-    ids: Mapping[str, Ids],
+def _groups(settings: Settings, owner: str | None) -> dict[str, dict[str, Ids]]:
+    """Who is compared with whom, by name, with who drives first: each label owner with all who hold columns, or where
+    rows may differ, each of those with the label owner alone. Without labels, the first drives."""
+    columns, labelled = _read(settings, settings.parties), _read(settings, settings.label_owners)
+    if owner is not None:
+        labelled = {asker_of(settings, owner): labelled[owner]}
+    if len({*columns, *labelled}) < 2:
+        raise ConfigError(
+            f"An alignment takes two or more parties; found {len(columns)}. Add a [parties.NAME] with table = ..."
+        )
+    first = next((name for name, party in settings.parties.items() if party.label is not None), next(iter(columns)))
+    labelled = labelled or {first: columns[first]}
+    if settings.rows_differ:
+        ((driver, ids),) = labelled.items()
+        return {name: {driver: ids, name: held} for name, held in columns.items() if name != driver}
+    return {
+        name: {name: ids} | {other: held for other, held in columns.items() if other != name}
+        for name, ids in labelled.items()
+    }
+
+
+def _each(
+    groups: Mapping[str, Mapping[str, Ids]],
     alignment: AlignmentSettings,
-    driver: str,
-    *,
     out: Path | None,
     through_bytes: bool,
+    *,
     json_: bool,
     quiet: bool,
 ) -> None:
-    """Each partner with the label owner, and a table of each pair: nobody learns about another partner."""
+    """A table of each group: nobody learns about another."""
     found = {}
-    for name in [name for name in ids if name != driver]:
+    for name, together in groups.items():
         started = time.perf_counter()
-        both = {driver: ids[driver], name: ids[name]}
-        aligned = align_here(both, alignment, driver=driver, through_bytes=through_bytes)
+        aligned = align_here(together, alignment, driver=next(iter(together)), through_bytes=through_bytes)
         found[name] = aligned.to_json() | {"seconds": time.perf_counter() - started}
         if out is not None:
             aligned.write(out / name)
@@ -92,6 +125,40 @@ def _pairs(
             show(aligned, found[name]["seconds"])
     if json_:
         typer.echo(json.dumps(found, indent=2))
+
+
+def _between_sites(
+    settings: Settings,
+    engine: str,
+    out: Path | None,
+    startup_kit: Path | None,
+    owner: str | None,
+    *,
+    count: bool,
+    json_: bool,
+    quiet: bool,
+) -> None:
+    """Count common rows at sites."""
+    from colonnade.cli.on_flare import count_on_flare
+
+    if not count:
+        raise ConfigError(
+            f"With --engine {engine} rows are counted, so it takes --count: which rows are common, each organisation "
+            "learns at its own site when it trains (`colonnade run`)."
+        )
+    found = count_on_flare(settings, engine, out, startup_kit, owner)
+    if found is None:
+        return
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_text(out / ALIGNMENT, json.dumps(found, indent=2) + "\n")
+    if json_:
+        typer.echo(json.dumps(found, indent=2))
+    elif not quiet:
+        for one in found:
+            console.print(f"{one['common']:,} rows are common to {', '.join(one['sizes'])}.", highlight=False)
+            for name, what in one["learned"].items():
+                console.print(f"    {name} learned {what}", markup=False, highlight=False)
 
 
 def show(aligned: Aligned, seconds: float) -> None:
@@ -113,22 +180,15 @@ def show(aligned: Aligned, seconds: float) -> None:
         console.print(f"The helper '{found['helper']['name']}' learned {found['helper']['learned']}.", markup=False)
 
 
-def _read(settings: Settings) -> dict[str, Ids]:
+def _read(settings: Settings, owners: Mapping[str, PartySettings | LabelOwnerSettings]) -> dict[str, Ids]:
+    """The ids of these organisations."""
     if settings.data.dataset is not None:
         raise ConfigError("[data] dataset names one table that is cut into parties; its rows are aligned already.")
-    settings.check_one_label_owner(
-        "Of several, each aligns itself with all data owners, as `colonnade run` does where the file says "
-        '[data] align = "private".'
-    )
-    if len(settings.parties) < 2:
-        raise ConfigError(
-            f"An alignment takes two or more parties; found {len(settings.parties)}. "
-            "Add a [parties.NAME] with table = ..."
-        )
     ids = {}
-    for name, party in settings.parties.items():
+    for name, party in owners.items():
         if party.table is None:
-            raise ConfigError(f'[parties.{name}] must name its table, as in table = "{name}.csv".')
+            section = settings.section if isinstance(party, PartySettings) else LISTS[0]
+            raise ConfigError(f'{place_of(section, name)} must name its table, as in table = "{name}.csv".')
         columns = settings.alignment.id or (settings.id_of(party),)
         ids[name] = read_ids(party.table, owner=name, columns=columns, settings=settings.alignment)
     return ids

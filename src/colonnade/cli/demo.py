@@ -18,7 +18,7 @@ from colonnade.alignment import Ids, align_here
 from colonnade.cli.align import show as show_alignment
 from colonnade.cli.console import console, error_console, progress_of, score, shown, size, traffic_table, typed
 from colonnade.cli.report import measure
-from colonnade.cli.select import choose, held_by, rejected
+from colonnade.cli.select import rejected, with_bar
 from colonnade.cli.select import show as show_selection
 from colonnade.errors import ConfigError, InputError
 from colonnade.explain import report as explaining
@@ -99,11 +99,10 @@ def demo(
     aligned = align_here(ids, driver="clinic")
     show_alignment(aligned, time.perf_counter() - start)
     console.print("\n[bold]2. Whose columns are worth having?[/bold]  colonnade select federation.toml --keep 3")
-    holdings = held_by(everybody)
-    found = choose(holdings, everybody, 3, "vf_ps", quiet=quiet)
-    show_selection(found, holdings)
+    found = with_bar(everybody, 3, "vf_ps", quiet=quiet)
+    show_selection(found, everybody)
     text = (out / "federation.toml").read_text(encoding="utf-8")
-    write_text(out / CHOSEN, leave_out(text, rejected(found, holdings)))
+    write_text(out / CHOSEN, leave_out(text, rejected(found, everybody)))
     console.print(f"\n[bold]3. Train with those[/bold]  colonnade run {CHOSEN}")
     settings = Settings.from_toml(out / CHOSEN)
     federation = Federation.from_settings(settings)

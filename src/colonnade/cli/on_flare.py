@@ -1,12 +1,13 @@
-"""`colonnade run`, `predict` and `serve` with --engine flare-sim | flare-poc | flare."""
+"""`colonnade run`, `select`, `align --count`, `predict` and `serve` with --engine flare-sim | flare-poc | flare."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from colonnade.cli.console import console, error_console
 from colonnade.cli.options import VARIABLE, check_asker, say_how
+from colonnade.core.checks import from_mapping
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.federation import Settings
 from colonnade.flare.engines import OnThisMachine, find_engine
+from colonnade.flare.job import Job
 from colonnade.rows.tables import read_labels, read_tables
-from colonnade.runs.layout import ANSWERS, SETTINGS
+from colonnade.runs.layout import ALIGNMENT, ANSWERS, SELECTION, SETTINGS
 from colonnade.runs.run_directory import RunDirectory
+from colonnade.selection import Selection, SelectionSettings
 from colonnade.settings.changes import Change
 from colonnade.settings.owners import SERVER
-from colonnade.settings.party_file import AGREED, OWN, asker_of, driver_of, write_serve
+from colonnade.settings.party_file import AGREED, OWN, asker_of, driver_of, write_table
 from colonnade.settings.serving import ServeSettings
 
 if TYPE_CHECKING:
@@ -122,6 +126,68 @@ def predict_on_flare(
     return pd.read_parquet(out) if out.suffix == ".parquet" else pd.read_csv(out, keep_default_na=False)
 
 
+def select_on_flare(
+    settings: Settings,
+    engine: str,
+    out: Path | None,
+    startup_kit: Path | None,
+    keep: int,
+    method: str,
+    owner: str | None,
+    given: Mapping[str, Any],
+) -> Selection | None:
+    """Select between sites, for one label owner or for several jointly; None where what was found stays with who asked.
+    On this machine all of [selection] is agreed on here; at sites of their own, it was."""
+    if engine != "flare":
+        agreed = from_mapping(SelectionSettings, {**asdict(settings.selection), **given, "servers": True}, where="")
+        settings, given = replace(_with_names(settings), selection=agreed), {}
+    how = {"keep": keep, "method": method, "given": dict(given)}
+    folder = _before_a_run(
+        settings, engine, out, startup_kit, "selection", lambda agreed, run: Job.to_select(agreed, run, how, owner)
+    )
+    if folder is None:
+        return None
+    return Selection.from_json(json.loads((folder / SELECTION).read_text(encoding="utf-8")))
+
+
+def count_on_flare(
+    settings: Settings, engine: str, out: Path | None, startup_kit: Path | None, owner: str | None
+) -> list[dict[str, Any]] | None:
+    """How many rows a label owner shares with those who hold columns; None where that stays with it."""
+    settings = settings if engine == "flare" else _with_names(settings)
+    folder = _before_a_run(
+        settings, engine, out, startup_kit, "count", lambda agreed, run: Job.to_do(agreed, run, "count", {}, owner)
+    )
+    if folder is None:
+        return None
+    found: list[dict[str, Any]] = json.loads((folder / ALIGNMENT).read_text(encoding="utf-8"))
+    return found
+
+
+def _before_a_run(
+    settings: Settings,
+    engine: str,
+    out: Path | None,
+    startup_kit: Path | None,
+    name: str,
+    job: Callable[[Settings, str], Job],
+) -> Path | None:
+    """Have a driver do what takes no run, under the name of --out, or this one; gives its folder on this machine."""
+    found = find_engine(engine, out or Path(name), startup_kit, waiting)
+    run = name if out is None else out.name
+    if not isinstance(found, OnThisMachine):
+        order = job(agreed_in(startup_kit), run)
+        found.perform(settings, order)
+        console.print(f"What was found is at '{order.driver}', in its own runs/{run}.")
+        return None
+    work = found.machine.kept.parent
+    if work.exists():
+        raise ConfigError(f"{work} is there already. Choose another --out.")
+    work.mkdir(parents=True)
+    settings = found.begin(settings)
+    return found.perform(settings, job(settings, run))
+
+
 def serve_on_flare(
     folder: Path,
     engine: str,
@@ -149,7 +215,7 @@ def serve_on_flare(
     check_asker(settings, owner, model)
     driver, run = asker_of(settings, owner), folder.name
     if isinstance(found, OnThisMachine):
-        write_serve(found.machine.files(driver) / OWN, own)
+        write_table(found.machine.files(driver) / OWN, "serve", own)
     else:
         console.print(f"'{driver}' listens as its own {OWN} says; its runs/{run}/{ANSWERS} says where. Ctrl-C ends it.")
 

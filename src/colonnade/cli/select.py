@@ -8,28 +8,24 @@ import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from colonnade.cli.console import console, error_console, shown, size, typed
+from colonnade.cli.options import Engine, StartupKit
 from colonnade.errors import ConfigError, InputError
 from colonnade.explain import canvas
 from colonnade.explain.partners import SCORE, draw
-from colonnade.federation.organisation import holdings_of
-from colonnade.rows.holdings import Holdings
+from colonnade.federation.choosing import choose
 from colonnade.runs.run_directory import write_text
-from colonnade.selection import METHODS, Selection, SelectionSettings, select_here
-from colonnade.selection.inputs import as_labels
+from colonnade.selection import METHODS, Selection
+from colonnade.selection.settings import BINS
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.leave_out import leave_out
+from colonnade.settings.party_file import asker_of, label_owners_of
 
 BAR = 24
-BINS = 4
-"""Quantiles that make classes of a label that is a number, unless Kraskov's estimator is asked for: with classes only
-ranks travel, and with Kraskov the label owner must read distances."""
 
 
 def select(
@@ -52,6 +48,12 @@ def select(
         str | None, typer.Option(help='"kraskov" takes numbers as they are, and the label owner then reads distances.')
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Instead of the file's.")] = None,
+    owner: Annotated[
+        str | None,
+        typer.Option("--as", metavar="NAME", help="With several label owners: for this one; else for all jointly."),
+    ] = None,
+    engine: Engine = "in-process",
+    startup_kit: StartupKit = None,
     write: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the federation file without the others here.")
     ] = None,
@@ -69,6 +71,8 @@ def select(
     if out is not None:
         canvas.can_draw()
     settings = Settings.from_toml(file)
+    if seed is not None and engine == "flare":
+        raise ConfigError("--seed cannot be used with --engine flare: the seed is in the file that all agreed on.")
     if seed is not None:
         settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, seed=seed))
     given = {"k": k, "queries": queries, "tests": tests, "scheme": scheme, "bins": bins, "estimator": estimator}
@@ -79,35 +83,35 @@ def select(
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"The selection cannot be written to {out}: {error.strerror}.") from None
-    holdings = held_by(settings)
+    asker_of(settings, owner)
     if names := promised(settings):
         warnings.warn(
             f"The budget and rules of {names} do not cover a selection: its rankings follow columns and labels as they "
             "are, without noise, and no budget is charged for them.",
             stacklevel=2,
         )
-    found = choose(
-        holdings, settings, keep, method, quiet=quiet or json_, **{key: v for key, v in given.items() if v is not None}
-    )
+    own = {key: value for key, value in given.items() if value is not None}
+    if engine == "in-process":
+        found: Selection | None = with_bar(settings, keep, method, owner, own, quiet=quiet or json_)
+    else:
+        from colonnade.cli.on_flare import select_on_flare
+
+        found = select_on_flare(settings, engine, out, startup_kit, keep, method, owner, own)
+    if found is None:
+        return
     if out is not None:
         write_text(out / "selection.json", json.dumps(found.to_json(), indent=2) + "\n")
         draw(found, out)
     if write is not None:
-        write_text(write, leave_out(file.read_text(encoding="utf-8"), set(rejected(found, holdings))))
+        write_text(write, leave_out(file.read_text(encoding="utf-8"), rejected(found, settings)))
     if json_:
         typer.echo(json.dumps(found.to_json(), indent=2))
     elif not quiet:
-        show(found, holdings)
+        show(found, settings)
         if out is not None:
             console.print(f"selection.json and selection.png are in [bold]{shown(out)}[/bold].", soft_wrap=True)
         if write is not None:
             console.print(f"Next: [bold]colonnade run {typed(write)}[/bold]", soft_wrap=True)
-
-
-def held_by(settings: Settings) -> Holdings:
-    """Everybody's columns and labels, aligned and prepared as for training."""
-    settings.check_one_label_owner("It leads the selection: take them one at a time.")
-    return holdings_of(settings)
 
 
 def promised(settings: Settings) -> str:
@@ -121,56 +125,31 @@ def promised(settings: Settings) -> str:
     return " and ".join(f"'{name}'" for name in names)
 
 
-def choose(holdings: Holdings, settings: Settings, keep: int, method: str, *, quiet: bool, **given: Any) -> Selection:
-    """Select on the training rows, by the file's settings and those given, with a bar over the queries."""
-    chosen = dataclasses.asdict(settings.selection) | given
-    if holdings.encoder.task == "classification" and (chosen["bins"] or chosen["estimator"] == "kraskov"):
-        raise ConfigError(
-            f"The label of '{holdings.label_owner}' is a class, and bins and estimator = \"kraskov\" are for numbers. "
-            'Leave them out, or set task = "regression" in [data].'
-        )
-    if chosen["estimator"] == "auto":
-        chosen["estimator"] = "ross"
-        if holdings.encoder.task == "regression" and not chosen["bins"]:
-            chosen["bins"] = BINS
-    features = {name: held.features for name, held in holdings.columns.items()}
-    labels = holdings.labelled.labels
-    assert labels is not None
-    if keep > len(features):
-        raise ConfigError(f"--keep must be at most {len(features)}, the number of parties with columns; found {keep}.")
+def with_bar(
+    settings: Settings,
+    keep: int,
+    method: str,
+    owner: str | None = None,
+    given: dict[str, Any] | None = None,
+    *,
+    quiet: bool,
+) -> Selection:
+    """With a bar over the queries."""
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), TaskProgressColumn())
     with Progress(
         *columns, TimeRemainingColumn(compact=True), console=error_console, disable=quiet, transient=True
     ) as bar:
         task = bar.add_task("selecting", total=None)
-        found = select_here(
-            {name: held.flatten(1) for name, held in features.items()},
-            labels,
-            keep=keep,
-            method=method,
-            leader=holdings.label_owner,
-            seed=settings.engine.seed,
-            rows=holdings.splits["train"],
-            through_bytes=settings.engine.through_bytes,
-            watch=lambda done, total: bar.update(task, completed=done, total=total),
-            **chosen,
-        )
-    if found.method in ("lasso", "random") or chosen["estimator"] == "kraskov":
-        return found
-    rows, own = holdings.splits["train"].numpy(), SelectionSettings(**chosen)
-    return dataclasses.replace(found, entropy=entropy(as_labels(holdings.label_owner, labels, rows, own)))
+
+        def watch(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        return choose(settings, keep, method, owner=owner, given=given, watch=watch)
 
 
-def entropy(classes: NDArray[Any]) -> float:
-    """In nats."""
-    _, counts = np.unique(classes, return_counts=True)
-    shares = counts / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
-
-
-def rejected(found: Selection, holdings: Holdings) -> list[str]:
-    """Who is left out; the label owner never is, since nobody can train without it."""
-    return [name for name in found.ranking if name not in found.chosen and name != holdings.label_owner]
+def rejected(found: Selection, settings: Settings) -> set[str]:
+    """Who is left out; a label owner never is, since nobody can train without it."""
+    return {*found.ranking} - {*found.chosen} - {*label_owners_of(settings)}
 
 
 def check_file(file: Path, write: Path, settings: Settings) -> None:
@@ -180,7 +159,7 @@ def check_file(file: Path, write: Path, settings: Settings) -> None:
             "--write leaves tables [parties.NAME] out of the file, and here parties are cut from the data set "
             f"{settings.data.dataset!r}, as [data] says. Use --out, and choose parts by what it finds."
         )
-    others = {name for name, party in settings.parties.items() if party.label is None}
+    others = {*settings.parties} - {*label_owners_of(settings)}
     leave_out(file.read_text(encoding="utf-8"), others)
     if write.is_dir() or not write.resolve().parent.is_dir():
         raise InputError(f"--write names a file in a folder that exists; found {write}.")
@@ -190,7 +169,7 @@ def check_file(file: Path, write: Path, settings: Settings) -> None:
         )
 
 
-def show(found: Selection, holdings: Holdings) -> None:
+def show(found: Selection, settings: Settings) -> None:
     """The ranking, what it cost, and what each role learned."""
     title = f"{found.method}: keep {', '.join(found.chosen)}"
     table = Table(title=title, title_justify="left", title_style="bold not italic")
@@ -201,7 +180,7 @@ def show(found: Selection, holdings: Holdings) -> None:
         score = found.scores[name]
         bar = "█" * round(BAR * max(score, 0.0) / longest)
         keeps = name in found.chosen
-        verdict = "keep" if keeps else "labels only" if name == holdings.label_owner else "leave out"
+        verdict = "keep" if keeps else "labels only" if name in label_owners_of(settings) else "leave out"
         error = f" ± {found.errors[name]:.3f}" if name in found.errors else ""
         table.add_row(name, f"{score:.3f}{error}", f"[{'green' if keeps else 'bright_black'}]{bar}[/]", verdict)
     console.print(table)
@@ -214,6 +193,9 @@ def show(found: Selection, holdings: Holdings) -> None:
         )
     most = "" if found.entropy is None else f"; the highest possible is {found.entropy:.3f}, the label's entropy"
     console.print(f"The score: {SCORE[found.method]}{most}.", highlight=False)
+    for name, one in found.each.items():
+        best = ", ".join(f"{party} {one.scores[party]:.3f}" for party in one.ranking)
+        console.print(f"For '{name}' alone: {best}.", markup=False, highlight=False)
     cost = found.cost
     work = f"{cost.encryptions:,} encryptions, {cost.additions:,} additions, {cost.decryptions:,} decryptions"
     console.print(f"It took {cost.seconds:.1f} s, {size(cost.bytes)}, {work}.", highlight=False)

@@ -24,7 +24,7 @@ from colonnade.flare.job import LAST, Job, Watch, follow, require, stop, write_j
 from colonnade.flare.provision import provision
 from colonnade.runs.layout import FAILURE
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.party_file import STARTUP, sites_of, write_agreed
+from colonnade.settings.party_file import STARTUP, all_sites, write_agreed
 
 PATIENCE = 180.0
 """Seconds in which sites must have connected to the relay."""
@@ -65,7 +65,7 @@ class Poc:
             port, admin_port = _free_ports()
             provision(settings, self.kept, server="localhost", port=port, admin_port=admin_port)
             _store_in(self.kept / "relay")
-        for name in sites_of(settings):  # a resumed run may have more epochs
+        for name in all_sites(settings):  # a resumed run may have more epochs
             write_agreed(self.files(name), settings)
 
     def carry_out(self, settings: Settings, job: Job, told: Path, watch: Watch | None) -> str:
@@ -103,6 +103,9 @@ class Deployed:
 
     def serve(self, settings: Settings, run: str, watch: Watch, *, owner: str | None = None, model: str = "") -> None:
         self._carry_out(settings, Job.to_serve(settings, run, owner, model), watch)
+
+    def perform(self, settings: Settings, job: Job) -> None:
+        self._carry_out(settings, job)
 
     def _carry_out(self, settings: Settings, job: Job, watch: Watch | None = None) -> None:
         ended = carry_out(settings, self.kit, job, Path(os.devnull), watch, self.say)

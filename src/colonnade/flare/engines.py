@@ -1,7 +1,7 @@
 """Where a run takes place: in FLARE's simulator, in a rehearsal with certificates, or at sites of their own.
 
-An engine trains, predicts and serves. Where all organisations are on this machine, it gives what they have found; where
-they are not, that stays with them.
+An engine trains, predicts, serves, and has other tasks done. Where all organisations are on this machine, it gives what
+they have found; where they are not, that stays with them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from colonnade.flare.simulator import Simulator
 from colonnade.runs.layout import ANSWERS, FAILURE, JOURNAL, METRICS, PARTIES, ROWS, SUMMARY
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.party_file import at_sites, driver_of
+from colonnade.settings.party_file import OWN, at_sites, driver_of, write_table
 from colonnade.sites.prediction import checked_file
 
 ENGINES = ("in-process", "flare-sim", "flare-poc", "flare")
@@ -56,6 +56,9 @@ class Engine(Protocol):
 
     def serve(self, settings: Settings, run: str, watch: Watch, *, owner: str | None = None, model: str = "") -> None:
         """Until KeyboardInterrupt; `watch` is told where it listens, if that is on this machine."""
+
+    def perform(self, settings: Settings, job: Job) -> Path | None:
+        """The driver's own folder of the run, where it left what it found; None where that stays with a site."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,27 @@ class OnThisMachine:
         raise failure_in(folder.parent / FAILURE) or ColonnadeError(
             f"It ended as {ended!r}. What was said is in {self.machine.log(job.driver)}."
         )
+
+    def perform(self, settings: Settings, job: Job) -> Path:
+        require()
+        folder = self.runs(job.driver, job.run)
+        failed = folder.parent / FAILURE
+        failed.unlink(missing_ok=True)
+        self.machine.carry_out(settings, job, Path(os.devnull), None)
+        if (error := failure_in(failed)) is not None:
+            raise error
+        if not folder.exists():
+            others = [failure_in(self.runs(name, job.run).parent / FAILURE) for name in job.sites]
+            raise next((one for one in others if one is not None), _without(self.machine.log(job.driver)))
+        return folder
+
+    def begin(self, settings: Settings) -> Settings:
+        """Before there is a run: a folder for every organisation, each of which lets its columns be compared."""
+        settings = at_sites(settings)
+        self.machine.prepare(settings, resume=False)
+        for name in {**settings.parties, **settings.label_owners}:
+            write_table(self.machine.files(name) / OWN, "selections", {"queries": settings.selection.queries})
+        return settings
 
 
 def find_engine(name: str, run: Path, startup_kit: Path | None = None, say: Say | None = None) -> Engine:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from colonnade import errors
 from colonnade.core import checkpoint
 from colonnade.errors import ColonnadeError, ConfigError, PartyError
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.party_file import asked_with, asker_of, driver_of, sites_of
+from colonnade.settings.owners import KEYS, SERVER
+from colonnade.settings.party_file import all_sites, asked_with, asker_of, driver_of, sites_of
 
 RELAY, MEMBER = (f"colonnade.flare.members.{name}" for name in ("Relay", "Member"))
 SERVING = "colonnade.flare.serving.ServingMember"
@@ -47,7 +48,8 @@ def require() -> None:
 @dataclass(frozen=True)
 class Job:
     """What a driver is to do with which run: train it; or predict the ids of a file that it has; or serve it as its own
-    party.toml says. Of several label owners one predicts or serves, and `model` says with which of its two models."""
+    party.toml says; or something else that it is to `do`, and how (`members.TASKS`). Of several label owners one
+    predicts or serves, and `model` says with which of its two models."""
 
     driver: str
     sites: tuple[str, ...]
@@ -56,6 +58,8 @@ class Job:
     predict: str = ""
     serve: bool = False
     model: str = ""
+    do: str = ""
+    how: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def to_train(cls, settings: Settings, run: str, *, resume: bool = False) -> Job:
@@ -71,9 +75,23 @@ class Job:
         asker = asker_of(settings, owner)
         return cls(asker, asked_with(settings, asker), run, serve=True, model=model)
 
+    @classmethod
+    def to_select(cls, settings: Settings, run: str, how: Mapping[str, Any], owner: str | None = None) -> Job:
+        """For a label owner, or for several jointly where none is named."""
+        if owner is None:
+            return cls(driver_of(settings), all_sites(settings), run, do="select", how=how)
+        sites = (*asked_with(settings, asker_of(settings, owner)), SERVER, KEYS)
+        return cls(asker_of(settings, owner), sites, run, do="select", how=how)
+
+    @classmethod
+    def to_do(cls, settings: Settings, run: str, do: str, how: Mapping[str, Any], owner: str | None = None) -> Job:
+        """Something that one label owner does with those who hold columns."""
+        asker = asker_of(settings, owner)
+        return cls(asker, asked_with(settings, asker), run, do=do, how=how)
+
     @property
     def trains(self) -> bool:
-        return not (self.predict or self.serve)
+        return not (self.predict or self.serve or self.do)
 
 
 def write_job(folder: Path, job: Job, lead: Path, member: str = MEMBER) -> Path:

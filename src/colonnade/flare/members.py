@@ -16,7 +16,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from colonnade.runs.site_state import keep_log
 from colonnade.settings.party_file import OWN, STARTUP, driver_of, read_own, runs_of
 from colonnade.sites.driving import drive
 from colonnade.sites.prediction import predict
+from colonnade.sites.selecting import count_at, select_at
 from colonnade.sites.site import Site
 from colonnade.transport.channel import Channel
 from colonnade.transport.identity import Identity
@@ -96,7 +97,7 @@ class Member:
         if own.name != name:
             raise BoundaryError(f"{where / OWN} is of '{own.name}', and this site is '{name}'.")
         self.identity = Identity.load(kit, name, own.peers)
-        self.channel = Channel(self.identity, own.names, run=str(collab.fl_ctx.get_job_id()))
+        self.channel = Channel(self.identity, own.everybody, run=str(collab.fl_ctx.get_job_id()))
         site = Site(own)
         site.read()
         self.site = site
@@ -154,6 +155,8 @@ class Member:
                 self._serve(site, run, str(wish.get("model", "")) or None)
             elif wish["predict"]:
                 predict(site, run, str(wish["predict"]), str(wish.get("model", "")) or None)
+            elif wish.get("do"):
+                _perform(site, run, str(wish["do"]), wish["how"])
             else:
                 outcome = drive(site, run, resume=bool(wish["resume"]))
                 if outcome.exhausted:
@@ -167,6 +170,20 @@ class Member:
         if self.serve is None:
             raise ConfigError(f"A job that serves names another class; this one cannot serve {run!r}.")
         self.serve(site, run, model)
+
+
+def _perform(site: Site, run: str, do: str, how: Mapping[str, Any]) -> None:
+    """Something else than training, predicting and serving; what it finds is a file in its own folder of the run."""
+    if do not in TASKS:
+        raise ConfigError(f"There is no task {do[:40]!r}; there are {', '.join(TASKS)}.")
+    TASKS[do](site, run, how)
+
+
+TASKS: dict[str, Callable[[Site, str, Mapping[str, Any]], object]] = {
+    "count": lambda site, run, _: count_at(site, run),
+    "select": lambda site, run, how: select_at(site, run, int(how["keep"]), str(how["method"]), dict(how["given"])),
+}
+"""What a job may ask a driver to do, by name (`Job.do`)."""
 
 
 def _told_at_home(runs: Path, name: str, error: BaseException) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 from colonnade.errors import ConfigError
 from colonnade.flare.job import ALLOWED, require
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.party_file import driver_of, sites_of, write_agreed, write_own
+from colonnade.settings.party_file import all_sites, driver_of, write_agreed, write_own
 
 SITE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 HOST = re.compile(r"([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
@@ -42,14 +42,14 @@ NOT = ("clone_job", "download_job", "operate", "shell_commands", "byoc", "server
 
 
 def project_of(settings: Settings, *, server: str, port: int, admin_port: int) -> dict[str, Any]:
-    """FLARE's project: one relay, a site per party, and a lead at the label owner."""
+    """FLARE's project: one relay, a site per party (and per server of selections), and a lead at the label owner."""
     from colonnade.flare.orders import lead_of
     from colonnade.transport.identity import LEAD
 
     driver = driver_of(settings)
     if not HOST.fullmatch(server):
         raise ConfigError(f"--server must be a host name that all sites can reach; found {server!r}.")
-    names = sites_of(settings)
+    names = all_sites(settings)
     for name in names:
         if not SITE_NAME.fullmatch(name) or name in (server, "server"):
             raise ConfigError(

@@ -15,7 +15,7 @@ from pathlib import Path
 from colonnade.flare.job import ALLOWED, LAST, Job, Watch, follow, issue, stop, write_job
 from colonnade.runs.layout import FAILURE
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.party_file import OWN, STARTUP, driver_of, read_own, sites_of, write_agreed, write_own
+from colonnade.settings.party_file import OWN, STARTUP, all_sites, driver_of, read_own, write_agreed, write_own
 
 NOT_STARTED = ("Failed to create connection to the child process", "Address already in use")
 SITES = "COLONNADE_SITES"
@@ -73,7 +73,7 @@ class Simulator:
 def write_sites(folder: Path, settings: Settings) -> None:
     """For a simulation: every party's own folder, with its own files and a certificate."""
     certify(folder, settings)
-    for name in sites_of(settings):
+    for name in all_sites(settings):
         (folder / name).mkdir(parents=True, exist_ok=True)
         write_agreed(folder / name, settings)
         write_own(folder / name, settings, name)
@@ -85,7 +85,7 @@ def certify(folder: Path, settings: Settings) -> None:
     from colonnade.flare.orders import lead_of
 
     lead = lead_of(driver_of(settings)), folder.parent / "lead"
-    issue({name: folder / name / STARTUP for name in sites_of(settings)}, lead)
+    issue({name: folder / name / STARTUP for name in all_sites(settings)}, lead)
 
 
 def starts(log: Path, most: int = 3) -> Iterator[int]:

@@ -8,6 +8,8 @@
     widths.json                  between sites, at a label owner: what each party sends for a row, in their order
     serve.json                   between sites, while a label owner predicts over HTTP: where
     rows/ predictions/           between sites, at a label owner: ids to predict, and what came of them
+    alignment.json               between sites, at a label owner: how many rows are common, where it only counted
+    selection.json               between sites, at a label owner: whose columns are worth having
     parties/<name>/              columns.json  ledger.jsonl  ledger-after.jsonl  spent.journal  used.rows
                                  quality.json (at a label owner: how well the model ranks and decides)
                                  checkpoint-<number>/  coefficients.json of a linear model
@@ -21,7 +23,7 @@ a folder with its own part, and beside its runs:
     refused.jsonl                calls that it did not answer
     used.rows                    which of its rows were training, validation or test rows in any run
     drawn.labels                 at a label owner whose rule draws labels at random: what was drawn, for all runs
-    alignments.json              how often it aligned its ids with whom today
+    alignments.json              how often it aligned its ids with whom today, and took part in whose selections
     orders.json                  which orders to begin it took in the last days
     failed.json                  why the last run ended, or could not begin
     draining                     there while it takes no new runs (`colonnade site drain`)
@@ -36,5 +38,6 @@ COEFFICIENTS = "coefficients.json"
 REFUSED, FAILURE, ALIGNED, USED = "refused.jsonl", "failed.json", "alignments.json", "used.rows"
 ORDERS, DRAWN = "orders.json", "drawn.labels"
 DRAINING, SITE_LOG = "draining", "site.log"
+ALIGNMENT, SELECTION = "alignment.json", "selection.json"
 QUALITY = "quality.json"
 """Of a label owner: curves, counts and costs on held-out rows."""

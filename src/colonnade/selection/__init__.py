@@ -6,7 +6,8 @@ found.chosen, found.scores, found.cost, found.learned
 `leader` says how it works across parties. Encryption needs TenSEAL: pip install "colonnade[crypto]".
 """
 
-from colonnade.selection.in_process import METHODS, information_here, select_here
+from colonnade.selection.choosing import METHODS
+from colonnade.selection.in_process import information_here, select_here
 from colonnade.selection.learned import REVEALS
 from colonnade.selection.result import Cost, Selection
 from colonnade.selection.settings import SelectionSettings

@@ -69,18 +69,18 @@ def as_labels(owner: str, labels: Array, rows: Whole | None, settings: Selection
 
 
 def check_parties(
-    features: Mapping[str, Numbers], labels: Whole | Numbers, *, leader: str, decryptor: str, reserved: Sequence[str]
+    rows: Mapping[str, int], labels: int, *, leader: str, decryptor: str, reserved: Sequence[str]
 ) -> None:
-    """Enough participants with as many rows as there are labels, and names of their own."""
-    for name in (leader, *features):
+    """Enough participants with as many `rows` as there are labels, and names of their own."""
+    for name in (leader, *rows):
         if name in reserved:
             raise ConfigError(f"A party cannot be called {name!r}, which is a server's name here. Rename it.")
-    for name, held in features.items():
-        if len(held) != len(labels):
-            raise DataError(f"'{name}' has {len(held)} rows and there are {len(labels)} labels. Align them first.")
-    if len(features) < 2:
-        raise ConfigError(f"A selection takes 2 or more participants with columns; found {len(features)}.")
-    count = len(features) - (decryptor == "leader" and leader in features)
+    for name, held in rows.items():
+        if held != labels:
+            raise DataError(f"'{name}' has {held} rows and there are {labels} labels. Align them first.")
+    if len(rows) < 2:
+        raise ConfigError(f"A selection takes 2 or more participants with columns; found {len(rows)}.")
+    count = len(rows) - (decryptor == "leader" and leader in rows)
     if decryptor != "key_server" and count < 3:
         why = {
             "participants": "participants where they sort: of two, who sorts could subtract its own part of their sum",
@@ -92,8 +92,8 @@ def check_parties(
             "leader": "Set bins, for example bins = 4: then ranks are enough, and so are two participants.",
         }[decryptor]
         raise ConfigError(f"A selection takes 3 or more {why}; found {count}. {cure}")
-    if len(labels) < 3:
-        raise DataError(f"A selection takes 3 or more rows; found {len(labels)}.")
+    if labels < 3:
+        raise DataError(f"A selection takes 3 or more rows; found {labels}.")
 
 
 def check_hidden(groups: Sequence[Group], leader: str) -> None:

@@ -92,10 +92,10 @@ class FurtherOwn(Request[Sorted]):
 
 
 class Participant(Party):
-    """Holds columns [N, F]. By its own settings it knows the scheme to encrypt with, who may decrypt (`readers`), and
-    how many participants' distances are added up (`parties`)."""
+    """Holds columns [N, F]. By its own settings it knows the scheme to encrypt with, who may decrypt (`readers`), how
+    many participants' distances are added up (`parties`), and of how many rows it ranks the neighbours (`queries`)."""
 
-    _columns: Columns
+    _columns: Columns | None = None
     _own: Orders
 
     def __init__(
@@ -107,12 +107,14 @@ class Participant(Party):
         readers: Collection[str],
         parties: int,
         scaling: str = "standard",
+        queries: int | None = None,
     ) -> None:
         super().__init__(organisation)
         self._features = standardised(features) if scaling == "standard" else features
         self._readers = frozenset(readers)
         self._keys_as: dict[str, Any] = {"scheme": scheme, "use": "sums", "limit": limit(scheme, parties)}
         self._keys: dict[str, PublicKey] = {}
+        self._most, self._asked = queries, np.empty(0, dtype=np.int64)
         self._unit, self.sorter, self.operations = 1.0, None, Counter[str]()
 
     sorter: Sorter | None
@@ -128,6 +130,8 @@ class Participant(Party):
 
     @serves
     def join(self, request: Join) -> Joined:
+        """Once: after another shuffle the same rows would have other pseudo ids, and could be asked for anew."""
+        self.expect(self._columns is None, "it was told how rows are shuffled, and keeps to it")
         self._columns = Columns(self._features[shuffled(len(self._features), request.seed)])
         reach = self.outbox.release(torch.tensor([self._columns.reach()]), REACH)
         return Joined(len(self._features), int((np.ptp(self._features, axis=0) > 0).sum()), reach)
@@ -138,7 +142,7 @@ class Participant(Party):
         self.expect(not self._keys, "it was given keys before, and keeps to them")
         strangers = sorted(request.keys.keys() - self._readers)
         self.expect(not strangers, f"{strangers} may not decrypt by its own settings; {sorted(self._readers)} may")
-        most = self._keys_as["limit"] / self._columns.reach()
+        most = self._keys_as["limit"] / self._joined().reach()
         self.expect(0 < request.unit <= most, "a distance times this unit would not fit what the keys are made for")
         self._keys = {name: read_public_key(key, **self._keys_as) for name, key in request.keys.items()}
         self._unit = request.unit
@@ -146,9 +150,10 @@ class Participant(Party):
 
     @serves
     def rank_rows(self, request: RankRows) -> Ranking:
-        fits = 0 <= request.start < request.stop < self._columns.rows
-        self.expect(fits, f"it has no rows {request.start} to {request.stop} of {self._columns.rows - 1}")
-        found = self._columns.ranking(self._numbers(request.queries), request.start, request.stop)
+        columns = self._joined()
+        fits = 0 <= request.start < request.stop < columns.rows
+        self.expect(fits, f"it has no rows {request.start} to {request.stop} of {columns.rows - 1}")
+        found = columns.ranking(self._queries(request.queries), request.start, request.stop)
         return Ranking(self.outbox.release(torch.from_numpy(found), RANKING))
 
     @serves
@@ -188,16 +193,32 @@ class Participant(Party):
         assert self.sorter is not None
         return self.sorter
 
+    def _joined(self) -> Columns:
+        self.expect(self._columns is not None, "it was not told how rows are shuffled; a selection starts with join")
+        assert self._columns is not None
+        return self._columns
+
     def _numbers(self, released: Released) -> NDArray[np.int64]:
         found: NDArray[np.int64] = released.tensor.to(torch.int64).numpy()
-        inside = not len(found) or (found.min() >= 0 and found.max() < self._columns.rows)
-        self.expect(bool(inside), f"pseudo ids must be below {self._columns.rows}")
+        rows = self._joined().rows
+        inside = not len(found) or (found.min() >= 0 and found.max() < rows)
+        self.expect(bool(inside), f"pseudo ids must be below {rows}")
+        return found
+
+    def _queries(self, released: Released) -> NDArray[np.int64]:
+        """Rows whose neighbours are asked for: all together no more than its owner allows."""
+        found = self._numbers(released)
+        if self._most is not None:
+            asked = np.union1d(self._asked, found)
+            allowed = f"its owner lets the neighbours of {self._most} rows be ranked"
+            self.expect(len(asked) <= self._most, f"{allowed}, and it was asked for those of {len(asked)}")
+            self._asked = asked
         return found
 
     def _partial(self, queries: Released, ids: Released | None, counts: Released) -> Numbers:
         candidates = None if ids is None else self._numbers(ids).astype(np.int32)
-        asked = self._numbers(queries)
+        asked, columns = self._queries(queries), self._joined()
         sizes = counts.tensor.numpy()
-        expected = len(asked) * (self._columns.rows - 1) if candidates is None else len(candidates)
+        expected = len(asked) * (columns.rows - 1) if candidates is None else len(candidates)
         self.expect(len(sizes) == len(asked) and int(sizes.sum()) == expected, "counts and candidates do not fit")
-        return self._columns.distances(asked, candidates, sizes)
+        return columns.distances(asked, candidates, sizes)

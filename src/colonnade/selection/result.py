@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.core import Ledger
+from colonnade.errors import ConfigError
 from colonnade.transport import Recording
 
 DRAWS = 200
@@ -45,6 +46,7 @@ class Selection:
     entropy: float | None = None  # of the label, in nats: the highest that mutual information with it can be
     errors: dict[str, float] = field(default_factory=dict)  # standard errors of the scores, where queries were drawn
     level: tuple[str, ...] = ()  # left out, though their scores are within error of the last that is kept
+    each: dict[str, Selection] = field(default_factory=dict, repr=False)  # of several label owners, by whom
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without ledgers and transcripts."""
@@ -58,7 +60,28 @@ class Selection:
             **({"errors": self.errors, "level": list(self.level)} if self.errors else {}),
             "cost": asdict(self.cost),
             "learned": self.learned,
+            **({"label_owners": {name: one.to_json() for name, one in self.each.items()}} if self.each else {}),
         }
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Selection:
+        """What `to_json` gave; without ledgers and transcripts."""
+        try:
+            return cls(
+                str(given["method"]),
+                tuple(given["chosen"]),
+                tuple(given["ranking"]),
+                dict(given["scores"]),
+                {tuple(one["participants"]): float(one["information"]) for one in given["groups"]},
+                Cost(**given["cost"]),
+                dict(given["learned"]),
+                entropy=given.get("entropy"),
+                errors=dict(given.get("errors", {})),
+                level=tuple(given.get("level", ())),
+                each={name: cls.from_json(one) for name, one in given.get("label_owners", {}).items()},
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"This is no result of `colonnade select` ({type(error).__name__}: {error}).") from None
 
 
 def ranked(scores: dict[str, float]) -> tuple[str, ...]:

@@ -1,4 +1,5 @@
-"""How participants are selected: the [selection] table of a federation file, and keywords of `select_here`."""
+"""How participants are selected: the [selection] table of a federation file, and keywords of `select_here`; and in how
+many selections an organisation takes part, the [selections] table of its own party.toml."""
 
 from __future__ import annotations
 
@@ -6,6 +7,10 @@ from dataclasses import dataclass, replace
 
 from colonnade.core.checks import one_of, whole
 from colonnade.errors import ConfigError
+
+BINS = 4
+"""Quantiles that make classes of a label that is a number, unless Kraskov's estimator is asked for: with classes only
+ranks travel, and with Kraskov the label owner must read distances."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,26 @@ class SelectionSettings:
     batching: bool = True  # False: each test group runs by itself
     scaling: str = one_of("standard", "none", default="standard")  # each participant standardises its own columns
     bins: int = whole(default=0, least=0)  # so many quantiles make classes of labels that are numbers
+    servers: bool = False  # between machines: aggregation_server and key_server have sites, so there can be a selection
+
+    def for_task(self, task: str, owner: str) -> SelectionSettings:
+        """As the kind of label asks for: classes as they are; numbers cut into classes, unless Kraskov's estimator is
+        asked for."""
+        if task == "classification" and (self.bins or self.estimator == "kraskov"):
+            raise ConfigError(
+                f"The label of '{owner}' is a class, and bins and estimator = \"kraskov\" are for numbers. Leave them "
+                'out, or set task = "regression" in [data].'
+            )
+        if self.estimator != "auto":
+            return self
+        return replace(self, estimator="ross", bins=self.bins or (BINS if task == "regression" else 0))
+
+    @property
+    def reads(self) -> str:
+        """Who decrypts, as far as all can know who agreed to these settings, whatever the labels are: a leader only
+        where the file says so."""
+        asked = "leader" if self.estimator == "kraskov" else "key_server"
+        return asked if self.decryptor == "auto" else self.decryptor
 
     def settled(self, *, numbers: bool) -> SelectionSettings:
         """Without "auto": by whether labels are numbers. Ross's estimate needs ranks, for which a key server sorts;
@@ -42,3 +67,12 @@ class SelectionSettings:
                 "example bins = 4, to take quantiles as classes, for which ranks are enough."
             )
         return replace(self, estimator=estimator, decryptor=decryptor)
+
+
+@dataclass(frozen=True)
+class SelectionAllowance:
+    """Between machines: how much an organisation lets each label owner learn of its columns before anybody trains. Who
+    has no such table takes part in no selection."""
+
+    per_day: int = whole(default=1, least=0)  # selections
+    queries: int = whole(default=256)  # in one of them: rows whose neighbours it ranks

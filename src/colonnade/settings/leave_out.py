@@ -10,37 +10,60 @@ from typing import Any
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
 
-HEADER = re.compile(r"^\s*\[(?P<path>[^\[\]]+)\]\s*(#.*)?$")
+HEADER = re.compile(r"^\s*(\[(?P<path>[^\[\]]+)\]|\[\[(?P<listed>[^\[\]]+)\]\])\s*(#.*)?$")
+NAME = re.compile(r"^\s*name\s*=\s*(\"(?P<basic>[^\"\\]*)\"|'(?P<literal>[^']*)')\s*(#.*)?$")
+LIST = "data_owners"
 
 
 def leave_out(text: str, parties: Collection[str]) -> str:
-    """Drop the tables [parties.NAME] and [parties.NAME.*] of these parties, with the comments directly above them.
+    """Drop the tables [parties.NAME] and [parties.NAME.*] of these parties, or where several hold labels, their
+    [[data_owners]] with the tables below, and the comments directly above them.
 
     A file that writes parties in another way, as inline tables or dotted keys, is refused rather than guessed at.
     """
     before = tomllib.loads(text)
-    wanted = {**before, "parties": {name: t for name, t in before.get("parties", {}).items() if name not in parties}}
+    held = before.get(LIST)
+    listed = [str(one.get("name")) for one in held if isinstance(one, dict)] if isinstance(held, list) else []
+    there = [*before.get("parties", {}), *listed]
     for name in parties:
-        if name not in before.get("parties", {}):
-            hint = did_you_mean(name, list(before.get("parties", {})))
-            raise ConfigError(f"The federation file has no party {name!r}{hint}.")
+        if name not in there:
+            raise ConfigError(f"The federation file has no party {name!r}{did_you_mean(name, there)}.")
+    wanted = dict(before)
+    if "parties" in before or not listed:
+        wanted["parties"] = {name: t for name, t in before.get("parties", {}).items() if name not in parties}
+    if listed:
+        wanted[LIST] = [one for one in before[LIST] if one.get("name") not in parties]
     kept: list[str] = []
-    dropping = False
-    for line in text.splitlines(keepends=True):
+    dropping, owner = False, ""
+    lines = text.splitlines(keepends=True)
+    for number, line in enumerate(lines):
         if (header := HEADER.match(line)) is not None:
-            dropping = _party(header["path"]) in parties
+            if (header["listed"] or "").strip() == LIST:
+                owner = _named(lines[number + 1 :])
+            inside = (header["listed"] or header["path"]).strip().split(".")[0].strip() == LIST
+            dropping = (owner if inside else _party(header["path"] or "")) in parties
             while dropping and kept and kept[-1].lstrip().startswith("#"):  # they belong to what they stand above
                 kept.pop()
         if not dropping:
             kept.append(line)
     made = "".join(kept)
     if _tables(made) != wanted:
-        left = ", ".join(map(repr, parties))
+        left = ", ".join(map(repr, sorted(parties)))
         raise ConfigError(
             f"The federation file cannot be rewritten without {left}: only parties that are tables of their own, as in "
-            "[parties.NAME], can be left out. Remove them by hand."
+            "[parties.NAME] or [[data_owners]], can be left out. Remove them by hand."
         )
     return made
+
+
+def _named(lines: list[str]) -> str:
+    """Whose table it is that begins with these lines."""
+    for line in lines:
+        if HEADER.match(line) is not None:
+            break
+        if (found := NAME.match(line)) is not None:
+            return str(found["basic"] or found["literal"])
+    return ""
 
 
 def _tables(text: str) -> dict[str, Any] | None:

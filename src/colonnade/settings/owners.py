@@ -20,8 +20,9 @@ from colonnade.core.checks import did_you_mean, from_mapping
 from colonnade.errors import ConfigError
 
 LISTS = ("label_owners", "data_owners")
-SERVER = "aggregation_server"
-"""The party that adds the label owners' weights up; it holds no data, so it has no table of its own in a file."""
+SERVER, KEYS = "aggregation_server", "key_server"
+"""The party that adds the label owners' weights up, and in a selection ciphertexts; and the one that decrypts sums in a
+selection. Neither holds data, so they have no tables of their own in a file."""
 
 MODELS_FROM, SECRET_OR_SEEDED = ("secret", "seeded", None), 'one of "secret", "seeded"'
 """Where an organisation's initial weights come from; None: from the agreed seed in one process, and at a site from the

@@ -27,6 +27,10 @@
         per_day = 10                        # alignments to train, of lists of `smallest` ids or more
         predicted_per_day = 1000            # ids to predict
 
+        [selections]                        # it takes part in selections (`colonnade select`); without this, in none
+        per_day = 1                         # with each label owner
+        queries = 256                       # rows whose neighbours it ranks in one of them
+
         [peers]                             # whose certificate has which fingerprint (`colonnade party check` tells)
         clinic = "sha256:9f86d0..."
 
@@ -35,7 +39,8 @@ An organisation works by its own copies alone. A driver sends a fingerprint of w
 Where several hold labels, the agreed file has [[label_owners]] and [[data_owners]], and what adds the label owners'
 weights up is a site of its own, `aggregation_server`, whose party.toml has nothing but its name. Were it to sit with a
 label owner, that one would see the others' weights; at the relay, the relay would no longer be neutral. The helper that
-[alignment] may name is such a site, too.
+[alignment] may name is such a site, too; and so are those of selections, with [selection] servers = true in the agreed
+file: `aggregation_server` adds ciphertexts up, and `key_server` decrypts sums.
 """
 
 from __future__ import annotations
@@ -55,8 +60,9 @@ from colonnade.alignment.settings import AllowanceSettings
 from colonnade.core.checks import did_you_mean, from_mapping, read_toml
 from colonnade.core.wire import MAX_FRAME, UNPACKED
 from colonnade.errors import ConfigError
+from colonnade.selection.settings import SelectionAllowance
 from colonnade.settings.federation_file import PartySettings, Settings
-from colonnade.settings.owners import LISTS, SERVER, LabelOwnerSettings, by_name, place_of, with_paths
+from colonnade.settings.owners import KEYS, LISTS, SERVER, LabelOwnerSettings, by_name, place_of, with_paths
 from colonnade.settings.serving import ServeSettings, checked_pins
 from colonnade.settings.toml_text import to_toml
 
@@ -84,6 +90,9 @@ TO_FILL_IN = """
 #
 # [budget]
 # epsilon = 8.0
+#
+# [selections]                    # without it, this organisation takes part in no selection of partners
+# per_day = 1
 """
 
 
@@ -100,6 +109,12 @@ class SiteConfig:
     peers: Mapping[str, str] = field(default_factory=dict)  # fingerprints of their certificates; none: as issued
     alignments: AllowanceSettings = field(default_factory=AllowanceSettings)  # what others may compare with its ids
     memory_per_call: int = UNPACKED  # bytes
+    selections: SelectionAllowance | None = None  # None: it takes part in none
+
+    @property
+    def everybody(self) -> tuple[str, ...]:
+        """All who may call this site, and itself: those who train, and those who serve selections."""
+        return all_sites(self.settings)
 
     @property
     def drives(self) -> bool:
@@ -108,7 +123,7 @@ class SiteConfig:
     @property
     def label_owners(self) -> list[str]:
         """Who holds labels, and asks those who hold columns."""
-        return list(self.settings.label_owners) or [self.driver]
+        return label_owners_of(self.settings)
 
     @property
     def feature_owners(self) -> list[str]:
@@ -161,6 +176,7 @@ def read_own(path: Path) -> SiteConfig:
     federation, tracking = tables.pop("federation", AGREED), tables.pop("tracking", {})
     allow, memory = _allowed(tables, path), _memory(tables, path)
     serve = _table(ServeSettings, tables, "serve", path)
+    selections = _table(SelectionAllowance, tables, "selections", path)
     alignments, pinned = _table(AllowanceSettings, tables, "alignments", path), tables.pop("peers", None)
     if not isinstance(name, str):
         raise ConfigError(f'{path} must have the name of its organisation, as in name = "lab"; found {name!r}.')
@@ -170,7 +186,10 @@ def read_own(path: Path) -> SiteConfig:
     agreed = dict(read_toml(path.parent / federation, str(path.parent / federation)))
     _refuse_private(agreed, path.parent / federation)
     held = _sections(agreed)
+    chooses = agreed.get("selection")
+    servers = isinstance(chooses, Mapping) and chooses.get("servers") is True
     without = [str(agreed.get("alignment", {}).get("helper", "")), *([] if "parties" in held else [SERVER])]
+    without += [SERVER, KEYS] if servers else []
     section = "" if name in without and name else _section_of(name, held, path, federation)
     mine = held[section].get(name, {}) if section else {}
     label = mine.get("label")
@@ -190,6 +209,7 @@ def read_own(path: Path) -> SiteConfig:
                 "allow_models",
                 *known,
                 "alignments",
+                "selections",
                 "serve",
                 "peers",
                 "tracking",
@@ -214,10 +234,12 @@ def read_own(path: Path) -> SiteConfig:
             "organisations noise is secret: remove the setting."
         )
     names = sites_of(settings)
-    pinned = {} if pinned is None else checked_pins(pinned, [one for one in names if one != name], path)
+    others = [one for one in all_sites(settings) if one != name]
+    pinned = {} if pinned is None else checked_pins(pinned, others, path)
     serve = None if serve is None else serve.below(path.parent)
     alignments, runs = alignments or AllowanceSettings(), (path.parent / runs).resolve()
-    return SiteConfig(name, settings, names, driver_of(settings), runs, serve, pinned, alignments, memory)
+    driver = driver_of(settings)
+    return SiteConfig(name, settings, names, driver, runs, serve, pinned, alignments, memory, selections)
 
 
 @contextmanager
@@ -281,6 +303,17 @@ def sites_of(settings: Settings) -> tuple[str, ...]:
     return (*settings.label_owners, *settings.parties, SERVER, *helper)
 
 
+def all_sites(settings: Settings) -> tuple[str, ...]:
+    """Those that train, and where the agreed file has them, those that add up and decrypt in selections."""
+    names = sites_of(settings)
+    if not settings.selection.servers:
+        return names
+    for name in (SERVER, KEYS):
+        if name in {*settings.parties, *settings.label_owners}:
+            raise ConfigError(f"A party cannot be called {name!r}, which is a server's name in selections. Rename it.")
+    return tuple(dict.fromkeys([*names, SERVER, KEYS]))
+
+
 def driver_of(settings: Settings) -> str:
     """The party with the labels; where several have labels, the one that adds their weights up."""
     if settings.label_owners:
@@ -292,6 +325,11 @@ def driver_of(settings: Settings) -> str:
         found = ", ".join(map(repr, owners)) or "none"
         raise ConfigError(f"Exactly one party must name its label column (label = ...); found {found}.")
     return owners[0]
+
+
+def label_owners_of(settings: Settings) -> list[str]:
+    """Who holds labels."""
+    return list(settings.label_owners) or [driver_of(settings)]
 
 
 def asker_of(settings: Settings, name: str | None = None) -> str:
@@ -364,9 +402,9 @@ def write_own(folder: Path, settings: Settings, name: str, *, runs: Path | None 
     (folder / OWN).write_text(text, encoding="utf-8")
 
 
-def write_serve(path: Path, serve: Mapping[str, Any]) -> None:
-    """[serve] of a party.toml of this machine, in the place of what it had."""
-    path.write_text(to_toml({**read_toml(path, str(path)), "serve": dict(serve)}), encoding="utf-8")
+def write_table(path: Path, name: str, table: Mapping[str, Any]) -> None:
+    """[serve] or another table of a party.toml of this machine, in the place of what it had."""
+    path.write_text(to_toml({**read_toml(path, str(path)), name: dict(table)}), encoding="utf-8")
     read_own(path)
 
 
@@ -441,7 +479,8 @@ def _told_of(section: str, public: bool) -> tuple[str, ...]:
 
 def _refuse_private(tables: Mapping[str, Any], path: Path) -> None:
     public = tables.get("data", {}).get("dataset") is not None
-    for section, whose in (("tracking", "of who drives"), ("serve", "of who drives"), ("alignments", "of each")):
+    for section in ("tracking", "serve", "alignments", "selections"):
+        whose = "of who drives" if section in ("tracking", "serve") else "of each"
         if section in tables:
             raise ConfigError(f"{path} is agreed among all, and has [{section}]. Put it into the {OWN} {whose}.")
     for section, parties in _sections(tables).items():

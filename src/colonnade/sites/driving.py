@@ -21,9 +21,9 @@ from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.owners import SERVER
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.host import check_run
-from colonnade.sites.label_sets import described_alone
+from colonnade.sites.label_sets import labels_alone
 from colonnade.sites.messages import Align, GetReady, Join, Measure, Ready
-from colonnade.sites.own_rows import own_columns, own_labels
+from colonnade.sites.own_rows import own_columns
 from colonnade.sites.saves import Saves
 from colonnade.sites.site import Site
 
@@ -141,7 +141,6 @@ def rehearse(own: SiteConfig) -> tuple[Holdings, Organisation] | None:
         ids = {} if table is None else dict.fromkeys(own.label_owners, table.ids)
         holdings = own_columns(own, table, ids, outputs=1)
     else:
-        others = len(own.label_owners) > 1  # who may know other classes
-        holdings = own_labels(own, table, described_alone(own, table) if others and table is not None else None)
+        holdings = labels_alone(own, table)
     settings = own.local.for_rows(training_rows(holdings))
     return holdings, organise(own.name, settings, holdings, agreed_on(settings, holdings), torch.device("cpu"))

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from colonnade.core import Message, Organisation, Party, Request, serves
 from colonnade.datasets.labels import MOST_FLOAT_CLASSES, Labels, _plain
 from colonnade.errors import ConfigError, DataError
+from colonnade.rows.holdings import Holdings
 from colonnade.rows.splits import divide
 from colonnade.settings.party_file import SiteConfig
+from colonnade.sites.own_rows import own_labels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +70,12 @@ def described_alone(own: SiteConfig, rows: Table) -> Labels:
     assert rows.label is not None
     told = described(rows.label, own.name, own.settings.data.task)
     return Labels(own.name, "regression" if told.measured else "classification", tuple(json.loads(told.classes)))
+
+
+def labels_alone(own: SiteConfig, table: Table | None, salt: str = "") -> Holdings:
+    """What a label owner holds, as far as it can tell without the other label owners."""
+    others = len(own.label_owners) > 1  # who may know other classes
+    return own_labels(own, table, described_alone(own, table) if others and table is not None else None, salt)
 
 
 def agreed_labels(told: Mapping[str, Described], task: str) -> Labels:

@@ -54,7 +54,7 @@ from colonnade.alignment import Ids
 from colonnade.alignment.allowance import Allowance
 from colonnade.alignment.helper import Helper, align_by_helper, sizes_of, takes_helper
 from colonnade.alignment.id_owner import Agree, IdOwner
-from colonnade.alignment.intersection import align
+from colonnade.alignment.intersection import Alignment, align
 from colonnade.alignment.keyed import AgreeKeyed, KeyedIds
 from colonnade.core import Batches, Message, Organisation, Party, Peers, Request, Transport
 from colonnade.core.ledger import Entry
@@ -71,12 +71,14 @@ from colonnade.runs.refusals import Refusals
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import EngineSettings
 from colonnade.settings.party_file import SiteConfig
+from colonnade.sites.candidate import SelectionHost
 from colonnade.sites.host import ColumnHost, Host, LabelHost
-from colonnade.sites.label_sets import Describe, Describer, agreed_labels
+from colonnade.sites.label_sets import Describe, Describer, agreed_labels, labels_alone
 from colonnade.sites.messages import Prepare, Prepared
 from colonnade.sites.own_rows import own_columns, own_labels, read_own_table, written
 from colonnade.sites.participant import Participant, as_trained
 from colonnade.sites.reader import Asked, Reader
+from colonnade.sites.selecting import LeadingHost
 from colonnade.transport.endpoint import Endpoint
 from colonnade.transport.remote import Remote, Route
 
@@ -110,7 +112,11 @@ class Site:
         if own.name == own.helper:
             admitted = [*own.label_owners, *own.feature_owners]
             self.roles.append(Helper(organisation, self.peers, askers=own.label_owners, admitted=admitted))
-        others = [name for name in own.names if name != own.name]
+        if own.settings.selection.servers:
+            self.roles.append(
+                LeadingHost(self._seat(), self) if self.holds_labels else SelectionHost(self._seat(), self)
+            )
+        others = [name for name in own.everybody if name != own.name]
         self.endpoint = Endpoint(
             own.name,
             self.handle,
@@ -178,27 +184,32 @@ class Site:
         """Those who hold columns, as a label owner asks them."""
         return self.peers(self.own.feature_owners)
 
+    def compare(self, reveal: str = "rows") -> list[Alignment]:
+        """As a label owner, where ids are compared privately: find the rows that are common with all who hold columns,
+        or with "count" only how many they are."""
+        found = []
+        for among, mine in self.id_owners.items():  # with all at once, or with one partner after the other
+            names = [among] if self.own.settings.rows_differ else self.own.feature_owners
+            found.append(self._align(mine, names, reveal))
+        return found
+
     def align(self) -> None:
         """As a label owner: find the rows that are common with all who hold columns. Of several label owners, each can
         then tell the others what its labels are called."""
         own = self.own
-        if own.private:
-            for among, mine in self.id_owners.items():  # with all at once, or with one partner after the other
-                names = [among] if own.settings.rows_differ else own.feature_owners
-                self._align(mine, names)
+        self.compare()
         if (others := [name for name in own.label_owners if name != own.name]) and self.table is not None:
             self.describer = Describer(self._seat(), own, self.common(own.name), others)
             self.roles.append(self.describer)
 
-    def _align(self, mine: IdOwner, names: Sequence[str]) -> None:
+    def _align(self, mine: IdOwner, names: Sequence[str], reveal: str) -> Alignment:
         """By Diffie-Hellman, or by the helper where the agreed file wants it for so many ids."""
         own, keyed = self.own, self.keyed
         if keyed is not None:
             peers, everybody = self.peers([*names, own.helper], keyed.organisation), [own.name, *names]
             if takes_helper(mine.settings, list(sizes_of(keyed, everybody, peers).values())):
-                align_by_helper(keyed, everybody, peers)
-                return
-        align(mine, self.peers(names, mine.organisation))
+                return align_by_helper(keyed, everybody, peers, reveal=reveal)
+        return align(mine, self.peers(names, mine.organisation), reveal=reveal)
 
     def own_labels(self, resumed: RunDirectory | None = None) -> Holdings:
         """What a label owner holds: its rows, and where it drives, its columns too. A run that is resumed divides them
@@ -218,6 +229,11 @@ class Site:
             holdings.away.update({name: torch.from_numpy(mask) for name, mask in lacks.items() if mask.any()})
         holdings.label_owners[own.name].drawn = DrawnLabels(own.name, own.runs / DRAWN)
         return holdings
+
+    def labels_alone(self) -> Holdings:
+        """What a label owner holds, as far as it can tell without the other label owners."""
+        salt = secrets.token_hex(16) if self.own.local.models_of(self.own.name) == "secret" else ""
+        return labels_alone(self.own, None if self.table is None else self.common(self.own.name), salt)
 
     def common(self, label_owner: str) -> Table:
         """This organisation's rows that are a label owner's too, in the order of their ids."""

@@ -1,0 +1,80 @@
+"""Whose columns are worth having, where one process holds all tables: for one label owner, or several jointly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from colonnade.errors import ConfigError
+from colonnade.federation.organisation import holdings_of
+from colonnade.rows.holdings import Holdings
+from colonnade.selection import Selection, SelectionSettings, select_here
+from colonnade.selection.choosing import entropy, jointly
+from colonnade.selection.inputs import as_labels
+from colonnade.selection.leader import Watch
+from colonnade.settings.federation_file import Settings
+from colonnade.settings.party_file import asker_of, label_owners_of
+
+
+def choose(
+    settings: Settings,
+    keep: int,
+    method: str = "vf_ps",
+    *,
+    owner: str | None = None,
+    given: Mapping[str, Any] | None = None,
+    watch: Watch | None = None,
+) -> Selection:
+    """Select on training rows, by the file's settings and those given. Of several label owners each leads a selection
+    of its own, on rows of its own, and all of them together choose, unless one `owner` is named."""
+    leaders = label_owners_of(settings) if owner is None else [asker_of(settings, owner)]
+    found, rows = {}, {}
+    for name in leaders:
+        holdings = held_for(settings, name)
+        found[name] = _for_one(settings, holdings, name, keep, method, given or {}, watch)
+        rows[name] = len(holdings.label_owners[name].splits["train"])
+    return found[leaders[0]] if len(leaders) == 1 else jointly(found, rows, keep)
+
+
+def held_for(settings: Settings, owner: str) -> Holdings:
+    """What all who hold columns hold of a label owner's rows, prepared as for training with that one alone; of a public
+    data set, which is dealt to all label owners at once, its part of it."""
+    if settings.data.dataset is None:
+        alone = {name: one for name, one in settings.label_owners.items() if name == owner}
+        settings = replace(settings, label_owners=alone)
+    return holdings_of(settings)
+
+
+def _for_one(
+    settings: Settings,
+    holdings: Holdings,
+    owner: str,
+    keep: int,
+    method: str,
+    given: Mapping[str, Any],
+    watch: Watch | None,
+) -> Selection:
+    held = holdings.label_owners[owner]
+    rows = held.splits["train"]
+    chosen = SelectionSettings(**{**asdict(settings.selection), **given}).for_task(holdings.encoder.task, owner)
+    if not 1 <= keep <= len(holdings.columns):
+        count = len(holdings.columns)
+        raise ConfigError(f"--keep must be at most {count}, the number of parties with columns; found {keep}.")
+    found = select_here(
+        {name: columns.features.flatten(1) for name, columns in holdings.columns.items()}
+        if held.rows is None
+        else {name: columns.features.flatten(1)[held.rows] for name, columns in holdings.columns.items()},
+        held.labels,
+        keep=keep,
+        method=method,
+        leader=owner,
+        seed=settings.engine.seed,
+        rows=rows,
+        through_bytes=settings.engine.through_bytes,
+        watch=watch,
+        **asdict(chosen),
+    )
+    if found.method in ("lasso", "random") or chosen.estimator == "kraskov":
+        return found
+    return replace(found, entropy=entropy(as_labels(owner, held.labels, rows.numpy(), chosen)))

@@ -1,0 +1,194 @@
+"""What an organisation answers at its site when a label owner asks whose columns are worth having, before anybody
+trains.
+
+    label owner                         who holds columns               aggregation_server, key_server
+    Join, (Agree ...)              ->   as before a run
+    TakePart                       ->   refuses, or ranks from here on  ->  adds up, or decrypts, from here on
+    participant.Join, Begin ...    ->   the protocol of `selection.leader`
+    Leave                          ->   counts what it computed, and writes its ledger
+
+Whether it takes part, how often and about how many rows, its own party.toml says ([selections]); with which scheme it
+encrypts and who decrypts, its own copy of the agreed file. The label owner has no say in any of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from colonnade.alignment.allowance import Allowance
+from colonnade.core import Batches, Message, Organisation, Party, Peers, Request, serves
+from colonnade.federation.organisation import check_all_hold
+from colonnade.rows.holdings import Holdings, Ids
+from colonnade.runs.layout import AFTER, ALIGNED, PARTIES
+from colonnade.selection import choosing
+from colonnade.selection.aggregation import AggregationServer
+from colonnade.selection.inputs import as_columns
+from colonnade.selection.knn_mi import Numbers
+from colonnade.selection.participant import Participant as Candidate
+from colonnade.selection.sorting import KeyServer
+from colonnade.settings.owners import KEYS, SERVER
+from colonnade.settings.party_file import SiteConfig
+from colonnade.sites.host import RUN
+from colonnade.sites.own_rows import own_columns
+
+if TYPE_CHECKING:
+    from colonnade.datasets.table import Table
+
+
+class Taking(Message):
+    rows: int  # that it shares with the asker, before `sides` leave any out; 0 where it holds no data
+    same: bool  # whether their ids have the digest that it was told
+
+
+class TakePart(Request[Taking]):
+    """From a label owner: rank rows, add up or decrypt for me, as the file says that we agreed on."""
+
+    run: str  # names a folder under each organisation's own runs, for its ledger
+    agreed: str  # the fingerprint of the agreed file
+    parties: int  # how many participants' distances may be added up
+    queries: int  # rows whose neighbours will be asked for, at most
+    sides: str = ""  # which rows train, where that does not follow from their ids (`rows.splits.told`)
+    ids: str = ""  # a digest of all the asker's ids (`Site.digest`); none where they were compared privately
+
+
+class Counted(Message):
+    """What a selection took here: it follows from how many candidates there were."""
+
+    operations: dict[str, int]
+    sent: int  # bytes
+
+
+class Leave(Request[Counted]):
+    """The selection has ended."""
+
+
+class Home(Protocol):
+    """What a selection needs of a site (`sites.site`)."""
+
+    own: SiteConfig
+    roles: list[Party]
+    table: Table | None
+
+    def read(self) -> None: ...
+    def common(self, label_owner: str) -> Table: ...
+    def shared_with(self, label_owner: str, holdings: Holdings | None = None) -> Ids: ...
+    def are_same(self, ids: Ids, run: str, told: str) -> bool: ...
+    def peers(self, names: Sequence[str], organisation: Organisation | None = None) -> Peers: ...
+    def keep_alignment(self, run: Path) -> None: ...
+
+
+def seat(own: SiteConfig) -> Organisation:
+    """For one selection: rows go by pseudo ids in it. Queries are drawn by the agreed seed, as in one process; keys and
+    the shuffle that pseudo ids come from never are."""
+    return Organisation.at(own.name, Batches({}, batch_size=1, epochs=1, seed=0), seed=own.settings.engine.seed)
+
+
+def training_columns(holdings: Holdings, name: str, label_owner: str) -> Numbers:
+    """An organisation's columns of the rows that a label owner trains with, in that one's order."""
+    rows = training_rows(holdings, label_owner)
+    return as_columns(name, holdings.columns[name].features.flatten(1), rows.numpy())
+
+
+def training_rows(holdings: Holdings, label_owner: str) -> torch.Tensor:
+    """Where the rows that a label owner trains with are among all rows."""
+    held = holdings.label_owners[label_owner]
+    return held.splits["train"] if held.rows is None else held.rows[held.splits["train"]]
+
+
+class SelectionHost(Party):
+    """Stands for one organisation where label owners select; it has one part at a time."""
+
+    def __init__(self, organisation: Organisation, site: Home) -> None:
+        super().__init__(organisation)
+        self.site, self.own, self.serves_for = site, site.own, frozenset(site.own.label_owners)
+        self.role: Party | None = None
+        self.run = ""
+
+    @serves
+    def take_part(self, request: TakePart) -> Taking:
+        own, name = self.own, self.own.name
+        self.expect(request.agreed == own.agreed, f"it agreed to {own.agreed}, and was asked for another federation")
+        self.expect(RUN.fullmatch(request.run) is not None, "a run's name has letters, digits, '-', '_' and '.'")
+        self.expect(2 <= request.parties <= len(own.names), f"there are no {request.parties} participants")
+        self.end()
+        role, rows, same = self._part(request)
+        self.run, self.role = request.run, role
+        choosing.admit(role, str(self.asker))
+        if name == SERVER:
+            role.serves_for = frozenset({str(self.asker)})
+            others = [*own.feature_owners, str(self.asker), KEYS]
+            role.peers = self.site.peers([one for one in own.everybody if one in others], role.organisation)
+        self.site.roles.append(role)
+        return Taking(rows, same)
+
+    @serves
+    def leave(self, request: Leave) -> Counted:  # noqa: ARG002
+        self.expect(self.role is not None, "it takes part in no selection")
+        assert self.role is not None
+        return Counted(counted_by(self.role), self.end())
+
+    def end(self) -> int:
+        """Another selection may begin; what crossed is written down. Gives how many bytes left."""
+        if self.role is None:
+            return 0
+        role, self.role = self.role, None
+        self.site.roles.remove(role)
+        folder = self.own.runs / self.run
+        (folder / PARTIES / self.name).mkdir(parents=True, exist_ok=True)
+        sent = role.ledger.total("out")
+        role.ledger.flush(folder / PARTIES / self.name / AFTER)
+        self.site.keep_alignment(folder)
+        return sent
+
+    def _part(self, request: TakePart) -> tuple[Party, int, bool]:
+        """What this organisation is in it, how many rows it shares with the asker, and whether they are the same."""
+        own, agreed, asker = self.own, self.own.settings.selection, str(self.asker)
+        if own.name == SERVER:
+            return AggregationServer(seat(own), scheme=agreed.scheme), 0, True
+        if own.name == KEYS:
+            return KeyServer(seat(own), scheme=agreed.scheme, most=request.parties), 0, True
+        allowed = own.selections
+        self.expect(allowed is not None, "its owner takes part in no selection: its party.toml has no [selections]")
+        assert allowed is not None
+        most = f"its owner lets the neighbours of {allowed.queries} rows be ranked ([selections] queries in party.toml)"
+        self.expect(0 < request.queries <= allowed.queries, f"{most}, and it was asked for {request.queries}")
+        check_all_hold(own.settings, "A selection")
+        Allowance(own.name, own.runs / ALIGNED, own.alignments).select(asker, allowed.per_day)
+        self.site.read()
+        known = {} if self.site.table is None else {asker: self.site.common(asker).ids}
+        holdings = own_columns(own, self.site.table, known, 1, request.sides)
+        ids = self.site.shared_with(asker, holdings)
+        candidate = participant(seat(own), own, holdings, asker, request)
+        return candidate, len(ids), self.site.are_same(ids, request.run, request.ids)
+
+
+def participant(
+    organisation: Organisation, own: SiteConfig, holdings: Holdings, leader: str, request: TakePart
+) -> Candidate:
+    """An organisation's columns of a leader's training rows, as it lets them be compared."""
+    agreed = own.settings.selection
+    candidate = Candidate(
+        organisation, training_columns(holdings, own.name, leader), scheme=agreed.scheme, parties=request.parties,
+        readers=choosing.readers(agreed.reads, own.names, leader), scaling=agreed.scaling, queries=request.queries,
+    )  # fmt: skip
+    if agreed.reads == "participants":
+        candidate.make_keys(agreed.scheme, request.parties)
+    return candidate
+
+
+def counted_by(role: Party) -> dict[str, int]:
+    """Operations of one party, and where it adds up, candidates."""
+    found = Counter[str]()
+    if isinstance(role, (AggregationServer, Candidate)):
+        found.update(role.operations)
+    if isinstance(role, AggregationServer):
+        found["candidates"] = role.candidates
+    sorter = role.sorter if isinstance(role, (Candidate, KeyServer)) else None
+    if sorter is not None:
+        found.update(sorter.operations)
+    return dict(found)

@@ -1,0 +1,253 @@
+"""Before anybody trains, a label owner finds out at its site how many rows it shares with the others, and whose columns
+are worth having.
+
+    count_at       an alignment that tells nobody which rows are common    runs/RUN/alignment.json
+    select_at      a selection, as its leader                              runs/RUN/selection.json
+
+What comes of it stays in that folder of its own: a candidate does not hear whether it was chosen. `sites.candidate` has
+what the others answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from colonnade.alignment.intersection import Alignment
+from colonnade.core import Ledger, Message, Organisation, Party, Peers, Request, Transport, serves
+from colonnade.core.checks import from_mapping
+from colonnade.errors import BoundaryError, ConfigError, DataError
+from colonnade.federation.call_policy import CallPolicy
+from colonnade.federation.organisation import check_all_hold
+from colonnade.rows.holdings import Holdings, Ids
+from colonnade.rows.splits import told
+from colonnade.runs.layout import AFTER, ALIGNMENT, PARTIES, SELECTION
+from colonnade.runs.run_directory import write_text
+from colonnade.selection import choosing
+from colonnade.selection.choosing import KEYS, SERVER
+from colonnade.selection.inputs import as_labels, check_parties
+from colonnade.selection.leader import Leader, Watch
+from colonnade.selection.learned import by_information
+from colonnade.selection.result import Cost, Selection
+from colonnade.selection.settings import SelectionSettings
+from colonnade.settings.party_file import SiteConfig
+from colonnade.sites.candidate import Counted, Home, Leave, TakePart, counted_by, participant, seat
+from colonnade.sites.host import RUN, check_run
+from colonnade.sites.messages import Join
+from colonnade.transport import InProcess, Recording
+
+LEADERS_OWN = ("k", "queries", "tests", "bins")
+"""Settings that are about labels and how finely they are looked at: a leader may choose them. All others say what
+crosses, and are in the agreed file."""
+
+
+class Leading(Home, Protocol):
+    """What a leader needs of its site, besides (`sites.site`)."""
+
+    def partners(self) -> Peers: ...
+    def compare(self, reveal: str = "rows") -> list[Alignment]: ...
+    def labels_alone(self) -> Holdings: ...
+    def digest(self, run: str, ids: Ids) -> str: ...
+    def carrier(self, here: Transport | None = None) -> Transport: ...
+
+
+class Chosen(Message):
+    """What a label owner found (`Selection.to_json`), and over how many rows."""
+
+    found: str
+    rows: int
+
+
+class SelectFor(Request[Chosen]):
+    """From the aggregation server to one of several label owners: choose for yourself, and tell it."""
+
+    run: str
+    keep: int
+    method: str
+    given: dict[str, int]
+
+
+class LeadingHost(Party):
+    """Stands for one of several label owners where they choose jointly; who drives asks it."""
+
+    def __init__(self, organisation: Organisation, site: Leading) -> None:
+        super().__init__(organisation)
+        self.site, self.serves_for = site, frozenset({site.own.driver} - {site.own.name})
+
+    @serves
+    def select_for(self, request: SelectFor) -> Chosen:
+        own = self.site.own
+        self.expect(own.selections is not None, "its owner tells nobody: its party.toml has no [selections]")
+        self.expect(RUN.fullmatch(request.run) is not None, "a run's name has letters, digits, '-', '_' and '.'")
+        found, rows = select(self.site, request.run, request.keep, request.method, request.given)
+        return Chosen(json.dumps(found.to_json()), rows)
+
+
+@dataclass
+class Between:
+    """A leader, and whom it met at other sites."""
+
+    leader: Leader
+    names: list[str]
+    others: Peers
+    settings: SelectionSettings
+    mine: Party | None  # its own columns, where it has some
+    recording: Recording | None = None
+    left: dict[str, Counted] = field(default_factory=dict)
+
+    @property
+    def ledgers(self) -> dict[str, Ledger]:
+        return {self.leader.name: self.leader.ledger}
+
+    def cost(self, seconds: float) -> Cost:
+        self.left = self.others.ask(Leave())
+        counted = Counter(counted_by(self.mine)) if self.mine is not None else Counter[str]()
+        if self.leader.sorter is not None:
+            counted.update(self.leader.sorter.operations)
+        for one in self.left.values():
+            counted.update(one.operations)
+        sent = self.leader.ledger.total("out") + sum(one.sent for one in self.left.values())
+        candidates = counted["candidates"] / len(self.leader.queries)
+        return Cost(seconds, sent, counted["encryptions"], counted["additions"], counted["decryptions"], candidates)
+
+    def learned(self) -> dict[str, str]:
+        return by_information(
+            self.settings,
+            leader=self.leader.name,
+            server=SERVER,
+            keys=KEYS,
+            participants=self.names,
+            groups=self.leader.tested,
+        )
+
+
+def select(
+    site: Leading, run: str, keep: int, method: str, given: Mapping[str, Any], watch: Watch | None = None
+) -> tuple[Selection, int]:
+    """As a label owner: choose `keep` of those who hold columns, and write it into this organisation's own folder; with
+    over how many rows. `given` are settings of the leader's own."""
+    own = site.own
+    check_run(run)
+    choosing.check_method(method)
+    asked = settings_of(own, given)
+    site.read()
+    site.partners().ask(Join(own.agreed))
+    site.compare()
+    holdings = site.labels_alone()
+    held, every = holdings.label_owners[own.name], site.shared_with(own.name, holdings)
+    names = [name for name in own.names if name in own.feature_owners or name in holdings.columns]
+    choosing.check_keep(keep, names)
+    wanted = asked.for_task(holdings.encoder.task, own.name)
+    labels = as_labels(own.name, held.labels, held.splits["train"].numpy(), wanted)
+    settled = wanted.settled(numbers=labels.dtype.kind == "f")
+    rows, decryptor = dict.fromkeys(names, len(labels)), asked.reads
+    check_parties(rows, len(labels), leader=own.name, decryptor=decryptor, reserved=(SERVER, KEYS))
+    sides = told(every, held) if held.is_told else ""
+    queries = min(settled.queries, len(labels))
+    request = TakePart(run, own.agreed, len(names), queries, sides, site.digest(run, every))
+    policy, organisation, mine = CallPolicy(own.settings.engine, elsewhere=True), seat(own), None
+    if own.name in names:
+        mine = participant(organisation, own, holdings, own.name, request)
+        choosing.admit(mine, own.name)
+        site.roles.append(mine)
+
+    def meet() -> Between:
+        servers = [SERVER, *([KEYS] if decryptor == "key_server" else [])]
+        there = [name for name in (*names, *servers) if name != own.name]
+        others = Peers(own.name, there, policy.around(site.carrier()), organisation.ledger)
+        for name, taking in others.ask(request).items():
+            if name in names and not (taking.same and taking.rows == len(every)):
+                raise DataError(
+                    f"'{name}' and '{own.name}' hold different ids, {taking.rows} there and {len(every)} here. Give "
+                    'both the same ids, or set align = "private" under [data] in the agreed file.'
+                )
+        leader = Leader(organisation, labels, settled, server=SERVER)
+        reads = [] if decryptor == "leader" else choosing.readers(decryptor, names, own.name)
+        here = None if mine is None else InProcess({own.name: mine})
+        reached = list(dict.fromkeys([*names, *reads, SERVER]))
+        peers = Peers(own.name, reached, policy.around(site.carrier(here)), organisation.ledger)
+        leader.meet(peers, names, reads)
+        return Between(leader, names, others, settled, mine)
+
+    try:
+        found = choosing.choose(
+            names, keep, method, settled, leader=own.name, seed=own.settings.engine.seed, meet=meet, watch=watch
+        )
+    finally:
+        if mine is not None:
+            site.roles.remove(mine)
+        folder = own.runs / run
+        (folder / PARTIES / own.name).mkdir(parents=True, exist_ok=True)
+        organisation.ledger.flush(folder / PARTIES / own.name / AFTER)
+        site.keep_alignment(folder)
+    if found.groups and settled.estimator != "kraskov":
+        found = replace(found, entropy=choosing.entropy(labels))
+    return keep_selection(own.runs / run, found), len(labels)
+
+
+def select_at(site: Leading, run: str, keep: int, method: str, given: Mapping[str, Any]) -> Selection:
+    """As who drives: for the label owner that this is, or for several label owners jointly, one after the other."""
+    own = site.own
+    if own.name in own.label_owners:
+        return select(site, run, keep, method, given)[0]
+    if not own.drives:
+        raise BoundaryError(f"'{own.name}' does not select; in the federation it agreed to, label owners do.")
+    check_run(run)
+    settings_of(own, given)
+    label_owners = site.peers(own.label_owners)
+    told = {name: label_owners.ask_one(name, SelectFor(run, keep, method, dict(given))) for name in label_owners}
+    found = {name: Selection.from_json(json.loads(one.found)) for name, one in told.items()}
+    joint = choosing.jointly(found, {name: one.rows for name, one in told.items()}, keep)
+    learned = f"{joint.learned.get(own.name, '')}. From each label owner, what it found".removeprefix(". ")
+    return keep_selection(own.runs / run, replace(joint, learned={**joint.learned, own.name: learned}))
+
+
+def count_at(site: Leading, run: str) -> list[Alignment]:
+    """As a label owner: how many rows are common with all who hold columns, or where rows may differ, with each. Nobody
+    learns which they are; each site charges it as an alignment, or refuses."""
+    own = site.own
+    check_run(run)
+    if own.name not in own.label_owners:
+        raise BoundaryError(f"'{own.name}' does not ask others for their ids; {', '.join(own.label_owners)} may.")
+    if not own.private:
+        raise ConfigError(
+            'Rows are counted where ids are compared privately. Set align = "private" under [data] in the agreed file.'
+        )
+    site.read()
+    site.partners().ask(Join(own.agreed))
+    found = site.compare("count")
+    folder = own.runs / run
+    (folder / PARTIES / own.name).mkdir(parents=True, exist_ok=True)
+    site.keep_alignment(folder)
+    told = [asdict(one) | {"learned": one.learned()} for one in found]
+    write_text(folder / ALIGNMENT, json.dumps(told, indent=2) + "\n")
+    return found
+
+
+def settings_of(own: SiteConfig, given: Mapping[str, Any]) -> SelectionSettings:
+    """The agreed ones, with those of the leader's own."""
+    agreed = own.settings.selection
+    check_all_hold(own.settings, "A selection")
+    if not agreed.servers:
+        raise ConfigError(
+            "A selection between sites takes two servers, which the agreed file does not have. Set [selection] "
+            "servers = true there, and have `colonnade provision` make kits for them."
+        )
+    for key in given:
+        if key not in LEADERS_OWN:
+            raise ConfigError(
+                f"[selection] {key} says what crosses, so it is in the file that all agreed on. Set it there; "
+                f"{', '.join(LEADERS_OWN)} are the label owner's own."
+            )
+    return from_mapping(SelectionSettings, {**asdict(agreed), **given}, where="select")
+
+
+def keep_selection(folder: Path, found: Selection) -> Selection:
+    """Written into this organisation's own folder; nobody is told."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / SELECTION, json.dumps(found.to_json(), indent=2) + "\n")
+    return found
