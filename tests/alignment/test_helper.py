@@ -172,7 +172,7 @@ def test_a_party_hands_its_list_to_nobody_else() -> None:
         ({"helper": "friend"}, "its settings say helper = 'trust'"),
         ({"parties": ("clinic", "lab")}, "it aligns among 'clinic', 'lab', 'bank'"),
         ({"parties": ("clinic", "lab", "bank", "bank")}, "it aligns among"),
-        ({"reveal": "count"}, "its settings say reveal = 'rows'"),
+        ({"reveal": "ids"}, "its settings say reveal = 'rows'"),
         ({"ids": "normalised"}, "its settings say ids = 'exact'"),
         ({"learners": ("clinic",)}, "its settings say learners"),
         ({"key": "ab"}, "the parties' key has 32 bytes"),

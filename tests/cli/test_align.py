@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.cli.called import Caller
+from tests.federation import small_multi
 from tests.federation.small import frames, write
 from tests.federation.test_rows_differ import settings as differing
 from tests.federation.test_rows_differ import three
@@ -115,3 +116,18 @@ def test_where_rows_differ_each_partner_is_compared_with_the_label_owner_alone(t
     for name, pair in found.items():
         assert pair["common"] == len(held["clinic"] & held[name])
         assert not any("group" in party["learned"] for party in pair["parties"].values())
+
+
+def test_each_of_several_label_owners_is_compared_with_all_who_hold_columns(tmp_path: Path, call: Caller) -> None:
+    file = small_multi.write(tmp_path / "all")
+    found = json.loads(call("align", file, "--json", "--out", tmp_path / "found").out)
+    assert {name: one["common"] for name, one in found.items()} == {"north": 90, "south": 80}
+    assert list(found["north"]["parties"]) == ["north", "lab", "scan"]
+    assert len(np.load(tmp_path / "found/south/parties/lab/rows.npy")) == 80
+    counted = call("align", file, "--count", "--as", "south", "--json")
+    assert json.loads(counted.out)["common"] == 80
+    assert "'west' is no label owner here" in call.fails(2, "align", file, "--as", "west")
+
+
+def test_between_machines_rows_are_counted(path: Path, call: Caller) -> None:
+    assert "so it takes --count" in call.fails(2, "align", path, "--engine", "flare-sim")

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.cli.called import Caller
+from tests.federation import small_multi
 
 from colonnade.cli.demo import write_tables
 
@@ -137,3 +138,21 @@ def test_what_cannot_be_done_is_refused_first(path: Path, call: Caller, tmp_path
     path.write_text(HOUSES.split("[parties.bank]")[0])
     houses(tmp_path)
     assert "takes 2 or more participants with columns; found 1" in call.fails(2, "select", path, "--keep", 1)
+
+
+def test_several_label_owners_select_jointly_or_one_of_them(tmp_path: Path, call: Caller) -> None:
+    file, fewer = small_multi.write(tmp_path), tmp_path / "fewer.toml"
+    done = call("select", file, "--keep", 1, "--write", fewer, *FAST)
+    assert done.code == 0, done.err
+    assert "For 'north' alone: " in done.out
+    (kept,) = tomllib.loads(fewer.read_text())["data_owners"]
+    together = json.loads(call("select", file, "--keep", 1, "--json", *FAST).out)
+    assert together["chosen"] == [kept["name"]]
+    alone = json.loads(call("select", file, "--keep", 1, "--as", "south", "--json", *FAST).out)
+    assert together["label_owners"]["south"]["scores"] == alone["scores"]
+    assert "'west' is no label owner here" in call.fails(2, "select", file, "--keep", 1, "--as", "west")
+
+
+def test_between_machines_the_seed_is_agreed_on(path: Path, call: Caller) -> None:
+    assert "--seed cannot be used" in call.fails(2, "select", path, "--keep", 2, "--engine", "flare", "--seed", 1)
+    assert "needs --startup-kit" in call.fails(2, "select", path, "--keep", 2, "--engine", "flare")

@@ -66,3 +66,37 @@ def test_an_unknown_party_is_refused_with_the_nearest_name() -> None:
 def test_what_cannot_be_left_out_line_by_line_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="by hand"):
         leave_out(text, {"lab"})
+
+
+SEVERAL = """[algorithm]
+name = "multi_vfl"
+
+[[label_owners]]
+name = "north"
+table = "north.csv"
+
+# of the hospital's own laboratory
+[[data_owners]]
+table = "lab.csv"
+name = 'lab'
+
+[data_owners.budget]
+epsilon = 8.0
+
+[[data_owners]]  # pictures
+name = "scan"
+
+[train]
+epochs = 2
+"""
+
+
+def test_owners_of_columns_in_a_list_are_left_out_with_their_tables() -> None:
+    made = leave_out(SEVERAL, {"lab"})
+    assert tomllib.loads(made)["data_owners"] == [{"name": "scan"}]
+    assert "budget" not in made
+    assert "laboratory" not in made
+    assert "[[data_owners]]  # pictures" in made
+    assert tomllib.loads(made)["train"] == {"epochs": 2}
+    with pytest.raises(ConfigError, match="no party 'north'"):
+        leave_out(SEVERAL, {"north"})

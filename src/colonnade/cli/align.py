@@ -86,13 +86,14 @@ def align(
 def _groups(settings: Settings, owner: str | None) -> dict[str, dict[str, Ids]]:
     """Who is compared with whom, by name, with who drives first: each label owner with all who hold columns, or where
     rows may differ, each of those with the label owner alone. Without labels, the first drives."""
+    count = len({*settings.parties, *settings.label_owners})
+    if count < 2 and settings.data.dataset is None:
+        raise ConfigError(
+            f"An alignment takes two or more parties; found {count}. Add a [parties.NAME] with table = ..."
+        )
     columns, labelled = _read(settings, settings.parties), _read(settings, settings.label_owners)
     if owner is not None:
-        labelled = {asker_of(settings, owner): labelled[owner]}
-    if len({*columns, *labelled}) < 2:
-        raise ConfigError(
-            f"An alignment takes two or more parties; found {len(columns)}. Add a [parties.NAME] with table = ..."
-        )
+        labelled = {name: ids for name, ids in labelled.items() if name == asker_of(settings, owner)}
     first = next((name for name, party in settings.parties.items() if party.label is not None), next(iter(columns)))
     labelled = labelled or {first: columns[first]}
     if settings.rows_differ:

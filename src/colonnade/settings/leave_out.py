@@ -32,7 +32,8 @@ def leave_out(text: str, parties: Collection[str]) -> str:
     if "parties" in before or not listed:
         wanted["parties"] = {name: t for name, t in before.get("parties", {}).items() if name not in parties}
     if listed:
-        wanted[LIST] = [one for one in before[LIST] if one.get("name") not in parties]
+        left = [one for one in before[LIST] if one.get("name") not in parties]
+        wanted = {key: left if key == LIST else value for key, value in wanted.items() if key != LIST or left}
     kept: list[str] = []
     dropping, owner = False, ""
     lines = text.splitlines(keepends=True)
@@ -48,9 +49,9 @@ def leave_out(text: str, parties: Collection[str]) -> str:
             kept.append(line)
     made = "".join(kept)
     if _tables(made) != wanted:
-        left = ", ".join(map(repr, sorted(parties)))
+        out = ", ".join(map(repr, sorted(parties)))
         raise ConfigError(
-            f"The federation file cannot be rewritten without {left}: only parties that are tables of their own, as in "
+            f"The federation file cannot be rewritten without {out}: only parties that are tables of their own, as in "
             "[parties.NAME] or [[data_owners]], can be left out. Remove them by hand."
         )
     return made

@@ -22,7 +22,6 @@ import torch
 
 from colonnade.alignment.allowance import Allowance
 from colonnade.core import Batches, Message, Organisation, Party, Peers, Request, serves
-from colonnade.federation.organisation import check_all_hold
 from colonnade.rows.holdings import Holdings, Ids
 from colonnade.runs.layout import AFTER, ALIGNED, PARTIES
 from colonnade.selection import choosing
@@ -157,7 +156,9 @@ class SelectionHost(Party):
         assert allowed is not None
         most = f"its owner lets the neighbours of {allowed.queries} rows be ranked ([selections] queries in party.toml)"
         self.expect(0 < request.queries <= allowed.queries, f"{most}, and it was asked for {request.queries}")
-        check_all_hold(own.settings, "A selection")
+        self.expect(
+            not own.settings.rows_differ, "rows may differ by the agreed file, and a selection needs common ones"
+        )
         Allowance(own.name, own.runs / ALIGNED, own.alignments).select(asker, allowed.per_day)
         self.site.read()
         known = {} if self.site.table is None else {asker: self.site.common(asker).ids}

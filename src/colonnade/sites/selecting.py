@@ -22,7 +22,6 @@ from colonnade.core import Ledger, Message, Organisation, Party, Peers, Request,
 from colonnade.core.checks import from_mapping
 from colonnade.errors import BoundaryError, ConfigError, DataError
 from colonnade.federation.call_policy import CallPolicy
-from colonnade.federation.organisation import check_all_hold
 from colonnade.rows.holdings import Holdings, Ids
 from colonnade.rows.splits import told
 from colonnade.runs.layout import AFTER, ALIGNMENT, PARTIES, SELECTION
@@ -231,7 +230,11 @@ def count_at(site: Leading, run: str) -> list[Alignment]:
 def settings_of(own: SiteConfig, given: Mapping[str, Any]) -> SelectionSettings:
     """The agreed ones, with those of the leader's own."""
     agreed = own.settings.selection
-    check_all_hold(own.settings, "A selection")
+    if own.settings.rows_differ:
+        raise ConfigError(
+            "A selection between sites compares rows that all hold, and the agreed file has [data] rows = "
+            '"label_owner". Select with a file without it.'
+        )
     if not agreed.servers:
         raise ConfigError(
             "A selection between sites takes two servers, which the agreed file does not have. Set [selection] "
