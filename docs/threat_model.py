@@ -22,7 +22,8 @@ from colonnade.core.message import Request
 from colonnade.core.party import _request_of
 from colonnade.encryption import key_server
 from colonnade.selection import aggregation, leader, participant, sorting
-from colonnade.sites import host, label_sets, reader
+from colonnade.sites import candidate, host, label_sets, reader
+from colonnade.sites.selecting import LeadingHost
 
 DOCUMENT = Path(__file__).with_name("threat-model.md")
 CHOOSE = DOCUMENT.with_name("how-to-choose-an-algorithm.md")
@@ -51,8 +52,8 @@ def subjects() -> dict[str, Subject]:
     found["selection"] = Subject(parts, selecting.REVEALS)
     for name, algorithm in ALGORITHMS.items():
         found[name] = Subject(_roles(algorithm), algorithm.reveals, _modes(algorithm))
-    found["machines"] = Subject((host.ColumnHost, reader.Reader), reader.REVEALS)
-    found["machines_several"] = Subject((host.LabelHost, label_sets.Describer), {})
+    found["machines"] = Subject((host.ColumnHost, reader.Reader, candidate.SelectionHost), reader.REVEALS)
+    found["machines_several"] = Subject((host.LabelHost, label_sets.Describer, LeadingHost), {})
     return found | {"key_server": Subject((key_server.KeyServer,), {"total": "the sum of all parties' values"})}
 
 
