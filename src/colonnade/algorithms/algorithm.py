@@ -189,6 +189,11 @@ class Algorithm(Generic[C, F, L]):
     head_norms: Callable[[L], Mapping[str, float]] | None = None  # none where a head mixes the parties
     heads: Callable[[L], Tensor | None] | None = None  # all as one matrix, a block of rows per party
 
+    # What trees say of themselves: of a party with columns how much each of these matters, for its owner alone; of a
+    # label owner how much each party does, and the first trees.
+    column_importance: Callable[[F], Mapping[int, float]] | None = None
+    trees: Callable[[L], Mapping[str, Any]] | None = None
+
     # Settings for tables, where nobody says otherwise; its Config has its paper's.
     for_tables: Mapping[str, Any] = field(default_factory=dict)
 

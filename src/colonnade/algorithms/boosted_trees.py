@@ -31,6 +31,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +39,16 @@ from torch import Tensor
 
 from colonnade.algorithms.algorithm import KEY, Algorithm, Crossing, Kind, Release, Tables
 from colonnade.algorithms.tree_histograms import Best, Flags, Floats
-from colonnade.algorithms.tree_learning import Round, Rounded, Table, joined, sampled, scores_of, splits_of
+from colonnade.algorithms.tree_learning import (
+    Round,
+    Rounded,
+    Table,
+    joined,
+    nodes_of,
+    sampled,
+    scores_of,
+    splits_of,
+)
 from colonnade.algorithms.tree_objectives import objective_for
 from colonnade.algorithms.tree_owner import HALF, Decide, Directions, Divide, FeatureOwner, Split, Start, Sums, UseKey
 from colonnade.algorithms.tree_pieces import Trees, splits_by_party, thresholds
@@ -66,6 +76,8 @@ from colonnade.optim.losses import Loss, Squared
 
 PACKED = {"nodes": Integers(0.0, 1.0, 3), "sample": Integers(0.0, 1.0, 2)}
 """What the label owner says of every row, in two bits and in one."""
+DRAWN = 3
+"""Of the first trees, to be looked at."""
 
 
 @dataclass(frozen=True)
@@ -213,6 +225,15 @@ class LabelOwner(roles.LabelOwner):
                 gains[name] += float(table["gain"][table["party"] == k].sum())
         total = sum(gains.values())
         return {name: gain / total if total else 0.0 for name, gain in gains.items()}
+
+    def told_of_trees(self) -> dict[str, Any]:
+        """How much each party's splits gained, and the first trees: whose each split is, and what leaves add."""
+        names = list(self.shapes)
+        drawn = [(at, output) for at in range(len(self.rounds)) for output in range(self.loss.outputs)][:DRAWN]
+        first = [
+            {"round": at, "output": output, "nodes": nodes_of(self.rounds[at], output, names)} for at, output in drawn
+        ]
+        return {"rounds": len(self.rounds), "importance": self.importance(), "first": first}
 
     def state(self) -> State:
         state = super().state() | {"rounds": self.rounds}
@@ -468,4 +489,6 @@ ALGORITHM = Algorithm(
     head=Trees,
     tables=Tables(thresholds, splits_by_party),
     combine=LabelOwner.outputs,
+    column_importance=FeatureOwner.importance,
+    trees=LabelOwner.told_of_trees,
 )  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -196,6 +197,23 @@ def scores_of(table: Table, trees: int, directions: Sequence[Flags]) -> Tensor:
     """What one round adds to the scores, [rows, trees]: directions are those of its own splits, by party."""
     party, split, left, right = (table[name].numpy() for name in ("party", "split", "left", "right"))
     return table["value"][torch.from_numpy(reached(party, split, left, right, trees, directions))]
+
+
+def nodes_of(table: Table, root: int, parties: Sequence[str]) -> list[dict[str, Any]]:
+    """One tree of a round, from its root on: of a split whose it is, its number among that party's splits of the round,
+    what it gained, and where its children stand in this list; of a leaf what it adds."""
+    made: list[dict[str, Any]] = []
+    waiting = [root]
+    for node in waiting:
+        party, left, right, split = (int(table[name][node]) for name in ("party", "left", "right", "split"))
+        if party < 0:
+            made.append({"party": None, "value": float(table["value"][node])})
+            continue
+        place = len(waiting)
+        waiting += [left, right]
+        gain = float(table["gain"][node])
+        made.append({"party": parties[party], "split": split, "gain": gain, "left": place, "right": place + 1})
+    return made
 
 
 def splits_of(table: Table, party: int) -> int:

@@ -226,13 +226,14 @@ class FeatureOwner(roles.FeatureOwner):
             said.append(torch.where(values.isnan(), table["gaps_left"], values <= table["threshold"]).float())
         return Directions(self.outbox.release(torch.cat(said, 1), "directions", request.batch))
 
-    def importance(self) -> dict[int, int]:
-        """By column, how many rows its splits parted: for the owner alone."""
-        found: dict[int, int] = {}
+    def importance(self) -> dict[int, float]:
+        """By column its share of the rows that this party's splits parted: for the owner alone."""
+        found: dict[int, float] = {}
         for table in self.rounds:
             for column, rows in zip(table["column"].tolist(), table["rows"].tolist(), strict=True):
-                found[column] = found.get(column, 0) + rows
-        return found
+                found[column] = found.get(column, 0.0) + rows
+        total = sum(found.values())
+        return {column: rows / total for column, rows in found.items()}
 
     def state(self) -> State:
         return super().state() | {"rounds": self.rounds, "order": self.order}

@@ -16,13 +16,12 @@ from colonnade.core import DpEvent, Ledger, Step
 from colonnade.core.batches import RoundDone
 from colonnade.errors import BudgetExhausted
 from colonnade.evaluate.metrics import HEADLINE, majority
-from colonnade.federation.coefficients import coefficients, write
+from colonnade.federation.coefficients import write_own
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
 from colonnade.federation.scores import Scores
 from colonnade.federation.soundness import learned_nothing, silent, told
 from colonnade.rows.holdings import Holdings
-from colonnade.runs.layout import COEFFICIENTS
 from colonnade.runs.run_directory import RunDirectory, Trained
 from colonnade.tracking import About, Trackers, parameters_of, trackers_of
 from colonnade.version import __version__
@@ -212,8 +211,7 @@ def _fit(
     if run is not None:
         for owner, found in outcome.quality.items():
             run.write_quality(owner, found)
-        own = coefficients(federation.algorithm, federation.holdings, federation.owners, federation.label_owners)
-        write({name: run.party(name) for name in own}, own, COEFFICIENTS)
+        write_own(federation, {name: run.party(name) for name in federation.organisations}, federation.label_owners)
         run.write_summary(outcome.summary)  # first: a run is finished when its last checkpoint says so
         run.checkpoint(federation, finished=True)
     return outcome

@@ -19,7 +19,7 @@ from colonnade.errors import CheckpointError, ColonnadeError
 from colonnade.evaluate.metrics import HEADLINE, lead
 from colonnade.federation.guarantees import of_run
 from colonnade.report.ledgers import Flow, flows, totals
-from colonnade.runs.layout import AFTER, MARK, METRICS, PARTIES, QUALITY, SETTINGS, SUMMARY
+from colonnade.runs.layout import AFTER, IMPORTANCE, MARK, METRICS, PARTIES, QUALITY, SETTINGS, SUMMARY, TREES
 from colonnade.runs.run_directory import RunDirectory, to_json
 from colonnade.sites import reader as site_reader
 
@@ -50,6 +50,8 @@ class Facts:
     alignment: Plain | None = None
     audit: Plain | None = None
     quality: Plain | None = None  # how well it ranks and decides, as the one label owner measured it
+    trees: Plain | None = None  # whose splits gained how much, and the first trees, as the one label owner says
+    own_columns: dict[str, float] | None = None  # of one organisation's part: how much trees use each of its columns
     pictures: dict[str, str] = field(default_factory=dict)  # of the audit, by file name, as data: addresses
     part: str | None = None  # whose part of a run between sites this is; None: all parties' parts are here
 
@@ -160,15 +162,17 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
         selection=_first(folder, "selection", "method", "chosen", "ranking", "scores", "cost", "learned"),
         alignment=_first(folder, "alignment", "common", "parties", "driver", "ids"),
         audit=_json(folder / "audit" / "audit.json", "findings"),
-        quality=_quality(folder) if summary is not None else None,
+        quality=_only(folder, QUALITY, "rows", "split", "owner") if summary is not None else None,
+        trees=_only(folder, TREES, "importance", "first") if summary is not None else None,
+        own_columns=None if (part := _part(folder)) is None else _json(folder / PARTIES / part / IMPORTANCE),
         pictures=_pictures(folder / "audit"),
-        part=_part(folder),
+        part=part,
     )
 
 
-def _quality(folder: Path) -> Plain | None:
+def _only(folder: Path, file: str, *keys: str) -> Plain | None:
     """Of the one label owner; several have one each, in reports of their own."""
-    found = [_json(path, "rows", "split", "owner") for path in sorted((folder / PARTIES).glob(f"*/{QUALITY}"))]
+    found = [_json(path, *keys) for path in sorted((folder / PARTIES).glob(f"*/{file}"))]
     return found[0] if len(found) == 1 else None
 
 

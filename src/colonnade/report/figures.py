@@ -10,6 +10,7 @@ from colonnade.report.facts import Facts
 from colonnade.report.quality import quality_figures
 from colonnade.report.rows import Row, bars, points
 from colonnade.report.streams import streams
+from colonnade.report.trees import tree_figures
 from colonnade.report.words import capital, metric, score, seconds, size, wilson
 
 MEASURES = {
@@ -31,12 +32,16 @@ def figures(facts: Facts) -> dict[str, Figure]:
     made: tuple[Callable[[Facts], Figure | None], ...] = (
         standing, progress, loss, score_by_bytes, streams_of, traffic, importance, selection, attacks, timing,
     )  # fmt: skip
-    found = [one for one in (draw(facts) for draw in made) if one is not None] + quality_figures(facts)
+    found = (
+        [one for one in (draw(facts) for draw in made) if one is not None]
+        + quality_figures(facts)
+        + tree_figures(facts)
+    )
     return {one.name: one for one in found}
 
 
 def x_axis(facts: Facts) -> str:
-    return "round" if facts.several else "epoch"
+    return "round" if facts.several or facts.trees is not None else "epoch"
 
 
 def progress(facts: Facts) -> Figure | None:

@@ -15,6 +15,7 @@ from colonnade.report.partners import alignment_section, importance_section, sel
 from colonnade.report.quality import quality_section
 from colonnade.report.result import result_section
 from colonnade.report.spending import spending
+from colonnade.report.trees import trees_section
 
 
 def resource(name: str) -> str:
@@ -55,6 +56,7 @@ def main_of(facts: Facts) -> Html:
         ("privacy", "Privacy", spending(facts)),
         ("audit", "What attacks could learn", audit_section(facts, made) if facts.audit else None),
         ("importance", "Who matters", importance_section(facts, made) if facts.importance else None),
+        ("trees", "The trees", trees_section(facts, made) if facts.trees or facts.own_columns else None),
         ("selection", "Participant selection", selection_section(facts, made) if facts.selection else None),
         ("alignment", "Shared rows", alignment_section(facts) if facts.alignment else None),
         ("timing", "Time", timing_section(facts, made) if facts.part is None or facts.metrics else None),

@@ -13,6 +13,7 @@
     parties/<name>/              columns.json  ledger.jsonl  ledger-after.jsonl  spent.journal  used.rows
                                  quality.json (at a label owner: how well the model ranks and decides)
                                  checkpoint-<number>/  coefficients.json of a linear model
+                                 importance.json (of trees: its own columns), trees.json (at a label owner)
 
 What crossed in training is in ledger.jsonl; what crosses later, to predict or to explain, in ledger-after.jsonl.
 
@@ -34,7 +35,7 @@ MARK, METRICS, SUMMARY, SETTINGS = "checkpoint.json", "metrics.jsonl", "summary.
 WIDTHS, ANSWERS, LOCK = "widths.json", "serve.json", ".lock"
 ROWS, PREDICTIONS, PARTIES = "rows", "predictions", "parties"
 COLUMNS, LEDGER, AFTER, JOURNAL = "columns.json", "ledger.jsonl", "ledger-after.jsonl", "spent.journal"
-COEFFICIENTS = "coefficients.json"
+COEFFICIENTS, IMPORTANCE, TREES = "coefficients.json", "importance.json", "trees.json"
 REFUSED, FAILURE, ALIGNED, USED = "refused.jsonl", "failed.json", "alignments.json", "used.rows"
 ORDERS, DRAWN = "orders.json", "drawn.labels"
 DRAINING, SITE_LOG = "draining", "site.log"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from colonnade.core import Party
 from colonnade.core.party import Bounds
-from colonnade.federation.coefficients import coefficients, write
+from colonnade.federation.coefficients import write_own
 from colonnade.federation.federation import Federation
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
@@ -21,7 +21,7 @@ from colonnade.federation.soundness import silent, told
 from colonnade.privacy import Account
 from colonnade.privacy.used_rows import UsedRows
 from colonnade.runs.budget_over_runs import BudgetOverRuns
-from colonnade.runs.layout import COEFFICIENTS, SETTINGS, USED
+from colonnade.runs.layout import SETTINGS, USED
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import SiteConfig
@@ -152,8 +152,7 @@ class Participant:
             summary["metrics"] = self.measured
         else:
             summary["outputs"] = federation.holdings.outputs
-        own = coefficients(federation.algorithm, federation.holdings, federation.owners, {})
-        write({name: self.run.party(name)}, own, COEFFICIENTS)
+        write_own(federation, {name: self.run.party(name)}, {})
         self.run.write_summary(summary)
         self.run.finish()
         self.budget.leave()

@@ -1,0 +1,114 @@
+"""Of a run of trees: whose splits gained how much, the first trees, and for one organisation its own columns.
+
+Nobody's threshold stands here but the reader's own: in the report of one organisation's part of a run between sites.
+"""
+
+from __future__ import annotations
+
+from colonnade.report.chart import COLOURS, WIDTH, Figure, _legend, _svg
+from colonnade.report.facts import Facts, Plain
+from colonnade.report.html import Content, h
+from colonnade.report.plates import plates
+from colonnade.report.rows import Row, bars
+from colonnade.report.words import score
+
+LEVEL, MARGIN, DEEPEST = 44, 22, 5
+COLUMNS = 15
+"""Of an owner's columns, the most that are drawn."""
+
+
+def tree_figures(facts: Facts) -> list[Figure]:
+    """Shares by party, the first trees, and an owner's own columns."""
+    made: list[Figure] = []
+    if found := facts.trees:
+        shares = found["importance"]
+        rows = [Row(name, shares[name], score(shares[name])) for name in sorted(shares, key=lambda one: -shares[one])]
+        unit = "share of all gains"
+        made.append(bars("gains", "Whose splits gained how much", rows, x=unit, headings=("party", unit)))
+        made += [_tree(number, tree, list(shares), facts.part) for number, tree in enumerate(found["first"], 1)]
+    if facts.own_columns:
+        own = list(facts.own_columns.items())[:COLUMNS]
+        unit = "share of the rows that its splits parted"
+        rows = [Row(name, share, score(share)) for name, share in own]
+        made.append(bars("own_columns", "Own columns in the trees", rows, x=unit, headings=("column", unit)))
+    return made
+
+
+def trees_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
+    """The section's content; the run has trees."""
+    names = ["gains", *(name for name in figures if name.startswith("tree_")), "own_columns"]
+    words = "A circle is a split, in its owner's colour and with its number; a square is a leaf, whose value is added "
+    words += "to the score. Left are rows at or below the threshold, which its owner alone knows."
+    told: list[Content] = [h("p", words)] if facts.trees and facts.trees["first"] else []
+    told.append(plates(figures, *names))
+    if facts.part is None:
+        told.append(
+            h("p", "How much each column matters is its owner's to know: parties/<name>/importance.json.",
+              class_="caption-note")
+        )  # fmt: skip
+    return told
+
+
+def _tree(number: int, tree: Plain, parties: list[str], reader: str | None) -> Figure:
+    nodes = tree["nodes"]
+    place = _places(nodes)
+    legend, top = _legend([f"{at}: {name}" for at, name in enumerate(parties, 1)])
+    kind = {name: f"s{at % COLOURS + 1}" for at, name in enumerate(parties)}
+    lines, marks = [], []
+    for at, (x, level) in place.items():
+        node, y = nodes[at], top + 12 + LEVEL * level
+        children = [child for child in (node.get("left"), node.get("right")) if child in place]
+        for child in children:
+            below, deeper = place[child]
+            lines.append(h("line", x1=x, y1=y, x2=below, y2=top + 12 + LEVEL * deeper, class_="base"))
+        tip = h("title", _words(node, reader))
+        if node["party"] is None:
+            marks.append(h("rect", tip, x=x - 4, y=y - 4, width=8, height=8, class_="bar s8"))
+        else:
+            marks.append(h("circle", tip, cx=x, cy=y, r=7, class_=f"dot {kind[node['party']]}"))
+            marks.append(h("text", parties.index(node["party"]) + 1, x=x + 10, y=y + 2, class_="label"))
+    height = top + 40 + LEVEL * max(level for _, level in place.values())
+    title = f"Tree {number}" if tree["output"] == 0 and number == tree["round"] + 1 else (
+        f"Tree {number}: round {tree['round'] + 1}, output {tree['output'] + 1}"
+    )  # fmt: skip
+    svg = _svg(
+        [h("title", title), h("g", legend, class_="legend"), h("g", lines, class_="grid"), *marks],
+        height,
+        title,
+        "chart",
+    )
+    rows = [(at, _words(node, reader), node.get("gain"), node.get("value")) for at, node in enumerate(nodes)]
+    note = "" if len(place) == len(nodes) else f"Below level {DEEPEST} it goes on; the numbers have all of it."
+    return Figure(f"tree_{number}", title, svg, ("node", "what", "gain", "adds"), rows, note)
+
+
+def _words(node: Plain, reader: str | None) -> str:
+    if node["party"] is None:
+        return f"leaf: adds {node['value']:+.4g}"
+    told = f"a split of {node['party']}"
+    if reader == node["party"] and "column" in node:
+        told += f": {node['column']} up to {node['threshold']:.4g} goes left"
+    return f"{told}, then {node['left']} or {node['right']}"
+
+
+def _places(nodes: list[Plain]) -> dict[int, tuple[float, int]]:
+    """Where each node stands: leaves side by side, a split in the middle above its children."""
+    found: dict[int, tuple[float, int]] = {}
+    ends: list[int] = []
+
+    def walk(at: int, level: int) -> float:
+        node = nodes[at]
+        if node["party"] is None or level == DEEPEST:
+            ends.append(at)
+            x = float(len(ends) - 1)
+        else:
+            x = (walk(node["left"], level + 1) + walk(node["right"], level + 1)) / 2
+        found[at] = x, level
+        return x
+
+    walk(0, 0)
+    step = (WIDTH - 2 * MARGIN) / max(len(ends) - 1, 1)
+    alone = len(ends) == 1
+    return {
+        at: (WIDTH / 2 if alone else round(MARGIN + step * x, 2), level) for at, (x, level) in sorted(found.items())
+    }
