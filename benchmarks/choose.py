@@ -29,7 +29,7 @@ from colonnade.core import Ledger
 from colonnade.errors import Diverged
 from colonnade.federation import Federation
 from colonnade.planning.budgets import plan
-from colonnade.transport.computing import one_torch_thread
+from colonnade.transport.in_process import one_torch_thread
 
 LABS = ("lab_north", "lab_south")
 FACTORS = (1 / 3, 1.0, 3.0, 10.0)  # of the algorithm's own learning rate

@@ -27,7 +27,7 @@ from colonnade.algorithms import ALGORITHMS, DEFAULT
 from colonnade.benchmark import Result
 from colonnade.errors import ColonnadeError
 from colonnade.federation import Federation
-from colonnade.transport.computing import one_torch_thread
+from colonnade.transport.in_process import one_torch_thread
 
 ROWS = 3000
 SEEDS = 3

@@ -16,7 +16,7 @@ from colonnade.benchmark import Result
 from colonnade.datasets import load
 from colonnade.errors import DataError
 from colonnade.federation import Federation, Settings
-from colonnade.transport.computing import one_torch_thread
+from colonnade.transport.in_process import one_torch_thread
 
 EPSILONS = (1.0, 2.0)
 MECHANISMS = ("randomized_response", "two_stage")

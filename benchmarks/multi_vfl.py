@@ -24,8 +24,8 @@ from colonnade.core import Agreed, Batches, Organisation, Peers, roles
 from colonnade.optim.losses import CrossEntropy
 from colonnade.optim.server import ServerOptimizer
 from colonnade.transport import Drivers, InProcess
-from colonnade.transport.computing import one_torch_thread
 from colonnade.transport.drivers import Stacking
+from colonnade.transport.in_process import one_torch_thread
 
 CLASSES, BATCH, CHANNELS = 10, 64, 32
 CONFIG = multi_vfl.Config(optimizer="sgd", momentum=0.0, learning_rate=0.001, concatenate="height")

@@ -19,7 +19,7 @@ from typing import Any
 from colonnade.attacks.audit import audit_federation
 from colonnade.benchmark import Result
 from colonnade.federation import Federation
-from colonnade.transport.computing import one_torch_thread
+from colonnade.transport.in_process import one_torch_thread
 
 CREDIT = "fate_vertical/default_credit_hetero_{}.csv.gz"
 WIDTHS, WIDTH = (1, 2, 4, 6, 8), 4

@@ -22,6 +22,7 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from colonnade import datasets, models
+from colonnade.algorithms.admm import z_update
 from colonnade.algorithms.vimadmm import Config
 from colonnade.benchmark import Result, race
 from colonnade.core.party import seed_for
@@ -31,9 +32,8 @@ from colonnade.federation import Federation, Settings
 from colonnade.optim.descent import Descent
 from colonnade.optim.local import make_optimizer
 from colonnade.optim.losses import CrossEntropy
-from colonnade.optim.proximal import z_update
 from colonnade.rows.holdings import Columns, Holdings
-from colonnade.transport.computing import one_torch_thread
+from colonnade.transport.in_process import one_torch_thread
 
 PARTIES, ROUNDS, BATCH = 14, 53, 1024
 MNIST = Config()

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from colonnade import benchmark, datasets
+from colonnade.algorithms.admm import z_update
 from colonnade.benchmark import Result, race
 from colonnade.datasets.labels import Labels
 from colonnade.errors import ConfigError
 from colonnade.models import build
 from colonnade.optim.losses import CrossEntropy
-from colonnade.optim.proximal import z_update
 from colonnade.rows.holdings import Columns, Holdings
 
 FILE = """\

@@ -18,7 +18,7 @@ from colonnade.core import Peers, roles
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.models import build, seeded
 from colonnade.optim.local import make_optimizer
-from colonnade.transport.stacked import Stacked
+from colonnade.transport.cohort import Stacked
 
 
 def ask(toy: Several, sender: str, request: Any, to: str = "heart") -> Any:

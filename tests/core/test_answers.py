@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 
 from colonnade.algorithms.embedding import Embed, Embedding
 from colonnade.core import Batches, Outbox
-from colonnade.core.answers import Answers
+from colonnade.core.peers import Answers
 from colonnade.errors import PartyError
 
 BATCH = "train/0/0"

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colonnade.core import Message
-from colonnade.core.calls import WINDOW, Calls
+from colonnade.core.party import WINDOW, Calls
 from colonnade.errors import BoundaryError
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from colonnade.datasets.built_in import built_in_breast_cancer, built_in_digits
+from colonnade.datasets.entries import built_in_breast_cancer, built_in_digits
 
 
 def test_digits_are_grey_images_without_test_rows() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colonnade.core import mapped
-from colonnade.datasets import streams
+from colonnade.datasets import table as streams
 from colonnade.datasets.cells import kind_of, numbers, text
 from colonnade.datasets.preprocess import Preprocessor
 from colonnade.datasets.stored import Columns

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.explain.trained import trained
 
-from colonnade.explain.regions import regions
+from colonnade.explain.holdings import regions
 from colonnade.federation import Federation, Settings
 
 

@@ -11,7 +11,7 @@ import torch
 from tests.federation import small
 
 from colonnade.core import checkpoint, ledger, mapped
-from colonnade.datasets import streams
+from colonnade.datasets import table as streams
 from colonnade.federation import Federation, Settings
 
 RUNS: dict[str, small.Tables] = {

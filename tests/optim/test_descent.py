@@ -15,7 +15,7 @@ from colonnade.models import linear, mlp
 from colonnade.optim.capture import Captured
 from colonnade.optim.descent import ACTIVATIONS, Buffers, Descent, Flat, Scratch, compiled, kept_by, layers_of
 from colonnade.optim.written_out import Layers, squared_gradients, squared_steps
-from colonnade.transport.stacked import Stacked
+from colonnade.transport.cohort import Stacked
 
 ROWS, OUTPUTS, RHO = 37, 3, 1.7
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from colonnade.runs.refusals import Refusals
+from colonnade.sites.host import Refusals
 
 
 def test_each_refused_call_is_one_whole_line(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_each_refused_call_is_one_whole_line(tmp_path: Path) -> None:
 
 
 def test_who_calls_for_ever_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("colonnade.runs.refusals.MOST", 500)
+    monkeypatch.setattr("colonnade.sites.host.MOST", 500)
     for _ in range(2):  # a restarted site goes on with the same file
         refusals = Refusals(tmp_path)
         for _ in range(50):

@@ -7,9 +7,9 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso
 
-from colonnade.selection import lasso as module
+from colonnade.selection import baselines as module
+from colonnade.selection.baselines import lasso
 from colonnade.selection.columns import standardised
-from colonnade.selection.lasso import lasso
 
 
 @pytest.mark.parametrize("classes", [2, 3])

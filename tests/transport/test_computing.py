@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from colonnade.transport.computing import at_once, one_torch_thread, work
+from colonnade.transport.in_process import at_once, one_torch_thread, work
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 

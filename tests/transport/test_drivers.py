@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from colonnade.models import build, build_head
 from colonnade.privacy import Account, Budget
 from colonnade.privacy.gaussian import Gaussian
 from colonnade.transport import Drivers, Fault, Faulty
-from colonnade.transport.stacked import Stacked, share_memory
+from colonnade.transport.cohort import Stacked, share_memory
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 ALIKE = {"abel": 43, "bea": 43, "carl": 43, "dora": 24}
@@ -181,7 +180,7 @@ def test_faults_are_still_possible_above() -> None:
     toy.run(1)
     reference.round(0, ["abel", "carl", "dora"])
     reference.assert_equal(toy)
-    assert dataclasses.asdict(toy.said[0])["dropped"].keys() == {"bea"}
+    assert toy.said[0].left_out.keys() == {"bea"}
 
 
 # Their calls pass the checks that single ones pass

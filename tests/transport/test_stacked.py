@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.models import build
-from colonnade.transport.stacked import (
+from colonnade.transport.cohort import (
     Stacked,
     alike,
     better_abreast,

@@ -18,7 +18,7 @@ from colonnade.attacks import trigger
 from colonnade.attacks.coverage import NotAttacked, not_attacked
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.inversion_audit import EMBEDDINGS, Rebuilt, inversion_findings, joined, rebuild
-from colonnade.attacks.jacobian_audit import jacobian_findings
+from colonnade.attacks.jacobian import jacobian_findings
 from colonnade.attacks.known_model import known_findings
 from colonnade.attacks.label_audit import ATTACKS, label_findings
 from colonnade.attacks.learned_model import LEARNED, learned_findings
@@ -28,7 +28,7 @@ from colonnade.core.checks import did_you_mean
 from colonnade.encryption.masks import SHARES
 from colonnade.errors import AuditFailed, ConfigError
 from colonnade.federation import Federation
-from colonnade.transport.computing import one_torch_thread
+from colonnade.transport.in_process import one_torch_thread
 
 Say = Callable[[str], None]
 

@@ -1,7 +1,7 @@
-"""Columns read off a Jacobian: what vFedCCE in plaintext hands to its receiver.
+"""Columns read off a Jacobian: what vFedCCE in plaintext, when asked for it by name, hands to its receiver.
 
-vFedCCE's party 1 sends da/dtheta, the derivative of each row's probabilities a by every parameter. Where its model
-begins with a linear layer u = W1 x + b1, with delta = da/du,
+Its party 1 sends da/dtheta, the derivative of each row's probabilities a by every parameter. Where its model begins
+with a linear layer u = W1 x + b1, with delta = da/du,
 
     da/dW1 = delta (x) x          da/db1 = delta          so x = (da/dW1) / (da/db1), exactly.
 
@@ -12,9 +12,76 @@ layer, nothing else: no weights, no labels.
 
 from __future__ import annotations
 
-from torch import Tensor
+from collections.abc import Iterator
 
+from torch import Tensor, nn
+
+from colonnade.algorithms import Kind
+from colonnade.attacks.finding import Finding, column_verdict
+from colonnade.attacks.received import received
+from colonnade.attacks.rehearsal import Rehearsal
+from colonnade.attacks.scores import correlation, r_squared
+from colonnade.core import Transcript
 from colonnade.errors import DataError
+from colonnade.federation import Federation
+
+
+def jacobian_findings(federation: Federation, rehearsal: Rehearsal, rows: int, party: str | None) -> Iterator[Finding]:
+    """The label owner against every party whose Jacobian it received."""
+    attacker = federation.holdings.label_owner
+    transcript = rehearsal.transcripts.get(attacker, Transcript(attacker))
+    for victim, owner in federation.owners.items():
+        if party not in (None, attacker, victim):
+            continue
+        batches = rehearsal.between(victim)
+        found = next(received(transcript, batches, federation.algorithm.named(Kind.JACOBIAN), victim), None)
+        at = first_layer(rehearsal.models[victim])
+        if found is None or at is None:
+            continue
+        guess = read(found.values, len(found.rows), *at)[:rows]
+        features = owner.features.cpu().flatten(1)
+        truth, train = features[found.rows[:rows]], batches.splits["train"]
+        preprocessor = federation.holdings.columns[victim].preprocessor
+        names = {f"column {column}": slice(column, column + 1) for column in range(truth.shape[1])}
+        by_column = r_squared(truth, guess, features[train].mean(0), preprocessor.spans if preprocessor else names)
+        best = max(by_column, key=by_column.__getitem__, default="")
+        linked = float(correlation(truth.flatten()[:, None], guess.flatten()[:, None])[0])
+        score = by_column.get(best, 0.0)
+        yield Finding(
+            attack="columns by dividing the Jacobian",
+            attacker=attacker,
+            victim=victim,
+            moment=rehearsal.moment,
+            assumes="knows the shape of the victim's first layer, not its weights",
+            metric="R² of the best column",
+            score=score,
+            baseline=0.0,
+            verdict=column_verdict(score, 0.0),
+            limit="inversion_r2",
+            releases=federation.algorithm.named(Kind.JACOBIAN),
+            details={"rows": len(truth), "best_column": best, "correlation": linked},
+        )
+
+
+def first_layer(model: nn.Module) -> tuple[int, int, int] | None:
+    """Where da/dW1 begins among all parameters, and the layer's units and inputs; None where it is not linear."""
+    layers = [part for part in model.modules() if not list(part.children()) and list(part.parameters())]
+    if not layers or not isinstance(layers[0], nn.Linear) or layers[0].bias is None:
+        return None
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    places = [at for at, weight in enumerate(weights) if weight is layers[0].weight]
+    if not places:
+        return None
+    start = sum(weight.numel() for weight in weights[: places[0]])
+    return start, layers[0].out_features, layers[0].in_features
+
+
+def read(jacobian: Tensor, rows: int, start: int, units: int, inputs: int) -> Tensor:
+    """From `[rows * outputs, parameters]`: x `[rows, inputs]`."""
+    by_row = jacobian.reshape(rows, -1, jacobian.shape[-1])
+    weight = by_row[..., start : start + units * inputs].reshape(*by_row.shape[:2], units, inputs)
+    bias = by_row[..., start + units * inputs :][..., :units]
+    return columns_from_jacobian(weight, bias)
 
 
 def columns_from_jacobian(weight: Tensor, bias: Tensor) -> Tensor:

@@ -10,22 +10,24 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from colonnade.core.answers import Answers
+import torch
+from torch import Tensor
+
 from colonnade.core.ledger import Ledger
-from colonnade.core.message import Message, Ping, Request
+from colonnade.core.message import Message, Ping, Request, batch_of
 from colonnade.core.missing import Missing
 from colonnade.core.presence import Presence
 from colonnade.core.wire import Envelope
-from colonnade.errors import BoundaryError, NoAnswer, PartyError
+from colonnade.errors import BoundaryError, ColonnadeError, NoAnswer, PartyError
 
 R = TypeVar("R", bound=Message)
 NUMBERS = itertools.count(time.time_ns())
 """Of all calls from this process. They start at the clock, in nanoseconds, and nobody makes a call in each: so those of
-a restarted driver are above those it had, and a party can tell an old call by its number (see `calls`)."""
+a restarted driver are above those it had, and a party can tell an old call by its number (`party.Calls`)."""
 
 
 class Transport(Protocol):
@@ -211,3 +213,60 @@ class Peers(Mapping[str, Peer]):
         """Between two roles of one organisation the one that answers writes it down, once."""
         if name != self.owner:
             self.ledger.write(direction, name, message)
+
+
+class Answers:
+    """What a driver looks at before it uses an answer: is it for this batch, of this shape, and made of numbers?
+
+    What does not fit ends the step before anything was learned from it, with an error that names the party. It is for
+    parties elsewhere: those of one process are the same program, and a diverged model there shows in the loss. `rows`
+    looks a batch up. What is released under a name in `per_row` has a line for each of the batch's rows, and
+    where the name is in `wide` as well, a line is as wide as the party's card said (`widths`)."""
+
+    def __init__(
+        self,
+        rows: Callable[[str], Tensor],
+        widths: Mapping[str, int],
+        *,
+        per_row: Collection[str],
+        wide: Collection[str],
+        held: Callable[[str, str], int] | None = None,
+    ) -> None:
+        self.rows, self.widths, self.per_row, self.wide = rows, widths, per_row, wide
+        self.held = held  # of how many rows of a batch a party has something, where parties differ
+
+    def check(self, party: str, request: Request[Any], reply: Message) -> None:
+        """Raise a PartyError unless the reply can be used."""
+        batch = batch_of(request)
+        for item in reply.crossing():
+            receipt = item.receipt
+            if batch is not None and receipt.batch not in (None, batch):
+                raise self._wrong(party, request, f"it answered for batch {receipt.batch}")
+            if receipt.name in self.per_row and batch is not None:
+                self._check_shape(party, request, receipt.name, item.shape)
+        for released in reply.released():
+            tensor, receipt = released.tensor, released.receipt
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                bad = tensor.numel() - int(torch.isfinite(tensor).sum())
+                cause = (
+                    f"{bad} of the {tensor.numel()} values it sent as {receipt.name} are no numbers (NaN or infinite). "
+                    "Its model may have diverged: lower learning_rate, or look at its columns"
+                )
+                raise self._wrong(party, request, cause)
+
+    def _check_shape(self, party: str, request: Request[Any], name: str, shape: tuple[int, ...]) -> None:
+        try:
+            batch = batch_of(request) or ""
+            rows = len(self.rows(batch)) if self.held is None else self.held(party, batch)
+        except ColonnadeError:  # not a batch of rows
+            rows = None
+        width = self.widths.get(party) if name in self.wide else None
+        fits = (rows is None or shape[:1] == (rows,)) and (width is None or shape[-1:] == (width,))
+        if not fits or (width is not None and len(shape) < 2):
+            said = [word if known is None else str(known) for known, word in ((rows, "rows"), (width, "..."))]
+            raise self._wrong(
+                party, request, f"it sent {list(shape)} values, and [{', '.join(said)}] were asked for as {name}"
+            )
+
+    def _wrong(self, party: str, request: Request[Any], cause: str) -> PartyError:
+        return PartyError(party, request.kind, batch_of(request), cause)

@@ -1,6 +1,6 @@
 """What reached one party, in order: all that an attacker in its place could work with, besides its own holdings.
 
-A transcript is kept outside the parties (see `transport.recording`), for tests, audits and pictures. It counts bytes
+A transcript is kept outside the parties (see `transport.in_process`), for tests, audits and pictures. It counts bytes
 from the encoded tensors themselves, independently of the ledgers.
 """
 

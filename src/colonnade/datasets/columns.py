@@ -9,6 +9,11 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from colonnade.errors import ConfigError, DataError
 
@@ -84,3 +89,24 @@ def _refuse_twice(names: Sequence[str], *, owner: str, where: str, cure: str) ->
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise DataError(f"'{owner}' has {listing(twice)} more than once in {where}. {cure}")
+
+
+RowNumbers = Tensor | NDArray[np.int64] | Sequence[int]
+
+
+def row_numbers(rows: RowNumbers | None, total: int, *, owner: str) -> NDArray[np.int64]:
+    """The positions as an int64 array; None means all rows. Refuses none, non-integers, and what lies outside."""
+    if rows is None:
+        return np.arange(total, dtype=np.int64)
+    given: NDArray[Any] = rows.cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
+    if given.ndim != 1 or len(given) == 0 or given.dtype.kind not in "iu":
+        raise DataError(
+            f"'{owner}' was given training rows of shape {given.shape} and type {given.dtype}, and they must be a "
+            f"non-empty list of row numbers. Pass Split.train."
+        )
+    if given.min() < 0 or given.max() >= total:
+        raise DataError(
+            f"'{owner}' was given row numbers from {given.min()} to {given.max()}, and its table has rows 0 to "
+            f"{total - 1}. Split the rows of this table, not of another."
+        )
+    return given.astype(np.int64)

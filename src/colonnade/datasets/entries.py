@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from colonnade.datasets.built_in import built_in_breast_cancer, built_in_digits
-from colonnade.datasets.dataset import Kind, Parts
+import numpy as np
+
+from colonnade.datasets.dataset import Kind, Parts, Rows
 from colonnade.datasets.layouts import (
     BANK_LAYOUTS,
     CIFAR_LAYOUTS,
@@ -112,6 +113,23 @@ def _gaussians(columns: int, spread: int, deviation: str, checksum: str) -> Entr
             Download(f"{name}.{end}.gz", f"{SUITE}/raw/v1.1.0/g2mg/{name}.{end}.gz") for end in ("data", "labels0")
         ),
     )
+
+
+def built_in_breast_cancer() -> Parts:
+    """Wisconsin Diagnostic: 30 measurements."""
+    from sklearn.datasets import load_breast_cancer
+
+    data = load_breast_cancer()
+    columns = {str(name): data.data[:, at].copy() for at, name in enumerate(data.feature_names)}
+    return Rows(columns, data.target.astype(np.int64)), None
+
+
+def built_in_digits() -> Parts:
+    """8 x 8 digits with 17 grey levels."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    return Rows(data.images.astype(np.uint8), data.target.astype(np.int64)), None
 
 
 CATALOGUE: dict[str, Entry] = {

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade.datasets.cells import kind_of
-from colonnade.datasets.rows import RowNumbers, row_numbers
+from colonnade.datasets.columns import RowNumbers, row_numbers
 from colonnade.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:

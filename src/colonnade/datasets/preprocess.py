@@ -25,7 +25,7 @@ from torch import Tensor
 
 from colonnade.core import mapped
 from colonnade.datasets.cells import kind_of, numbers, text
-from colonnade.datasets.columns import listing, suggestion
+from colonnade.datasets.columns import RowNumbers, listing, row_numbers, suggestion
 from colonnade.datasets.fitted import (
     Category,
     Column,
@@ -41,7 +41,6 @@ from colonnade.datasets.fitted import (
     fit_quantile,
 )
 from colonnade.datasets.readings import cells_no_numbers, read, recognise
-from colonnade.datasets.rows import RowNumbers, row_numbers
 from colonnade.datasets.table import Table
 from colonnade.errors import CheckpointError, ConfigError, DataError
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from colonnade.errors import BudgetExhausted, ConfigError
 from colonnade.explain import experiments, importance
 from colonnade.explain.embeddings import gather, metric_of, separable, tsne
-from colonnade.explain.regions import regions
+from colonnade.explain.holdings import regions
 from colonnade.federation.soundness import silent, told
 from colonnade.runs.run_directory import to_json
 

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from colonnade.algorithms.algorithm import AnyAlgorithm, Kind
 from colonnade.core import Peers, Transport
-from colonnade.core.answers import Answers
 from colonnade.core.missing import Missing
+from colonnade.core.peers import Answers
 from colonnade.core.presence import Presence
 from colonnade.core.roles import LabelOwner
 from colonnade.errors import ConfigError

@@ -2,8 +2,7 @@
 
 from colonnade.privacy.binomial import Binomial
 from colonnade.privacy.budget import Account, Budget
-from colonnade.privacy.gaussian import Gaussian
-from colonnade.privacy.noise_only import NoiseOnly
+from colonnade.privacy.gaussian import Gaussian, NoiseOnly
 from colonnade.privacy.randomized_response import RandomizedResponse
 from colonnade.privacy.two_stage import TwoStage
 

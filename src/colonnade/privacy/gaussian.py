@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from colonnade.core.chance import Source, normal
-from colonnade.core.receipt import NON_PRIVATE, DpEvent
+from colonnade.core.receipt import NON_PRIVATE, PUBLIC, DpEvent
 from colonnade.errors import ConfigError
 
 KIND = "gaussian"
@@ -66,3 +66,23 @@ def rows_of(tensor: Tensor) -> Tensor:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseOnly:
+    """The control of an experiment with noise: N(0, sigma^2 C^2) whatever the row is. The owner trains as it would with
+    `Gaussian`, and nothing can be learned from what leaves; so what is still learned comes from elsewhere: the label
+    owner's own columns, and the labels in what it sends down. A result with noise is worth what it scores above it."""
+
+    clip: float
+    sigma: float
+
+    def __post_init__(self) -> None:
+        Gaussian(self.clip, self.sigma)  # refuses what makes no sense
+
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
+        noise, _ = Gaussian(self.clip, self.sigma).apply(torch.zeros_like(tensor), source)
+        return noise, PUBLIC
+
+    def bounded(self, tensor: Tensor) -> Tensor:
+        return Gaussian(self.clip, self.sigma).bounded(tensor)

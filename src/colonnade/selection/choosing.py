@@ -19,12 +19,10 @@ from colonnade.core.checks import did_you_mean
 from colonnade.core.party import seed_for
 from colonnade.encryption.key_server import AskPublicKey
 from colonnade.errors import ConfigError
-from colonnade.selection.brute_force import brute_force
-from colonnade.selection.chance import random
+from colonnade.selection.baselines import brute_force, leave_one_out, random
 from colonnade.selection.group_testing import Group, Information, draw_tests, vf_ps
 from colonnade.selection.inputs import as_groups, check_hidden
 from colonnade.selection.leader import Leader, Watch
-from colonnade.selection.leave_one_out import leave_one_out
 from colonnade.selection.participant import Join, Prepare
 from colonnade.selection.result import Cost, Scored, Selection, ranked, within_error
 from colonnade.selection.settings import SelectionSettings

@@ -16,7 +16,6 @@ from colonnade.selection.choosing import ASKING, KEYS, SERVER, admit, check_keep
 from colonnade.selection.group_testing import Group
 from colonnade.selection.inputs import Array, as_columns, as_groups, as_labels, check_hidden, check_parties
 from colonnade.selection.knn_mi import Numbers, Whole
-from colonnade.selection.lasso import lasso
 from colonnade.selection.leader import Leader, Watch
 from colonnade.selection.learned import by_information
 from colonnade.selection.participant import Participant

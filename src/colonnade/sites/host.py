@@ -7,7 +7,10 @@ owners: the aggregation server asks it, and it asks those with columns in turn. 
 
 from __future__ import annotations
 
+import json
 import re
+import threading
+import time
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +21,7 @@ from colonnade.core.message import Ping, Pong
 from colonnade.errors import ConfigError
 from colonnade.federation.federation import Federation
 from colonnade.rows.holdings import Ids
-from colonnade.runs.layout import DRAINING
-from colonnade.runs.refusals import Refusals
+from colonnade.runs.layout import DRAINING, REFUSED
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.owners import SERVER
 from colonnade.settings.party_file import SiteConfig
@@ -263,3 +265,24 @@ class LabelHost(Host):
         self.site.partners().ask(request)
         self.participant().close(request.outcome[:200], self.site.refused.count)
         return Done()
+
+
+MOST = 10 << 20
+"""Bytes of lines that are kept: whoever calls for ever must not fill the disk. Beyond, calls are only counted."""
+
+
+class Refusals:
+    """Calls that an organisation did not answer, one line each in its own folder of runs, for whoever runs it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.count = folder, 0
+        self._lock = threading.Lock()
+
+    def __call__(self, caller: str, why: str) -> None:
+        with self._lock:
+            self.count += 1
+            self.folder.mkdir(parents=True, exist_ok=True)
+            line = json.dumps({"time": time.time(), "caller": caller[:80], "why": why})
+            with (self.folder / REFUSED).open("a", encoding="utf-8") as file:
+                if file.tell() < MOST:
+                    file.write(line + "\n")

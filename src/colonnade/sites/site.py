@@ -67,12 +67,11 @@ from colonnade.privacy.drawn_labels import DrawnLabels
 from colonnade.rows.holdings import Holdings
 from colonnade.rows.splits import told
 from colonnade.runs.layout import AFTER, ALIGNED, DRAWN, PARTIES
-from colonnade.runs.refusals import Refusals
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import EngineSettings
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.candidate import SelectionHost
-from colonnade.sites.host import ColumnHost, Host, LabelHost
+from colonnade.sites.host import ColumnHost, Host, LabelHost, Refusals
 from colonnade.sites.label_sets import Describe, Describer, agreed_labels, labels_alone
 from colonnade.sites.messages import Prepare, Prepared
 from colonnade.sites.own_rows import own_columns, own_labels, read_own_table, written

@@ -3,8 +3,7 @@
 from colonnade.transport.cohort import Cohort, Cohorts, groups, worth_stacking
 from colonnade.transport.drivers import Drivers
 from colonnade.transport.faulty import Fault, Faulty, Storm
-from colonnade.transport.in_process import InProcess
-from colonnade.transport.recording import Recording
+from colonnade.transport.in_process import InProcess, Recording
 from colonnade.transport.retrying import Retrying
 
 __all__ = [

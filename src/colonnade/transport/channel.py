@@ -17,7 +17,7 @@ carries calls: who calls whom, when, and how long it is; to delay, and to stop.
 
 Calls may overtake each other, since several may be under way: a number is taken once, and not where it is `WINDOW`
 older than the newest (RFC 4303, 3.4.3). The order of what changes a party is kept by the numbers in frames
-(`core.calls`).
+(`core.party`).
 """
 
 from __future__ import annotations

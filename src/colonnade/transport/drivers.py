@@ -31,10 +31,17 @@ from colonnade.core.party import Party
 from colonnade.core.peers import Peers
 from colonnade.core.wire import Envelope
 from colonnade.errors import PartyError
-from colonnade.transport.cohort import CohortOutbox, as_one, shares
-from colonnade.transport.computing import at_once, work
-from colonnade.transport.in_process import InProcess
-from colonnade.transport.stacked import Stacked, alike, better_abreast, share_memory, why_not_stackable
+from colonnade.transport.cohort import (
+    CohortOutbox,
+    Stacked,
+    alike,
+    as_one,
+    better_abreast,
+    share_memory,
+    shares,
+    why_not_stackable,
+)
+from colonnade.transport.in_process import InProcess, at_once, work
 
 R = TypeVar("R", bound=Message)
 Stacking = Literal["auto", "on", "off"]

@@ -11,20 +11,25 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, TypeVar
+from contextlib import contextmanager
+from typing import Any, Literal, TypeVar
 
 import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.core import wire
 from colonnade.core.message import Message, Request, batch_of
 from colonnade.core.party import Party
+from colonnade.core.peers import Transport
+from colonnade.core.transcript import Transcript
 from colonnade.core.wire import Envelope
 from colonnade.errors import PartyError
-from colonnade.transport.computing import one_torch_thread
 
 R = TypeVar("R", bound=Message)
+T = TypeVar("T")
 WORTH_A_THREAD = 300e-6
 """Seconds an answer must take before a thread is faster than waiting (a hand-over costs about 60 microseconds)."""
 LOOKS = 3
@@ -100,3 +105,70 @@ def _device(envelope: Envelope[Request[R]], fallback: torch.device) -> torch.dev
     """Where the asker works: where its own tensors are."""
     sent = envelope.message.released()
     return sent[0].tensor.device if sent else fallback
+
+
+A_STEP = 3
+"""Forward passes that a step is worth: its own, and twice that for the gradients."""
+
+
+@contextmanager
+def one_torch_thread(wanted: bool = True) -> Iterator[None]:
+    """Inside, torch computes with one thread; the setting is the process's, so it is put back afterwards."""
+    before = torch.get_num_threads()
+    if not wanted or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def at_once(tasks: Sequence[Callable[[], T]], device: torch.device, streams: Sequence[Any] = ()) -> list[T]:
+    """On a GPU each task on a stream of its own, between what came before and what comes after; else in turn."""
+    if device.type != "cuda" or len(tasks) < 2:
+        return [task() for task in tasks]
+    here = torch.cuda.current_stream(device)
+    streams = streams or [torch.cuda.Stream(device) for _ in tasks]  # type: ignore[no-untyped-call]
+    done = []
+    for stream, task in zip(streams, tasks, strict=False):
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            done.append(task())
+    for stream in streams[: len(tasks)]:
+        here.wait_stream(stream)
+    return done
+
+
+def work(model: nn.Module, row: Tensor, rows: int) -> int:
+    """Floating-point operations of one forward pass over so many rows: counted, not timed, so that what follows from
+    it is the same in every run."""
+    training = model.training
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.eval()(row)
+    model.train(training)
+    return rows * int(counter.get_total_flops())
+
+
+class Recording:
+    """Passes every call on, and writes one transcript per receiver: for tests, audits and pictures."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+        self.transcripts: dict[str, Transcript] = {}
+
+    def of(self, party: str) -> Transcript:
+        """What one party received."""
+        return self.transcripts.setdefault(party, Transcript(party))
+
+    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
+        return self.exchange_each({to: envelope})[to]
+
+    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
+        for to, envelope in envelopes.items():
+            self.of(to).add(envelope.sender, envelope.message)
+        replies = self.inner.exchange_each(envelopes)
+        for to, reply in replies.items():
+            self.of(envelopes[to].sender).add(to, reply)
+        return replies

@@ -1,6 +1,6 @@
 """Calls that may be lost, made until they are answered: a deadline, and the same call again under the same number.
 
-A party does a call once however often it arrives (`core.calls`), so a repeated one is safe: it is answered from memory
+A party does a call once however often it arrives (`core.party`), so a repeated one is safe: it is answered from memory
 where it had been done, and done where it had not. Only what was not answered (`NoAnswer`) is repeated; a party that
 answered that it failed would fail again.
 
