@@ -12,6 +12,7 @@ from colonnade.core import Batches, Ledger, Organisation, Party, Peers, Transpor
 from colonnade.core.checks import from_mapping
 from colonnade.core.party import seed_for
 from colonnade.selection.aggregation import AggregationServer
+from colonnade.selection.baselines import lasso
 from colonnade.selection.choosing import ASKING, KEYS, SERVER, admit, check_keep, check_method, choose, readers
 from colonnade.selection.group_testing import Group
 from colonnade.selection.inputs import Array, as_columns, as_groups, as_labels, check_hidden, check_parties
