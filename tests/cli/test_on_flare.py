@@ -13,7 +13,7 @@ from tests.federation.small_multi_sites import private
 
 from colonnade.cli import on_flare
 from colonnade.cli.on_flare import predict_on_flare, run_on_flare, waiting
-from colonnade.errors import ColonnadeError, ConfigError
+from colonnade.errors import BudgetExhausted, CheckpointError, ColonnadeError, ConfigError, PartyError
 from colonnade.federation import Settings
 from colonnade.flare import deployed
 from colonnade.flare.engines import OnThisMachine
@@ -50,6 +50,44 @@ def test_an_engine_gets_the_settings_and_shows_each_epoch(
     assert (seen["kept"], seen["out"]) == (tmp_path / "run.flare" / kept, tmp_path / "run")
     told = " ".join(capsys.readouterr().err.split())
     assert "epoch 1 loss 0.5000 accuracy 0.9000" in told
+
+
+@pytest.mark.parametrize("restarts", [0, 1, 2])
+def test_a_run_that_breaks_off_goes_on_as_often_as_was_said(
+    tmp_path: Path, restarts: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried = list[bool]()
+
+    def train(_self: OnThisMachine, _settings: Any, _out: Path, *, resume: bool, **_more: Any) -> dict[str, Any]:
+        tried.append(resume)
+        if len(tried) < 3:
+            raise PartyError("lab", "Embed", "train/0/0", "it died")
+        return {"seconds": 1.0, "exhausted": False}
+
+    monkeypatch.setattr(OnThisMachine, "train", train)
+    if restarts == 2:
+        assert run_on_flare(write(tmp_path / "all"), "flare-sim", tmp_path / "run", restarts=restarts)
+    else:
+        with pytest.raises(PartyError):
+            run_on_flare(write(tmp_path / "all"), "flare-sim", tmp_path / "run", restarts=restarts)
+    assert tried == [False, True, True][: restarts + 1]
+    assert capsys.readouterr().err.count("goes on from its last checkpoint") == restarts
+
+
+@pytest.mark.parametrize("error", [ConfigError("no"), BudgetExhausted("no"), CheckpointError("no")])
+def test_what_another_try_cannot_cure_is_tried_once(
+    tmp_path: Path, error: ColonnadeError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = list[int]()
+
+    def train(*_: Any, **__: Any) -> None:
+        tried.append(1)
+        raise error
+
+    monkeypatch.setattr(OnThisMachine, "train", train)
+    with pytest.raises(type(error)):
+        run_on_flare(write(tmp_path / "all"), "flare-sim", tmp_path / "run", restarts=3)
+    assert len(tried) == 1
 
 
 @pytest.mark.parametrize("ended", ["FINISHED:COMPLETED", "FINISHED:EXECUTION_EXCEPTION"])

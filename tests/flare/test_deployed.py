@@ -14,7 +14,7 @@ from tests.federation.small import checkpoint_of, quick, with_models, write
 from colonnade.errors import ConfigError, PartyError
 from colonnade.federation import Federation, Settings
 from colonnade.flare.deployed import Poc, Session, _free_ports, carry_out, running
-from colonnade.flare.engines import OnThisMachine, conclude
+from colonnade.flare.engines import OnThisMachine, conclude, train_on
 from colonnade.flare.job import MEMBER, RELAY, Job, write_job
 from colonnade.runs.layout import METRICS
 from colonnade.settings.party_file import STARTUP
@@ -72,6 +72,28 @@ def test_processes_with_certificates_train_what_one_process_would_though_one_is_
         assert summary[key] == here[key], key
     one, other = checkpoint_of(tmp_path / "here"), checkpoint_of(tmp_path / "run")
     assert all(bool((one[key] == other[key]).all()) for key in one)
+
+
+@pytest.mark.long
+def test_a_run_goes_on_by_itself_when_a_process_dies(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
+    changes = {"device": "cpu", "cohort": "off", "deadline": 20, "retries": 0}
+    file = write(tmp_path / "all", settings=quick(train={"epochs": 40, "early_stop": False}, federation=changes))
+    settings, work, told = with_models(Settings.from_toml(file), "seeded"), tmp_path / "work", list[str]()
+    here = Federation.from_toml(file).fit(tmp_path / "here").summary
+    work.mkdir()
+    killed = list[int]()
+
+    def watch(record: dict[str, Any]) -> None:
+        if not killed:
+            killed.append(_kill_job_of(work / "kits" / "parties" / "lab"))
+
+    engine = OnThisMachine(Poc(work))
+    summary = train_on(engine, settings, tmp_path / "run", watch=watch, restarts=2, say=told.append)
+    assert killed
+    assert "goes on from its last checkpoint" in told[0]
+    assert summary is not None
+    assert summary["metrics"] == here["metrics"]
 
 
 def _kill_job_of(kit: Path) -> int:

@@ -18,7 +18,7 @@ from colonnade.cli.options import VARIABLE, check_asker, say_how
 from colonnade.core.checks import from_mapping
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.federation import Settings
-from colonnade.flare.engines import OnThisMachine, find_engine
+from colonnade.flare.engines import OnThisMachine, find_engine, train_on
 from colonnade.flare.job import Job
 from colonnade.rows.tables import read_labels, read_tables
 from colonnade.runs.layout import ALIGNMENT, ANSWERS, SELECTION, SETTINGS
@@ -44,17 +44,20 @@ def run_on_flare(
     quiet: bool = False,
     allow_models: Sequence[str] = (),
     changes: Sequence[Change] = (),
+    restarts: int = 0,
 ) -> dict[str, Any] | None:
     """Train over FLARE. Gives the summary, with "exhausted", where all organisations are on this machine; None where
-    results stay with the sites. `allow_models` goes into the own files of organisations on this machine."""
+    results stay with the sites. `allow_models` goes into the own files of organisations on this machine. A run that
+    breaks off goes on, `restarts` times."""
     settings = Settings.from_toml(file, allow_models=allow_models, changes=changes)
     if engine == "flare" and allow_models:
         raise ConfigError("--allow-model is no part of a job: each site says in its own party.toml what it allows.")
     if engine == "flare" and seed is not None:
         raise ConfigError("--seed cannot be used with --engine flare: the seed is in the file that all agreed on.")
     found = find_engine(engine, out, startup_kit, None if quiet else waiting)
+    say = None if quiet else _broke_off
     if not isinstance(found, OnThisMachine):
-        found.train(settings, out, resume=resume)
+        train_on(found, settings, out, resume=resume, restarts=restarts, say=say)
         console.print(f"Done. Each organisation has its part in its own runs/{out.name}; metrics are with the driver.")
         return None
     work = found.machine.kept.parent
@@ -76,7 +79,9 @@ def run_on_flare(
             error_console.print(f"epoch {record['epoch']}  loss {record['loss']:.4f}{scores}")
 
     try:
-        summary = found.train(_with_names(settings), out, resume=resume, watch=watch)
+        summary = (
+            train_on(found, _with_names(settings), out, resume=resume, watch=watch, restarts=restarts, say=say) or {}
+        )
     except InputError:
         if not resume and not any(work.rglob(f"runs/{out.name}/{SETTINGS}")):
             shutil.rmtree(work, ignore_errors=True)  # nobody has begun: the corrected command is the same one
@@ -85,6 +90,10 @@ def run_on_flare(
         whole = time.perf_counter() - started
         error_console.print(f"{summary['seconds']:.1f} s of training; {whole:.0f} s with FLARE's start and end.")
     return summary
+
+
+def _broke_off(what: str) -> None:
+    error_console.print(what, markup=False, highlight=False)
 
 
 def _seed_of(engine: OnThisMachine, settings: Settings, out: Path) -> int | None:

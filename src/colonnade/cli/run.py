@@ -55,6 +55,9 @@ def run(
     startup_kit: Annotated[
         Path | None, typer.Option(metavar="DIR", help="With --engine flare: the lead's kit, by colonnade provision.")
     ] = None,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="With FLARE: go on from the last checkpoint so many times if the run breaks off.")
+    ] = 0,
     live: Annotated[
         bool, typer.Option("--live", help="Show the report in a browser of this machine while it trains.")
     ] = False,
@@ -78,6 +81,8 @@ def run(
         )
     if network is not None and engine != "in-process":
         raise ConfigError("--network rehearses a network in one process, and between sites there is one. Leave it out.")
+    if restarts and engine == "in-process":
+        raise ConfigError("--restarts is for FLARE, whose jobs end when a site's process dies. Here use --resume.")
     changes = changes_of(set_ or [])
     if resume:
         if seed is not None:
@@ -102,6 +107,7 @@ def run(
                 quiet=quiet or json_,
                 allow_models=allow_model or [],
                 changes=changes,
+                restarts=restarts,
             )
             if told is None:
                 return

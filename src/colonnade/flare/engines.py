@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError
+from colonnade.errors import BoundaryError, BudgetExhausted, CheckpointError, ColonnadeError, ConfigError, InputError
 from colonnade.flare.deployed import Deployed, Poc, Say
 from colonnade.flare.job import Job, Watch, failure_in, require
 from colonnade.flare.simulator import Simulator
@@ -59,6 +59,26 @@ class Engine(Protocol):
 
     def perform(self, settings: Settings, job: Job) -> Path | None:
         """The driver's own folder of the run, where it left what it found; None where that stays with a site."""
+
+
+def train_on(
+    engine: Engine, settings: Settings, out: Path, *, resume: bool = False, watch: Watch | None = None,
+    restarts: int = 0, say: Say | None = None,
+) -> dict[str, Any] | None:  # fmt: skip
+    """Train, and go on from the last checkpoint where a run broke off, so many times: FLARE ends a whole job when one
+    site's process dies. What another try cannot cure (bad input, a spent budget, a damaged file) is raised at once."""
+    for left in range(restarts, -1, -1):
+        try:
+            return engine.train(settings, out, resume=resume, watch=watch)
+        except (InputError, BudgetExhausted, BoundaryError, CheckpointError):
+            raise
+        except ColonnadeError as error:
+            if not left:
+                raise
+            if say is not None:
+                say(f"The run broke off: {error} It goes on from its last checkpoint; {left} restarts are left.")
+            resume = True
+    raise AssertionError
 
 
 @dataclass(frozen=True)
