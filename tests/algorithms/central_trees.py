@@ -47,8 +47,17 @@ def borders(column: Floats, bins: int) -> list[float]:
 
 
 def grown(
-    x: Floats, g: Floats, h: Floats, edges: Sequence[Sequence[float]], *, depth: int, l2: float, rate: float
+    x: Floats,
+    g: Floats,
+    h: Floats,
+    edges: Sequence[Sequence[float]],
+    *,
+    depth: int,
+    l2: float,
+    rate: float,
+    by_gaps: bool = True,
 ) -> Node:
+    """`by_gaps`: rows may be parted by whether there is a value at all."""
     root = Node(np.arange(len(x)), 0)
     waiting = [root]
     while waiting:
@@ -60,10 +69,11 @@ def grown(
             continue
         for column, ends in enumerate(edges):
             values = x[node.rows, column]
-            ways = [(end, gaps) for end in [*ends, math.inf] for gaps in (False, True)]
+            ways = [(end, gaps) for end in [*ends, *([math.inf] if by_gaps else [])] for gaps in (False, True)]
             for end, gaps in ways:
                 left = np.where(np.isnan(values), gaps, values <= end).astype(bool)
-                if not 0 < left.sum() < len(left):
+                counted = left if by_gaps else left[~np.isnan(values)]
+                if not 0 < counted.sum() < len(counted):
                     continue
                 parts = [(g[node.rows[side]].sum(), h[node.rows[side]].sum()) for side in (left, ~left)]
                 gain = sum(a * a / (b + l2) for a, b in parts) - total[0] ** 2 / (total[1] + l2)
@@ -76,7 +86,7 @@ def grown(
 
 
 def boosted(
-    x: Floats, y: NDArray[np.int64], rounds: int, *, bins: int, depth: int, l2: float, rate: float
+    x: Floats, y: NDArray[np.int64], rounds: int, *, bins: int, depth: int, l2: float, rate: float, by_gaps: bool = True
 ) -> tuple[list[Node], Floats]:
     """Trees for two classes, and the training rows' scores."""
     edges = [borders(column, bins) for column in x.T]
@@ -84,7 +94,7 @@ def boosted(
     trees = []
     for _ in range(rounds):
         p = 1 / (1 + np.exp(-scores))
-        tree = grown(x, p - y, p * (1 - p), edges, depth=depth, l2=l2, rate=rate)
+        tree = grown(x, p - y, p * (1 - p), edges, depth=depth, l2=l2, rate=rate, by_gaps=by_gaps)
         scores = scores + np.array([tree.of(row).value for row in x])
         trees.append(tree)
     return trees, scores

@@ -76,11 +76,11 @@ def check_missing(name: str, config: object, on_missing: str) -> None:
 
 def check_can_lack(name: str, config: object, asked: str) -> None:
     """Raise unless the algorithm can learn from a row without the part of a party that lacks it, or is left out."""
-    if "skip" not in find(name).missing(config):
-        able = [other for other, one in ALGORITHMS.items() if "skip" in one.missing(one.config())]
+    if not find(name).can_lack(config):
+        able = [other for other, one in ALGORITHMS.items() if one.can_lack(one.config())]
         raise ConfigError(
             f"{asked} cannot be used with {name} and its settings: its maths needs every party's part of every row. "
-            f"{find(name).lacking or 'It has no value that stands for nothing.'} Those that add parties up can: "
+            f"{find(name).lacking or 'It has no value that stands for nothing.'} Those that can: "
             f"{', '.join(able)}."
         )
 

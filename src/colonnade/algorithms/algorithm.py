@@ -171,7 +171,8 @@ class Algorithm(Generic[C, F, L]):
     covers: str = ""  # which rows noise protects, where these are not all
     separable: Callable[[C], bool] = _yes  # the label owner sees what each party released, not only a sum of it
     missing: Callable[[C], Collection[str]] = _nothing  # what stands in for a party: "stale", "skip"
-    lacking: str = ""  # where "skip" is not allowed: why a row needs every party's part, in a sentence
+    may_lack: bool | None = None  # rows may lack a party's part, though its answer must not; None: where "skip" may be
+    lacking: str = ""  # where rows may not: why a row needs every party's part, in a sentence
 
     # Where it has one optimum: it trains to it, and no model of an epoch before is kept.
     converges: bool = False
@@ -238,6 +239,10 @@ class Algorithm(Generic[C, F, L]):
     def stackable(self) -> bool:
         """Whether a cohort may compute for its parties, settings permitting."""
         return self.feature_owner.stackable
+
+    def can_lack(self, config: C) -> bool:
+        """Whether it learns from a row, and predicts it, without a party that does not hold it."""
+        return "skip" in self.missing(config) if self.may_lack is None else self.may_lack
 
     def named(self, *kinds: Kind) -> tuple[str, ...]:
         """The names under which something of these kinds is released."""

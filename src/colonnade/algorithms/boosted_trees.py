@@ -29,7 +29,7 @@ know them. The trees are the same, bit by bit, with the same gradient_bits; 0 le
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from colonnade.algorithms.algorithm import KEY, Algorithm, Crossing, Kind, Release, Tables
-from colonnade.algorithms.tree_histograms import Best, Flags, Floats
+from colonnade.algorithms.tree_histograms import Flags, Floats
 from colonnade.algorithms.tree_learning import (
     Round,
     Rounded,
@@ -50,7 +50,8 @@ from colonnade.algorithms.tree_learning import (
     splits_of,
 )
 from colonnade.algorithms.tree_objectives import objective_for
-from colonnade.algorithms.tree_owner import HALF, Decide, Directions, Divide, FeatureOwner, Split, Start, Sums, UseKey
+from colonnade.algorithms.tree_owner import HALF, Decide, Divide, FeatureOwner, Split, Start, Sums, UseKey
+from colonnade.algorithms.tree_parts import Part, completed, not_offered, once_for_all, rounds_with, shape_of
 from colonnade.algorithms.tree_pieces import Trees, splits_by_party, thresholds
 from colonnade.compression import Integers
 from colonnade.core import (
@@ -199,20 +200,30 @@ class LabelOwner(roles.LabelOwner):
         """Scores as the loss reads them."""
         return self.objective.outputs(scores).to(torch.get_default_dtype()).to(self.device)
 
-    def added(self, directions: Mapping[str, Tensor], first: int, scores: Tensor | None = None) -> Tensor:
-        """Scores after all rounds, from the splits of the rounds since `first` and the scores that there were then."""
+    def added(
+        self,
+        directions: Mapping[str, Tensor],
+        first: int,
+        scores: Tensor | None = None,
+        *,
+        lacks: Mapping[str, Flags] | None = None,
+        rows: int = 0,
+    ) -> Tensor:
+        """Scores after all rounds, from the splits of the rounds since `first` and the scores that there were then. Of
+        a party that is not in `directions`, or of rows that it lacks, splits go as was learned."""
         names = list(self.shapes)
-        said = [directions[name].cpu().numpy() > HALF for name in names]
-        rows = len(said[0])
+        said = {name: values.cpu().numpy() > HALF for name, values in directions.items()}
+        rows = rows or len(next(iter(said.values())))
         if scores is None:
             base = self.base if self.base is not None else torch.zeros(self.loss.outputs, dtype=torch.float64)
             scores = base.repeat(rows, 1)
         at = [0] * len(names)
         for table in self.rounds[first:]:
             mine: list[Flags] = []
-            for k, all_of_it in enumerate(said):
+            for k, name in enumerate(names):
                 count = splits_of(table, k)
-                mine.append(all_of_it[:, at[k] : at[k] + count])
+                some = said[name][:, at[k] : at[k] + count] if name in said else None
+                mine.append(completed(table, k, some, (lacks or {}).get(name), rows))
                 at[k] += count
             scores = scores + scores_of(table, scores.shape[1], mine)
         return scores
@@ -294,10 +305,11 @@ def grow(driver: LabelOwner, peers: Peers, batch: Batch, g: Floats, h: Floats) -
     rows, counts = sampled(g, config.row_share, config.goss_top, config.goss_rest, driver.generator)
     counted = counts[:, None]
     rounded = Rounded.of(g[rows] * counted, h[rows] * counted, config.gradient_bits, driver.generator)
-    grown = Round.begin(rounded, rows, batch.size, names)
-    roots = range(grown.trees)
-    sums = read(driver, grown, peers.ask_each(starts(driver, peers, batch, grown, roots, 0)), roots, batch.name)
-    grown.open, grown.sums = list(roots), sums
+    held = {name: None if peers.presence is None else peers.presence.of(name, batch.name) for name in names}
+    grown = Round.begin(rounded, rows, batch.size, held)
+    roots = list(range(grown.trees))
+    replies = peers.ask_each(starts(driver, batch, grown, roots, 0))
+    grown.open, grown.sums = roots, read(driver, grown, replies, [roots] * len(names), batch.name)
     for level in range(config.depth):
         chosen = grown.best(
             leaves=config.leaves, l2=config.l2, min_gain=config.min_gain, min_child_weight=config.min_child_weight
@@ -306,77 +318,80 @@ def grow(driver: LabelOwner, peers: Peers, batch: Batch, g: Floats, h: Floats) -
             break
         asked: dict[str, Split] = {}
         for k, name in enumerate(names):
-            if mine := [(0 if hidden else n, best.candidate) for n, best in chosen.items() if best.party == k]:
+            number = grown.parts[k].number
+            if mine := [(0 if hidden else number(n), best.candidate) for n, best in chosen.items() if best.party == k]:
                 asked[name] = Split(batch.name, driver.outbox.release(torch.tensor(mine), "splits", batch.name))
-        said = peers.ask_each(asked)
-        directions = grown.apply(chosen, left_of(said, chosen, grown, batch.name, hidden=hidden))
+        directions = grown.apply(chosen, grown.left_of(peers.ask_each(asked), chosen, batch.name, hidden=hidden))
         if level + 1 == config.depth:
             break
-        smaller = grown.smaller(chosen)
+        smaller = grown.smaller(chosen, hidden=hidden)
         if hidden:
-            replies = peers.ask_each(starts(driver, peers, batch, grown, smaller, level + 1))
+            replies = peers.ask_each(starts(driver, batch, grown, smaller[0], level + 1))
         else:
-            nodes = driver.outbox.release(torch.from_numpy(directions), "nodes", batch.name)
-            replies = peers.ask(Divide(batch.name, nodes))
-        sums = read(driver, grown, replies, smaller, batch.name)
-        grown.take_children(chosen, smaller, sums)
+            replies = peers.ask_each(divides(driver, batch, grown, torch.from_numpy(directions)))
+        grown.take_children(chosen, smaller, read(driver, grown, replies, smaller, batch.name))
     return grown
 
 
-def starts(
-    driver: LabelOwner, peers: Peers, batch: Batch, grown: Round, nodes: range | list[int], level: int
-) -> dict[str, Start]:
+def starts(driver: LabelOwner, batch: Batch, grown: Round, nodes: list[int], level: int) -> dict[str, Start]:
     """The first question of a round, or where nodes are hidden, of a level: to its own organisation, or without
-    encryption, with gradients as they are."""
-    outbox, name, number = driver.outbox, batch.name, len(driver.rounds)
-    sample, hidden = None, driver.config.nodes == "hidden"
-    g, h = grown.only_in(nodes) if hidden else (grown.rounded.g, grown.rounded.h)
+    encryption, with gradients as they are. Each party gets those of its own rows."""
+    outbox, hidden, name = driver.outbox, driver.config.nodes == "hidden", batch.name
+    both = grown.only_in(nodes) if hidden else (grown.rounded.g, grown.rounded.h)
+    mask = None
     if len(grown.sampled) < batch.size and not hidden:
         mask = torch.zeros(batch.size, 1)
         mask[torch.from_numpy(grown.sampled)] = 1.0
-        sample = outbox.release(mask, "sample", name)
-    made: dict[str, Start] = {}
-    if sealed := [k for k in peers if k != driver.name and driver.secret is not None]:
-        assert driver.secret is not None
-        gradients = outbox.encrypt(joined(g, h), "gradients", name, key=driver.secret)
-        made = dict.fromkeys(sealed, Start(name, number, level, gradients, None, sample))
-    if plain := [k for k in peers if k not in made]:
-        gradient, hessian = (
-            outbox.release(torch.from_numpy(part), as_, name) for part, as_ in ((g, "gradients"), (h, "hessians"))
+
+    def made(part: Part, sealed: bool) -> tuple[Released | Ciphertext, Released | None, Released | None]:
+        g, h = (part.of_batch(one) if hidden else part.of_sampled(one, grown.sampled) for one in both)
+        sample = None if mask is None else outbox.release(part.of_batch(mask), "sample", name)
+        if sealed:
+            assert driver.secret is not None
+            return outbox.encrypt(joined(g, h), "gradients", name, key=driver.secret), None, sample
+        gradients, hessians = (
+            outbox.release(torch.from_numpy(one), as_, name) for one, as_ in ((g, "gradients"), (h, "hessians"))
         )
-        made |= dict.fromkeys(plain, Start(name, number, level, gradient, hessian, sample))
-    return {k: made[k] for k in peers}
+        return gradients, hessians, sample
+
+    sealed = {party: party != driver.name and driver.secret is not None for party in grown.asked}
+    sent = once_for_all(grown.asked, lambda party, part: made(part, sealed[party]), sealed)
+    rounds = {party: rounds_with(driver.rounds, k) for k, party in enumerate(grown.parties)}
+    return {party: Start(name, rounds[party], level, *one) for party, one in sent.items()}
+
+
+def divides(driver: LabelOwner, batch: Batch, grown: Round, directions: Tensor) -> dict[str, Divide]:
+    """Everybody's splits of a level, [rows of the batch, trees]; each party gets those of its own rows."""
+    told = {party: part for party, part in grown.asked.items() if part.held is None or part.told}
+
+    def made(_: str, part: Part) -> Divide:
+        return Divide(batch.name, driver.outbox.release(part.of_batch(directions), "nodes", batch.name))
+
+    return once_for_all(told, made)
 
 
 def read(
-    driver: LabelOwner, grown: Round, replies: Mapping[str, Sums], nodes: range | list[int], batch: str
+    driver: LabelOwner, grown: Round, replies: Mapping[str, Sums], nodes: Sequence[list[int]], batch: str
 ) -> list[Floats]:
-    """What each party tells of these nodes, [nodes, candidates, 2]; it must be of them, and no more than they have."""
+    """What each party tells of its nodes, [nodes, candidates, 2]; it must be of them, and no more than they have. Of a
+    node that it does not know (-1) it offers nothing, and who was not asked has no candidates."""
     found: list[Floats] = []
-    for k, (name, reply) in enumerate(replies.items()):
-        before = grown.sums[k].shape[1] if grown.sums else None
+    for k, (name, mine) in enumerate(zip(grown.parties, nodes, strict=True)):
+        before, told = grown.sums[k].shape[1] if grown.sums else None, [node for node in mine if node >= 0]
+        reply = replies.get(name)
+        if reply is None:
+            found.append(not_offered(len(mine), before or 0))
+            continue
         try:
-            shape = _shape(reply.sums, len(nodes), before, driver.widths[name] * (2 * driver.config.bins + 1))
-            found.append(_values(driver, grown, reply.sums, nodes, shape))
-            if isinstance(reply.sums, Ciphertext) and (found[-1][..., 1] > grown.totals(nodes)[:, None, 1]).any():
+            shape = shape_of(reply.sums, len(told), before, driver.widths[name] * (2 * driver.config.bins + 1))
+            values = _values(driver, grown, reply.sums, told, shape)
+            if isinstance(reply.sums, Ciphertext) and (values[..., 1] > grown.held_totals(k, told)[:, None, 1]).any():
                 raise WireError("it sent a sum of Hessians that is larger than that of the whole node")
+            found.append(not_offered(len(mine), values.shape[1]))
+            found[-1][np.array(mine) >= 0] = values
         except WireError as error:
             raise PartyError(name, "sums", batch, str(error)) from error
     return found
-
-
-def _shape(sums: Released | Ciphertext, nodes: int, before: int | None, most: int) -> tuple[int, int, int]:
-    """Nodes, candidates (as many as `before` in this round, and never more than `most`), and two sums of each."""
-    if isinstance(sums, Ciphertext):
-        candidates = sums.shape[0] // nodes if sums.shape else 0
-    else:
-        candidates = sums.shape[1] if len(sums.shape) == 3 else 0
-    shape = nodes, candidates, 2
-    sent = shape if isinstance(sums, Released) else (nodes * candidates, 2)
-    if tuple(sums.shape) != sent or not (candidates <= most if before is None else candidates == before):
-        wanted = f"at most {most}" if before is None else str(before)
-        raise WireError(f"it sent {list(sums.shape)} sums of {nodes} nodes with {wanted} candidates and 2 sums each")
-    return shape
 
 
 def _values(
@@ -396,45 +411,29 @@ def _values(
     return found
 
 
-def left_of(
-    said: Mapping[str, Directions], chosen: Mapping[int, Best], grown: Round, batch: str, *, hidden: bool
-) -> Flags:
-    """Which rows go left in each tree, [trees, rows of the batch]: where nodes are hidden, a party has a column for
-    each split, else one for each tree."""
-    found = np.zeros(grown.node.shape, dtype=np.bool_)
-    for k, party in enumerate(grown.parties):
-        mine = [node for node, best in chosen.items() if best.party == k]
-        if not mine:
-            continue
-        values, wanted = said[party].values.tensor.cpu(), (grown.node.shape[1], len(mine) if hidden else grown.trees)
-        if tuple(values.shape) != wanted:
-            cause = f"it sent {list(values.shape)} directions, and {list(wanted)} were asked for"
-            raise PartyError(party, Split.kind, batch, cause)
-        left = values.numpy().T > HALF
-        if not hidden:
-            is_mine = np.zeros(len(grown.tree), dtype=np.bool_)
-            is_mine[mine] = True
-            found |= is_mine.take(grown.node) & left
-            continue
-        for node, all_rows in zip(mine, left, strict=True):
-            found[grown.tree[node]] |= (grown.node[grown.tree[node]] == node) & all_rows
-    return found
-
-
 def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
-    """One question to everybody. While it trains, only about rounds that are new since these rows were last scored."""
-    first, scores = (driver.following or {}).get(rows.name, (0, None))
-    replies = peers.ask(Decide(rows.name, first, len(driver.rounds)))
-    said = {k: reply.values.tensor for k, reply in replies.items()}
-    for k, (party, values) in enumerate(said.items()):
+    """One question to everybody. While it trains, only about rounds that are new since these rows were last scored.
+    Rows that a party lacks go as the label owner learned."""
+    presence = peers.presence
+    following = driver.following if presence is None or not presence.away else None
+    first, scores = (following or {}).get(rows.name, (0, None))
+    ways = {
+        party: Decide(rows.name, rounds_with(driver.rounds[:first], k), rounds_with(driver.rounds, k))
+        for k, party in enumerate(peers)
+    }
+    said = {party: reply.values.tensor for party, reply in peers.ask_each(ways).items()}
+    for k, party in enumerate(peers):
         width = sum(splits_of(table, k) for table in driver.rounds[first:])
-        if tuple(values.shape) != (rows.size, width):
-            cause = f"it sent {list(values.shape)} directions, and [{rows.size}, {width}] were asked for"
+        if party in said and tuple(said[party].shape) != (rows.size, width):
+            cause = f"it sent {list(said[party].shape)} directions, and [{rows.size}, {width}] were asked for"
             raise PartyError(party, Decide.kind, rows.name, cause)
-    if driver.following is None:
+    held = {party: None if presence is None else presence.of(party, rows.name) for party in said}
+    lacks = {party: ~mask.cpu().numpy() for party, mask in held.items() if mask is not None}
+    if following is None and not lacks and said:
         return driver.outputs(said)
-    scores = driver.added(said, first, scores)
-    driver.following[rows.name] = len(driver.rounds), scores
+    scores = driver.added(said, first, scores, lacks=lacks, rows=rows.size)
+    if following is not None:
+        following[rows.name] = len(driver.rounds), scores
     return driver.told(scores)
 
 
@@ -445,7 +444,7 @@ ALGORITHM = Algorithm(
     label_owner=LabelOwner,
     train=train,
     predict=predict,
-    lacking="A tree has no learned direction for a row that lacks the party of a split.",
+    may_lack=True,
     releases={
         "sums": Release(
             Kind.HISTOGRAMS, of="columns", per_row=False,

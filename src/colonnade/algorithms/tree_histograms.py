@@ -7,7 +7,7 @@ for a node are the sums of gradients and Hessians of those of its rows that a ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -162,17 +162,27 @@ def _enough(rows: Whole, least: int) -> Flags:
 
 
 class Best(NamedTuple):
-    """Of one node: whose candidate gains most, and how much; party -1 where none gains anything."""
+    """Of one node: whose candidate gains most, and how much; party -1 where none gains anything. Rows that the party
+    lacks go left or right, all of them."""
 
     gain: float
     party: int
     candidate: int
+    absent_left: bool = False
 
 
 def best_splits(
-    sums: Sequence[Floats], totals: Floats, *, l2: float, min_gain: float, min_child_weight: float
+    sums: Sequence[Floats],
+    totals: Floats,
+    *,
+    l2: float,
+    min_gain: float,
+    min_child_weight: float,
+    lacked: Mapping[int, Floats] | None = None,
 ) -> list[Best]:
     """Of each node the best split: sums [nodes, candidates, 2] of what goes left, by party, and totals [nodes, 2].
+    Where a party lacks rows, `lacked` has what these sum up to, [nodes, 2], and they are tried on either side; that a
+    row is held at all parts no rows.
 
     gain = 1/2 (GL^2/(HL + l2) + GR^2/(HR + l2) - G^2/(H + l2)) - min_gain
     """
@@ -181,15 +191,21 @@ def best_splits(
     for party, left in enumerate(sums):
         if not left.shape[1]:
             continue
-        right = totals[:, None, :] - left
-        gain = _quality(left[..., 0], left[..., 1], l2) + _quality(right[..., 0], right[..., 1], l2) - whole[:, None]
-        heavy = np.minimum(left[..., 1], right[..., 1]) >= max(min_child_weight, 0.0)
-        gain = np.where(heavy & (left[..., 1] >= 0), gain / 2 - min_gain, -np.inf)
-        best = gain.argmax(1)
-        for node, at in enumerate(best.tolist()):
-            little = 1e-10 * (1 + whole[node])  # what rounding alone may seem to gain
-            if gain[node, at] > max(found[node].gain, little):
-                found[node] = Best(float(gain[node, at]), party, at)
+        told, sides = left[..., 1] >= 0, {False: left}
+        if lacked is not None and party in lacked:
+            sides[True] = left + lacked[party][:, None, :]
+            held = (totals - lacked[party])[:, 1:]
+            told &= np.minimum(left[..., 1], held - left[..., 1]) > 1e-9 * (1 + held)  # both sides have rows it holds
+        for absent_left, goes in sides.items():
+            right = totals[:, None, :] - goes
+            gain = _quality(goes[..., 0], goes[..., 1], l2) + _quality(right[..., 0], right[..., 1], l2)
+            heavy = np.minimum(goes[..., 1], right[..., 1]) >= max(min_child_weight, 0.0)
+            gain = np.where(heavy & told, (gain - whole[:, None]) / 2 - min_gain, -np.inf)
+            best = gain.argmax(1)
+            for node, at in enumerate(best.tolist()):
+                little = 1e-10 * (1 + whole[node])  # what rounding alone may seem to gain
+                if gain[node, at] > max(found[node].gain, little):
+                    found[node] = Best(float(gain[node, at]), party, at, absent_left)
     return found
 
 

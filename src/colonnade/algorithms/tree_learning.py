@@ -17,10 +17,14 @@ from torch import Generator, Tensor
 from colonnade.algorithms.tree_growing import LEFT, RIGHT, STAYS
 from colonnade.algorithms.tree_histograms import Best, Flags, Floats, Whole, best_splits, leaf_values, reached
 from colonnade.algorithms.tree_objectives import weighted_median
+from colonnade.algorithms.tree_owner import HALF, Directions, Split
+from colonnade.algorithms.tree_parts import Part
+from colonnade.errors import PartyError
 
 Table = dict[str, Tensor]
 """A round's nodes: `party` whose split it is (-1: a leaf) and that party's how-many-th of the round, the children
-`left` and `right`, what a leaf adds to its tree's score (`value`), and what a split gained (`gain`)."""
+`left` and `right`, what a leaf adds to its tree's score (`value`), what a split gained (`gain`), and whether rows that
+its party lacks go left (`absent_left`); and of each party whether it took part (`asked`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +63,7 @@ class Round:
     sampled: Whole  # places in the batch of the rows that are learned from
     node: Whole  # [trees, rows of the batch]
     parties: Sequence[str]
+    parts: Sequence[Part]  # of each party
     open: list[int] = field(default_factory=list)  # nodes that may be split
     sums: list[Floats] = field(default_factory=list)  # of these by party, [nodes, candidates, 2]
     tree: list[int] = field(default_factory=list)  # of every node
@@ -67,11 +72,14 @@ class Round:
     left: list[int] = field(default_factory=list)
     right: list[int] = field(default_factory=list)
     gain: list[float] = field(default_factory=list)
+    absent_left: list[bool] = field(default_factory=list)
 
     @classmethod
-    def begin(cls, rounded: Rounded, sampled: Whole, rows: int, parties: Sequence[str]) -> Round:
+    def begin(cls, rounded: Rounded, sampled: Whole, rows: int, held: Mapping[str, Tensor | None]) -> Round:
+        """`held` has by party which rows of the batch it holds; None: all."""
         trees = rounded.g.shape[1]
-        made = cls(rounded, sampled, np.repeat(np.arange(trees)[:, None], rows, axis=1), parties)
+        parts = [Part(None if mine is None else mine.cpu().numpy(), sampled, trees) for mine in held.values()]
+        made = cls(rounded, sampled, np.repeat(np.arange(trees)[:, None], rows, axis=1), list(held), parts)
         for tree in range(trees):
             made._add(tree)
         return made
@@ -90,16 +98,22 @@ class Round:
                 part[self.sampled[inside], at] = values[inside, self.tree[node]]
         return made[0], made[1]
 
-    def totals(self, nodes: Sequence[int]) -> Floats:
-        """G and H of the sampled rows in each node, [nodes, 2]."""
+    def totals(self, nodes: Sequence[int], among: Flags | None = None) -> Floats:
+        """G and H of the sampled rows in each node, [nodes, 2]; of those `among` them, where it is given."""
         found = np.zeros((len(nodes), 2))
         of, now = np.array([self.tree[node] for node in nodes], dtype=np.int64), self._sampled_node
         for tree in np.unique(of).tolist():
             mine = of == tree
             for place, values in enumerate((self.rounded.g, self.rounded.h)):
-                by_node = np.bincount(now[tree], values[:, tree], minlength=len(self.tree))
+                weights = values[:, tree] if among is None else values[:, tree] * among
+                by_node = np.bincount(now[tree], weights, minlength=len(self.tree))
                 found[mine, place] = by_node[np.array(nodes)[mine]]
         return found
+
+    def held_totals(self, party: int, nodes: Sequence[int]) -> Floats:
+        """The same, of the rows that a party holds."""
+        held = self.parts[party].held
+        return self.totals(nodes, None if held is None else held[self.sampled])
 
     @property
     def _sampled_node(self) -> Whole:
@@ -115,7 +129,12 @@ class Round:
         units = np.array([[self.rounded.unit_g[self.tree[n]], self.rounded.unit_h[self.tree[n]]] for n in nodes])
         sums = [mine * units[:, None, :] for mine in self.sums]
         totals = self.totals(nodes) * units
-        found = best_splits(sums, totals, l2=l2, min_gain=min_gain, min_child_weight=min_child_weight)
+        lacked = {
+            k: self.totals(nodes, ~part.held[self.sampled]) * units
+            for k, part in enumerate(self.parts)
+            if part.held is not None and part.asked
+        }
+        found = best_splits(sums, totals, l2=l2, min_gain=min_gain, min_child_weight=min_child_weight, lacked=lacked)
         chosen = {node: one for node, one in zip(nodes, found, strict=True) if one.party >= 0}
         for tree in range(self.trees):
             now = sum(1 for node, party in enumerate(self.party) if self.tree[node] == tree and party < 0)
@@ -123,6 +142,30 @@ class Round:
             for node in mine[max(leaves - now, 0) :]:
                 del chosen[node]
         return dict(sorted(chosen.items()))
+
+    def left_of(self, said: Mapping[str, Directions], chosen: Mapping[int, Best], batch: str, *, hidden: bool) -> Flags:
+        """Which rows go left in each tree, [trees, rows of the batch], from what parties said of their splits: where
+        nodes are hidden, a party has a column for each split, else one for each tree."""
+        found = np.zeros(self.node.shape, dtype=np.bool_)
+        for k, party in enumerate(self.parties):
+            mine = [node for node, best in chosen.items() if best.party == k]
+            if not mine:
+                continue
+            values, wanted = said[party].values.tensor.cpu(), (self.node.shape[1], len(mine) if hidden else self.trees)
+            if tuple(values.shape) != wanted:
+                cause = f"it sent {list(values.shape)} directions, and {list(wanted)} were asked for"
+                raise PartyError(party, Split.kind, batch, cause)
+            left, held = values.numpy().T > HALF, self.parts[k].held
+            if not hidden:
+                is_mine, instead = np.zeros((2, len(self.tree)), dtype=np.bool_)
+                is_mine[mine], instead[mine] = True, [chosen[node].absent_left for node in mine]
+                left = left if held is None else np.where(held, left, instead.take(self.node))
+                found |= is_mine.take(self.node) & left
+                continue
+            for node, all_rows in zip(mine, left, strict=True):
+                goes = all_rows if held is None else np.where(held, all_rows, chosen[node].absent_left)
+                found[self.tree[node]] |= (self.node[self.tree[node]] == node) & goes
+        return found
 
     def apply(self, chosen: Mapping[int, Best], goes_left: Flags) -> NDArray[np.uint8]:
         """Make children of the chosen nodes by which rows their splits send left, [trees, rows of the batch];
@@ -136,24 +179,48 @@ class Round:
             self.left[node], self.right[node] = self._add(tree), self._add(tree)
             after[node], going[node] = (self.right[node], self.left[node]), (RIGHT, LEFT)
             said[best.party] += 1
-        way = 2 * self.node + goes_left
+        way, before = 2 * self.node + goes_left, self.node
         self.node = after.reshape(-1).take(way)
+        self._divide(chosen, before)
         return going.reshape(-1).take(way).T
 
-    def smaller(self, chosen: Mapping[int, Best]) -> list[int]:
-        """Of each pair of children the one with fewer sampled rows, the left one where they are as many."""
+    def _divide(self, chosen: Mapping[int, Best], before: Whole) -> None:
+        """Where rows go that the party of a split lacks: as it was found, and where none were learned from, to the
+        larger side."""
+        children = [(self.left[node], self.right[node]) for node in chosen]
+        for part in self.parts:
+            if part.held is not None and part.asked:
+                part.divide(before, self.node, list(chosen), children)
+        rows = np.bincount(self._sampled_node.reshape(-1), minlength=len(self.tree))
+        for (node, best), (left, right) in zip(chosen.items(), children, strict=True):
+            held, of = self.parts[best.party].held, before[self.tree[node]] == node
+            learned = held is not None and bool((of & ~held)[self.sampled].any())
+            self.absent_left[node] = best.absent_left if learned else bool(rows[left] >= rows[right])
+
+    def smaller(self, chosen: Mapping[int, Best], *, hidden: bool) -> list[list[int]]:
+        """By party, of each pair of children the one with fewer sampled rows, the left one where they are as many; -1
+        where a party has none of the rows. Where nodes are hidden, all are asked for the same."""
         rows = np.bincount(self._sampled_node.reshape(-1), minlength=len(self.tree))
         pairs = [(self.left[node], self.right[node]) for node in chosen]
-        return [left if rows[left] <= rows[right] else right for left, right in pairs]
+        small = [left if rows[left] <= rows[right] else right for left, right in pairs]
+        return [small if hidden or part.held is None or not part.asked else part.small for part in self.parts]
 
-    def take_children(self, chosen: Mapping[int, Best], smaller: Sequence[int], told: Sequence[Floats]) -> None:
-        """What each party told of the smaller children, [children, candidates, 2]; of the others it follows."""
+    @property
+    def asked(self) -> dict[str, Part]:
+        """Who takes part."""
+        return {party: part for party, part in zip(self.parties, self.parts, strict=True) if part.asked}
+
+    def take_children(
+        self, chosen: Mapping[int, Best], smaller: Sequence[Sequence[int]], told: Sequence[Floats]
+    ) -> None:
+        """What each party told of the children that are `smaller` at it, [children, candidates, 2]; of the others it
+        follows."""
         place = {node: at for at, node in enumerate(self.open)}
         parents = [place[node] for node in chosen]
         children = [child for node in chosen for child in (self.left[node], self.right[node])]
-        first = np.isin(children[::2], smaller)
         sums = []
-        for mine, before in zip(told, self.sums, strict=True):
+        for small, mine, before in zip(smaller, told, self.sums, strict=True):
+            first = np.isin(children[::2], small)
             others = np.where(mine[..., 1:] >= 0, before[parents] - mine, (0.0, -1.0))
             both = np.empty((2 * len(parents), *mine.shape[1:]))
             both[::2], both[1::2] = (
@@ -178,7 +245,9 @@ class Round:
             value[own] = learning_rate * mine[own]
         whole = {"party": self.party, "split": self.split, "left": self.left, "right": self.right}
         table = {name: torch.tensor(numbers, dtype=torch.int64) for name, numbers in whole.items()}
-        return table | {"value": torch.from_numpy(value), "gain": torch.tensor(self.gain, dtype=torch.float64)}
+        table |= {"value": torch.from_numpy(value), "gain": torch.tensor(self.gain, dtype=torch.float64)}
+        table["absent_left"] = torch.tensor(self.absent_left, dtype=torch.bool)
+        return table | {"asked": torch.tensor([part.asked for part in self.parts], dtype=torch.bool)}
 
     def _add(self, tree: int) -> int:
         for numbers, first in (
@@ -190,6 +259,7 @@ class Round:
         ):
             numbers.append(first)
         self.gain.append(0.0)
+        self.absent_left.append(False)
         return len(self.tree) - 1
 
 

@@ -12,6 +12,7 @@ from colonnade.algorithms.algorithm import HeadInputs, TableInputs
 from colonnade.algorithms.tree_owner import HALF, gaps_of
 
 Table = Mapping[str, Tensor]
+KINDS = {"value": torch.float64, "absent_left": torch.bool}
 
 
 class Thresholds(nn.Module):
@@ -44,7 +45,8 @@ class Thresholds(nn.Module):
 
 
 class Trees(nn.Module):
-    """The label owner's piece: from what each party says of its splits to the joint model's outputs."""
+    """The label owner's piece: from what each party says of its splits to the joint model's outputs. Of a row that a
+    party lacks its part is NaN, and goes as was learned."""
 
     base: Tensor
     said: Tensor
@@ -52,6 +54,7 @@ class Trees(nn.Module):
     right: Tensor
     value: Tensor
     roots: Tensor
+    absent_left: Tensor
 
     def __init__(self, given: HeadInputs[Any]) -> None:
         super().__init__()
@@ -60,7 +63,7 @@ class Trees(nn.Module):
         poisson = given.config.loss == "poisson"
         self.units = (given.mean, given.scale) if poisson else None
         start, first, nodes = _starts(given.widths), [0] * len(given.widths), 0
-        parts: dict[str, list[Tensor]] = {name: [] for name in ("said", "left", "right", "value", "roots")}
+        parts: dict[str, list[Tensor]] = {name: [] for name in (*KINDS, "said", "left", "right", "roots")}
         for table in rounds:
             party = table["party"].cpu()
             inner = party >= 0
@@ -68,25 +71,28 @@ class Trees(nn.Module):
             parts["said"].append(torch.where(inner, offset[party.clamp_min(0)] + table["split"].cpu(), -1))
             for name in ("left", "right"):
                 parts[name].append(torch.where(inner, table[name].cpu() + nodes, -1))
-            parts["value"].append(table["value"].cpu())
+            for name, kind in KINDS.items():
+                parts[name].append(table.get(name, torch.zeros(len(party), dtype=kind)).cpu())
             parts["roots"].append(nodes + torch.arange(given.outputs))
             self.depth = max(self.depth, _depth(table))
             nodes += len(party)
             first = [at + int((party == k).sum()) for k, at in enumerate(first)]
         for name, tensors in parts.items():
-            kind = torch.float64 if name == "value" else torch.int64
-            self.register_buffer(name, torch.cat([torch.zeros(0, dtype=kind), *tensors]))
+            none = torch.zeros(0, dtype=KINDS.get(name, torch.int64))
+            self.register_buffer(name, torch.cat([none, *tensors]))
         base = given.state.get("base")
         self.register_buffer("base", torch.zeros(given.outputs, dtype=torch.float64) if base is None else base.cpu())
 
     def forward(self, parts: list[Tensor]) -> Tensor:
-        goes_left = torch.cat(parts, 1) > HALF
-        node = self.roots.expand(goes_left.shape[0], -1)
+        said = torch.cat(parts, 1)
+        node = self.roots.expand(said.shape[0], -1)
         for _ in range(self.depth):
             at = self.said[node]
-            below = torch.where(goes_left.gather(1, at.clamp_min(0)), self.left[node], self.right[node])
+            bit = said.gather(1, at.clamp_min(0))
+            goes_left = torch.where(bit.isnan(), self.absent_left[node], bit > HALF)
+            below = torch.where(goes_left, self.left[node], self.right[node])
             node = torch.where(at >= 0, below, node)
-        added = self.value[node].reshape(goes_left.shape[0], self.rounds, self.outputs)
+        added = self.value[node].reshape(said.shape[0], self.rounds, self.outputs)
         scores = self.base + added.sum(1)
         if self.units is not None:
             scores = (scores.exp() - self.units[0]) / self.units[1]

@@ -92,6 +92,8 @@ class Presence:
 
     def _cut(self, mine: Tensor, one: Released) -> Released:
         rows = mine.nonzero().flatten()
+        if len(one.tensor) < len(mine):  # it was made for this party
+            return one
         return one.at_rows(rows, len(mine) / len(rows) if one.receipt.name in self.slopes else 1.0)
 
     def complete(self, party: str, request: Request[Any], reply: Message) -> Message:
