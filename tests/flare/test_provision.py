@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.federation import small_multi
-from tests.federation.small import quick, write
+from tests.federation.small import frames, quick, write
 from tests.federation.small_multi_sites import EVERY, private
 
-from colonnade.errors import ConfigError
+from colonnade.errors import BoundaryError, ConfigError
 from colonnade.federation import Settings
 from colonnade.flare.job import ALLOWED
 from colonnade.flare.provision import project_of, provision
@@ -100,3 +101,52 @@ def test_a_site_takes_no_code_names_only_two_classes_and_keeps_its_files_and_log
 def test_kits_are_made_once(kits: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not empty, and kits are made once"):
         provision(settings(tmp_path), kits, server="localhost")
+
+
+def _certificate(kit: Path) -> bytes:
+    """As it is shown to others."""
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    from colonnade.transport.identity import read_certificate
+
+    return read_certificate(kit / "startup" / "client.crt").public_bytes(Encoding.DER)
+
+
+def test_a_new_organisation_and_a_renewed_certificate_are_of_the_same_root(kits: Path, tmp_path: Path) -> None:
+    """Both are taken by who has the old kit, and the old certificate is no longer whose fingerprint is pinned."""
+    from colonnade.transport.identity import Identity, certified
+
+    given = frames()
+    given["bank"] = given["lab"].rename(columns={"iron": "income", "zinc": "loans"})
+    more = Settings.from_toml(write(tmp_path / "all", given, quick()))
+    provision(more, tmp_path / "kits", server="localhost", state=kits / "state", renew=["lab"])
+    for name in ("clinic", "lab"):
+        before, after = (place / "parties" / name for place in (kits, tmp_path / "kits"))
+        assert (_certificate(before) == _certificate(after)) == (name == "clinic")
+        root = (place / "startup" / "rootCA.pem" for place in (before, after))
+        assert len({one.read_bytes() for one in root}) == 1
+    old = Identity.load(kits / "parties" / "clinic" / "startup", "clinic", {})
+    for name in ("lab", "bank"):
+        old.check(name, _certificate(tmp_path / "kits" / "parties" / name))
+    _, renewed = certified(tmp_path / "kits" / "parties" / "lab" / "startup")
+    pinned = Identity.load(kits / "parties" / "clinic" / "startup", "clinic", {"lab": renewed})
+    with pytest.raises(BoundaryError, match="has the fingerprint"):
+        pinned.check("lab", _certificate(kits / "parties" / "lab"))
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"renew": ["lab"]}, "--renew needs --state"),
+        ({"state": Path("nowhere")}, "has no cert.json"),
+        ({"renew": ["nobody"], "state": Path("state")}, "there is no such certificate in .*; there are clinic, "),
+    ],
+)
+def test_earlier_kits_must_be_there_and_know_who_renews(
+    kits: Path, more: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    if "state" in more:
+        more = more | {"state": kits / more["state"]}
+    with pytest.raises(ConfigError, match=words):
+        provision(settings(tmp_path), tmp_path / "kits", server="localhost", **more)
+    assert not (tmp_path / "kits").exists()

@@ -58,10 +58,17 @@ def provision(
     server: Annotated[str, typer.Option(help="The relay's host name, as all sites can reach it.")] = "localhost",
     port: Annotated[int, typer.Option(help="The relay's port for sites.")] = 8002,
     admin_port: Annotated[int, typer.Option(help="The relay's port for the lead.")] = 8003,
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="state/ of earlier kits: the same root, for new organisations or --renew."),
+    ] = None,
+    renew: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="With --state: whose certificate is new. Repeatable.")
+    ] = None,
 ) -> None:
     """Make a startup kit per organisation, with certificates for mutual TLS, and the agreed file in each."""
     settings = Settings.from_toml(file)
-    make_kits(settings, out, server=server, port=port, admin_port=admin_port)
+    make_kits(settings, out, server=server, port=port, admin_port=admin_port, state=state, renew=renew or ())
     table = Table(title=f"Startup kits in {out}", title_justify="left", title_style="bold not italic")
     for heading in ("folder", "for"):
         table.add_column(heading)

@@ -83,7 +83,11 @@ def _show(state: SiteState) -> None:
         console.print("It is draining: what is under way ends, and nothing new begins. Back: colonnade site resume.")
     if state.certificate_days is not None:
         ends = f"ends in {state.certificate_days:.0f} days" if state.certificate_days > 0 else "has ended"
-        cure = " Renew it: colonnade provision --renew." if state.certificate_days < SOON else ""
+        cure = (
+            " Who holds state/ renews it: colonnade provision --state state --renew NAME."
+            if state.certificate_days < SOON
+            else ""
+        )
         console.print(f"Its certificate {ends}.{cure}")
     if state.serving:
         console.print(f"It answers HTTP requests at {shown(state.serving)}.")

@@ -20,7 +20,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from colonnade.flare.job import ALLOWED, require
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import all_sites, driver_of, write_agreed, write_own
 
+STATE = "cert.json"
 SITE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 HOST = re.compile(r"([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
 BUILDERS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -66,8 +67,13 @@ def project_of(settings: Settings, *, server: str, port: int, admin_port: int) -
     return head | {"participants": participants, "builders": builders}
 
 
-def provision(settings: Settings, out: Path, *, server: str, port: int = 8002, admin_port: int = 8003) -> None:
-    """Make all kits, in a folder that appears whole or not at all."""
+def provision(
+    settings: Settings, out: Path, *, server: str, port: int = 8002, admin_port: int = 8003,
+    state: Path | None = None, renew: Collection[str] = (),
+) -> None:  # fmt: skip
+    """Make all kits, in a folder that appears whole or not at all. With the `state` of earlier kits they have the same
+    root: who was there keeps its certificate, unless it is to `renew` it, and who is new gets one that all others take.
+    """
     require()
     from nvflare.lighter.provision import prepare_builders, prepare_packager, prepare_project
     from nvflare.lighter.provisioner import Provisioner
@@ -78,8 +84,13 @@ def provision(settings: Settings, out: Path, *, server: str, port: int = 8002, a
     fresh = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
+    known = _known(state, [str(one["name"]) for one in project["participants"]], renew)
     try:
         (fresh / "project.yml").write_text(json.dumps(project, indent=2) + "\n", encoding="utf-8")  # JSON is YAML
+        if known:
+            kept = fresh / "made" / str(project["name"]) / "state"
+            kept.mkdir(parents=True)
+            (kept / STATE).write_text(json.dumps(known), encoding="utf-8")
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
             maker = Provisioner(str(fresh / "made"), prepare_builders(project), prepare_packager(project))
@@ -91,6 +102,25 @@ def provision(settings: Settings, out: Path, *, server: str, port: int = 8002, a
         fresh.rename(out)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _known(state: Path | None, names: Collection[str], renew: Collection[str]) -> dict[str, Any]:
+    """The root and the certificates of earlier kits, without those to renew."""
+    if state is None:
+        if renew:
+            raise ConfigError("--renew needs --state DIR, the folder state/ of the kits whose certificates it renews.")
+        return {}
+    try:
+        known: dict[str, Any] = json.loads((state / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise ConfigError(
+            f"{state} has no {STATE} that can be read. --state is the folder state/ that `colonnade provision` made."
+        ) from None
+    for name in renew:
+        if name not in names or name not in known:
+            there = ", ".join(sorted(one for one in names if one in known))
+            raise ConfigError(f"--renew {name}: there is no such certificate in {state}; there are {there}.")
+    return {name: one for name, one in known.items() if name not in renew}
 
 
 def _arrange(fresh: Path, settings: Settings, project: Mapping[str, Any]) -> None:
