@@ -1,7 +1,7 @@
 """Additive ElGamal on secp256k1: whole numbers whose sums can be formed by others, many rows at a time.
 
     secret   x_1 .. x_m                                      public   X_j = x_j G
-    a row    (r G, (r x_1 + v_1) G, ..., (r x_m + v_m) G)    with one fresh r for its m values
+    a row    (r G, r X_1 + v_1 G, ..., r X_m + v_m G)        with one fresh r for its m values
 
 Points add up as their values do. The key's holder takes x_j r G off and finds v_j in a table of multiples of G, so sums
 must stay small: some millions. Whoever adds must blind what it sends (`sums_of` does): the key's holder knows every r,
@@ -13,7 +13,6 @@ schemes: who adds up can add up something else.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Sequence
 from functools import cache
@@ -35,6 +34,7 @@ ROWS = "rows"  # the layout: each row's points one after the other
 MOST_VALUES = 2048  # of a row
 LARGEST = 2.0**31  # of a sum that can still be found
 BABIES = 1 << 16
+AT_ONCE = 1 << 14  # rows that are encrypted in one go: their points' addresses take some megabytes
 
 
 class ElGamalPublicKey:
@@ -123,13 +123,16 @@ class ElGamalSecretKey:
                 f"'{owner}' encrypts rows of up to {self._public.values} whole numbers with ElGamal; found "
                 f"{list(flat.shape)}. Round them first."
             )
-        drawn = os.urandom(32 * len(flat))
-        scalars: list[int] = []
-        for at, row in enumerate(flat.to(torch.int64).tolist()):
-            r = int.from_bytes(drawn[32 * at : 32 * at + 32], "little")
-            scalars.append(r)
-            scalars += [r * x + v for x, v in zip(self._x, row, strict=False)]
-        return _written(self._public, curve.generator().times(curve.digits_of(scalars)), tuple(flat.shape))
+        rows = flat.to(torch.int64).numpy()
+        different, which = np.unique(rows, return_inverse=True)
+        points = curve.generator().times(curve.digits_of([value for value in different.tolist() if value]))
+        lie = np.zeros(len(different), dtype=np.uint64)
+        lie[different != 0] = curve.address(points)  # 0 has no point, and adds nothing
+        by_row, made = lie[which].reshape(rows.shape), []
+        for first in range(0, len(rows), AT_ONCE):
+            parts = np.pad(by_row[first : first + AT_ONCE], ((0, 0), (1, 0)))[..., None]  # r G has nothing to add to it
+            made.append(self._public.blinded(parts, range(rows.shape[1]), owner=owner))
+        return _written(self._public, np.concatenate([curve.empty(0), *made]), tuple(flat.shape))
 
     def decrypt(self, x: Encrypted) -> Tensor:
         """All values of a row."""

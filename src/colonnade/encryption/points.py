@@ -77,6 +77,22 @@ def parsed(data: NDArray[np.uint8]) -> Points:
 
 def formatted(points: Points) -> NDArray[np.uint8]:
     """[n, 64] -> [n, 33]."""
+    if _is_little_endian():
+        flat = points.reshape(-1, MEMORY)
+        return np.concatenate([2 + (flat[:, 32:33] & 1), flat[:, 31::-1]], axis=1)
+    return _serialized(points)
+
+
+@cache
+def _is_little_endian() -> bool:
+    """Whether the library keeps a point as its two coordinates, each with the lowest byte first: then all are
+    serialized in one go. Seen from a few points, with both signs, since the form is the library's own business."""
+    few = np.concatenate([base(scalar) for scalar in (1, -1, 2, -2, ORDER // 3, -(ORDER // 3))])
+    return bool((np.concatenate([2 + (few[:, 32:33] & 1), few[:, 31::-1]], axis=1) == _serialized(few)).all())
+
+
+def _serialized(points: Points) -> NDArray[np.uint8]:
+    """By the library, point by point."""
     lib, ffi, context = library()
     points, made = np.ascontiguousarray(points), np.zeros((len(points), WIRE), dtype=np.uint8)
     given, into = _points_of(points), _bytes_of(made)
