@@ -107,7 +107,7 @@ class Config:
     def server_optimizer(self, rounds: int) -> ServerOptimizer:
         settings: dict[str, float | int | str] = {"rate": self.server_rate} if self.server_rate else {}
         if self.server != "fedavg":
-            settings |= {name: getattr(self, name) for name in ("beta1", "beta2", "tau", "second_moment")}
+            settings |= {name: vars(self)[name] for name in ("beta1", "beta2", "tau", "second_moment")}
         if self.server == "feddemonadam":
             settings["rounds"] = max(rounds, 1)
         return SERVER_OPTIMIZERS[self.server](**settings)  # type: ignore[arg-type]

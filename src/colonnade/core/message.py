@@ -91,8 +91,9 @@ class Done(Message):
 
 
 def batch_of(message: Message) -> str | None:
-    """The batch a message speaks of, if any; errors and ledgers name it."""
-    return getattr(message, "batch", None)
+    """The batch a message speaks of, where it has a field of that name; errors and ledgers name it."""
+    batch: str | None = vars(message).get("batch")
+    return batch
 
 
 def _collect(value: Any, found: list[Released | Ciphertext]) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from colonnade.core.message import MESSAGES, Message, Request, batch_of
-from colonnade.core.release import Outbox, Released
+from colonnade.core.release import Outbox
 from colonnade.core.wire import Envelope
 from colonnade.errors import NoAnswer, PartyError
 
@@ -97,10 +97,11 @@ class Missing:
         batch = batch_of(request)
         if not request.crossing():
             self.absent.pop(to, None)
-        values = getattr(reply, "values", None)
-        if self.rule != STALE or batch is None or not isinstance(values, Released):
+        if self.rule != STALE or batch is None or len(released := reply.released()) != 1:
             return
-        h, rows = values.tensor.detach(), self.rows(batch)
+        h, rows = released[0].tensor.detach(), self.rows(batch)
+        if len(h) != len(rows):  # it has no line for each row
+            return
         if to not in self._memory:
             known = torch.zeros(self.size, dtype=torch.bool, device=h.device)
             self._memory[to] = Memory(reply.kind, h.new_zeros(self.size, *h.shape[1:]), known)
@@ -116,7 +117,7 @@ class Missing:
             self._count(to, STALE)
             with self.outbox.answering(self.outbox.owner):  # it crosses nothing: the driver has it already
                 old = self.outbox.release(memory.values[rows], STALE, batch)
-            return MESSAGES[memory.kind](values=old)  # type: ignore[call-arg]
+            return MESSAGES[memory.kind](old)  # type: ignore[call-arg]
         if SKIP in self.allowed:
             self._count(to, SKIP)
             return None

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Generator, Tensor
@@ -37,10 +37,18 @@ class Packed:
 
 
 class Mechanism(Protocol):
-    """Makes a tensor safe to know, and says what that cost. One that first bounds what a row may say has a method
-    `bounded(tensor)` too: what noise is then added to, as a function that can be differentiated."""
+    """Makes a tensor safe to know, and says what that cost."""
 
     def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]: ...
+
+
+@runtime_checkable
+class Bounding(Protocol):
+    """A mechanism that first bounds what a row may say."""
+
+    def bounded(self, tensor: Tensor) -> Tensor:
+        """What noise is then added to, as a function that can be differentiated."""
+        ...
 
 
 class Meter(Protocol):
@@ -132,6 +140,11 @@ class Rule:
 
     mechanism: Mechanism = Plain()
     codec: Codec = Identity()
+    bound: Callable[[Tensor], Tensor] | None = field(init=False, compare=False, repr=False, default=None)
+
+    def __post_init__(self) -> None:  # once: `isinstance` of a protocol takes as long as the rest of a release
+        if isinstance(self.mechanism, Bounding):
+            object.__setattr__(self, "bound", self.mechanism.bounded)
 
 
 class Released:
@@ -261,8 +274,7 @@ class Outbox:
 
     def bound(self, as_: str, batch: str | None, to: str | None) -> Callable[[Tensor], Tensor] | None:
         """How its rule bounds what a row may say to somebody, before noise is added; None where it does not."""
-        mechanism = self._applying(as_, batch, to).mechanism
-        return getattr(mechanism, "bounded", None)  # `isinstance` of a protocol takes as long as the rest of a release
+        return self._applying(as_, batch, to).bound
 
     def release(self, tensor: Tensor, as_: str, batch: str | None = None) -> Released:
         """The only way to a Released: what comes back shares no memory with `tensor` and cannot change later."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -92,10 +92,18 @@ class Descent:
         return self._plain if self._plain is not None and self._plain[1].takes(x) else None
 
 
+@runtime_checkable
+class Stack(Protocol):
+    """Models that run as one, and say themselves which layers these are."""
+
+    @property
+    def stacked_chain(self) -> nn.Sequential | None: ...
+
+
 def layers_of(model: nn.Module) -> list[nn.Module] | None:
     """The layers of a model that does nothing but run them one after the other, and trains every parameter, each in
-    one place; None for any other. A stack of models says so itself (`stacked_chain`)."""
-    layers = getattr(model, "stacked_chain", model)
+    one place; None for any other."""
+    layers = model.stacked_chain if isinstance(model, Stack) else model
     if type(layers) is not nn.Sequential:
         return None
     parameters = [parameter for _, parameter in layers.named_parameters(remove_duplicate=False)]

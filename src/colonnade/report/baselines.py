@@ -192,7 +192,8 @@ def _several(settings: Settings, found: Found, where: str) -> Callable[[int, boo
         def alone(owner: str) -> Callable[[], None]:
             def job() -> None:
                 own = replace(
-                    _plainly(seeded, list(seeded.parties)), label_owners={owner: _bare(seeded.label_owners[owner])}
+                    _plainly(seeded, list(seeded.parties)),
+                    label_owners={owner: replace(seeded.label_owners[owner], outbox={})},
                 )
                 share = replace(joint.holdings, label_owners={owner: joint.holdings.label_owners[owner]}, known_to=1)
                 federation = Federation(own, share)
@@ -222,12 +223,8 @@ def _seeded(settings: Settings, seed: int) -> Settings:
 
 def _plainly(settings: Settings, parties: list[str]) -> Settings:
     """Without anybody's rules and budgets, since nothing leaves."""
-    return replace(settings, parties={name: _bare(one) for name, one in settings.parties.items() if name in parties})
-
-
-def _bare(party: Any) -> Any:
-    nothing: dict[str, Any] = {"outbox": {}} | ({"budget": {}} if hasattr(party, "budget") else {})
-    return replace(party, **nothing)
+    kept = {name: replace(one, outbox={}, budget={}) for name, one in settings.parties.items() if name in parties}
+    return replace(settings, parties=kept)
 
 
 def joined(settings: Settings, holdings: Holdings) -> Holdings | None:

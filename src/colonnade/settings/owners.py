@@ -113,7 +113,7 @@ def check_dealt(owners: Mapping[str, LabelOwnerSettings], dataset: str | None) -
     """`rows` and `classes` deal out a named data set; a table has the rows it has."""
     for name, owner in owners.items():
         for key in ("rows", "classes"):
-            if dataset is None and getattr(owner, key) is not None:
+            if dataset is None and vars(owner)[key] is not None:
                 raise ConfigError(
                     f"[[label_owners]] {name!r} has {key}, which deals out a named data set, and there is none. Remove "
                     'it, or set [data] dataset = "digits".'
