@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from tests.conformance.echo import NAMES, Break, Multiply, Remember, Sleep, asker, echoes
+from tests.conformance.echo import NAMES, Break, Echo, Multiply, Remember, Sleep, asker, echoes
 
 from colonnade.algorithms import embedding, splitnn
-from colonnade.core import Batches, Envelope, Organisation
+from colonnade.core import Batches, Done, Envelope, Organisation, Request, serves
+from colonnade.core.party import TASKS
 from colonnade.errors import PartyError
 from colonnade.models import build
 from colonnade.transport import InProcess, in_process
@@ -173,6 +174,45 @@ def test_in_threads_all_are_asked_and_the_first_in_order_is_raised() -> None:
     with pytest.raises(PartyError, match="'ada'"):
         peers.ask_each({name: Break(2.5) for name in ("ada", "bob", "cyd")})
     assert [float(party.held[0, 0]) for party in transport.parties.values()] == [0, 0, 1]  # type: ignore[attr-defined]
+
+
+class Grow(Request[Done]):
+    """A party adds 1 to what it holds, but not before it has answered; one whose first number is below fails."""
+
+    below: float = 0.0
+    batch: str = "train/0/0"
+
+
+class Leaving(Echo):
+    @serves
+    def grow(self, request: Grow) -> Done:
+        def task() -> None:
+            time.sleep(0.02)
+            self.threads.append(threading.get_ident())
+            if float(self.features.flatten()[0]) < request.below:
+                raise ArithmeticError("too small")
+            self.held += 1
+
+        TASKS.leave(task)
+        return Done()
+
+
+@pytest.mark.parametrize("parallel", ["always", "never"])
+def test_what_parties_leave_to_be_done_is_done_before_their_replies_are_used(
+    parallel: Literal["always", "never"],
+) -> None:
+    """The first time by whoever answers; then by threads, while one thread asks all parties."""
+    parties = {name: Leaving(one.organisation, one.features, one.model) for name, one in echoes().items()}
+    transport = InProcess(parties, parallel=parallel)
+    transport.workers = 2
+    peers, _ = asker(transport)
+    for asked in range(1, 4):
+        peers.ask(Grow())
+        assert [float(party.held[0, 0]) for party in parties.values()] == [asked] * 3
+        assert (HERE in idents(transport)) is (parallel == "never")
+    with pytest.raises(PartyError, match=r"'bob'.*too small"):
+        peers.ask_each({"ada": Grow(), "bob": Grow(10.0), "cyd": Grow()})
+    assert float(parties["ada"].held[0, 0]) == 4
 
 
 def test_one_by_one_nobody_is_asked_after_a_failure() -> None:

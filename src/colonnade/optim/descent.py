@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from colonnade.core.party import TASKS
 from colonnade.optim.written_out import (
     NONE,
     RELU,
@@ -49,16 +50,21 @@ class Descent:
         """So many steps of the optimizer on rho/2 ||f(x) W - target||^2 / rows, where W is `head`, or no head. With
         `last_first` a step moves the model's last parameter, and then the others by their gradient at where it is
         now."""
-        SCRATCH.begin()
         plain = None if last_first else self.plain(x)
         if plain is not None:
             flat, chain = plain
-            layers = chain.over(x, SCRATCH, SCRATCH)
-            error = target if head is None else SCRATCH.take(tuple(target.shape), target)
-            scale = rho / layers.y[-1].shape[-2]
-            with torch.no_grad():
-                run(squared_steps, layers, flat.moving(), steps, flat.done, target, scale, head, error, device=x.device)
-                flat.moved(steps)
+            moving, done = flat.moving(), flat.done
+
+            def task() -> None:
+                SCRATCH.begin()
+                layers = chain.over(x, SCRATCH, SCRATCH)
+                error = target if head is None else SCRATCH.take(tuple(target.shape), target)
+                scale = rho / layers.y[-1].shape[-2]
+                with torch.no_grad():
+                    run(squared_steps, layers, moving, steps, done, target, scale, head, error, device=x.device)
+
+            TASKS.leave(task) if x.device.type == "cpu" else task()
+            flat.moved(steps)
             return
         moved: list[Tensor] = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         turns = [moved[:-1], moved[-1:]] if last_first else [[]]
@@ -315,11 +321,16 @@ class WrittenOut(Pass):
             raise RuntimeError("a parameter was changed between a pass and its gradient")
         if made is not self.outputs:
             (gradient,) = torch.autograd.grad(made, self.outputs, gradient)
-        SCRATCH.begin()
-        room = [SCRATCH.take(tuple(y.shape), y) for y in self.layers.y]
-        with torch.no_grad():
-            run(step_back, self.layers._replace(gy=room), flat.moving(), flat.done, gradient, device=gradient.device)
-            flat.moved(1)
+        moving, done = flat.moving(), flat.done
+
+        def task() -> None:
+            SCRATCH.begin()
+            room = [SCRATCH.take(tuple(y.shape), y) for y in self.layers.y]
+            with torch.no_grad():
+                run(step_back, self.layers._replace(gy=room), moving, done, gradient, device=gradient.device)
+
+        TASKS.leave(task)
+        flat.moved(1)
 
 
 _COMPILED: dict[Any, Any] = {}

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.core import wire
 from colonnade.core.message import Message, Request, batch_of
-from colonnade.core.party import Party
+from colonnade.core.party import TASKS, Party
 from colonnade.core.peers import Transport
 from colonnade.core.transcript import Transcript
 from colonnade.core.wire import Envelope
@@ -57,6 +57,7 @@ class InProcess:
         self.workers = min(len(self.parties), cores())
         self._pool: ThreadPoolExecutor | None = None
         self._seconds: dict[type[Message], list[float]] = {}
+        self._leave: set[type[Message]] = set()  # requests that parties answer before their work is done
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         party = self.parties.get(to)
@@ -74,15 +75,48 @@ class InProcess:
         with one_torch_thread(len(envelopes) > 1):
             if self._in_threads(envelopes):
                 self._pool = self._pool or ThreadPoolExecutor(self.workers, thread_name_prefix="party")
-                answers = [(to, self._pool.submit(self.exchange, to, e)) for to, e in envelopes.items()]
-                failures = [error for _, answer in answers if (error := answer.exception()) is not None]
-                if failures:
-                    raise failures[0]
-                return {to: answer.result() for to, answer in answers}
+                kind = next(type(envelope.message) for envelope in envelopes.values())
+                return self._in_turn(envelopes, self._pool) if kind in self._leave else self._at_once(envelopes)
             start = time.perf_counter()
-            replies = {to: self.exchange(to, envelope) for to, envelope in envelopes.items()}
+            replies = {to: self._noted(to, envelope) for to, envelope in envelopes.items()}
             self._time(envelopes, time.perf_counter() - start)
             return replies
+
+    def _noted(self, to: str, envelope: Envelope[Request[R]]) -> R:
+        """`exchange`, and whether the party left some of its work to others is noted for the next time."""
+
+        def do(task: Callable[[], None]) -> None:
+            self._leave.add(type(envelope.message))
+            task()
+
+        with TASKS.left_to(do):
+            return self.exchange(to, envelope)
+
+    def _at_once(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
+        """Every party in a thread."""
+        assert self._pool is not None
+        answers = [(to, self._pool.submit(self._noted, to, e)) for to, e in envelopes.items()]
+        failures = [error for _, answer in answers if (error := answer.exception()) is not None]
+        if failures:
+            raise failures[0]
+        return {to: answer.result() for to, answer in answers}
+
+    def _in_turn(self, envelopes: Mapping[str, Envelope[Request[R]]], pool: ThreadPoolExecutor) -> dict[str, R]:
+        """One party after the other, while threads do what each left to be done. Whatever Python does is done by one
+        thread: fourteen that wait for the interpreter's lock lose more time than that."""
+        replies: dict[str, R] = {}
+        tasks: list[tuple[str, Future[None]]] = []
+        try:
+            for to, envelope in envelopes.items():
+                with TASKS.left_to(lambda task, to=to: tasks.append((to, pool.submit(task)))):  # type: ignore[misc]
+                    replies[to] = self.exchange(to, envelope)
+        finally:
+            failed = [(to, error) for to, task in tasks if (error := task.exception()) is not None]
+        for to, error in failed:
+            request = envelopes[to].message
+            cause = f"{type(error).__name__}: {error}"
+            raise PartyError(to, request.kind, batch_of(request), cause, private=True) from error
+        return replies
 
     def _in_threads(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> bool:
         on_gpu = any(party.device.type == "cuda" for party in self.parties.values())
