@@ -7,6 +7,7 @@ The rows are random; the models are the default ones (50-120-60), batches have 1
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import subprocess
@@ -43,6 +44,7 @@ def run(quick: bool) -> list[Result]:
         _by_rows(ROWS[:2] if quick else ROWS, laps=3 if quick else 20, steps=10 if quick else 50),
         _by_parties((2, 4, 8) if quick else (2, 4, 8, 16, 32, 64), laps=2 if quick else 5),
         *(_traffic(name, rows=4 * BATCH if quick else 20 * BATCH) for name in ALGORITHMS),
+        *(_exponents(name, laps=2 if quick else 4) for name in ALGORITHMS),
     ]
 
 
@@ -119,6 +121,31 @@ def _traffic(name: str, rows: int) -> Result:
     )
 
 
+def _exponents(name: str, *, laps: int) -> Result:
+    """How an epoch's CPU time grows: b in time ~ size^b, between a size and some times as much of one thing. The number
+    of batches grows with the rows, so for rows it is 1 and what a batch costs more."""
+    sizes: dict[str, dict[str, int]] = {"": {}} | {
+        "rows": {"rows": 16 * 4 * BATCH},
+        "columns": {"columns": 8 * COLUMNS},
+        "parties": {"parties": 4 * PARTIES},
+        "classes": {"classes": 32},
+    }
+    times = {"rows": 16, "columns": 8, "parties": 4, "classes": 16}
+    base = {"rows": 4 * BATCH, "parties": PARTIES, "columns": COLUMNS, "classes": 2}
+    runs = {what: Federation(_settings(name), _holdings(**base | size)).train() for what, size in sizes.items()}
+    best = {what: min(seconds) for what, seconds in _laps(runs, laps, 2).items()}
+    found = {what: math.log(best[what] / best[""]) / math.log(factor) for what, factor in times.items()}
+    found["rows"] += 1
+    return Result(
+        f"{name}: exponents of an epoch's CPU time",
+        ", ".join(f"{what} {value:.2f}" for what, value in found.items()),
+        f"from {4 * BATCH:,} rows, {COLUMNS} columns, {PARTIES} parties, 2 classes",
+        "≤ 1.05 each",
+        all(value <= 1.05 for value in found.values()),
+        found,
+    )
+
+
 class _Asked:
     """A transport that counts how often several are asked at once: each is a round trip."""
 
@@ -166,19 +193,19 @@ def _settings(name: str = "vimadmm", **config: Any) -> Settings:
     )
 
 
-def _holdings(rows: int, parties: int) -> Holdings:
+def _holdings(rows: int, parties: int, columns: int = COLUMNS, classes: int = 2) -> Holdings:
     """Random columns, as a table's would lie; all rows are training rows."""
     draw = np.random.default_rng(0)
     held = {}
     for name in datasets.party_names(parties):
-        columns = mapped.array((rows, COLUMNS), np.float32)
+        table = mapped.array((rows, columns), np.float32)
         for start in range(0, rows, BATCH):
-            columns[start : start + BATCH] = draw.standard_normal((BATCH, COLUMNS), dtype=np.float32)
-        mapped.let_go(columns)
-        held[name] = Columns(torch.from_numpy(columns))
-    labels = torch.from_numpy(draw.integers(0, 2, rows))
+            table[start : start + BATCH] = draw.standard_normal((BATCH, columns), dtype=np.float32)
+        mapped.let_go(table)
+        held[name] = Columns(torch.from_numpy(table))
+    labels = torch.from_numpy(draw.integers(0, classes, rows))
     ids = np.arange(rows).astype(np.str_)
-    encoder = Labels("server", "classification", (0, 1))
+    encoder = Labels("server", "classification", tuple(range(classes)))
     return Holdings.of_one(held, labels, ids, {"train": torch.arange(rows)}, "server", encoder)
 
 

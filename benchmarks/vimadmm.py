@@ -10,7 +10,6 @@ hand, random pictures of the same shape are used and the line says so; only the 
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -46,7 +45,6 @@ def run(quick: bool) -> list[Result]:
     results = [
         _against_authors(holdings, source, turns),
         _against_floor(holdings, source, turns),
-        _two_cores(holdings, source, turns),
     ]
     results += [_against_plain(holdings, source, 2 if quick else 3), _cohorts(quick)]
     return results + (_gpu(holdings, source) if torch.cuda.is_available() else [])
@@ -133,24 +131,6 @@ def _against_floor(holdings: Holdings, source: str, turns: int) -> Result:
         "≤ 1.2 x",
         ratio <= 1.2,
         best | {"ratio": ratio},
-    )
-
-
-def _two_cores(holdings: Holdings, source: str, turns: int) -> Result:
-    """Wall time: of interest only on a machine that has nothing else to do."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    alone = _steps(_federation(holdings, device="cpu", threads="never").train(), 1)
-    together = _steps(_federation(holdings, device="cpu", threads="always").train(), 1)
-    with one_torch_thread():
-        best = race({"one": alone, "all": together}, turns=2 * turns)
-    ratio = best["one"] / best["all"]
-    return Result(
-        f"VIMADMM round, {cores} cores, {source}",
-        f"{best['all']:.2f} s = {ratio:.2f} x faster",
-        f"one thread: {best['one']:.2f} s",
-        "≥ 1.7 x faster on 2 cores",
-        ratio >= 1.7 if cores > 1 else None,
-        best | {"ratio": ratio, "cores": cores},
     )
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import os
+import platform
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -30,6 +32,8 @@ class Result:
     target: str = ""
     holds: bool | None = None
     numbers: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    benchmark: str = dataclasses.field(default="", compare=False)  # whose line it is
+    on: str = dataclasses.field(default="", compare=False)  # the machine, in words
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -54,8 +58,21 @@ def run(name: str = "all", *, quick: bool = False, say: Callable[[str], None] | 
     for one in names() if name == "all" else [name]:
         if say is not None:
             say(one)
-        results += _load(one).run(quick)
+        results += [dataclasses.replace(result, benchmark=one, on=machine()) for result in _load(one).run(quick)]
     return results
+
+
+def machine() -> str:
+    """What this process computes with: how many cores of what, torch, and a GPU where there is one."""
+    import torch
+
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text(encoding="utf-8").splitlines() if about.exists() else []
+    named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    count = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    cores = f"{count} core{'s' if count > 1 else ''} of {named or platform.machine()}"
+    return f"{cores}{gpu}, torch {torch.__version__.partition('+')[0]}"
 
 
 def race(

@@ -42,10 +42,11 @@ STACKING_PAYS = 30_000_000
 """Operations of one party's steps on a batch up to which stacking pays on a CPU, whatever it computes.
 
 With less to do, a party mostly waits for Python, about half a millisecond a batch, and one call for all saves most of
-that. With more, parties in threads use every core where many steps are one call (`steps_at_once`): 14 parties of
-56-120-60 with 20 steps on 2, 8 and 16 cores are 1.9, 3.6 and 6.9 times as fast as on one, and stacked, with torch's own
-threads, 1.6, 3.9 and 4.8. Where every step needs Python, threads wait for the interpreter (FDML: 1.0, 1.2, 1.7), and
-stacked products do not (1.8, 4.6, 4.2). Other models than plain chains of layers, as convolutions, are slower stacked.
+that. With more, parties in threads use every core where many steps are one call (`steps_at_once`): a round of 14
+parties of 56-120-60 with 20 steps took 151, 63 and 51 ms on 2, 8 and 16 cores, and stacked, with torch's own threads,
+178, 58 and 74. Where every step needs Python, threads wait for the interpreter (FDML: 21, 18, 16 ms), and stacked
+products do not (11, 4.8, 6.4). One run each (docs/performance.md). Other models than plain chains of layers, as
+convolutions, are slower stacked.
 The rule is the same everywhere, so that the machine does not decide on the last bits.
 """
 ALL_THREADS_PAY = 300_000_000
