@@ -3,7 +3,8 @@
 It is written in the part of Python that TorchScript compiles. Compiled, a call needs neither the interpreter nor its
 lock until it is over, so parties in threads use every core: the bare local steps of 14 parties, in 14 threads on 16
 cores, took a tenth of the time of one core, and left in Python a half. Each product and each sum is the same either
-way, and so is every bit. On a GPU a graph replays them; where TorchScript is missing they run as they stand (`descent.run`).
+way, and so is every bit. On a GPU a graph replays them; where TorchScript is missing they run as they stand
+(`descent.run`).
 """
 
 from typing import NamedTuple
