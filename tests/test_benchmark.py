@@ -44,6 +44,13 @@ def test_one_or_all_are_run(two: None) -> None:
     assert said == ["first", "second"]
 
 
+def test_a_result_says_whose_it_is_and_on_what_it_was_measured(two: None) -> None:
+    (result,) = benchmark.run("second")
+    assert result.benchmark == "second"
+    assert f"torch {torch.__version__.partition('+')[0]}" in result.on
+    assert " core" in result.on
+
+
 def test_an_unknown_name_is_refused_with_the_likely_one(two: None) -> None:
     with pytest.raises(
         ConfigError, match=r"There is no benchmark 'frist' \(did you mean 'first'\?\); there are first, se"
@@ -126,7 +133,7 @@ def test_what_the_plumbing_costs_can_be_measured_again_and_again() -> None:
 
 
 def test_a_result_is_json() -> None:
-    told = Result("what", "1", "2", "3", True, {"x": 1.0}).to_json()
+    told = Result("what", "1", "2", "3", True, {"x": 1.0}, benchmark="core", on="a machine").to_json()
     assert told == {
         "what": "what",
         "measured": "1",
@@ -134,4 +141,6 @@ def test_a_result_is_json() -> None:
         "target": "3",
         "holds": True,
         "numbers": {"x": 1.0},
+        "benchmark": "core",
+        "on": "a machine",
     }
