@@ -321,7 +321,7 @@ class Federation:
         bring = bringing(self.settings, fitted)
         given = {name: frame for name, frame in frames.items() if name not in fitted or name in bring}
         held = tables_of(dataclasses.replace(self.settings, parties=bring), given)
-        may_lack = self.settings.engine.on_missing in ("stale", "skip")
+        may_lack = self.settings.may_lack
         known = [table.ids for table in held.values()]
         if not known:
             raise DataError(f"There is no frame to predict from; {', '.join(map(repr, bring))} hold columns.")

@@ -161,7 +161,7 @@ def application(batcher: Batcher, limits: Limits) -> App:
 def as_problem(error: Exception) -> Problem:
     """What a caller is told; never a text that may quote data."""
     if isinstance(error, Unknown):
-        rule = "A row is predicted where every party holds it; which ids a party lacks is not told."
+        rule = "A row is predicted where every party holds it, or somebody where the model can do without the others."
         cure = "Ask for rows that all parties hold. Ask one at a time to find out; such requests are counted."
         return Problem(404, str(error), rule, cure, unknown=error.unknown, asked=error.asked)
     if isinstance(error, BudgetExhausted):
