@@ -175,6 +175,34 @@ def finish(study: Study) -> None:
         for name, scores in others.items():
             for score, other in zip(scores or [], average, strict=False):
                 study.record(f"{data}: {name} above FedAvg, 4niid, round {number}", score - other)
+        _tuned(study, data, number)
+
+
+def _tuned(study: Study, data: str, number: int) -> None:
+    """FedAvg at the local rate, and FedAdam at the server's rate, that do best on rows which nobody trains or tests on;
+    both of four rates."""
+    found = {what: one for what, one in study.measured.items() if what.startswith(f"{data}, 4niid, ")}
+    best = {}
+    for server, rates in (("FedAvg", LOCAL[:-1]), ("FedAdam", RATES)):
+        checked = {
+            name: found[what].mean
+            for name in (server, *rates)
+            if (what := f"{data}, 4niid, {name}, round {number}, validation rows") in found
+        }
+        if len(checked) < 1 + len(rates):
+            return
+        best[server] = max(checked, key=lambda name: checked[name] if math.isfinite(checked[name]) else 0.0)
+    average, adaptive, plain = (
+        found[f"{data}, 4niid, {name}, round {number}"].by_seed for name in (*best.values(), "FedAvg")
+    )
+    for tuned, other, printed in zip(average, adaptive, plain, strict=False):
+        what = f"{data}: FedAvg, local rate by validation rows, above FedAvg, 4niid, round {number}"
+        study.record(what, tuned - printed)
+        what = f"{data}: FedAdam above FedAvg, both rates by validation rows, 4niid, round {number}"
+        study.record(what, other - tuned)
+    for server, name in best.items():
+        rate = name.removeprefix(server).lstrip("@/") or "0.001"
+        study.record(f"{data}: {server}'s rate by validation rows, 4niid, round {number}", float(rate), "")
 
 
 def draw(study: Study, out: Path) -> list[Path]:

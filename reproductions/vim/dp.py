@@ -21,6 +21,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from colonnade.algorithms import DEFAULT, find
 from colonnade.core.receipt import DpEvent
 from colonnade.federation import Federation, Settings
@@ -62,7 +64,7 @@ def settings(study: Study, holdings: Holdings, method: Chosen, one: Run) -> Sett
     if one.mechanism is not None:
         noise = {"mechanism": {"name": one.mechanism, "clip": method.clip, "sigma": one.sigma}}
         owners = [name for name, held in holdings.columns.items()]
-        rules = {upload: noise, f"test.{upload}": {"mechanism": "plain"}}
+        rules = {upload: noise} | {f"{split}.{upload}": {"mechanism": "plain"} for split in ("test", "validation")}
         changes["parties"] = {name: {"outbox": rules} for name in owners}
     if study.plan.short:
         changes["train"] = {"batch_size": QUICK_BATCH}
@@ -100,6 +102,24 @@ def table(plan: Plan) -> dict[str, tuple[str, Run, int]]:
 
 def cells(plan: Plan) -> list[str]:
     return [*table(plan), EPSILONS]
+
+
+def noisy(study: Study, method: str, mechanism: str, sigma: float, clip: float, rate: float, seed: int) -> Federation:
+    """A method at a point of the grid. Noise is drawn where the numbers are: from a seed, which protects nobody."""
+    told = {**METHODS[method].algorithm, "learning_rate": rate}
+    if method == "VIMADMM":
+        told = {**_table_2(study), "learning_rate": rate, "head_learning_rate": rate}
+    holdings = holdings_of(study.plan.config, study.plan.short)
+    chosen = settings(study, holdings, Chosen(sigma, clip, told), Run("", mechanism, sigma))
+    federation = study.federation(chosen, seed, holdings)
+    for name in federation.owners:
+        outbox = federation.organisations[name].outbox
+        outbox.noise = torch.Generator(federation.device).manual_seed(outbox.generator.initial_seed() >> 1)
+    return federation
+
+
+def _table_2(study: Study) -> dict[str, Any]:
+    return dict(Settings.from_toml(study.plan.config).to_mapping()["algorithm"])
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,74 @@
+"""Runs of Multi-VFL stacked into one arithmetic arrive where its parties arrive."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from reproductions.multi_vfl import study, together
+
+from colonnade import reproduction
+from colonnade.federation import Federation
+
+PLAN = dataclasses.replace(reproduction.plan("multi-vfl"), epochs=(1, 2))
+SMALL: study.Changes = {
+    "model": {"channels": 4},
+    "label_model": {"channels": 6, "hidden": 8},
+    "train": {"batch_size": 16},
+}
+
+
+@pytest.fixture(autouse=True)
+def _data(data_folder: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLONNADE_DATA", str(data_folder))
+        yield
+
+
+def federation(line: str, rate: float | None = None) -> Federation:
+    changes = SMALL if rate is None else SMALL | {"algorithm": {"learning_rate": rate}}
+    return study.federation(PLAN, study.Cell("mnist", *line.split(", ")), 0, changes, rows=40)
+
+
+@pytest.mark.parametrize(
+    "lines", [["1niid, FedAvg", "4niid, FedAdam@0.03", "4niid, FedDemonAdam"], ["4niid, FedAvg/adam"]]
+)
+def test_stacked_runs_arrive_where_parties_arrive(lines: list[str]) -> None:
+    """The last batch of 40 rows is half as long as the others; two rounds, so that the order changes once."""
+    rate, apart = (None, 1e-4) if "adam" in lines[0] else (0.1, 1e-5)  # Adam's first steps are signs, near enough
+    stack = together.Stack([federation(line, rate) for line in lines], torch.device("cpu"))
+    begun = {name: value.clone() for name, value in stack.W.items()}
+    parties = [federation(line, rate) for line in lines]
+    steps = [run.train() for run in parties]
+    for _ in range(2):
+        losses = stack.train_round()
+        for loss, step in zip(losses, [next(one) for one in steps], strict=True):
+            assert loss == pytest.approx(step.loss, rel=1e-4)
+    for at, run in enumerate(parties):
+        owners, aggregated = stack.parties(at)
+        for ours, theirs in zip(owners, run.owners.values(), strict=True):
+            torch.testing.assert_close(ours, _vector(theirs.model), rtol=1e-4, atol=apart)
+        model = run.label_owners["label_owner_1"].model
+        torch.testing.assert_close(aggregated, _vector(model), rtol=1e-4, atol=apart)
+        places = together.test_rows(run) + stack.offsets[at]
+        assert stack.right(at, stack.x[places], stack.y[places]) == pytest.approx(
+            run.evaluate("test")["accuracy"], abs=2e-4
+        )
+    assert all((begun[name] - value).abs().max() > 1e-4 for name, value in stack.W.items())
+
+
+def test_rates_are_chosen_by_rows_that_nobody_trains_or_tests_on() -> None:
+    run = federation("4niid, FedAvg")
+    x, y = together.validation_rows(run, "mnist", 0)
+    assert x.shape == (together.VALIDATION, 28, 28)
+    assert len(y) == together.VALIDATION
+    seen = torch.cat([one.features for one in run.holdings.columns.values()], 1).flatten(1)
+    assert torch.cdist(x[:50].flatten(1), seen).min() > 0.1
+    assert abs(float(x.mean())) < 0.1
+
+
+def _vector(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([one.detach().flatten() for one in model.parameters()])
