@@ -42,6 +42,7 @@ LINES = {
 }
 VALIDATION = 5000  # rows that no label owner was dealt: rates are chosen by them
 CHUNK = 1000  # rows that are scored at once
+TAPS = 16  # of a patch: nine pixels, a one for the bias, and zeros, since products like multiples of 8
 aten = torch.ops.aten
 
 
@@ -79,6 +80,9 @@ class Stack:
         self.share = torch.zeros(G, self.batch, device=device)  # of a row in its batch's mean; 0 where there is none
         self.loss = torch.zeros(G, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
+        # On a GPU convolutions multiply half-precision numbers, of as many bits as TF32 has, and add in float32. Their
+        # exponents are short, so gradients are scaled.
+        self.short, self.scale = (torch.float16, 512.0) if device.type == "cuda" else (torch.float32, 1.0)
 
     def _first_weights(self) -> dict[str, Tensor]:
         """The parties' own, of every run: [runs, ...]."""
@@ -128,20 +132,21 @@ class Stack:
         return torch.cat(x).to(self.device), torch.cat(y).to(self.device), offsets
 
     def patches(self, rows: Tensor) -> Tensor:
-        """[groups, D, rows, high, wide, 10]: nine pixels and a one for every place of every strip."""
+        """[groups, D, rows, high, wide, TAPS]: nine pixels, a one, and zeros, for every place of every strip."""
         x = self.x[rows].unfold(-2, 3, 1).unfold(-2, 3, 1)  # [groups, rows, D, high, wide, 3, 3]
-        made = torch.ones(
-            (len(rows), self.D, rows.shape[1], self.high, self.wide, 10), dtype=x.dtype, device=self.device
-        )
+        shape = (len(rows), self.D, rows.shape[1], self.high, self.wide, TAPS)
+        made = torch.zeros(shape, dtype=self.short, device=self.device)
         made[..., :9].unflatten(-1, (3, 3)).copy_(x.transpose(1, 2))
+        made[..., 9] = 1.0
         return made
 
     def maps(self, patches: Tensor, w1: Tensor) -> Tensor:
         """What data owners send, put together: [groups, rows, D * high, wide, channels]."""
         groups, D, rows = patches.shape[:3]
-        z = torch.bmm(patches.view(groups * D, -1, 10), w1.reshape(groups * D, 10, -1))
+        w1 = nn.functional.pad(w1, (0, 0, 0, TAPS - 10)).to(self.short)
+        z = torch.bmm(patches.view(groups * D, -1, TAPS), w1.reshape(groups * D, TAPS, -1))
         z = z.view(groups, D, rows, self.high, self.wide, -1).transpose(1, 2)
-        sent = torch.empty(z.shape, device=self.device)
+        sent = torch.empty(z.shape, dtype=self.short, device=self.device)
         return torch.clamp_min(z, 0, out=sent).flatten(2, 3)
 
     def step(self) -> None:
@@ -149,51 +154,47 @@ class Stack:
         w, groups = self.w, len(self.rows)
         patches = self.patches(self.rows)
         h = self.maps(patches, w["w1"])
-        pooled, places, shapes = [], [], []
-        for g in range(groups):
-            y = _convolved(h[g], w["w2"][g])
-            best, at = aten.max_pool2d_with_indices(y, [2, 2], [2, 2])
-            pooled.append(best.permute(0, 2, 3, 1).flatten(1))
-            places.append(at)
-            shapes.append(y)
-        a = (torch.stack(pooled) + w["b2"].repeat(1, pooled[0].shape[1] // w["b2"].shape[1])[:, None]).clamp_min(0)
+        w2 = w["w2"].to(self.short)
+        y = torch.stack([_convolved(h[g], w2[g]).permute(0, 2, 3, 1) for g in range(groups)])
+        pool = Pool(y)
+        a = (pool.best.flatten(2) + w["b2"].repeat(1, pool.best[0, 0, ..., 0].numel())[:, None]).clamp_min(0)
         h3 = torch.baddbmm(w["b3"][:, None], a, w["w3"]).clamp_min(0)
         logits = torch.baddbmm(w["b4"][:, None], h3, w["w4"])
         labels = self.y[self.rows]
         log_p = logits.log_softmax(-1)
         self.loss -= (log_p.gather(-1, labels[..., None])[..., 0] * self.share).sum(-1)
         minus_one = torch.full_like(self.share, -1.0)[..., None]
-        dz4 = log_p.exp().scatter_add_(-1, labels[..., None], minus_one) * self.share[..., None]
+        dz4 = log_p.exp().scatter_add_(-1, labels[..., None], minus_one) * (self.scale * self.share[..., None])
         dz3 = torch.bmm(dz4, w["w4"].transpose(1, 2)) * (h3 > 0)
         da = torch.bmm(dz3, w["w3"].transpose(1, 2)) * (a > 0)
-        channels = w["b2"].shape[1]
         d = {
             "w4": torch.bmm(h3.transpose(1, 2), dz4),
             "b4": dz4.sum(1),
             "b3": dz3.sum(1),
-            "b2": da.view(groups, -1, channels).sum(1),
+            "b2": da.view(groups, -1, w["b2"].shape[1]).sum(1),
         }
-        d1 = torch.empty((groups, self.D, *h.shape[1:2], self.high, self.wide, h.shape[-1]), device=self.device)
-        dw2 = torch.empty_like(w["w2"])
+        dy = pool.back(da.to(self.short))
+        d1 = torch.empty(
+            (groups, self.D, *h.shape[1:2], self.high, self.wide, h.shape[-1]), dtype=self.short, device=self.device
+        )
+        dw2 = torch.empty_like(w2)
         for g in range(groups):
-            y = shapes[g]
-            back = da[g].view(len(h[g]), y.shape[2] // 2, y.shape[3] // 2, channels).permute(0, 3, 1, 2)
-            dy = aten.max_pool2d_with_indices_backward(back, y, [2, 2], [2, 2], [0, 0], [1, 1], False, places[g])
             dh, dw, _ = aten.convolution_backward(
-                dy, h[g].permute(0, 3, 1, 2), w["w2"][g].permute(0, 3, 1, 2), None,
+                dy[g].permute(0, 3, 1, 2), h[g].permute(0, 3, 1, 2), w2[g].permute(0, 3, 1, 2), None,
                 [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False],
             )  # fmt: skip
             dw2[g] = dw.permute(0, 2, 3, 1)
             dh, kept = (one.unflatten(1, (self.D, self.high)) for one in (dh.permute(0, 2, 3, 1), h[g]))
             aten.threshold_backward.grad_input(dh, kept, 0, grad_input=d1[g].transpose(0, 1))
-        d["w2"] = dw2
-        flat = patches.view(groups * self.D, -1, 10).transpose(1, 2)
-        d["w1"] = torch.bmm(flat, d1.view(groups * self.D, -1, h.shape[-1])).view_as(w["w1"])
+        d["w2"] = dw2.to(w["w2"].dtype)
+        flat = patches.view(groups * self.D, -1, TAPS).transpose(1, 2)
+        dw1 = torch.bmm(flat, d1.view(groups * self.D, -1, h.shape[-1])).view(groups, self.D, TAPS, -1)
+        d["w1"] = dw1[:, :, :10].to(w["w1"].dtype)
         if self.adam:
             d["w3"] = torch.bmm(a.transpose(1, 2), dz3)
         else:  # the largest by far: its step is taken with its gradient
-            w["w3"].baddbmm_(a.transpose(1, 2), self.rate[:, None, None] * dz3, alpha=-1)
-        self._move(d)
+            w["w3"].baddbmm_(a.transpose(1, 2), (self.rate[:, None, None] / self.scale) * dz3, alpha=-1)
+        self._move({name: gradient / self.scale for name, gradient in d.items()})
 
     def _move(self, d: dict[str, Tensor]) -> None:
         self.steps += 1
@@ -287,7 +288,7 @@ class Stack:
         for at in range(0, len(x), CHUNK):
             self.x = x[at : at + CHUNK]
             h = self.maps(self.patches(torch.arange(len(self.x), device=self.device)[None]), W["w1"][None])[0]
-            best = nn.functional.max_pool2d(_convolved(h, W["w2"]), 2).permute(0, 2, 3, 1)
+            best = nn.functional.max_pool2d(_convolved(h, W["w2"].to(self.short)), 2).permute(0, 2, 3, 1)
             a = (best + W["b2"]).clamp_min(0).flatten(1)
             logits = (a @ W["w3"] + W["b3"]).clamp_min(0) @ W["w4"] + W["b4"]
             named += int((logits.argmax(1) == y[at : at + CHUNK]).sum())
@@ -296,6 +297,35 @@ class Stack:
 
     def finite(self, run: int) -> bool:
         return all(bool(value[run].isfinite().all()) for value in self.W.values())
+
+
+class Pool:
+    """2 x 2 max pooling of [..., height, width, channels], whose gradient goes to the first of equal values."""
+
+    def __init__(self, y: Tensor) -> None:
+        self.shape = y.shape
+        self.pixels = self._cut(y)
+        a, b, c, d = self.pixels
+        above, below = torch.maximum(a, b), torch.maximum(c, d)
+        self.best = torch.maximum(above, below)
+        self.above, self.left, self.right = above >= below, a >= b, c >= d
+
+    @staticmethod
+    def _cut(y: Tensor) -> tuple[Tensor, ...]:
+        v = y.unflatten(-2, (-1, 2)).unflatten(-4, (-1, 2))  # [..., height / 2, 2, width / 2, 2, channels]
+        return tuple(v[..., :, row, :, column, :] for row in (0, 1) for column in (0, 1))
+
+    def back(self, gradient: Tensor) -> Tensor:
+        made = torch.empty(self.shape, dtype=gradient.dtype, device=gradient.device)
+        a, b, c, d = self._cut(made)
+        gradient = gradient.view(self.best.shape)
+        above = gradient * self.above
+        below = gradient - above
+        torch.mul(above, self.left, out=a)
+        torch.sub(above, a, out=b)
+        torch.mul(below, self.right, out=c)
+        torch.sub(below, c, out=d)
+        return made
 
 
 def _bias(layer: nn.Conv2d | nn.Linear) -> Tensor:
@@ -393,6 +423,7 @@ def main() -> None:
     given = words.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = True
     plan = reproduction.plan("multi-vfl")
     follow(plan, given.data, given.seed, LINES[given.lines], given.folder, given.until, device)
 
