@@ -90,6 +90,8 @@ def finish(study: Study) -> None:
     for method, epsilon in itertools.product(methods, EPSILONS):
         scored = {}
         for title, point in table(study.plan).items():
+            if point.method != method:
+                continue
             epoch = allowed[point.sigma, epsilon]
             found = study.measured.get(f"{title}, epoch {epoch}, validation")
             if found is not None and math.isfinite(found.mean):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from colonnade.algorithms import vimadmm
 from colonnade.algorithms.embedding import Embed
-from colonnade.errors import PartyError
+from colonnade.errors import Diverged, PartyError
 from colonnade.transport import InProcess, Recording
 
 CONFIG = vimadmm.Config(local_steps=4, learning_rate=0.03, weight_decay=0.01)
@@ -219,6 +219,24 @@ def test_the_exact_head_survives_dead_units(weight_decay: float, dead: int) -> N
     toy.driver.update(h, "train/0/0")
     assert torch.isfinite(toy.driver.heads).all()
     assert float(toy.driver.heads[8 : 8 + dead].abs().max()) == 0
+
+
+def test_where_exact_heads_are_large_local_steps_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small embeddings make large exact heads. On Eq. 10 as it is local steps then jump to and fro and learn little;
+    divided by what the heads have grown, they learn."""
+    config = vimadmm.Config(head_update="exact", local_steps=20, learning_rate=0.3)
+    losses = federation(vimadmm.ALGORITHM, config=config).run(12)
+    assert losses[-1] < losses[0] / 2
+    monkeypatch.setattr(vimadmm.FeatureOwner, "_shrink", lambda self, head: 1.0)  # noqa: ARG005
+    undivided = federation(vimadmm.ALGORITHM, config=config).run(12)
+    assert undivided[-1] > losses[0] / 2
+
+
+def test_embeddings_that_are_no_numbers_are_told_as_what_they_are() -> None:
+    toy = federation(vimadmm.ALGORITHM, config=vimadmm.Config(head_update="exact"))
+    h = {k: torch.full((32, 8), 1e30) for k in toy.parties}
+    with pytest.raises(Diverged, match='head_update = "sgd"'):
+        toy.driver.update(h, "train/0/0")
 
 
 def test_one_party_with_one_local_step_moves_as_worked_out_by_hand() -> None:

@@ -35,6 +35,7 @@ from colonnade.algorithms.embedding import EMBEDDING, Embed, predict
 from colonnade.algorithms.heads import linear
 from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
+from colonnade.errors import Diverged
 from colonnade.optim.heads import beside, blocks, norms, uniform_heads
 
 
@@ -97,8 +98,18 @@ class FeatureOwner(admm.FeatureOwner):
         old, self.head = self.head, request.head.tensor
         target = request.residual.tensor + h @ (old if self.config.residual_heads == "old" else self.head)
         # which is s_k - lambda/rho
-        self._descend(self.x(request.batch), target, self.head)
+        shrink = self._shrink(self.head)
+        self._descend(self.x(request.batch), shrink * target, shrink * self.head)
         return Done()
+
+    def _shrink(self, head: Tensor) -> Tensor | float:
+        """The curvature of Eq. 10 grows with the square of the head. One SGD step hardly changes that; an exact head is
+        as large as the embeddings are small, and with one five times its start's the local steps diverged. So
+        the objective is divided by what an exact head has grown, which has the same minimum."""
+        if self.config.head_update == "sgd":
+            return 1.0
+        start = (head.shape[-1] / 3) ** 0.5  # the expected norm of a uniform head
+        return (start / torch.linalg.matrix_norm(head, keepdim=True)).clamp_max(1.0)
 
     def _local_steps(self, x: Tensor, target: Tensor, head: Tensor) -> None:
         """tau steps towards f_k(x_k) W_k = target (Eq. 10)."""
@@ -152,8 +163,14 @@ class LabelOwner(admm.LabelOwner):
             # dead units, one or all of them, must not make it singular
             ridge = (rows * beta + 1e-6 * gram.trace() / len(gram)).clamp_min(1e-12)
             gram.diagonal().add_(ridge)
-            solved.append(torch.linalg.solve(gram, h_k @ (rho * (z - o + h_k.T @ W_k) - duals)))
-        return torch.cat(solved)
+            solved.append(torch.linalg.solve_ex(gram, h_k @ (rho * (z - o + h_k.T @ W_k) - duals))[0])
+        heads = torch.cat(solved)
+        if not heads.isfinite().all():
+            raise Diverged(
+                "Training diverged: embeddings are too large, or no numbers, to solve head_update = \"exact\" for. Lower "
+                "learning_rate or local_steps, or set head_update = \"sgd\", the default."
+            )
+        return heads
 
     def first_heads(self) -> dict[str, Adopt]:
         heads = zip(self.widths, blocks(self.heads, self.widths.values()), strict=True)
