@@ -41,6 +41,7 @@ RATES = ["FedAdam@0.003", "FedAdam@0.01", "FedAdam@0.03"]
 LOCAL = ["FedAvg/0.003", "FedAvg/0.01", "FedAvg/0.03", "FedAvg/adam"]
 """FedAvg, whose server has no rate to choose, at other rates of the local steps than the paper's 0.001, as many as
 FedAdam is given; and with local steps of Adam at 0.001."""
+DRAWN = ["FedAdam@0.03", "FedAvg/0.03", "FedAvg/adam"]
 LABEL_OWNERS = 5
 KEPT = 5  # rounds after which what was found so far is written down
 WARM = 2  # rounds that are not timed: kernels are chosen and graphs captured in them
@@ -210,7 +211,7 @@ def draw(study: Study, out: Path) -> list[Path]:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    rows = [[(one, "FedAvg") for one in SCENARIOS], [("4niid", one) for one in ("FedAvg", *ADAPTIVE)]]
+    rows = [[(one, "FedAvg") for one in SCENARIOS], [("4niid", one) for one in (*OPTIMIZERS, *DRAWN)]]
     shown = [data for data in DATA if any(title.startswith(f"{data}, ") for title in study.curves)]
     figure = Figure(figsize=(1 + 4.4 * len(shown), 7), layout="constrained")
     grid = figure.subplots(2, len(shown), squeeze=False, sharex=True)

@@ -49,7 +49,7 @@ class Config:
     learning_rate: float = positive(default=0.05)
     momentum: float = fraction(default=0.9)  # of the parties; the heads' step has none
     weight_decay: float = not_negative(default=0.001)  # beta
-    head_update: str = one_of("sgd", "exact", default="sgd")
+    head_update: str = one_of("sgd", "exact", "exact_scaled", default="sgd")  # scaled: large heads make small local steps
     head_learning_rate: float = positive(default=0.05)
     residual_heads: str = one_of("old", "new", default="old")  # of which r is; "new" as Eq. 9 prints it, and diverges
 
@@ -104,9 +104,9 @@ class FeatureOwner(admm.FeatureOwner):
 
     def _shrink(self, head: Tensor) -> Tensor | float:
         """The curvature of Eq. 10 grows with the square of the head. One SGD step hardly changes that; an exact head is
-        as large as the embeddings are small, and with one five times its start's the local steps diverged. So
-        the objective is divided by what an exact head has grown, which has the same minimum."""
-        if self.config.head_update == "sgd":
+        as large as the embeddings are small, and where columns are many its local steps diverge. "exact_scaled" divides
+        the objective by what the head has grown, which has the same minimum."""
+        if self.config.head_update != "exact_scaled":
             return 1.0
         start = (head.shape[-1] / 3) ** 0.5  # the expected norm of a uniform head
         return (start / torch.linalg.matrix_norm(head, keepdim=True)).clamp_max(1.0)
@@ -168,7 +168,7 @@ class LabelOwner(admm.LabelOwner):
         if not heads.isfinite().all():
             raise Diverged(
                 "Training diverged: embeddings are too large, or no numbers, to solve head_update = \"exact\" for. Lower "
-                "learning_rate or local_steps, or set head_update = \"sgd\", the default."
+                "learning_rate or local_steps, or set head_update = \"exact_scaled\", or \"sgd\", the default."
             )
         return heads
 
