@@ -136,7 +136,7 @@ class Stack:
         x = self.x[rows].unfold(-2, 3, 1).unfold(-2, 3, 1)  # [groups, rows, D, high, wide, 3, 3]
         shape = (len(rows), self.D, rows.shape[1], self.high, self.wide, TAPS)
         made = torch.zeros(shape, dtype=self.short, device=self.device)
-        made[..., :9].unflatten(-1, (3, 3)).copy_(x.transpose(1, 2))
+        made[..., :9].view(*shape[:-1], 3, 3).copy_(x.transpose(1, 2))
         made[..., 9] = 1.0
         return made
 
@@ -228,7 +228,7 @@ class Stack:
         self._aggregate()
         self.round += 1
         count = (share > 0).sum((0, 2)).float()
-        return (total / count).view(self.many, self.K).mean(1).tolist()  # type: ignore[no-any-return]
+        return (total / count).view(self.many, self.K).mean(1).tolist()
 
     def _batches(self) -> tuple[Tensor, Tensor]:
         """Of a round, [batches, groups, batch size]: places of rows, and their shares."""
@@ -240,7 +240,7 @@ class Stack:
                     batches, share = run.agreed[name], run.holdings.label_owners[name]
                     sizes = [batch.size for batch in batches.of_epoch(self.round)]
                     order = _placed(share)[batches.epoch_rows(self.round)] + offset
-                    per_owner[offset, name] = list(order.split(sizes)), sizes
+                    per_owner[offset, name] = list(order.split(sizes)), sizes  # type: ignore[no-untyped-call]
                 every.append(per_owner[offset, name][0])
         longest = max(map(len, every))
         rows = torch.zeros(longest, len(every), self.batch, dtype=torch.int64)
@@ -255,7 +255,7 @@ class Stack:
         before = {name: value.clone() for name, value in self.w.items()}
         self.rows.copy_(rows)
         self.share.copy_(share)
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):
@@ -312,7 +312,8 @@ class Pool:
 
     @staticmethod
     def _cut(y: Tensor) -> tuple[Tensor, ...]:
-        v = y.unflatten(-2, (-1, 2)).unflatten(-4, (-1, 2))  # [..., height / 2, 2, width / 2, 2, channels]
+        *before, height, width, channels = y.shape
+        v = y.view(*before, height // 2, 2, width // 2, 2, channels)
         return tuple(v[..., :, row, :, column, :] for row in (0, 1) for column in (0, 1))
 
     def back(self, gradient: Tensor) -> Tensor:

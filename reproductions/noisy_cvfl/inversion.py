@@ -3,8 +3,8 @@
 Trains with each defence, asks for the embeddings of test rows as the label owner does, and inverts them (Eq. 10 to 14),
 party by party; the parts are put together and compared with the original pictures. An independent classifier, trained
 on the original pictures of training rows, says whether the class can still be seen. Then the same without a defence for
-local models of one to four layers (Figure 1); on ModelNet10, the paper's own data, also with noise at every depth, once of
-the variance that the paper asks for and twice with more, which is what a finite epsilon takes.
+local models of one to four layers (Figure 1); on ModelNet10, the paper's own data, also with noise at every depth, once
+of the variance that the paper asks for and twice with more, which is what a finite epsilon takes.
 
 Noise has a mean of N p. One attacker subtracts it, as every party of the algorithm does; the other is not told it, as
 the paper assumes (Section 4.4.1). With top-k, one takes the zeros for values (the paper's way); the other knows that
@@ -163,9 +163,7 @@ def run(study: Study, cell: str) -> None:
         _score(study, one, judge)
 
 
-def _trained(
-    study: Study, title: str, path: Path, holdings: Holdings, changed: Changed, seed: int
-) -> Federation:
+def _trained(study: Study, title: str, path: Path, holdings: Holdings, changed: Changed, seed: int) -> Federation:
     """With another rule for embeddings, or another local model, or both."""
     tables = Settings.from_toml(path).to_mapping()
     if study.plan.short:

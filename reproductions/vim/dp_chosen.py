@@ -72,9 +72,7 @@ def finish(study: Study) -> None:
     for (method, epsilon), one in CHOSEN.items():
         epoch = max(study.plan.epochs) if study.plan.short else one.epoch
         title = f"{method}, epsilon {epsilon:g}"
-        scores, controls = (
-            study.measured.get(f"{title}{sent}, epoch {epoch}, test") for sent in MECHANISMS
-        )
+        scores, controls = (study.measured.get(f"{title}{sent}, epoch {epoch}, test") for sent in MECHANISMS)
         if scores is None or controls is None:
             continue
         for score, control in zip(scores.by_seed, controls.by_seed, strict=False):

@@ -1,9 +1,9 @@
 """VIM's search for sigma, C and rate at each epsilon (Appendix B.3), on MNIST, by validation rows.
 
-The paper searches sigma in {2, 3, 5, 8, 10, 20}, C in {0.01, 0.05, 0.1, 0.3} and the rate in {0.05, 0.3, 0.5, 1} for each
-method and epsilon. So does this, with four of its six sigmas. A run spends as it goes, so it stands for every epsilon: at
-each the last epoch counts that the paper's accountant (Opacus: Poisson batches, RDP) still allows. What validation rows
-choose is in `CHOSEN` of `dp.py`, which runs it with three seeds, each beside its control.
+The paper searches sigma in {2, 3, 5, 8, 10, 20}, C in {0.01, 0.05, 0.1, 0.3} and the rate in {0.05, 0.3, 0.5, 1} for
+each method and epsilon. So does this, with four of its six sigmas. A run spends as it goes, so it stands for every
+epsilon: at each the last epoch counts that the paper's accountant (Opacus: Poisson batches, RDP) still allows. What
+validation rows choose is in `dp_chosen.py`, which runs it with three seeds, each beside its control.
 
 Every run is a cell; what is chosen is worked out when all are put together, which needs dp-accounting.
 """

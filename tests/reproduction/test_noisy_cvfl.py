@@ -152,6 +152,9 @@ DEFENCES = "|".join(re.escape(name) for name in inversion.defences(0.0, 1.0))
 ATTACKERS = ", N p (un)?known|, zeros as (values|gaps)|, levels as (values|cells)"
 PATTERNS = {
     "cvfl-accuracy": [rf"(mnist|cifar10|modelnet10), Q (1|5|10), ({CODECS}): (accuracy|accuracy lost|sent)"],
-    "cvfl-inversion": [rf"(mnist|cifar10), ({DEFENCES}|depth [1-4])({ATTACKERS})?: (SSIM|PSNR|class seen|accuracy)"],
+    "cvfl-inversion": [
+        rf"(mnist|cifar10|modelnet10), ({DEFENCES}|depth [1-4](, Bin\(\d+\))?)({ATTACKERS})?: "
+        r"(SSIM|PSNR|class seen|accuracy)"
+    ],
     "vim-dp": [rf"({'|'.join(dp.METHODS)}), (Table 3|noise alone|no noise), epoch (1|2|5|10)"],
 }

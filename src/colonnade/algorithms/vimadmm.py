@@ -49,7 +49,9 @@ class Config:
     learning_rate: float = positive(default=0.05)
     momentum: float = fraction(default=0.9)  # of the parties; the heads' step has none
     weight_decay: float = not_negative(default=0.001)  # beta
-    head_update: str = one_of("sgd", "exact", "exact_scaled", default="sgd")  # scaled: large heads make small local steps
+    head_update: str = one_of(
+        "sgd", "exact", "exact_scaled", default="sgd"
+    )  # scaled: large heads make small local steps
     head_learning_rate: float = positive(default=0.05)
     residual_heads: str = one_of("old", "new", default="old")  # of which r is; "new" as Eq. 9 prints it, and diverges
 
@@ -109,7 +111,8 @@ class FeatureOwner(admm.FeatureOwner):
         if self.config.head_update != "exact_scaled":
             return 1.0
         start = (head.shape[-1] / 3) ** 0.5  # the expected norm of a uniform head
-        return (start / torch.linalg.matrix_norm(head, keepdim=True)).clamp_max(1.0)
+        grown: Tensor = torch.linalg.matrix_norm(head, keepdim=True) / start
+        return 1 / grown.clamp_min(1.0)
 
     def _local_steps(self, x: Tensor, target: Tensor, head: Tensor) -> None:
         """tau steps towards f_k(x_k) W_k = target (Eq. 10)."""
@@ -167,8 +170,8 @@ class LabelOwner(admm.LabelOwner):
         heads = torch.cat(solved)
         if not heads.isfinite().all():
             raise Diverged(
-                "Training diverged: embeddings are too large, or no numbers, to solve head_update = \"exact\" for. Lower "
-                "learning_rate or local_steps, or set head_update = \"exact_scaled\", or \"sgd\", the default."
+                'Training diverged: embeddings are too large, or no numbers, to solve head_update = "exact" for. Lower '
+                'learning_rate or local_steps, or set head_update = "exact_scaled", or "sgd", the default.'
             )
         return heads
 
