@@ -81,13 +81,13 @@ def test_what_no_attack_reads_is_listed_and_no_pass(
 def test_all_that_the_algorithms_here_send_in_the_open_is_attacked(algorithm: str) -> None:
     config = {"vfedcce": {"mode": "plaintext"}, "boosted_trees": {"encryption": "none"}}.get(algorithm, {})
     found = audit_federation(trained(algorithm, audit={}, config=config, train={"epochs": 1}), rows=48)
-    assert {one.release for one in found.not_attacked} == ({"sums"} if algorithm == "boosted_trees" else set())
+    assert not found.not_attacked
 
 
 def test_of_hidden_nodes_the_choice_of_splits_is_attacked() -> None:
     config = {"nodes": "hidden", "depth": 2, "bins": 4}
     found = audit_federation(trained("boosted_trees", audit={}, config=config, train={"epochs": 1}), rows=48)
-    assert {one.release for one in found.not_attacked} == {"sums"}
+    assert not found.not_attacked
 
 
 def test_neighbours_and_sums_are_not_attacked_and_ciphertexts_need_not_be() -> None:

@@ -18,7 +18,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from torch import Tensor, nn
 
-from colonnade.core import NON_PRIVATE, Agreed, Batches, DpEvent, Party, Peers, Rounds, Rows, Step
+from colonnade.core import NON_PRIVATE, Agreed, Batches, DpEvent, Party, Peers, Rounds, Rows, Step, Transcript
 from colonnade.core.batches import Progress, RoundDone
 from colonnade.core.receipt import PUBLIC
 from colonnade.errors import ConfigError
@@ -92,6 +92,16 @@ class HeadInputs(Generic[C]):
     @property
     def widths(self) -> list[int]:
         return [shape[-1] for shape in self.shapes.values()]
+
+
+@dataclass(frozen=True, eq=False)
+class Equations:
+    """What somebody knows of groups of a batch's rows from sums over them: weights times bits are these sums, where a
+    bit says whether a row is in the group. The first two lines are of all rows, the second with weights above 0."""
+
+    batch: str
+    weights: Tensor  # [equations, rows]
+    sums: Tensor  # [equations, groups]; NaN where a sum was not told
 
 
 @dataclass(frozen=True)
@@ -189,6 +199,9 @@ class Algorithm(Generic[C, F, L]):
     combine: Callable[[L, Mapping[str, Tensor]], Tensor] | None = None
     head_norms: Callable[[L], Mapping[str, float]] | None = None  # none where a head mixes the parties
     heads: Callable[[L], Tensor | None] | None = None  # all as one matrix, a block of rows per party
+
+    # What a label owner can set up from the sums that a party told it, by both transcripts: for an attack.
+    equations: Callable[[L, Transcript, Transcript], Iterator[Equations]] | None = None
 
     # What trees say of themselves: of a party with columns how much each of these matters, for its owner alone; of a
     # label owner how much each party does, and the first trees.

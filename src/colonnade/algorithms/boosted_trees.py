@@ -38,6 +38,7 @@ import torch
 from torch import Tensor
 
 from colonnade.algorithms.algorithm import KEY, Algorithm, Crossing, Kind, Release, Tables
+from colonnade.algorithms.tree_equations import equations
 from colonnade.algorithms.tree_histograms import Flags, Floats
 from colonnade.algorithms.tree_learning import (
     Round,
@@ -488,6 +489,7 @@ ALGORITHM = Algorithm(
     head=Trees,
     tables=Tables(thresholds, splits_by_party),
     combine=LabelOwner.outputs,
+    equations=lambda driver, heard, told: equations(driver.secret, heard, told),
     column_importance=FeatureOwner.importance,
     trees=LabelOwner.told_of_trees,
 )  # fmt: skip

@@ -15,6 +15,7 @@ from typing import Any
 
 from colonnade.algorithms import Kind
 from colonnade.attacks import trigger
+from colonnade.attacks.column_sums import sums_findings
 from colonnade.attacks.coverage import NotAttacked, not_attacked
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.inversion_audit import EMBEDDINGS, Rebuilt, inversion_findings, joined, rebuild
@@ -169,6 +170,7 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
     findings += known_findings(federation, first, rows, party)
     for rehearsal in (asked, trained) if federation.algorithm.named(Kind.DIRECTIONS) else (trained,):
         findings += learned_findings(federation, rehearsal, party)
+    findings += sums_findings(federation, trained, party)
     found.findings = [one.under(found.thresholds) for one in findings]
     rehearsals = (first, asked, trained)
     found.not_attacked = not_attacked(federation.algorithm, rehearsals, findings, reads=READS, party=party)
@@ -176,7 +178,9 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
         found.notes.append(NONE_APPLIES.format(found.algorithm))
 
 
-READS = frozenset({kind for one in ATTACKS for kind in (one.reads, *one.beside)} | {*LEARNED, Kind.JACOBIAN})
+READS = frozenset(
+    {kind for one in ATTACKS for kind in (one.reads, *one.beside)} | {*LEARNED, Kind.JACOBIAN, Kind.HISTOGRAMS}
+)
 """The kinds of releases that some attack here is on."""
 NONE_APPLIES = "No attack here applies to what {} sends between these parties."
 LABEL_ROWS = 512

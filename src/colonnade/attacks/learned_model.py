@@ -43,35 +43,50 @@ def learned_findings(federation: Federation, rehearsal: Rehearsal, party: str | 
     if attacker not in rehearsal.transcripts:
         return
     names = federation.algorithm.named(*LEARNED)
-    for victim, owner in federation.owners.items():
+    for victim in federation.owners:
         if victim == attacker or party not in (None, attacker, victim):
             continue
         came = received(rehearsal.transcripts[attacker], rehearsal.between(victim), names, victim)
         rows, values = stacked(_side_by_side(came))
-        kept = _once(rows, federation.settings.engine.seed)
-        rows, values = rows[kept], values[kept]
-        numbers = [number for number in KNOWN_ROWS if len(rows) >= number + LEAST]
-        if not numbers:
-            continue
-        features = owner.features.cpu().flatten(1)
-        held = federation.holdings.columns[victim]
-        spans = held.preprocessor.spans if held.preprocessor else _spans(features, owner.features.dim() > 2)
-        own = _own(federation, rows)
-        with_them, without = (
-            {number: _score(inputs, features[rows], number, spans) for number in numbers}
-            for inputs in (torch.cat([own, values], 1), own)
-        )
-        gains = {number: _gains(with_them[number], without[number]) for number in numbers}
-        most = numbers[-1]
-        details = {
-            "rows": len(rows) - most,
-            "known_rows": most,
-            "r2": with_them[most],
-            "r2_without_embeddings": without[most],
-            "by_known_rows": {str(number): max(found.values(), default=0.0) for number, found in gains.items()},
-        }
-        finding = _finding(attacker, victim, rehearsal.moment, gains[most], details)
-        yield dataclasses.replace(finding, releases=names)
+        yield from learned_from(federation, victim, rehearsal.moment, rows, values, names)
+
+
+def learned_from(
+    federation: Federation,
+    victim: str,
+    moment: str,
+    rows: Tensor,
+    values: Tensor,
+    names: tuple[str, ...],
+    *,
+    attack: str = "columns by regression on known rows",
+) -> Iterator[Finding]:
+    """What these values of rows, which were made from releases of these names, tell of the victim's columns; nothing
+    where there are too few rows to know some and score others."""
+    kept = _once(rows, federation.settings.engine.seed)
+    rows, values = rows[kept], values[kept]
+    numbers = [number for number in KNOWN_ROWS if len(rows) >= number + LEAST]
+    if not numbers:
+        return
+    owner, held = federation.owners[victim], federation.holdings.columns[victim]
+    features = owner.features.cpu().flatten(1)
+    spans = held.preprocessor.spans if held.preprocessor else _spans(features, owner.features.dim() > 2)
+    own = _own(federation, rows)
+    with_them, without = (
+        {number: _score(inputs, features[rows], number, spans) for number in numbers}
+        for inputs in (torch.cat([own, values], 1), own)
+    )
+    gains = {number: _gains(with_them[number], without[number]) for number in numbers}
+    most = numbers[-1]
+    details = {
+        "rows": len(rows) - most,
+        "known_rows": most,
+        "r2": with_them[most],
+        "r2_without_embeddings": without[most],
+        "by_known_rows": {str(number): max(found.values(), default=0.0) for number, found in gains.items()},
+    }
+    finding = _finding(federation.holdings.label_owner, victim, moment, gains[most], details)
+    yield dataclasses.replace(finding, releases=names, attack=attack)
 
 
 def _side_by_side(came: Iterator[Received]) -> Iterator[Received]:
