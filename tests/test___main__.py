@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 import colonnade
+from colonnade import core
 
 INTERRUPTED = """
 import sys
@@ -37,3 +41,35 @@ def test_ctrl_c_while_it_imports_ends_it_quietly() -> None:
 def test_the_version_is_told_before_anything_is_imported() -> None:
     told = outcome("-c", f"{INTERRUPTED}sys.argv[1:] = ['--version']\nmain()\nassert 'torch' not in sys.modules")
     assert told == (0, f"{colonnade.__version__}\n", "")
+
+
+NO_TORCH = """
+import sys
+from colonnade import cli
+
+sys.argv[1:] = {words!r}
+try:
+    cli.main()
+finally:
+    print("torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [(None, "cannot be read: No such file or directory."), ("epochs = = 3", "is not TOML: ")]
+)
+def test_a_file_that_is_no_federation_file_is_refused_before_torch_is_imported(
+    text: str | None, told: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "federation.toml"
+    if text is not None:
+        file.write_text(text, encoding="utf-8")
+    code, out, error = outcome("-c", NO_TORCH.format(words=["run", str(file)]))
+    assert (code, out) == (2, "False\n")
+    assert told in error
+
+
+def test_the_core_has_all_its_names() -> None:
+    assert all(getattr(core, name) is not None for name in core.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        core.Nothing  # type: ignore[attr-defined]  # noqa: B018

@@ -9,14 +9,17 @@ from __future__ import annotations
 import ast
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
+from rich.console import Console
 
+from colonnade.core.checks import read_toml
 from colonnade.errors import ColonnadeError
 
 __all__ = ["app", "main"]
@@ -48,6 +51,8 @@ COMMANDS = {
     "doctor": "doctor",
 }
 """Every command, and the module beside this one that has it."""
+TRAINING = ("run", "plan", "tune")
+"""Commands that begin with a federation file."""
 
 
 def commands(needed: set[str]) -> typer.Typer:
@@ -105,23 +110,29 @@ def main() -> NoReturn:
     a warning is its words alone, without where in our code it comes from."""
     before, warnings.formatwarning = warnings.formatwarning, _words
     try:
+        _look_first(sys.argv[1:])
         commands({*sys.argv[1:]})(standalone_mode=True)
     except ColonnadeError as error:
-        from colonnade.cli.console import error_console
-
+        error_console = Console(stderr=True)
         error_console.print(f"[bold red]{type(error).__name__}:[/bold red] ", end="")
         error_console.print(str(error), markup=False, highlight=False, soft_wrap=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)
     except OSError as error:
-        from colonnade.cli.console import error_console
-
-        error_console.print(f"{type(error).__name__}: {error}", markup=False, highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"{type(error).__name__}: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
     finally:
         warnings.formatwarning = before
     sys.exit(0)
+
+
+def _look_first(words: Sequence[str]) -> None:
+    """Refuse a federation file that is not there or no TOML, before torch is imported to read what it says."""
+    if words and words[0] in TRAINING:
+        for before, word in pairwise(words):
+            if word.endswith(".toml") and not word.startswith("-") and not before.startswith("--"):
+                read_toml(Path(word), f"The federation file {Path(word)}")
 
 
 def _words(message: Warning | str, *_: Any, **__: Any) -> str:

@@ -1,16 +1,23 @@
-"""The core: messages, outboxes, parties, peers, batches, ledgers, the wire. Needs torch and numpy alone."""
+"""The core: messages, outboxes, parties, peers, batches, ledgers, the wire. Needs torch and numpy alone.
 
-from colonnade.core import mapped, roles
-from colonnade.core.batches import Agreed, Batch, Batches, Rounds, Rows, Step
-from colonnade.core.cipher import Ciphertext, Encrypted
-from colonnade.core.ledger import Entry, Ledger
-from colonnade.core.message import Done, Message, Request
-from colonnade.core.party import Organisation, Party, State, serves
-from colonnade.core.peers import Peer, Peers, Transport
-from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
-from colonnade.core.release import Codec, Identity, Mechanism, Outbox, Packed, Plain, Released, Rule
-from colonnade.core.transcript import Transcript
-from colonnade.core.wire import Envelope
+Names are imported on first use, so that what needs no torch, as checking a file, does not wait for it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from colonnade.core import mapped, roles
+    from colonnade.core.batches import Agreed, Batch, Batches, Rounds, Rows, Step
+    from colonnade.core.cipher import Ciphertext, Encrypted
+    from colonnade.core.ledger import Entry, Ledger
+    from colonnade.core.message import Done, Message, Request
+    from colonnade.core.party import Organisation, Party, State, serves
+    from colonnade.core.peers import Peer, Peers, Transport
+    from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
+    from colonnade.core.release import Codec, Identity, Mechanism, Outbox, Packed, Plain, Released, Rule
+    from colonnade.core.transcript import Transcript
+    from colonnade.core.wire import Envelope
 
 __all__ = [
     "NON_PRIVATE",
@@ -49,3 +56,29 @@ __all__ = [
     "roles",
     "serves",
 ]
+
+_HOME = {
+    name: line.split()[0]
+    for line in (
+        "batches Agreed Batch Batches Rounds Rows Step",
+        "cipher Ciphertext Encrypted",
+        "ledger Entry Ledger",
+        "message Done Message Request",
+        "party Organisation Party State serves",
+        "peers Peer Peers Transport",
+        "receipt NON_PRIVATE DpEvent Receipt",
+        "release Codec Identity Mechanism Outbox Packed Plain Released Rule",
+        "transcript Transcript",
+        "wire Envelope",
+    )
+    for name in line.split()[1:]
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name in ("mapped", "roles"):
+            return import_module(f"{__name__}.{name}")
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
