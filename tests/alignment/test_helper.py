@@ -81,7 +81,7 @@ class Meeting:
 
     def agree(self, **changes: Any) -> Any:
         given: dict[str, Any] = {"parties": tuple(self.names), "ids": "exact", "reveal": "rows", "helper": "trust"}
-        given |= {"learners": tuple(self.names), "key": "ab" * 32} | changes
+        given |= {"learners": tuple(self.names), "secret": "ab" * 32} | changes
         return self.peers.ask_one("lab", AgreeKeyed(**given))
 
 
@@ -110,7 +110,7 @@ def test_only_the_helper_is_given_lists_and_it_never_sees_the_key() -> None:
     meeting = Meeting()
     meeting.align()
     said = [(call.sender, call.receiver, call.request, call.reply) for call in meeting.recording.calls]
-    keys = {request.key for _, _, request, _ in said if isinstance(request, AgreeKeyed)}
+    keys = {request.secret for _, _, request, _ in said if isinstance(request, AgreeKeyed)}
     assert len(keys) == 1
     for _, receiver, request, _ in said:
         if receiver == "trust":
@@ -132,7 +132,7 @@ def test_what_the_helper_holds_tells_sizes_and_equality_and_with_a_key_ids() -> 
     key = b""
     for call in meeting.recording.calls:
         if isinstance(call.request, AgreeKeyed):
-            key = bytes.fromhex(call.request.key)
+            key = bytes.fromhex(call.request.secret)
         if isinstance(call.request, HandOut):
             seen[call.receiver] = call.reply.hashes.tensor.numpy()
     assert {name: len(one) for name, one in seen.items()} == {name: len(one) for name, one in HELD.items()}
@@ -147,7 +147,7 @@ def test_each_alignment_has_a_new_key_and_leaves_nothing_behind() -> None:
     meeting = Meeting()
     meeting.align()
     meeting.align()
-    keys = [call.request.key for call in meeting.recording.calls if isinstance(call.request, AgreeKeyed)]
+    keys = [call.request.secret for call in meeting.recording.calls if isinstance(call.request, AgreeKeyed)]
     assert len(set(keys)) == 2
     assert meeting.helper._at == {}
     assert all(not one._sessions for one in meeting.keyed.values())
@@ -175,8 +175,8 @@ def test_a_party_hands_its_list_to_nobody_else() -> None:
         ({"reveal": "ids"}, "its settings say reveal = 'rows'"),
         ({"ids": "normalised"}, "its settings say ids = 'exact'"),
         ({"learners": ("clinic",)}, "its settings say learners"),
-        ({"key": "ab"}, "the parties' key has 32 bytes"),
-        ({"key": "zz" * 32}, "the parties' key has 32 bytes"),
+        ({"secret": "ab"}, "the parties' key has 32 bytes"),
+        ({"secret": "zz" * 32}, "the parties' key has 32 bytes"),
     ],
 )
 def test_a_party_refuses_what_its_own_settings_do_not_say(wish: dict[str, Any], why: str) -> None:

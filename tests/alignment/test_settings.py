@@ -29,8 +29,13 @@ def test_a_learner_must_take_part() -> None:
         ({"duplicates": "last"}, 'duplicates must be one of "refuse", "first"'),
         ({"reveal": "all"}, 'reveal must be one of "rows", "count"'),
         ({"learners": "clinic"}, r"\[alignment\] learners must be a list of party names, each once; found 'clinic'"),
-        ({"id": ("name", "name")}, r"\[alignment\] id must be a list of column names, each once"),
-        ({"id": ("name", 3)}, r"\[alignment\] id must be a list of column names"),
+        ({"id": ["name", "born"]}, r"\[alignment\] id is under \[data\] now.*\[\[.name., .born.\]\]"),
+        ({"rules": 3}, r"\[alignment\] rules must be a table"),
+        ({"rules": {"id": "fone"}}, r"\[alignment.rules\] id must be one of exact, text, .*found 'fone'.*phone"),
+        (
+            {"rules": {"mail": "email"}},
+            r"\[alignment.rules\] has 'mail', which is in no key of \[data\] id; there are id",
+        ),
         ({"match": "exact"}, r"\[alignment\] has no setting 'match'"),
     ],
 )
@@ -40,9 +45,9 @@ def test_a_bad_setting_is_refused(wrong: dict[str, Any], message: str) -> None:
 
 
 def test_a_federation_file_holds_them() -> None:
-    given = {"id": ["name", "born"], "ids": "normalised", "duplicates": "first", "learners": ["clinic"]}
+    given = {"rules": {"id": "code"}, "ids": "normalised", "duplicates": "first", "learners": ["clinic"]}
     settings = Settings.from_mapping({"alignment": given})
-    assert settings.alignment == AlignmentSettings(("name", "born"), "normalised", "first", "rows", ("clinic",))
+    assert settings.alignment == AlignmentSettings("normalised", {"id": "code"}, "first", "rows", ("clinic",))
     assert settings.to_mapping()["alignment"] == given | {"reveal": "rows", "protocol": "ecdh"}
     assert Settings.from_mapping(settings.to_mapping()) == settings
     assert "alignment" not in Settings.from_mapping({}).to_mapping()

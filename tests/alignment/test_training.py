@@ -12,7 +12,7 @@ import pytest
 from tests.federation.small import equal, federation, frames, models_of, quick, write
 
 from colonnade.alignment import REVEALS, Ids, align_here
-from colonnade.alignment.ids import normalised
+from colonnade.alignment.rules import normalised
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings
 from colonnade.federation.loading import load
@@ -64,7 +64,7 @@ def test_nothing_in_common_is_refused() -> None:
 
 def test_other_alignments_are_not_for_training() -> None:
     settings = quick(data={"align": "private"}, alignment={"reveal": "count"})
-    with pytest.raises(ConfigError, match=r'align = "private" lets all parties learn .* than ids'):
+    with pytest.raises(ConfigError, match=r'align = "private" lets all parties learn .* found reveal or learners'):
         federation(overlapping(), settings)  # type: ignore[arg-type]
 
 
@@ -144,5 +144,5 @@ def test_an_organisation_may_call_its_ids_otherwise(tmp_path: Path) -> None:
     assert one.settings.id_of(one.settings.parties["clinic"]) == "patient"
     with pytest.raises(DataError, match=r"'lab'.*'customer_no'"):
         federation(given, quick(**named))
-    with pytest.raises(ConfigError, match=r"\[parties.lab\]: id must be text; found 3"):
+    with pytest.raises(ConfigError, match=r"\[parties.lab\]: id must be a column, or a list of keys.*; found 3"):
         federation(given, quick(parties={"lab": {"id": 3}}))

@@ -14,7 +14,10 @@ from tests.federation.small import frames, write
 from tests.federation.test_rows_differ import settings as differing
 from tests.federation.test_rows_differ import three
 
-NAMED = {"alignment": {"id": ["first", "last"], "ids": "normalised", "duplicates": "first", "learners": ["lab"]}}
+NAMED = {
+    "data": {"id": [["first", "last"]]},
+    "alignment": {"ids": "normalised", "duplicates": "first", "learners": ["lab"]},
+}
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ WRONG: list[tuple[str, str]] = [
     ('[train]\nearly_stop = "no"', r"\[train\]: early_stop must be true or false; found 'no'\."),
     ("[data]\nvalidation = -0.1", r"\[data\]: validation must be a fraction from 0 up to, not including, 1, or"),
     ('[data]\ntask = "ranking"', r'\[data\]: task must be one of "auto", "classification", "regression"; found'),
-    ("[data]\nid = 3", r"\[data\]: id must be text; found 3\."),
+    ("[data]\nid = 3", r"\[data\] id must be a column, or a list of keys as in .*; found 3\."),
     ("[federation]\nseed = -1", r"\[federation\]: seed must be a whole number, 0 or more, at most \d+; found -1\."),
     (f"[federation]\nseed = {2**63}", r"\[federation\]: seed must be a whole number, 0 or more, at most \d+; found 9"),
     (

@@ -34,7 +34,7 @@ import torch
 from numpy.typing import NDArray
 
 from colonnade.alignment.id_owner import ALIGN, IdCount
-from colonnade.alignment.intersection import Alignment, Watch, check_columns, common_positions, has_twice
+from colonnade.alignment.intersection import Alignment, Watch, check_columns, common_positions, has_twice, joined
 from colonnade.alignment.keyed import FOUND, HASH, KEY, AgreeKeyed, EndKeyed, Found, HandOut, HowMany, KeyedIds
 from colonnade.alignment.settings import AlignmentSettings
 from colonnade.core.message import Done, Message, Request
@@ -188,13 +188,22 @@ def align_by_helper(
 ) -> Alignment:
     """Find the common rows of the driver, who is the first of `names`, and the others. `peers` has them and the
     helper. Each learner's rows are then its `IdOwner.common_rows`; with `reveal` "count" nobody learns which they are,
-    whatever the settings allow."""
+    whatever the settings allow, and the first key alone is compared."""
+    owner = mine.owner_among(names)
+    tells = reveal or owner.settings.reveal
+    keys = len(owner.keys) if tells == "rows" else 1
+    return joined([_by_key(mine, names, peers, key, tells, watch, chunk) for key in range(keys)])
+
+
+def _by_key(
+    mine: KeyedIds, names: Sequence[str], peers: Peers, by: int, reveal: str, watch: Watch | None, chunk: int
+) -> Alignment:
     parties, helper = tuple(names), mine.helper
     settings = mine.owner_among(parties).settings
-    learners, reveal = settings.told(parties), reveal or settings.reveal
+    learners = settings.told(parties)
     others = [name for name in parties if name != mine.name]
     key = secrets.token_hex(KEY)
-    request = AgreeKeyed(parties, settings.ids, reveal, learners, helper, key)
+    request = AgreeKeyed(parties, settings.ids, reveal, learners, helper, key, by)
     cards: dict[str, IdCount] = {name: peers.ask_one(name, request) for name in others}
     cards = {name: mine.answer(request) if name == mine.name else cards[name] for name in parties}
     check_columns(cards, mine.name, request)

@@ -12,7 +12,7 @@ learns once, after it compared every list, and never more rows than the shortest
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -57,6 +57,7 @@ class Agree(Request[IdCount]):
     reveal: str
     learners: tuple[str, ...]
     predict: int = 0  # ids; none: to train
+    key: int = 0  # by which key: they are tried in turn, each over what is still unmatched
 
 
 class Points(Message):
@@ -154,6 +155,7 @@ class IdOwner(Party):
     _parties: tuple[str, ...]
     _announced: int
     _reveal: str
+    _compared: bool  # whether it is to be told what is common
     _secret: bytes
     _order: NDArray[np.int64]
     _raising: dict[str, Raising]
@@ -161,7 +163,7 @@ class IdOwner(Party):
     def __init__(
         self,
         organisation: Organisation,
-        ids: Ids,
+        ids: Ids | Sequence[Ids],
         settings: AlignmentSettings,
         *,
         among: Collection[str],
@@ -175,17 +177,26 @@ class IdOwner(Party):
 
     @property
     def ids(self) -> Ids:
-        """Which may be others later, as its table changes: what was found among the old ones is forgotten then, since
-        row numbers mean other rows."""
+        """Those of the key that is compared now. Which may be others later, as its table changes: what was found among
+        the old ones is forgotten then, since row numbers mean other rows."""
         return self._ids
 
     @ids.setter
-    def ids(self, ids: Ids) -> None:
-        self._ids = ids
-        self.common: int | None = None
-        self.common_rows: NDArray[np.int64] | None = None  # in the agreed order
-        self.predicts = False  # whether these are to be predicted; else they are to train on, and nothing else
+    def ids(self, ids: Ids | Sequence[Ids]) -> None:
+        self.keys: tuple[Ids, ...] = (ids,) if isinstance(ids, Ids) else tuple(ids)
+        self._ids = self.keys[0]
+        self._reset()
         self._forget()
+
+    @property
+    def common_rows(self) -> NDArray[np.int64] | None:
+        """Its own, in the agreed order: those of the first key first."""
+        return np.concatenate(self.found) if self.found else None
+
+    def _reset(self, predicts: bool = False) -> None:
+        self.common: int | None = None
+        self.found: list[NDArray[np.int64]] = []  # of each key that was compared, the rows that it matched
+        self.predicts = predicts  # whether these are to be predicted; else they are to train on, and nothing else
 
     @serves
     def agree(self, request: Agree) -> IdCount:
@@ -197,19 +208,36 @@ class IdOwner(Party):
         self.check_wishes(request.parties, request.ids, request.reveal, request.learners, asked)
         may = predicts or self.settings.protocol != "helper"
         self.expect(may, 'its settings say protocol = "helper", and it was asked for points')
-        if self.allowance is not None and asked is not None:
-            self.allowance.compare(asked, request.predict) if predicts else self.allowance.align(asked)
+        self.begin(request.key, asked, request.predict)
         self._parties, self._announced, self._secret = request.parties, request.predict, curve.fresh_secret()
         self._reveal = request.reveal
-        self._order = shuffled(len(self.ids))
+        self._order, self._compared = shuffled(len(self.ids)), True
         self._raising = {}
-        self.begin(predicts)
         self.outbox.rules |= {BLINDED: Rule(Blinding(self._secret, self.cores)), RAISED: Rule(Raised())}
         return IdCount(len(self.ids), self.ids.columns)
 
-    def begin(self, predicts: bool = False) -> None:
-        """Another alignment: what the one before found is forgotten."""
-        self.common, self.common_rows, self.predicts = None, None, predicts
+    def begin(self, key: int, asked: str | None, predict: int = 0) -> None:
+        """Another alignment: what the one before found is forgotten. Or the same by the next key, over the rows that
+        are unmatched. To train, all keys together are one alignment for the allowance; to predict, each is paid."""
+        if key:
+            in_turn = key == len(self.found) < len(self.keys) and self.predicts == bool(predict)
+            self.expect(in_turn, f"its {len(self.keys)} keys are compared in turn, and {len(self.found)} were")
+        if self.allowance is not None and asked is not None:
+            if predict:
+                self.allowance.compare(asked, predict)
+            elif not key:
+                self.allowance.align(asked)
+        if not key:
+            self._reset(bool(predict))
+        fill = (asked is not None or not predict) and len(self.keys) > 1
+        first = not key and len(self.keys[0]) > 0  # which is compared as it is, unless nobody here has that key
+        self._ids = self.keys[key] if first else self.keys[key].left(self.found, fill=fill)
+
+    def learned(self, rows: NDArray[np.int64]) -> None:
+        """What the key that is compared now matched."""
+        self.expect(bool((rows >= 0).all()), "an entry that only fills its list up cannot be common")
+        self.found = [*self.found, rows]
+        self.common = (self.common or 0) + len(rows)
 
     def check_wishes(
         self, parties: tuple[str, ...], ids: str, reveal: str, learners: tuple[str, ...], asker: str | None
@@ -290,8 +318,9 @@ class IdOwner(Party):
         found = self._order[self.positions(request.positions, len(self.ids))]
         most = self._shortest()
         self.expect(len(found) <= most, f"{len(found)} rows cannot be common: the shortest list compared has {most}")
-        self.expect(self.common_rows is None, "it was told its common rows already; they are learned once")
-        self.common_rows, self.common = self.ids.rows[found], len(found)
+        self.expect(self._compared, "it was told its common rows already; they are learned once")
+        self._compared = False
+        self.learned(self.ids.rows[found])
         return Done()
 
     @serves
@@ -330,7 +359,8 @@ class IdOwner(Party):
         return min([len(self.ids), *done])
 
     def _forget(self) -> None:
-        self._parties, self._announced, self._secret, self._raising, self._reveal = (), 0, b"", {}, ""
+        self._parties, self._announced, self._secret, self._raising = (), 0, b"", {}
+        self._reveal, self._compared = "", False
         self._order = np.empty(0, dtype=np.int64)
         self.outbox.rules.pop(BLINDED, None)
 

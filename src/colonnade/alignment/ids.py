@@ -11,18 +11,23 @@ from __future__ import annotations
 
 import hashlib
 import operator
-import unicodedata
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.alignment.rules import normalised
 from colonnade.alignment.settings import AlignmentSettings
 from colonnade.errors import DataError
 
 DIGEST = 32
+FILLED = 100
+"""Entries that a list has at least, of those that are compared after the first key."""
+NOBODY = -1
+"""The row of an entry that was filled in."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,7 +48,7 @@ class Ids:
 
     @property
     def repeated(self) -> int:
-        """Rows left out because an earlier one has their id."""
+        """Rows left out because another has their id."""
         return self.total - len(self)
 
     @classmethod
@@ -60,6 +65,8 @@ class Ids:
             raise DataError(f"'{owner}' has a table without rows, and there is nothing to align. Check its export.")
         _, first = np.unique(digests.view(f"S{DIGEST}").reshape(-1), return_index=True)
         rows = np.sort(first).astype(np.int64)
+        if settings.duplicates == "none":
+            rows = np.flatnonzero(_alone(digests)).astype(np.int64)
         repeated = len(digests) - len(rows)
         if repeated and settings.duplicates == "refuse":
             at = int(np.setdiff1d(np.arange(len(digests)), rows, assume_unique=True)[0])
@@ -70,16 +77,35 @@ class Ids:
             )
         return cls(owner, digests if not repeated else digests[rows], rows, len(digests), len(parts))
 
+    def left(self, matched: Sequence[NDArray[np.int64]], *, fill: bool) -> Ids:
+        """Those of rows that were not matched by another key yet. To `fill` a short list up, random entries are added
+        that match nobody's: others may refuse it otherwise, and need not know how short it is."""
+        there = ~np.isin(self.rows, np.concatenate([[NOBODY], *matched]))
+        digests, rows = self.digests[there], self.rows[there]
+        more = max(FILLED - len(rows), 0) if fill else 0
+        random = np.frombuffer(secrets.token_bytes(DIGEST * more), dtype=np.uint8).reshape(more, DIGEST)
+        digests, rows = np.concatenate([digests, random]), np.concatenate([rows, np.full(more, NOBODY)])
+        return replace(self, digests=digests, rows=rows)
 
-def normalised(text: str) -> str:
-    """The same for all forms of a name that differ in Unicode form, case or white space."""
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    return " ".join(folded.split())
+    @classmethod
+    def of_texts(cls, owner: str, texts: NDArray[np.str_]) -> Ids:
+        """From text that is compared as it is, "" where a row has none; each occurs once."""
+        rows = np.flatnonzero(texts != "").astype(np.int64)
+        joined = b"".join(_digests(owner, [iter([text.encode() for text in texts[rows].tolist()])]))
+        digests = np.frombuffer(bytearray(joined), dtype=np.uint8).reshape(-1, DIGEST)
+        return cls(owner, digests, rows, len(texts), 1)
 
 
 def comparable(ids: Iterable[str], settings: AlignmentSettings) -> list[str]:
     """Ids as they are compared: as they are, or normalised."""
     return [normalised(one) for one in ids] if settings.ids == "normalised" else list(ids)
+
+
+def _alone(digests: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Which occur once."""
+    _, which, counts = np.unique(digests.view(f"S{DIGEST}").reshape(-1), return_inverse=True, return_counts=True)
+    alone: NDArray[np.bool_] = counts[which] == 1
+    return alone
 
 
 def _as_is(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class Aligned:
     rows: dict[str, NDArray[np.int64]]  # of each party that learned them: row numbers of its table, in the agreed order
     tables: dict[str, int]  # rows in each party's table
     ledgers: dict[str, Ledger]
+    by_key: dict[str, list[NDArray[np.int64]]]  # of each party that learned them: the rows that each key matched
 
     def to_json(self) -> dict[str, Any]:
         """Sizes and settings; no row number and no id."""
@@ -46,6 +47,7 @@ class Aligned:
             "reveal": found.reveal,
             "learners": list(found.learners),
             "common": found.common,
+            **({"by_key": list(found.by_key)} if len(found.by_key) > 1 else {}),
             "parties": {
                 name: {
                     "rows": self.tables[name],
@@ -82,7 +84,7 @@ def check_free(folder: Path) -> None:
 
 
 def align_here(
-    ids: Mapping[str, Ids],
+    ids: Mapping[str, Ids | Sequence[Ids]],
     settings: AlignmentSettings | None = None,
     *,
     driver: str | None = None,
@@ -90,8 +92,8 @@ def align_here(
     cores: int | None = None,
     watch: Watch | None = None,
 ) -> Aligned:
-    """Align parties by their ids; the first drives, unless another is named. Where the settings name a helper and ask
-    for it, it lives here, too."""
+    """Align parties by their ids, or by those of several keys in turn; the first drives, unless another is named.
+    Where the settings name a helper and ask for it, it lives here, too."""
     settings = settings or AlignmentSettings()
     nothing = Batches({}, batch_size=1, epochs=1, seed=0)  # rows are agreed on here, not before
     parties = {
@@ -100,7 +102,7 @@ def align_here(
     }
     first = parties[driver or next(iter(parties))]
     ledgers = {name: party.ledger for name, party in parties.items()}
-    if takes_helper(settings, [len(held) for held in ids.values()]):
+    if takes_helper(settings, [len(party.keys[0]) for party in parties.values()]):
         found = _by_helper(parties, first.name, settings, ledgers, through_bytes, watch)
     else:
         others = {name: party for name, party in parties.items() if party is not first}
@@ -109,8 +111,9 @@ def align_here(
     return Aligned(
         found,
         {name: party.common_rows for name, party in parties.items() if party.common_rows is not None},
-        {name: held.total for name, held in ids.items()},
+        {name: party.keys[0].total for name, party in parties.items()},
         ledgers,
+        {name: party.found for name, party in parties.items() if party.found},
     )
 
 

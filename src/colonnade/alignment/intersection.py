@@ -31,9 +31,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -83,6 +83,7 @@ class Alignment:
     reveal: str
     learners: tuple[str, ...]
     helper: str = ""  # who compared keyed hashes; "": nobody, by Diffie-Hellman
+    by_key: tuple[int, ...] = ()  # of them, how many each key matched
 
     @property
     def protocol(self) -> str:
@@ -129,8 +130,19 @@ def align(
     names = (driver.name, *peers)
     if len(names) < 2 or len(set(names)) != len(names):
         raise ConfigError(f"An alignment takes two or more parties with names of their own; found {list(names)}.")
-    tells = reveal or driver.settings.reveal
-    return _Run(driver, peers, names, predict, tells, watch or (lambda _done, _total: None), chunk)()
+    tells, found = reveal or driver.settings.reveal, []
+    for key in range(len(driver.keys) if tells == "rows" else 1):  # of a count nobody knows what is still unmatched
+        if predict and key and not len(driver.keys[key].left(driver.found, fill=False)):
+            break
+        run = _Run(driver, peers, names, predict, tells, watch or (lambda _done, _total: None), chunk, key)
+        found.append(run())
+    return joined(found)
+
+
+def joined(found: Sequence[Alignment]) -> Alignment:
+    """One alignment of those by each key."""
+    counts = tuple(one.common for one in found)
+    return replace(found[0], common=sum(counts), by_key=counts)
 
 
 class _Run:
@@ -145,8 +157,10 @@ class _Run:
         reveal: str,
         watch: Watch,
         chunk: int,
+        key: int,
     ) -> None:
         self.driver, self.peers, self.names, self.predict, self.reveal = driver, peers, names, predict, reveal
+        self.key = key
         self.watch, self.chunk = watch, chunk
         self.learners = driver.settings.told(names)
         self.sizes: dict[str, int] = {}
@@ -179,9 +193,10 @@ class _Run:
 
     def _agree(self) -> None:
         settings = self.driver.settings
-        announced = len(self.driver.ids) if self.predict else 0
-        request = Agree(self.names, settings.ids, self.reveal, self.learners, announced)
-        cards = {name: self._ask(name, request) for name in self.names}
+        agreed = (self.names, settings.ids, self.reveal, self.learners)
+        mine = self._ask(self.driver.name, Agree(*agreed, int(self.predict), self.key))
+        request = Agree(*agreed, mine.ids if self.predict else 0, self.key)
+        cards = {name: mine if name == self.driver.name else self._ask(name, request) for name in self.names}
         check_columns(cards, self.driver.name, request)
         self.sizes = {name: card.ids for name, card in cards.items()}
 

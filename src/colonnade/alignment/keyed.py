@@ -50,7 +50,8 @@ class AgreeKeyed(Request[IdCount]):
     reveal: str
     learners: tuple[str, ...]
     helper: str
-    key: str
+    secret: str  # the key of the hashes
+    key: int = 0  # by which key rows are compared, of several that are tried in turn
 
 
 class Hashes(Message):
@@ -149,13 +150,11 @@ class KeyedIds(Party):
         self.expect(request.helper == self.helper, said)
         self.expect(owner.settings.protocol != "ecdh", 'its settings say protocol = "ecdh", without a helper')
         owner.check_wishes(request.parties, request.ids, request.reveal, request.learners, self.asker)
-        fits = len(request.key) == 2 * KEY and all(c in "0123456789abcdef" for c in request.key)
+        fits = len(request.secret) == 2 * KEY and all(c in "0123456789abcdef" for c in request.secret)
         self.expect(fits, f"the parties' key has {KEY} bytes, written as hexadecimal digits")
-        if owner.allowance is not None and self.asker is not None:
-            owner.allowance.align(self.asker)
-        owner.begin()
+        owner.begin(request.key, self.asker)
         log.info("%s: '%s' compares its ids with others', and learns %s", self.name, self.helper, REVEALS[KEYED])
-        order, key = shuffled(len(owner.ids)), bytes.fromhex(request.key)
+        order, key = shuffled(len(owner.ids)), bytes.fromhex(request.secret)
         session = Session(owner, owner.ids, self.asker, order, key, request.reveal)
         self._sessions = {**self._sessions, frozenset(request.parties): session}
         return IdCount(len(owner.ids), owner.ids.columns)
@@ -189,8 +188,10 @@ class KeyedIds(Party):
             places = owner.positions(request.positions, total)
             told = f"it was told {request.common} common ids and {len(places)} places"
             self.expect(len(places) == request.common, told)
-            owner.common_rows = session.ids.rows[session.order[places]]
-        owner.common, session.told = request.common, True
+            owner.learned(session.ids.rows[session.order[places]])
+        else:
+            owner.common = request.common
+        session.told = True
         return Done()
 
     @serves

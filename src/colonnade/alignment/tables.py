@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from colonnade.alignment.ids import Ids, comparable
+from colonnade.alignment.keys import name_of
 from colonnade.alignment.settings import AlignmentSettings
 from colonnade.datasets.columns import check_present
 from colonnade.datasets.table_files import EXTENSIONS, dialect_of
@@ -41,6 +43,22 @@ def with_comparable_ids(table: Table, settings: AlignmentSettings) -> Table:
             "under [alignment]."
         )
     return replace(table, ids=ids)
+
+
+def ids_of(table: Table) -> tuple[Ids, ...]:
+    """What is compared of a table, by each of its keys in turn; or by its ids."""
+    if not table.keys:
+        return (Ids.of(table.owner, [table.ids.tolist()]),)
+    return tuple(Ids.of_texts(table.owner, texts) for texts in table.keys)
+
+
+def shared(table: Table, found: Sequence[NDArray[np.int64]]) -> Table:
+    """The rows that each key matched, called by it, in the order of these names."""
+    some = table.taking(np.concatenate(found))
+    if table.keys:
+        names = [name_of(at, text) for at, rows in enumerate(found) for text in table.keys[at][rows].tolist()]
+        some = replace(some, ids=np.array(names, dtype=np.str_), own=some.ids, keys=())
+    return some.in_order(np.sort(some.ids))
 
 
 def read_ids(path: str | Path, *, owner: str, columns: Sequence[str], settings: AlignmentSettings) -> Ids:

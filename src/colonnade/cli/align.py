@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -15,15 +16,25 @@ from rich.table import Table
 
 from colonnade.alignment import Aligned, AlignmentSettings, Ids, align_here
 from colonnade.alignment.in_process import check_free
+from colonnade.alignment.settings import in_words
 from colonnade.alignment.tables import read_ids
 from colonnade.cli.console import console, error_console, shown, size
 from colonnade.cli.options import Engine, StartupKit
 from colonnade.errors import ConfigError
+from colonnade.rows.people import lost, read_keyed
 from colonnade.runs.layout import ALIGNMENT
 from colonnade.runs.run_directory import write_text
-from colonnade.settings.federation_file import PartySettings, Settings
-from colonnade.settings.owners import LISTS, LabelOwnerSettings, place_of
+from colonnade.settings.federation_file import Settings
+from colonnade.settings.owners import LISTS, LabelOwnerSettings, PartySettings, place_of
 from colonnade.settings.party_file import asker_of
+
+
+@dataclass(frozen=True)
+class Held:
+    """What an organisation compares, by each key; and how many of its rows no key can match."""
+
+    ids: Sequence[Ids]
+    lost: Mapping[str, Any] = field(default_factory=dict)
 
 
 def align(
@@ -56,7 +67,8 @@ def align(
     if len(groups) > 1 or settings.rows_differ:
         _each(groups, alignment, out, settings.engine.through_bytes, json_=json_, quiet=quiet)
         return
-    ((driver, ids),) = groups.items()
+    ((driver, held),) = groups.items()
+    losses = {name: one.lost for name, one in held.items() if one.lost}
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), TaskProgressColumn())
     started = time.perf_counter()
     with Progress(
@@ -64,7 +76,7 @@ def align(
     ) as bar:
         task = bar.add_task("aligning", total=None)
         aligned = align_here(
-            ids,
+            {name: one.ids for name, one in held.items()},
             alignment,
             driver=driver,
             through_bytes=settings.engine.through_bytes,
@@ -74,16 +86,19 @@ def align(
     if out is not None:
         aligned.write(out)
     if json_:
-        typer.echo(json.dumps(aligned.to_json() | {"seconds": seconds}, indent=2))
+        more = {"keys": list(map(in_words, settings.keys)), "lost": losses} if losses else {}
+        typer.echo(json.dumps(aligned.to_json() | more | {"seconds": seconds}, indent=2))
     elif not quiet:
         show(aligned, seconds)
+        if losses:
+            show_keys(aligned, [in_words(key) for key in settings.keys], losses)
         if out is not None:
             console.print(f"The alignment is in [bold]{shown(out)}[/bold].", soft_wrap=True)
         elif aligned.rows:
             console.print("With --out DIR every learner's row numbers are written, in the agreed order.")
 
 
-def _groups(settings: Settings, owner: str | None) -> dict[str, dict[str, Ids]]:
+def _groups(settings: Settings, owner: str | None) -> dict[str, dict[str, Held]]:
     """Who is compared with whom, by name, with who drives first: each label owner with all who hold columns, or where
     rows may differ, each of those with the label owner alone. Without labels, the first drives."""
     count = len({*settings.parties, *settings.label_owners})
@@ -106,7 +121,7 @@ def _groups(settings: Settings, owner: str | None) -> dict[str, dict[str, Ids]]:
 
 
 def _each(
-    groups: Mapping[str, Mapping[str, Ids]],
+    groups: Mapping[str, Mapping[str, Held]],
     alignment: AlignmentSettings,
     out: Path | None,
     through_bytes: bool,
@@ -118,7 +133,8 @@ def _each(
     found = {}
     for name, together in groups.items():
         started = time.perf_counter()
-        aligned = align_here(together, alignment, driver=next(iter(together)), through_bytes=through_bytes)
+        ids = {party: one.ids for party, one in together.items()}
+        aligned = align_here(ids, alignment, driver=next(iter(together)), through_bytes=through_bytes)
         found[name] = aligned.to_json() | {"seconds": time.perf_counter() - started}
         if out is not None:
             aligned.write(out / name)
@@ -181,15 +197,39 @@ def show(aligned: Aligned, seconds: float) -> None:
         console.print(f"The helper '{found['helper']['name']}' learned {found['helper']['learned']}.", markup=False)
 
 
-def _read(settings: Settings, owners: Mapping[str, PartySettings | LabelOwnerSettings]) -> dict[str, Ids]:
-    """The ids of these organisations."""
+def show_keys(aligned: Aligned, keys: Sequence[str], losses: Mapping[str, Mapping[str, Any]]) -> None:
+    """How many rows each key matched; and of each party, how many are lost and why."""
+    table = Table(title="Matched by", title_justify="left", title_style="bold not italic")
+    table.add_column("key")
+    table.add_column("rows", justify="right")
+    for name in losses:
+        table.add_column(f"{name}: without a value", justify="right")
+        table.add_column("with another's", justify="right")
+    for key, count in zip(keys, aligned.found.by_key, strict=False):
+        why = [f"{n:,}" for one in losses.values() for n in one["by key"][key].values()]
+        table.add_row(key, f"{count:,}", *why)
+    console.print(table)
+    for name, one in losses.items():
+        rows, without = aligned.tables[name], one["without any key"]
+        unmatched = rows - without - aligned.found.common
+        told = f"'{name}' loses {rows - aligned.found.common:,} of {rows:,} rows: {without:,} without any key of their "
+        console.print(f"{told}own, {unmatched:,} that not everybody holds.", markup=False)
+
+
+def _read(settings: Settings, owners: Mapping[str, PartySettings | LabelOwnerSettings]) -> dict[str, Held]:
+    """The ids of these organisations by each key; and where these are not plain, how many rows no key can match."""
     if settings.data.dataset is not None:
         raise ConfigError("[data] dataset names one table that is cut into parties; its rows are aligned already.")
-    ids = {}
+    found = {}
     for name, party in owners.items():
         if party.table is None:
             section = settings.section if isinstance(party, PartySettings) else LISTS[0]
             raise ConfigError(f'{place_of(section, name)} must name its table, as in table = "{name}.csv".')
-        columns = settings.alignment.id or (settings.id_of(party),)
-        ids[name] = read_ids(party.table, owner=name, columns=columns, settings=settings.alignment)
-    return ids
+        if settings.plain_ids:
+            columns = settings.keys_of(party)[0]
+            ids = read_ids(party.table, owner=name, columns=columns, settings=settings.alignment)
+            found[name] = Held((ids,))
+            continue
+        known = read_keyed(settings, name, party, party.table)
+        found[name] = Held(tuple(Ids.of_texts(name, texts) for texts in known.texts), lost(known, settings))
+    return found

@@ -40,9 +40,11 @@ class Table:
     features: pd.DataFrame | Columns  # of a large file outside memory
     label: pd.Series[Any] | None = None
     split: pd.Series[Any] | None = None  # what divides its rows into training, validation and test rows
+    keys: tuple[NDArray[np.str_], ...] = ()  # by which rows are matched in turn, "" where one has none; none: by ids
+    own: NDArray[np.str_] | None = None  # what its owner calls each row, where `ids` are what it is called with others
 
     def __post_init__(self) -> None:
-        beside = [len(one) for one in (self.label, self.split) if one is not None]
+        beside = [len(one) for one in (self.label, self.split, self.own, *self.keys) if one is not None]
         lengths = {len(self.ids), len(self.features), *beside}
         if len(lengths) != 1:
             raise DataError(
@@ -75,21 +77,26 @@ class Table:
                     f"{_absent(self.owner, absent)} Ask for rows that all parties hold. New rows are given with "
                     f'--table {self.owner}=FILE; to train on common rows alone, set align = "private" under [data].'
                 )
-        return self._taking(rows)
+        return self.taking(rows)
 
     def labelled(self) -> Table:
         """The rows that have a label, which a label owner can train on or measure with."""
         assert self.label is not None
         there = self.label.notna().to_numpy(dtype=bool)
-        return self if there.all() else self._taking(np.flatnonzero(there))
+        return self if there.all() else self.taking(np.flatnonzero(there))
 
-    def _taking(self, rows: NDArray[np.int64]) -> Table:
+    def taking(self, rows: NDArray[np.int64]) -> Table:
+        """These rows, in this order."""
         label, split = (
             None if one is None else one.iloc[rows].reset_index(drop=True) for one in (self.label, self.split)
         )
-        if isinstance(self.features, Columns):
-            return Table(self.owner, self.ids[rows], self.features.take(rows), label, split)
-        return Table(self.owner, self.ids[rows], self.features.iloc[rows].reset_index(drop=True), label, split)
+        features = (
+            self.features.take(rows)
+            if isinstance(self.features, Columns)
+            else self.features.iloc[rows].reset_index(drop=True)
+        )
+        keys, own = tuple(key[rows] for key in self.keys), None if self.own is None else self.own[rows]
+        return Table(self.owner, self.ids[rows], features, label, split, keys, own)
 
     @cached_property
     def _order(self) -> NDArray[np.int64]:

@@ -48,7 +48,7 @@ from colonnade.federation.scores import Predictions, Scores, by_subset, check_af
 from colonnade.privacy import Account
 from colonnade.privacy.calibrate import planned
 from colonnade.rows.holdings import Holdings, asked_for
-from colonnade.rows.making import bringing, from_tables, to_predict
+from colonnade.rows.making import bringing, called_alike, from_tables, to_predict
 from colonnade.rows.tables import labels_of, tables_of
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import Settings
@@ -136,7 +136,7 @@ class Federation:
         cls,
         frames: Mapping[str, pd.DataFrame],
         *,
-        id: str,  # noqa: A002 - the word users know
+        id: str | Sequence[str | Sequence[str]],  # noqa: A002 - the word users know
         label: str,
         settings: Mapping[str, Any] | None = None,
         label_owners: Mapping[str, pd.DataFrame] | None = None,
@@ -144,6 +144,7 @@ class Federation:
     ) -> Federation:
         """From data frames, one per organisation; the one with the column `label` is the label owner.
 
+        `id` is the id column, or a list of keys that are tried in turn (`alignment.keys`).
         `settings` has the tables of a federation file: {"algorithm": {"name": "vimadmm"}, "train": {"epochs": 5}}.
         Where several hold labels, their frames are `label_owners`, of which only the columns `id` and `label` are read;
         `frames` are then the data owners', and the lists of owners in `settings` may add rules and models by name.
@@ -154,7 +155,7 @@ class Federation:
         if settings is not None and not isinstance(settings, Mapping):
             raise ConfigError(f"settings is a mapping of tables; found {settings!r}. For a file: Federation.from_toml.")
         given = dict(settings or {})
-        given["data"] = {**given.get("data", {}), "id": id}
+        given["data"] = {**given.get("data", {}), "id": id if isinstance(id, str) else list(id)}
         if label_owners is not None:
             given = {"algorithm": {"name": nested_names()[0]}, **given}
             for section, held in (("label_owners", label_owners), ("data_owners", frames)):
@@ -320,7 +321,7 @@ class Federation:
         fitted = {name: organisation.fitted for name, organisation in self.organisations.items() if name != SERVER}
         bring = bringing(self.settings, fitted)
         given = {name: frame for name, frame in frames.items() if name not in fitted or name in bring}
-        held = tables_of(dataclasses.replace(self.settings, parties=bring), given)
+        held = called_alike(tables_of(dataclasses.replace(self.settings, parties=bring), given))
         may_lack = self.settings.may_lack
         known = [table.ids for table in held.values()]
         if not known:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
+from colonnade.alignment.keys import counted
 from colonnade.core import DpEvent, Ledger, Step
 from colonnade.core.batches import RoundDone
 from colonnade.errors import BudgetExhausted
@@ -263,6 +264,7 @@ def summarise(
         "parties": {name: holdings.roles(name) for name in federation.organisations},
         "models": models_told(settings, federation.organisations),
         "rows": {split: len(rows) for split, rows in federation.batches.splits.items()},
+        **({"matched": counted(holdings.ids.tolist(), settings.keys)} if len(settings.keys) > 1 else {}),
         "epochs": len(outcome.history),
         **({} if outcome.best is None else {"best_epoch": outcome.best["epoch"]}),
         "rounds": federation.batches.done,

@@ -57,7 +57,7 @@ def of_run(run: RunDirectory) -> list[Guarantee]:
             accounts[name].load_state(state["seat"]["meter"])
             journal = run.path.parent / JOURNAL  # of all runs of a site
             own_folder = run.part() is None or not journal.exists()
-            accounts[name].replay(folder / JOURNAL if own_folder else journal, ids=settings.alignment.ids)
+            accounts[name].replay(folder / JOURNAL if own_folder else journal, ids=settings.counted_by)
     return _told(parties, accounts, drawn, settings)
 
 

@@ -18,7 +18,7 @@ from colonnade.alignment.ids import comparable
 from colonnade.errors import DataError
 from colonnade.federation.federation import Federation
 from colonnade.federation.organisation import holdings_of
-from colonnade.rows.making import bringing, to_predict
+from colonnade.rows.making import bringing, called_alike, to_predict
 from colonnade.rows.tables import read_tables, tables_of
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import Settings
@@ -87,6 +87,7 @@ def _to_predict(
     else:
         there = {n: p for n, p in bring.items() if not may_lack or (p.table and Path(p.table).exists())}
         held = read_tables(replace(settings, parties=there))
+    held = called_alike(held)
     join: Any = np.union1d if may_lack else np.intersect1d
     wanted = every_id(held, join) if ids == "all" else _as_compared(settings, ids)
     asks = owner if owner in settings.label_owners else None

@@ -28,8 +28,8 @@ from colonnade.rows.holdings import Holdings, LabelledRows
 from colonnade.rows.making import from_tables
 from colonnade.rows.public import from_dataset
 from colonnade.rows.tables import read_labels, read_tables
-from colonnade.settings.federation_file import PartySettings, Settings
-from colonnade.settings.owners import SERVER, LabelOwnerSettings, place_of
+from colonnade.settings.federation_file import Settings
+from colonnade.settings.owners import SERVER, LabelOwnerSettings, PartySettings, place_of
 from colonnade.settings.rules import LABELS, rules_from
 
 PRIOR_ROWS = 10_000
@@ -149,12 +149,14 @@ def _with_outbox(
     organisation = Organisation.at(name, agreed, seed=engine.seed, secret=secret, rules=rules, device=device)
     if features and organisation.outbox.by_purpose:
         told = [name for name, release in algorithm.releases.items() if release.of_training]
-        organisation.outbox.guard = UsedRows(name, agreed, holdings.ids, of_training=told)
+        organisation.outbox.guard = UsedRows(name, agreed, holdings.own_ids(name), of_training=told)
     if rules and engine.noise == "secret":
         organisation.outbox.noise = Secret()
     if features and not labels and any(not isinstance(rule.mechanism, Plain) for rule in rules.values()):
         dp_accounting()  # a missing library is told now, not at the first release
-        organisation.outbox.meter = Account(name, agreed, holdings.ids.tolist(), budget, per_row=algorithm.per_row)
+        organisation.outbox.meter = Account(
+            name, agreed, holdings.own_ids(name).tolist(), budget, per_row=algorithm.per_row
+        )
     return organisation
 
 
@@ -223,8 +225,9 @@ def _drawn_once(
         return draw(torch.arange(len(train)))
     _, event = mechanism.apply(held.labels[:0], organisation.outbox.noise)
     classes = hashlib.sha256(repr(holdings.encoder.classes).encode()).hexdigest()[:16]
-    rule = {"mechanism": type(mechanism).__name__, "classes": classes, "ids": settings.alignment.ids}
-    return held.drawn.once(held.ids[train.numpy()], {**rule, **event.parameters}, draw)
+    rule = {"mechanism": type(mechanism).__name__, "classes": classes, "ids": settings.counted_by}
+    ids = held.ids if held.own is None else held.own
+    return held.drawn.once(ids[train.numpy()], {**rule, **event.parameters}, draw)
 
 
 def _drawn(

@@ -193,7 +193,9 @@ def _without(log: Path) -> ColonnadeError:
 
 
 def gather(settings: Settings, folders: Mapping[str, Path], driver: str, out: Path) -> dict[str, Any]:
-    """One run directory, as if all had run here: where all organisations are on one machine."""
+    """One run directory, as if all had run here: where all organisations are on one machine. The helper of an alignment
+    takes no part in a run."""
+    folders = {name: folder for name, folder in folders.items() if name != settings.alignment.helper}
     parts = {name: RunDirectory(folder).summary() or {} for name, folder in folders.items()}
     summary = dict(parts[driver])
     shutil.rmtree(out / PARTIES, ignore_errors=True)

@@ -29,7 +29,7 @@ from colonnade.planning.plan import plan
 from colonnade.runs.layout import SETTINGS
 from colonnade.runs.run_directory import to_json, write_text
 from colonnade.settings.changes import laid_over
-from colonnade.settings.federation_file import NUMBERS
+from colonnade.settings.owners import NUMBERS
 
 SCALED = ("learning_rate", "rho", "l2")
 """Settings of algorithms that are tried between a quarter and four times what they are."""

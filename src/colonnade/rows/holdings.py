@@ -41,6 +41,7 @@ class Columns:
 
     features: Tensor
     preprocessor: Preprocessor | None = None
+    own: Ids | None = None  # what its owner calls each row, where `Holdings.ids` are what it is called with others
 
 
 @dataclass
@@ -55,6 +56,7 @@ class LabelledRows:
     whose: str = ""  # what the names of its batches begin with; "" where it is the only label owner
     salt: str = ""  # what its split was drawn with, where others are not to know
     drawn: DrawnLabels | None = None  # at a site: where labels that are drawn at random are kept over its runs
+    own: Ids | None = None  # what its owner calls each row, as of columns
     is_told: bool = False  # whether others must be told the sides: they do not follow from the ids
 
     @cached_property
@@ -122,6 +124,11 @@ class Holdings:
     def outputs(self) -> int:
         """How many numbers the joint model gives for a row."""
         return self.loss.outputs if self.outputs_elsewhere is None else self.outputs_elsewhere
+
+    def own_ids(self, party: str) -> Ids:
+        """What an organisation calls each row, whoever it shares it with: by this it counts what rows have paid."""
+        held = self.columns.get(party)
+        return self.ids if held is None or held.own is None else held.own
 
     def roles(self, party: str) -> list[str]:
         """What an organisation holds."""

@@ -15,7 +15,8 @@ from colonnade.errors import DataError
 from colonnade.rows.holdings import Columns, Crossed, Holdings, Ids, LabelledRows, State
 from colonnade.rows.splits import by_column, by_ids, check_sides, divide
 from colonnade.rows.tables import listed_ids
-from colonnade.settings.federation_file import PartySettings, Settings, prepared_as
+from colonnade.settings.federation_file import Settings, prepared_as
+from colonnade.settings.owners import PartySettings
 from colonnade.settings.rules import LABELS
 
 if TYPE_CHECKING:
@@ -54,6 +55,11 @@ def from_tables(
     lacked: dict[str, Tensor] = {}
     if settings.rows_differ:
         rows, lacked = _pairwise(settings, labelled, columns, crossed)
+    elif len(settings.keys) > 1 and len(columns) > 1:
+        ((owner, table),) = labelled.items()
+        columns, entries = in_common(settings, {**columns, owner: with_labels(table)}, owner)
+        crossed |= entries
+        rows = labelled = {owner: columns[owner]}  # all call a row by the key that matched it
     else:
         rows = {name: _common(settings, name, table, columns, crossed) for name, table in labelled.items()}
     ids = {name: table.ids for name, table in rows.items()}
@@ -76,7 +82,7 @@ def from_tables(
         learned = [_label(table).iloc[splits[name]["train"].numpy()] for name, table in rows.items()]
         encoder = Labels.fit(pd.concat(learned, ignore_index=True), owner=", ".join(rows), task=task)
     owners = {
-        name: replace(held, labels=replace(encoder, owner=name).encode(_label(rows[name])))
+        name: replace(held, labels=replace(encoder, owner=name).encode(_label(rows[name])), own=rows[name].own)
         for name, held in placed.label_owners.items()
     }
     held = {name: own_columns(settings, name, table, placed) for name, table in columns.items() if table.columns}
@@ -135,7 +141,7 @@ def own_columns(settings: Settings, name: str, table: Table, placed: Holdings) -
     if not settings.rows_differ or name in placed.label_owners:
         mine = table.in_order(placed.ids)
         prepared = Preprocessor.fit(mine, train, **prepared_as(settings, name))
-        return Columns(prepared.transform(mine), prepared)
+        return Columns(prepared.transform(mine), prepared, mine.own)
     lacks = placed.away.get(name, torch.zeros(len(placed.ids), dtype=torch.bool))
     return _some_columns(settings, name, table, placed.ids, ~lacks, train)
 
@@ -160,17 +166,20 @@ def in_common(
 ) -> tuple[dict[str, Table], Crossed]:
     """Only the rows whose ids all parties hold, which they find out without showing each other the rest; and what
     crossed for it. As long as ids and settings are the same, it is found once (`alignment.kept`)."""
-    from colonnade.alignment import Ids as Aligning
     from colonnade.alignment import align_here, kept
+    from colonnade.alignment.tables import ids_of, shared
 
     settings.alignment.check_trains()
-    ids = {name: Aligning.of(name, [table.ids.tolist()]) for name, table in tables.items()}
+    ids = {name: ids_of(table) for name, table in tables.items()}
     through_bytes = settings.engine.through_bytes
-    key = kept.key_of(ids, settings.alignment, driver, through_bytes=through_bytes)
+    key = None
+    if len(settings.keys) == 1:
+        every = {name: one for name, (one,) in ids.items()}
+        key = kept.key_of(every, settings.alignment, driver, through_bytes=through_bytes)
     known = kept.look_up(key, {name: table.ids for name, table in tables.items()})
     if known is not None:
         rows, entries = known
-        return {name: table.in_order(table.ids[rows[name]]) for name, table in tables.items()}, entries
+        return {name: shared(table, [rows[name]]) for name, table in tables.items()}, entries
     aligned = align_here(ids, settings.alignment, driver=driver, through_bytes=through_bytes)
     if not aligned.found.common and not may_be_none:
         from colonnade.datasets.table import how_written
@@ -179,10 +188,22 @@ def in_common(
         raise DataError(
             f"No id is held by all parties, so there is no row to train on. {cure or 'Compare how ids are written.'}"
         )
-    common = {name: table.in_order(table.ids[aligned.rows[name]]) for name, table in tables.items()}
+    common = {name: shared(table, aligned.by_key[name]) for name, table in tables.items()}
     entries = {name: book.entries for name, book in aligned.ledgers.items()}
     kept.keep(key, aligned.rows, entries)
     return common, entries
+
+
+def called_alike(tables: Mapping[str, Table]) -> dict[str, Table]:
+    """To predict where all tables are here: rows that a key matches are called by it at all, as they were in training.
+    Tables of one key are called alike as they are."""
+    from colonnade.alignment.keys import matched
+    from colonnade.alignment.tables import shared
+
+    if len(tables) < 2 or not all(table.keys for table in tables.values()):
+        return dict(tables)
+    found = matched({name: table.keys for name, table in tables.items()})
+    return {name: shared(table, found[name]) for name, table in tables.items()}
 
 
 def _common(settings: Settings, owner: str, table: Table, columns: Mapping[str, Table], crossed: Crossed) -> Table:
@@ -292,7 +313,8 @@ def to_predict(
                 f'or --table {name}=FILE. To predict without a party, train with [federation] on_missing = "skip".'
             )
         if held.all():
-            held_columns[name] = Columns(prepared.transform(columns[name].in_order(order)), prepared)
+            mine = columns[name].in_order(order)
+            held_columns[name] = Columns(prepared.transform(mine), prepared, mine.own)
             continue
         away[name] = torch.from_numpy(~held)
         features = torch.zeros(len(order), len(prepared.names))  # nobody is asked for a row that it lacks

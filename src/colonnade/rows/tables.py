@@ -13,8 +13,9 @@ from colonnade.alignment.tables import read_columns, with_comparable_ids
 from colonnade.datasets.cells import ids_as_text
 from colonnade.errors import ConfigError
 from colonnade.rows.holdings import Ids
-from colonnade.settings.federation_file import PartySettings, Settings
-from colonnade.settings.owners import LabelOwnerSettings, place_of
+from colonnade.rows.people import people_of, read_people
+from colonnade.settings.federation_file import Settings
+from colonnade.settings.owners import LabelOwnerSettings, PartySettings, place_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,6 +88,8 @@ def _read(
 ) -> Table:
     from colonnade.datasets.table import read_table
 
+    if not settings.plain_ids or (isinstance(owner, PartySettings) and owner.tables):
+        return read_people(settings, name, owner, path, label, columns)
     split = None if label is None else settings.data.split_by
     table = read_table(path, owner=name, id=settings.id_of(owner), label=label, columns=columns, split=split)
     return with_comparable_ids(table, settings.alignment)
@@ -97,6 +100,8 @@ def _of(
 ) -> Table:
     from colonnade.datasets.table import table_from_frame
 
+    if not settings.plain_ids or (isinstance(owner, PartySettings) and owner.tables):
+        return people_of(settings, name, owner, frame, label, columns)
     split = None if label is None else settings.data.split_by
     table = table_from_frame(frame, owner=name, id=settings.id_of(owner), label=label, columns=columns, split=split)
     return with_comparable_ids(table, settings.alignment)

@@ -57,7 +57,8 @@ from colonnade.runs.layout import (
     USED,
     WIDTHS,
 )
-from colonnade.settings.federation_file import Settings, is_name
+from colonnade.settings.federation_file import Settings
+from colonnade.settings.owners import is_name
 
 NEW_RUN = "Restore it from a copy, or start a new run"
 AGAIN = "Restore it from a copy, or remove it and resume the run, which writes it again"
@@ -153,7 +154,7 @@ class RunDirectory:
             self.budget.keep(self.party)
             return
         for name, account in federation.accounts.items():
-            account.keep(self.party(name) / JOURNAL, ids=federation.settings.alignment.ids, sync_every=SYNC_EVERY)
+            account.keep(self.party(name) / JOURNAL, ids=federation.settings.counted_by, sync_every=SYNC_EVERY)
 
     def party(self, name: str) -> Path:
         """A party's folder. Its name may come from a file of the run, which may be somebody else's: it is no path."""

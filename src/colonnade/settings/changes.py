@@ -103,13 +103,12 @@ def _with(table: Any, keys: tuple[str, ...], value: Any, where: str, path: tuple
     return {**table, first: _with(table.get(first, {}), rest, value, where, (*path, first)) if rest else value}
 
 
-def check_continues(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def check_continues(before: Mapping[str, Any], now: Mapping[str, Any], counted: str, counted_now: str) -> None:
     """Raise unless a run that was started with these tables can go on with others: what may change is how long to train
-    and what computes, not what is trained."""
+    and what computes, not what is trained, nor by what rows are counted."""
     told = "A run is continued as it was started, and [{}] {} is {!r} now and was {!r}. Undo it, or start a new run."
-    old, new = (tables.get("alignment", {}).get("ids", "exact") for tables in (before, now))
-    if old != new:  # rows would be others, with fresh budgets
-        raise ConfigError(told.format("alignment", "ids", new, old))
+    if counted != counted_now:  # rows would be others, with fresh budgets
+        raise ConfigError(told.format("alignment", "ids", counted_now, counted))
     for section in before:
         if section in ASIDE:
             continue

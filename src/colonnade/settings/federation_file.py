@@ -22,6 +22,8 @@ Paths are relative to the file. Python's `Federation.from_frames(settings=...)` 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +31,7 @@ from typing import Any
 
 from colonnade.algorithms import DEFAULT, check_missing, find
 from colonnade.alignment import AlignmentSettings
+from colonnade.alignment.settings import Key, is_plain, keys_in
 from colonnade.core.batches import SAMPLINGS
 from colonnade.core.checks import (
     AUTO,
@@ -44,21 +47,23 @@ from colonnade.core.checks import (
 )
 from colonnade.errors import ConfigError
 from colonnade.models import import_path
-from colonnade.privacy import Budget
 from colonnade.selection.settings import SelectionSettings
 from colonnade.settings.changes import Change, check_continues, laid_over
 from colonnade.settings.defaults import SEVERAL, by_rows, check_differ, dropout_of, suggested
 from colonnade.settings.owners import (
     LISTS,
-    MODELS_FROM,
-    SECRET_OR_SEEDED,
+    NUMBERS,
     SERVER,
     LabelOwnerSettings,
+    PartySettings,
     by_name,
     check_dealt,
+    check_keys,
     check_lists,
+    check_moved,
+    check_name,
     label_owner,
-    place_of,
+    party_of,
     with_paths,
 )
 from colonnade.settings.toml_text import to_toml
@@ -66,7 +71,6 @@ from colonnade.tracking import TrackingSettings
 
 FOLLOW = ("epochs", "batch_size")
 """Of [train], what follows the rows unless somebody says otherwise."""
-NUMBERS = ("standard", "quantile", "piecewise")
 OLDER: dict[str, Any] = {"preprocess": {"numbers": "standard"}}
 SECTIONS = (
     *(
@@ -90,7 +94,9 @@ MODELS = ("model", "label_model")
 class DataSettings:
     """Where rows come from and how they are divided."""
 
-    id: str = "id"  # the id column; an organisation that calls it otherwise names its own
+    id: Any = (
+        "id"  # the id column, or keys that are tried in turn; an organisation that calls it otherwise names its own
+    )
     align: str = one_of("exact", "private", default="exact")  # all hold the same ids; or find the common ones first
     rows: str = one_of("common", "label_owner", default="common")  # those that all hold; or all of the label owner's
     validation: float = share(default=0.1)  # of the rows: a fraction, or from 1 upwards their number
@@ -107,6 +113,8 @@ class DataSettings:
     labels_at: str = "label_owner"  # with a named data set: the party that holds the labels
 
     def __post_init__(self) -> None:
+        if not isinstance(self.id, str):
+            object.__setattr__(self, "id", keys_in(self.id, "[data] id"))
         if not isinstance(self.split_by, str | None):
             raise ConfigError(f"[data] split_by must be text, the name of a column; found {self.split_by!r}.")
         for key in ("test_from", "validation_from"):
@@ -175,27 +183,6 @@ class AuditSettings:
 
 
 @dataclass(frozen=True)
-class PartySettings:
-    """One organisation's own part; with several machines, its own file."""
-
-    table: str | None = None
-    id: str | None = None  # its id column, where it is not called [data] id here
-    label: str | None = None
-    test_ids: str | None = None  # of the one with the label: a file with the ids of the test rows
-    columns: tuple[str, ...] | None = None
-    scale: str = one_of("standard", "minmax", "none", default="standard")
-    numbers: Any = None  # how its numbers are prepared, where not as [preprocess] says: one word, or by column
-    model: Any = None
-    outbox: Mapping[str, Any] = field(default_factory=dict)
-    budget: Mapping[str, Any] = field(default_factory=dict)
-    models: str | None = None  # "secret" or "seeded": where its initial weights come from
-
-    def limit(self, name: str, section: str = "parties") -> Budget | None:
-        """The budget, checked."""
-        return from_mapping(Budget, self.budget, where=place_of(section, name, "budget")) if self.budget else None
-
-
-@dataclass(frozen=True)
 class Settings:
     """All of it. Where there are label owners of their own, `parties` are the data owners."""
 
@@ -255,8 +242,30 @@ class Settings:
         return "data_owners" if self.label_owners else "parties"
 
     def id_of(self, owner: PartySettings | LabelOwnerSettings | None) -> str:
-        """What the id column is called there."""
-        return self.data.id if owner is None or owner.id is None else owner.id
+        """What the id column is called there; of several keys, the first."""
+        return " | ".join(self.keys_of(owner)[0])
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The columns of each key, by which rows are matched in turn."""
+        return keys_in(self.data.id, "[data] id")
+
+    def keys_of(self, owner: PartySettings | LabelOwnerSettings | None) -> tuple[Key, ...]:
+        """What they are called there."""
+        return self.keys if owner is None or owner.id is None else keys_in(owner.id, "id", may_lack=True)
+
+    @property
+    def plain_ids(self) -> bool:
+        """Whether a row is named by one column as it is written, and no two rows of a table have one name."""
+        return is_plain(self.keys) and not self.alignment.rules and self.alignment.duplicates == "refuse"
+
+    @property
+    def counted_by(self) -> str:
+        """By what rows are known over all runs of an owner: other keys would begin anew."""
+        if self.plain_ids:
+            return self.alignment.ids
+        told = json.dumps([self.alignment.ids, self.keys, dict(self.alignment.rules)], sort_keys=True)
+        return f"keys-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
 
     def id_column_of(self, name: str) -> str:
         """What the id column is called at an organisation that asks for predictions."""
@@ -296,6 +305,7 @@ class Settings:
             if not isinstance(tables[section], Mapping):
                 also = ', or a name: "mlp", or of your own module "my_package.nets:Tower"' if section in MODELS else ""
                 raise ConfigError(f"{where}: [{section}] must be a table of settings{also}; found {tables[section]!r}.")
+        check_moved(tables)
         name = tables.get("algorithm", {}).get("name", DEFAULT)
         algorithm = find(str(name))
         tables = tables if saved else suggested(tables, algorithm, where)
@@ -304,10 +314,10 @@ class Settings:
         check_lists(str(name), several, tables)
         section = "data_owners" if several else "parties"
         held = by_name(section, tables.get(section, [])) if several else tables.get(section, {})
-        parties = {party: _party(party, given, section) for party, given in held.items()}
+        parties = {party: party_of(party, given, section) for party, given in held.items()}
         labelled = by_name("label_owners", tables.get("label_owners", []))
         for party in labelled:
-            _check_name(party)
+            check_name(party)
         model, label_model = ({"name": m} if isinstance(m := tables.get(key, {}), str) else dict(m) for key in MODELS)
         settings = cls(
             algorithm=name,
@@ -327,6 +337,11 @@ class Settings:
             allow_models=_listed(allow_models),
         )
         settings.alignment.check_helper([*parties, *labelled])
+        settings.alignment.check_keys(settings.keys)
+        one = not (settings.label_owners or settings.rows_differ or settings.data.dataset)
+        check_keys(settings.keys, settings.parties, settings.section, plain=settings.plain_ids, one=one)
+        if len(settings.keys) > 1 and settings.data.align != "private" and len(parties) > 1:
+            raise ConfigError('Several keys are compared with [data] align = "private". Set it, or name one key.')
         check_dealt(settings.label_owners, settings.data.dataset)
         check_missing(settings.algorithm, settings.config, settings.engine.on_missing)
         if several and settings.data.split_by is not None:
@@ -408,7 +423,7 @@ class Settings:
     def check_continues(self, saved: Settings) -> None:
         """Raise unless a run that was started with `saved` can go on with these: what may change is how long to train
         and what computes, not what is trained."""
-        check_continues(saved.to_mapping(), self.to_mapping())
+        check_continues(saved.to_mapping(), self.to_mapping(), saved.counted_by, self.counted_by)
 
 
 def prepared_as(settings: Settings, party: str) -> dict[str, Any]:
@@ -435,62 +450,3 @@ def _listed(allow_models: Any) -> tuple[str, ...]:
             f'allow_models must be a list of import paths, as in ["my_package.nets:Tower"]; found {allow_models!r}.'
         )
     return tuple(allow_models)
-
-
-def is_name(name: str) -> bool:
-    """Whether an organisation can be called so: the name becomes that of a folder."""
-    return 0 < len(name) <= 64 and all(c.isalnum() or c in "_-" for c in name)
-
-
-def _check_name(name: str) -> None:
-    if not is_name(name):
-        raise ConfigError(
-            f"A party's name has 1 to 64 letters, digits, '-' or '_', since it names a folder; found {name!r}."
-        )
-
-
-def _words(words: Sequence[str]) -> str:
-    return "one of " + ", ".join(f'"{word}"' for word in ("auto", *words))
-
-
-def _is_numbers(given: Any) -> bool:
-    ways = given.values() if isinstance(given, Mapping) else [given]
-    return given is None or all(isinstance(way, str) and way in ("auto", *NUMBERS) for way in ways)
-
-
-def _party(name: str, given: Any, section: str) -> PartySettings:
-    _check_name(name)
-    where = place_of(section, name)
-    if not isinstance(given, Mapping):
-        raise ConfigError(f'{where} must be a table of settings, as in table = "x.csv"; found {given!r}.')
-    if section in LISTS and "label" in given:
-        raise ConfigError(
-            f"{where} holds columns, and its label {given['label']!r} belongs to a label owner. Add a [[label_owners]] "
-            "with the same name and table, and leave the label column out of columns here."
-        )
-    party = from_mapping(PartySettings, given, where=where)
-    columns = party.columns is None or (
-        isinstance(party.columns, tuple) and all(isinstance(c, str) for c in party.columns)
-    )
-    for key, rule, fits in (
-        ("table", "text", isinstance(party.table, str | None)),
-        ("id", "text", isinstance(party.id, str | None)),
-        ("label", "text", isinstance(party.label, str | None)),
-        ("test_ids", "text, a path", isinstance(party.test_ids, str | None)),
-        ("columns", "a list of column names", columns),
-        (
-            "numbers",
-            f'{_words(NUMBERS)}, or a table by column, as in {{ age = "quantile" }}',
-            _is_numbers(party.numbers),
-        ),
-        ("model", "a name or a table", isinstance(party.model, str | Mapping | None)),
-        ("outbox", "a table of rules", isinstance(party.outbox, Mapping)),
-        ("budget", "a table, as in epsilon = 8.0", isinstance(party.budget, Mapping)),
-        ("models", SECRET_OR_SEEDED, party.models in MODELS_FROM),
-    ):
-        if not fits:
-            raise ConfigError(f"{where}: {key} must be {rule}; found {given[key]!r}.")
-    if party.test_ids is not None and party.label is None:
-        raise ConfigError(f"{where}: test_ids is for the party with the label, who divides rows. Move it there.")
-    party.limit(name, section)
-    return party

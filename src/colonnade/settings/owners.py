@@ -10,14 +10,16 @@ that stands in both lists plays both roles: it has one outbox, and calls between
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from colonnade.algorithms import nested_names
-from colonnade.core.checks import did_you_mean, from_mapping
+from colonnade.alignment.settings import Key, keys_in
+from colonnade.core.checks import did_you_mean, from_mapping, one_of
 from colonnade.errors import ConfigError
+from colonnade.privacy import Budget
 
 LISTS = ("label_owners", "data_owners")
 SERVER, KEYS = "aggregation_server", "key_server"
@@ -27,6 +29,9 @@ selection. Neither holds data, so they have no tables of their own in a file."""
 MODELS_FROM, SECRET_OR_SEEDED = ("secret", "seeded", None), 'one of "secret", "seeded"'
 """Where an organisation's initial weights come from; None: from the agreed seed in one process, and at a site from the
 operating system."""
+
+
+NUMBERS = ("standard", "quantile", "piecewise")
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,28 @@ class LabelOwnerSettings:
     classes: tuple[Any, ...] | None = None  # and of which classes; without, of all
     outbox: Mapping[str, Any] = field(default_factory=dict)
     models: str | None = None  # "secret" or "seeded", as of a party
+
+
+@dataclass(frozen=True)
+class PartySettings:
+    """One organisation's own part; with several machines, its own file."""
+
+    table: str | None = None
+    id: Any = None  # its id column, where it is not called [data] id here; or its keys, "" where it lacks one
+    tables: Mapping[str, Any] = field(default_factory=dict)  # of its own with many rows for one person: `rows.groups`
+    label: str | None = None
+    test_ids: str | None = None  # of the one with the label: a file with the ids of the test rows
+    columns: tuple[str, ...] | None = None
+    scale: str = one_of("standard", "minmax", "none", default="standard")
+    numbers: Any = None  # how its numbers are prepared, where not as [preprocess] says: one word, or by column
+    model: Any = None
+    outbox: Mapping[str, Any] = field(default_factory=dict)
+    budget: Mapping[str, Any] = field(default_factory=dict)
+    models: str | None = None  # "secret" or "seeded": where its initial weights come from
+
+    def limit(self, name: str, section: str = "parties") -> Budget | None:
+        """The budget, checked."""
+        return from_mapping(Budget, self.budget, where=place_of(section, name, "budget")) if self.budget else None
 
 
 def place_of(section: str, name: str, part: str = "") -> str:
@@ -109,6 +136,35 @@ def check_lists(algorithm: str, several: bool, tables: Mapping[str, Any]) -> Non
         raise ConfigError(f"{algorithm!r} needs organisations with labels, and there is none. Add [[label_owners]].")
 
 
+def check_keys(keys: Sequence[Key], parties: Mapping[str, Any], section: str, *, plain: bool, one: bool) -> None:
+    """That all name the same keys; and where ids are not plain, that one label owner shares its rows with all."""
+    for name, party in parties.items():
+        where = f"{place_of(section, name)}: id"
+        own = keys if party.id is None else keys_in(party.id, where, may_lack=True)
+        same = len(own) == len(keys) and all(
+            mine == ("",) or len(mine) == len(key) for mine, key in zip(own, keys, strict=True)
+        )
+        if not same:
+            raise ConfigError(
+                f'{where} must have the {len(keys)} keys of [data] id, each of as many columns, or "" for one that it '
+                f"lacks; found {party.id!r}."
+            )
+    if not plain and not one:
+        raise ConfigError(
+            "Several keys, rules and duplicates are for tables of one label owner and its partners, with [data] rows = "
+            '"common". Name one id column, and write ids alike in the files.'
+        )
+
+
+def check_moved(tables: Mapping[str, Any]) -> None:
+    """Of what stood elsewhere in files of earlier versions, say where it stands now."""
+    if "id" in tables.get("alignment", {}):
+        raise ConfigError(
+            "[alignment] id is under [data] now, where it holds for every command: write id = "
+            f"[{tables['alignment']['id']!r}] there, a list of keys, each with its columns."
+        )
+
+
 def check_dealt(owners: Mapping[str, LabelOwnerSettings], dataset: str | None) -> None:
     """`rows` and `classes` deal out a named data set; a table has the rows it has."""
     for name, owner in owners.items():
@@ -138,4 +194,68 @@ def known_classes(name: str, owner: LabelOwnerSettings, classes: tuple[Any, ...]
 def with_paths(owner: Any, folder: Path) -> Any:
     """An organisation's part, with its files named from this folder on."""
     files = {key: vars(owner).get(key) for key in ("table", "test_ids")}
-    return replace(owner, **{key: str((folder / one).resolve()) for key, one in files.items() if one})
+    found: dict[str, Any] = {key: str((folder / one).resolve()) for key, one in files.items() if one}
+    more = vars(owner).get("tables", {})
+    if more and all(isinstance(one, Mapping) and isinstance(one.get("table"), str) for one in more.values()):
+        placed = {name: {**one, "table": str((folder / one["table"]).resolve())} for name, one in more.items()}
+        found |= {"tables": placed}
+    return replace(owner, **found)
+
+
+def is_name(name: str) -> bool:
+    """Whether an organisation can be called so: the name becomes that of a folder."""
+    return 0 < len(name) <= 64 and all(c.isalnum() or c in "_-" for c in name)
+
+
+def check_name(name: str) -> None:
+    if not is_name(name):
+        raise ConfigError(
+            f"A party's name has 1 to 64 letters, digits, '-' or '_', since it names a folder; found {name!r}."
+        )
+
+
+def _words(words: Sequence[str]) -> str:
+    return "one of " + ", ".join(f'"{word}"' for word in ("auto", *words))
+
+
+def _is_numbers(given: Any) -> bool:
+    ways = given.values() if isinstance(given, Mapping) else [given]
+    return given is None or all(isinstance(way, str) and way in ("auto", *NUMBERS) for way in ways)
+
+
+def party_of(name: str, given: Any, section: str) -> PartySettings:
+    check_name(name)
+    where = place_of(section, name)
+    if not isinstance(given, Mapping):
+        raise ConfigError(f'{where} must be a table of settings, as in table = "x.csv"; found {given!r}.')
+    if section in LISTS and "label" in given:
+        raise ConfigError(
+            f"{where} holds columns, and its label {given['label']!r} belongs to a label owner. Add a [[label_owners]] "
+            "with the same name and table, and leave the label column out of columns here."
+        )
+    party = from_mapping(PartySettings, given, where=where)
+    columns = party.columns is None or (
+        isinstance(party.columns, tuple) and all(isinstance(c, str) for c in party.columns)
+    )
+    for key, rule, fits in (
+        ("table", "text", isinstance(party.table, str | None)),
+        ("tables", "a table of tables, as in [tables.purchases]", isinstance(party.tables, Mapping)),
+        ("label", "text", isinstance(party.label, str | None)),
+        ("test_ids", "text, a path", isinstance(party.test_ids, str | None)),
+        ("columns", "a list of column names", columns),
+        (
+            "numbers",
+            f'{_words(NUMBERS)}, or a table by column, as in {{ age = "quantile" }}',
+            _is_numbers(party.numbers),
+        ),
+        ("model", "a name or a table", isinstance(party.model, str | Mapping | None)),
+        ("outbox", "a table of rules", isinstance(party.outbox, Mapping)),
+        ("budget", "a table, as in epsilon = 8.0", isinstance(party.budget, Mapping)),
+        ("models", SECRET_OR_SEEDED, party.models in MODELS_FROM),
+    ):
+        if not fits:
+            raise ConfigError(f"{where}: {key} must be {rule}; found {given[key]!r}.")
+    if party.test_ids is not None and party.label is None:
+        raise ConfigError(f"{where}: test_ids is for the party with the label, who divides rows. Move it there.")
+    party.limit(name, section)
+    return party

@@ -61,8 +61,17 @@ from colonnade.core.checks import did_you_mean, from_mapping, read_toml
 from colonnade.core.wire import MAX_FRAME, UNPACKED
 from colonnade.errors import ConfigError
 from colonnade.selection.settings import SelectionAllowance
-from colonnade.settings.federation_file import PartySettings, Settings
-from colonnade.settings.owners import KEYS, LISTS, SERVER, LabelOwnerSettings, by_name, place_of, with_paths
+from colonnade.settings.federation_file import Settings
+from colonnade.settings.owners import (
+    KEYS,
+    LISTS,
+    SERVER,
+    LabelOwnerSettings,
+    PartySettings,
+    by_name,
+    place_of,
+    with_paths,
+)
 from colonnade.settings.serving import ServeSettings, checked_pins
 from colonnade.settings.toml_text import to_toml
 

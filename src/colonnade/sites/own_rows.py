@@ -104,16 +104,16 @@ class OwnRows:
         return self._rows
 
 
-def written(own: SiteConfig) -> tuple[int, int] | None:
-    """When an organisation's table was written, and its size; None where it has none."""
-    table = own.settings.parties[own.name].table if own.name in own.settings.parties else None
-    if table is None:
+def written(own: SiteConfig) -> tuple[tuple[int, int], ...] | None:
+    """When an organisation's tables were written, and their sizes; None where it has none."""
+    party = own.settings.parties.get(own.name)
+    if party is None or party.table is None:
         return None
     try:
-        about = Path(table).stat()
+        about = [Path(one).stat() for one in (party.table, *(str(more["table"]) for more in party.tables.values()))]
     except OSError:
         return None
-    return about.st_mtime_ns, about.st_size
+    return tuple((one.st_mtime_ns, one.st_size) for one in about)
 
 
 def rows_of(own: SiteConfig, fitted: State) -> tuple[Ids, Prepare]:

@@ -53,7 +53,7 @@ class Participant:
         self.organisation = federation.organisations[own.name]
         self.organisation.bounds = Bounds(federation.holdings.outputs, own.memory_per_call)
         self.budget = BudgetOverRuns(
-            own.name, own.runs, folder.name, federation.accounts, federation.settings.alignment.ids
+            own.name, own.runs, folder.name, federation.accounts, federation.settings.counted_by
         )
         self.run = RunDirectory(folder, self.budget)
         self.measured: dict[str, dict[str, float]] = {}

@@ -37,7 +37,7 @@ from colonnade.federation.call_policy import CallPolicy
 from colonnade.federation.federation import Federation
 from colonnade.federation.organisation import agreed_on
 from colonnade.federation.scores import Predictions
-from colonnade.rows.holdings import Columns, Holdings
+from colonnade.rows.holdings import Columns, Holdings, Index
 from colonnade.rows.holdings import Ids as Strings
 from colonnade.rows.making import asked_by
 from colonnade.runs.layout import WIDTHS
@@ -235,11 +235,25 @@ class Session:
     def _in_common(self, name: str, ids: Strings) -> torch.Tensor:
         """Which of these a party holds, too: it learns these and no others."""
         organisation = Organisation.at(self.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
-        held, settings = Ids.of(self.own.name, [ids.tolist()]), self.own.settings.alignment
+        held, settings = self._keys_of(ids), self.own.settings.alignment
         mine = IdOwner(organisation, held, settings, among=(self.own.name, name))
         align(mine, Peers(self.own.name, [name], self.there.transport, self.host.ledger), predict=True)
         rows = mine.common_rows
         return torch.empty(0, dtype=torch.int64) if rows is None else torch.from_numpy(rows.astype(np.int64))
+
+    def _keys_of(self, ids: Strings) -> tuple[Ids, ...]:
+        """What is compared of these: of several keys, all that the own table has of a row; else its first."""
+        own, keys = self.own.name, len(self.own.settings.keys)
+        if keys == 1:
+            return (Ids.of(own, [ids.tolist()]),)
+        self.site.read()
+        table = self.site.table
+        texts = [ids.copy(), *(np.full(len(ids), "", dtype=ids.dtype) for _ in range(keys - 1))]
+        if table is not None and table.keys:
+            index = Index(table.ids)
+            rows, there = index.find(ids)
+            texts = [np.where(there, key[rows], text) for key, text in zip(table.keys, texts, strict=True)]
+        return tuple(Ids.of_texts(own, text) for text in texts)
 
     def _group(
         self, predict: Predict, rows: Rows, group: torch.Tensor, away: Collection[str]

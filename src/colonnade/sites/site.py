@@ -50,12 +50,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colonnade.alignment import Ids
 from colonnade.alignment.allowance import Allowance
 from colonnade.alignment.helper import Helper, align_by_helper, sizes_of, takes_helper
 from colonnade.alignment.id_owner import Agree, IdOwner
 from colonnade.alignment.intersection import Alignment, align
 from colonnade.alignment.keyed import AgreeKeyed, KeyedIds
+from colonnade.alignment.tables import ids_of, shared
 from colonnade.core import Batches, Message, Organisation, Party, Peers, Request, Transport
 from colonnade.core.ledger import Entry
 from colonnade.core.wire import Envelope
@@ -249,7 +249,7 @@ class Site:
                 f"No id of '{label_owner}' is held by all parties, or they were not compared. Compare how ids are "
                 "written."
             )
-        return self.table.in_order(np.sort(self.table.ids[rows]))
+        return shared(self.table, self.id_owners[label_owner].found)
 
     def common_ids(self, asker: str) -> NDArray[np.str_] | None:
         """Those that an alignment to predict with a label owner found, in the agreed order."""
@@ -283,7 +283,8 @@ class Site:
         own = self.own
         self.read()
         ids = {name: self.common(name).ids for name in own.label_owners} if self.table is not None else {}
-        holdings = replace(own_columns(own, self.table, ids, outputs, sides, rows), aligned=self._crossed())
+        table = self.table if self.table is None or not self.table.keys else self.common(own.driver)
+        holdings = replace(own_columns(own, table, ids, outputs, sides, rows), aligned=self._crossed())
         participant = Participant(own, Federation(own.local, holdings, here={own.name}), folder)
         participant.begin(resumed)
         self.serve(participant, own.label_owners)
@@ -390,7 +391,7 @@ class Site:
             log.warning("%s: its table changed and cannot be read (%s)", self.own.name, type(error).__name__)
         else:
             for id_owner in self.id_owners.values():
-                id_owner.ids = Ids.of(self.own.name, [self.table.ids.tolist()])
+                id_owner.ids = ids_of(self.table)
         self._seen = seen
 
     def _seat(self) -> Organisation:
@@ -401,7 +402,7 @@ class Site:
         """A label owner aligns once; who holds columns with each label owner, under another secret each time."""
         own, settings = self.own, self.own.settings.alignment
         settings.check_trains()
-        ids = Ids.of(own.name, [table.ids.tolist()])
+        ids = ids_of(table)
         allowance = Allowance(own.name, own.runs / ALIGNED, own.alignments)
         among: dict[str, tuple[str, ...]]
         if own.settings.rows_differ:  # each partner with the label owner alone

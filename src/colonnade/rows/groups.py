@@ -1,0 +1,122 @@
+"""Tables with many rows for one person, such as purchases: their owner makes one row of them before anything is sent.
+
+    [tables.purchases]                                 in its party.toml; in a file for one machine
+    table = "purchases.csv"                            [parties.shop.tables.purchases]
+    by = "customer_no"                                 whose row it is, as a column of the party's own table has it
+    order = "time"                                     of a person's rows the last by this column; else by the file
+    group = { amount = ["count", "sum", "mean", "last"], channel = "last" }
+
+What comes of it are columns of the party's table, such as `purchases.amount.sum`. Who has no row there has a count and
+a sum of 0, and a gap in the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from colonnade.alignment.tables import read_columns
+from colonnade.datasets import readings
+from colonnade.datasets.table_files import read_frame
+from colonnade.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WAYS = ("count", "sum", "mean", "last")
+
+
+@dataclass(frozen=True)
+class GroupedTable:
+    """One of an owner's tables with many rows for one person."""
+
+    name: str
+    table: str
+    by: str
+    group: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    order: str | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """What it adds to the owner's own table."""
+        return [f"{self.name}.{column}.{way}" for column, ways in self.group.items() for way in ways]
+
+
+def grouped_tables(given: Mapping[str, Any], where: str, id_column: str) -> list[GroupedTable]:
+    """[tables.NAME] of one owner, checked; `by` is its id column where it does not say."""
+    return [_checked(name, one, f"{where} [tables.{name}]", id_column) for name, one in given.items()]
+
+
+def _checked(name: str, given: Any, where: str, id_column: str) -> GroupedTable:
+    known = ("table", "by", "order", "group")
+    if not isinstance(given, Mapping) or not isinstance(given.get("table"), str):
+        raise ConfigError(f'{where} must be a table with table = "{name}.csv" and group = {{...}}; found {given!r}.')
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"{where} has no setting {key!r}. It knows: {', '.join(known)}.")
+    by, order, group = given.get("by", id_column), given.get("order"), given.get("group")
+    for key, value in (("by", by), ("order", order)):
+        if not isinstance(value, str | None):
+            raise ConfigError(f"{where}: {key} must be text, the name of a column; found {value!r}.")
+    if not isinstance(group, Mapping) or not group:
+        raise ConfigError(
+            f'{where}: group must say what becomes of which column, as in {{ amount = ["sum", "mean"] }}.'
+        )
+    ways = {column: (some,) if isinstance(some, str) else tuple(some) for column, some in group.items()}
+    for column, some in ways.items():
+        if not some or not set(some) <= set(WAYS):
+            raise ConfigError(f"{where}: group of {column!r} must be of {', '.join(WAYS)}; found {group[column]!r}.")
+    return GroupedTable(name, given["table"], by, ways, order)
+
+
+def with_groups(frame: pd.DataFrame, path: str | None, owner: str, tables: Sequence[GroupedTable]) -> pd.DataFrame:
+    """An owner's rows with the columns that its other tables make."""
+    for one in tables:
+        if path is not None:
+            whose = read_columns(path, owner=owner, columns=[one.by])[one.by].astype(str)
+        elif one.by in frame:
+            whose = frame[one.by].astype(str)
+        else:
+            raise DataError(
+                f"'{owner}' has no column {one.by!r}, by which '{one.name}' belongs to its rows. Name another."
+            )
+        frame = frame.assign(**_made(one, owner, whose))
+    return frame
+
+
+def _made(one: GroupedTable, owner: str, whose: pd.Series[Any]) -> dict[str, Any]:
+    import pandas as pd
+
+    wanted = list(dict.fromkeys([*one.group, *([] if one.order is None else [one.order])]))
+    rows = read_frame(Path(one.table), owner=owner, id_column=one.by, columns=[c for c in wanted if c != one.by])
+    if one.order is not None:
+        rows = rows.iloc[_as_numbers(rows[one.order], owner, one.name).argsort(kind="stable")]
+    by = rows[one.by].astype(str).to_numpy()
+    found: dict[str, Any] = {}
+    for column, ways in one.group.items():
+        cells = rows[column]
+        for way in ways:
+            if way in ("sum", "mean"):
+                cells = pd.Series(_as_numbers(rows[column], owner, one.name), index=rows.index)
+            made: Any = getattr(cells.groupby(by, sort=False), way)()  # one of WAYS
+            there = whose.map(made)
+            found[f"{one.name}.{column}.{way}"] = (there.fillna(0) if way in ("count", "sum") else there).to_numpy()
+            cells = rows[column]
+    return found
+
+
+def _as_numbers(cells: pd.Series[Any], owner: str, table: str) -> Any:
+    """Numbers or times, also where they are text."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(cells.dtype):
+        return cells.to_numpy(dtype=float, na_value=float("nan"))
+    way = readings.recognise(cells)
+    if way is None:
+        raise DataError(
+            f"'{owner}' has a table '{table}' whose column {str(cells.name)!r} holds no numbers or times, and they are "
+            'summed or ordered by. Take "count" or "last" of it, or write numbers.'
+        )
+    return readings.read(cells, way)
