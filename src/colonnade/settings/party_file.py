@@ -210,19 +210,8 @@ def read_own(path: Path) -> SiteConfig:
     known = [field.name for field in dataclasses.fields(kind)] if section else []
     for key in tables:
         if key not in known:
-            knows = [
-                "memory_per_call",
-                "name",
-                "federation",
-                "runs",
-                "allow_models",
-                *known,
-                "alignments",
-                "selections",
-                "serve",
-                "peers",
-                "tracking",
-            ]
+            always = "memory_per_call name federation runs allow_models alignments selections serve peers tracking"
+            knows = [*always.split(), *known]
             raise ConfigError(f"{path} has no setting {key!r}{did_you_mean(key, knows)}. It knows: {', '.join(knows)}.")
     if section:
         every = {**held[section], name: {"models": "secret", **mine, **tables}}
@@ -292,10 +281,8 @@ def sites_of(settings: Settings) -> tuple[str, ...]:
         )
     helper = (settings.alignment.helper,) if settings.alignment.helper else ()
     if helper and settings.data.align != "private":
-        raise ConfigError(
-            f"[alignment] helper = {helper[0]!r} compares ids where they are found privately, and [data] align is "
-            f'{settings.data.align!r}. Set align = "private", or remove the helper.'
-        )
+        told = f"[alignment] helper = {helper[0]!r} compares ids where they are found privately, and [data] align is "
+        raise ConfigError(f'{told}{settings.data.align!r}. Set align = "private", or remove the helper.')
     if not settings.label_owners:
         return (*settings.parties, *helper)
     for name in settings.label_owners:
