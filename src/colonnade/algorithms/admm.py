@@ -18,12 +18,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from colonnade.algorithms.algorithm import Kind, Release
 from colonnade.algorithms.embedding import Embed, Embedding
 from colonnade.core import Organisation, State, mapped, roles, serves
 from colonnade.optim.capture import Captured
 from colonnade.optim.descent import Descent
 from colonnade.optim.local import make_optimizer
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
+
+RESIDUAL = Release(
+    Kind.RESIDUAL,
+    of="labels",
+    per_row=True,
+    tells="per row a vector that follows the label: labels can be guessed from it",
+)
 
 
 class FeatureOwner(roles.FeatureOwner):

@@ -212,12 +212,7 @@ ALGORITHM = Algorithm(
     predict=predict,
     releases={
         "embedding": EMBEDDING,
-        "residual": Release(
-            Kind.RESIDUAL,
-            of="labels",
-            per_row=True,
-            tells="per row a vector that follows the label: labels can be guessed from it",
-        ),
+        "residual": admm.RESIDUAL,
         "head": Release(
             Kind.HEAD,
             of="labels",

@@ -158,12 +158,7 @@ ALGORITHM = Algorithm(
             tells="what each row's columns say about its label, in the local model's view; with secure aggregation a "
             "share that is uniform by itself, and from all shares together only the parties' sum",
         ),
-        "residual": Release(
-            Kind.RESIDUAL,
-            of="labels",
-            per_row=True,
-            tells="per row a vector that follows the label: labels can be guessed from it",
-        ),
+        "residual": admm.RESIDUAL,
     },
     crossing=crossing,
     modes={how: Config(aggregation=how) for how in ("plain", "secure")},

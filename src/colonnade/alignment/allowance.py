@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from colonnade.alignment.settings import AllowanceSettings
-from colonnade.core.lock import hold
+from colonnade.core.lock import hold, replaced
 from colonnade.core.party import Refused
 from colonnade.errors import CheckpointError, InputError
 
@@ -108,16 +107,8 @@ class Allowance:
 
     def _write(self, day: str, taken: Taken) -> None:
         text = json.dumps({"day": day, "taken": taken})
-        fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        try:
-            with fresh.open("w", encoding="utf-8") as file:
-                file.write(f"{zlib.crc32(text.encode()):08x} {text}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self.path)
-        except OSError as error:
-            fresh.unlink(missing_ok=True)
-            raise InputError(f"{self.path} cannot be written: {error.strerror}. Make room for it.") from error
+        with replaced(self.path) as file:
+            file.write(f"{zlib.crc32(text.encode()):08x} {text}\n".encode())
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -15,7 +15,6 @@ drawn again, which costs epsilon again.
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.core.lock import hold
+from colonnade.core.lock import hold, replaced
 from colonnade.core.receipt import DpEvent
 from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.privacy.counts import keys_of
@@ -92,13 +91,5 @@ class DrawnLabels:
     def _write(self, rule: Rule, known: NDArray[np.int64], classes: NDArray[np.int64]) -> None:
         rest = json.dumps({"rule": dict(rule), "rows": len(known)}).encode() + b"\n"
         rest += known.astype("<i8").tobytes() + classes.astype("<i8").tobytes()
-        fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        try:
-            with fresh.open("wb") as file:
-                file.write(MAGIC + f"{zlib.crc32(rest):08x} ".encode() + rest)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self.path)
-        except OSError as error:
-            fresh.unlink(missing_ok=True)
-            raise InputError(f"{self.path} cannot be written: {error.strerror}. Make room for it.") from error
+        with replaced(self.path) as file:
+            file.write(MAGIC + f"{zlib.crc32(rest):08x} ".encode() + rest)

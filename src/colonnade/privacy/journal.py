@@ -35,7 +35,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.core.lock import hold
+from colonnade.core.lock import hold, replaced
 from colonnade.core.receipt import DpEvent
 from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.privacy.counts import Record
@@ -147,24 +147,16 @@ class Journal:
     def replace(self, records: Iterable[Record]) -> None:
         """Under a claim: the whole account anew, in the old one's place at once."""
         head = MAGIC + f"{self.ids} {secrets.token_hex(8)}".encode()
-        fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        try:
-            with fresh.open("wb") as file:
-                file.write(head + f" {zlib.crc32(head):08x}\n".encode())
-                for record in records:
-                    file.write(_frame(record))
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self.path)
-            with suppress(OSError):  # not every system can
-                folder = os.open(self.path.parent, os.O_RDONLY)
-                try:
-                    os.fsync(folder)
-                finally:
-                    os.close(folder)
-        except OSError as error:
-            fresh.unlink(missing_ok=True)
-            raise InputError(f"{self.path} cannot be written: {error.strerror}. Make room for it.") from error
+        with replaced(self.path) as file:
+            file.write(head + f" {zlib.crc32(head):08x}\n".encode())
+            for record in records:
+                file.write(_frame(record))
+        with suppress(OSError):  # not every system can
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
         self._synced = time.monotonic()
 
     def mend(self, end: int, torn: Record | None) -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
@@ -28,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from colonnade.core.batches import Agreed
-from colonnade.core.lock import hold
+from colonnade.core.lock import hold, replaced
 from colonnade.core.release import Rule
 from colonnade.errors import CheckpointError, InputError, WireError
 from colonnade.privacy.accounting import key_of, known_batch
@@ -130,16 +129,8 @@ class UsedRows:
     def _write(self, path: Path, keys: Keys) -> None:
         sizes = json.dumps({side: len(keys[side]) for side in SIDES}).encode()
         rest = sizes + b"\n" + b"".join(keys[side].astype("<i8").tobytes() for side in SIDES)
-        fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            with fresh.open("wb") as file:
-                file.write(MAGIC + f"{zlib.crc32(rest):08x} ".encode() + rest)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(path)
-        except OSError as error:
-            fresh.unlink(missing_ok=True)
-            raise InputError(f"{path} cannot be written: {error.strerror}. Make room for it.") from error
+        with replaced(path) as file:
+            file.write(MAGIC + f"{zlib.crc32(rest):08x} ".encode() + rest)
 
 
 def cost(rule: Rule) -> float:
