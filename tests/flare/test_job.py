@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.federation import small_multi
-from tests.federation.small import checkpoint_of, quick, with_models, write
+from tests.federation.small import checkpoint_of, frames, quick, with_models, write
 from tests.federation.small_multi_sites import EVERY, private
 from tests.federation.small_sites import ALONE, saved, sites
 from tests.sites.kinds import each_kind, made, same_bits
@@ -201,6 +201,19 @@ def test_without_flare_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "nvflare.collab", None)
     with pytest.raises(ConfigError, match=r'pip install "colonnade\[flare\]"'):
         engine.require()
+
+
+@pytest.mark.long
+def test_encrypted_trees_in_the_simulator_are_those_of_one_process(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare", reason=WITHOUT)
+    trees = {"name": "boosted_trees", "depth": 2, "bins": 6, "learning_rate": 0.5, "min_rows": 2}
+    tables = {**quick(train={"epochs": 2, "early_stop": False}), "algorithm": trees}
+    settings = with_models(Settings.from_toml(write(tmp_path, frames(90), tables)), "seeded")
+    here = Federation.from_settings(settings).fit(tmp_path / "here").summary
+    summary = simulated(tmp_path / "work").train(settings, tmp_path / "run")
+    for key in ("metrics", "bytes", "parties", "rows", "rounds"):
+        assert summary[key] == here[key], key
+    assert load(tmp_path / "run").evaluate("test") == here["metrics"]["test"]
 
 
 @pytest.mark.long
