@@ -225,6 +225,12 @@ class LabelOwner(HoldsLabels):
     def received(self, replies: Mapping[str, Embedding]) -> list[Tensor]:
         return [reply.values.tensor for reply in replies.values()]
 
+    def outputs(self, h: Mapping[str, Tensor], model: str = "aggregated") -> Tensor:
+        """What data owners sent, combined by the aggregated model, or by its own."""
+        g = self.model if model == "aggregated" else self.copy.model
+        with torch.no_grad():
+            return g.eval()(torch.cat(list(h.values()), dim=self.config.axis))  # type: ignore[no-any-return]
+
     def handed_back(self, gradients: Sequence[Tensor], batch: Batch) -> dict[str, Descend]:
         """To each data owner dloss/dh_d."""
         requests = {}
@@ -331,10 +337,8 @@ def train(driver: AggregationServer, peers: Peers, rounds: int) -> Iterator[Roun
 
 def predict(driver: LabelOwner, peers: Peers, rows: Rows, model: str = "aggregated") -> Tensor:
     """Outputs for rows of a label owner, by the aggregated model, or by its own as its last round left it."""
-    h = driver.received(peers.ask(Embed(rows.name, model)))
-    with torch.no_grad():
-        g = driver.model if model == "aggregated" else driver.copy.model
-        return g.eval()(torch.cat(h, dim=driver.config.axis))  # type: ignore[no-any-return]
+    replies = peers.ask(Embed(rows.name, model))
+    return driver.outputs(dict(zip(replies, driver.received(replies), strict=True)), model)
 
 
 def _somebody(answers: Mapping[str, Message], failed: Mapping[str, PartyError]) -> None:
@@ -382,4 +386,5 @@ ALGORITHM = Algorithm(
         ),
     },
     head=aggregated,
+    combine=LabelOwner.outputs,
 )

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from colonnade.cli.console import AllowModel, a_run, console, error_console, shown
+from colonnade.cli.options import Engine, Owner, StartupKit
 from colonnade.core import Step
 from colonnade.errors import ConfigError
 from colonnade.explain import canvas, importance, report
@@ -47,28 +48,69 @@ def explain(
     ] = None,
     rows: Annotated[int | None, typer.Option(min=3, help="Use a sample of so many test rows.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of permutations, noise, samples and t-SNE.")] = 0,
+    owner: Owner = None,
+    engine: Engine = "in-process",
+    startup_kit: StartupKit = None,
     out: Annotated[Path | None, typer.Option(help="Where files go; DIR/explain unless said.")] = None,
     allow_model: AllowModel = None,
     draw: Annotated[bool, typer.Option("--pictures/--no-pictures", help="Whether to draw.")] = True,
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of tables.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no tables.")] = False,
 ) -> None:
-    """Which parties matter in a trained federation: head norms, and checks that agree with them or do not."""
+    """Which parties matter in a trained federation: head norms, and checks that agree with them or do not. Between
+    machines each partner is asked once for its held-out rows; --retrain and noise are for one process."""
     if draw:
         canvas.can_draw()
     _check(noise, "--noise")
     _check(train_noise, "--train-noise")
+    if engine != "in-process":
+        if retrain or noisy is not None:
+            raise ConfigError(f"--retrain and --noisy train again with all columns in one process, not on {engine}.")
+        how = {key: value for key, value in {"rows": rows, "seed": seed, "by": by}.items() if value is not None}
+        _between_sites(folder, engine, startup_kit, owner, how, out, draw=draw, json_=json_, quiet=quiet)
+        return
     federation = load(a_run(folder), allow_models=allow_model or [])
     if noisy is not None and noisy not in federation.owners:
         raise ConfigError(f"--noisy names one of {', '.join(federation.owners)}; found {noisy!r}.")
     silent, place = quiet or json_, out or folder / "explain"
     prepare(place)
-    found = report.explain(federation, noise=noise, rows=rows, seed=seed, by=by)
+    if owner is not None:
+        federation.owner_named(owner)
+    if retrain:
+        federation.settings.check_one_label_owner("Explain it without --retrain.")
+    found = report.explain(federation, noise=noise, rows=rows, seed=seed, by=by, owner=owner)
     made = write(found, place, pictures=draw)
     if retrain:  # what is known already is kept, whatever comes of training
         with _training(federation, folder, silent) as begin:
             found = report.retrain(federation, found, noise=train_noise, noisy=noisy, begin=begin)
         made = write(found, place, pictures=draw)
+    if json_:
+        typer.echo(report.summary_of(found).to_json(), nl=False)
+    elif not quiet:
+        _show(found, place, made)
+
+
+def _between_sites(
+    folder: Path,
+    engine: str,
+    startup_kit: Path | None,
+    owner: str | None,
+    how: dict[str, Any],
+    out: Path | None,
+    *,
+    draw: bool,
+    json_: bool,
+    quiet: bool,
+) -> None:
+    """Have a label owner explain a run at its site; on this machine its report is copied and drawn."""
+    from colonnade.cli.on_flare import explain_on_flare
+
+    found = explain_on_flare(folder, engine, startup_kit, owner, how)
+    if found is None:
+        return
+    place = out or folder / "explain"
+    prepare(place)
+    made = write(found, place, pictures=draw)
     if json_:
         typer.echo(report.summary_of(found).to_json(), nl=False)
     elif not quiet:

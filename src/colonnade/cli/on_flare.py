@@ -1,4 +1,5 @@
-"""`colonnade run`, `select`, `align --count`, `predict` and `serve` with --engine flare-sim | flare-poc | flare."""
+"""`colonnade run`, `select`, `align --count`, `explain`, `predict` and `serve` with --engine flare-sim | flare-poc |
+flare."""
 
 from __future__ import annotations
 
@@ -17,11 +18,12 @@ from colonnade.cli.console import console, error_console
 from colonnade.cli.options import VARIABLE, check_asker, say_how
 from colonnade.core.checks import from_mapping
 from colonnade.errors import ConfigError, DataError, InputError
+from colonnade.explain.report import Report
 from colonnade.federation import Settings
 from colonnade.flare.engines import OnThisMachine, find_engine, train_on
 from colonnade.flare.job import Job
 from colonnade.rows.tables import read_labels, read_tables
-from colonnade.runs.layout import ALIGNMENT, ANSWERS, SELECTION, SETTINGS
+from colonnade.runs.layout import ALIGNMENT, ANSWERS, EXPLANATION, SELECTION, SETTINGS
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection import Selection, SelectionSettings
 from colonnade.settings.changes import Change
@@ -195,6 +197,27 @@ def _before_a_run(
     work.mkdir(parents=True)
     settings = found.begin(settings)
     return found.perform(settings, job(settings, run))
+
+
+def explain_on_flare(
+    folder: Path, engine: str, startup_kit: Path | None, owner: str | None, how: Mapping[str, Any]
+) -> Report | None:
+    """Which parties matter in the run called as `folder` is, by a label owner's held-out rows; None where what it found
+    stays with it."""
+    found = find_engine(engine, folder, startup_kit, waiting)
+    if not isinstance(found, OnThisMachine):
+        settings = agreed_in(startup_kit)
+        job = Job.to_do(settings, folder.name, "explain", how, owner)
+        found.perform(settings, job)
+        console.print(f"The explanation is at '{job.driver}', in its own runs/{folder.name}/{EXPLANATION}.")
+        return None
+    check_trained(found, folder, engine)
+    settings = RunDirectory(folder).settings()
+    there = found.perform(settings, Job.to_do(settings, folder.name, "explain", how, owner)) / EXPLANATION
+    report = Report.from_json((there / "explain.json").read_text(encoding="utf-8"))
+    if report.tsne is not None:
+        report.tsne = json.loads((there / "tsne.json").read_text(encoding="utf-8"))
+    return report
 
 
 def serve_on_flare(

@@ -93,11 +93,27 @@ def separable(federation: Federation) -> bool:
     return federation.algorithm.separable(federation.settings.config)
 
 
-def gather(federation: Federation, split: str = "test", *, rows: int | None = None, seed: int = 0) -> Embeddings:
-    """Ask every party once for a split's embeddings, or for a seeded sample of its rows.
+Before = Callable[[Tensor, Sequence[str]], None]
+"""Told which rows are asked for next, and who lacks them."""
+
+
+def gather(
+    federation: Federation,
+    split: str = "test",
+    *,
+    rows: int | None = None,
+    seed: int = 0,
+    owner: str | None = None,
+    before: Before | None = None,
+) -> Embeddings:
+    """Ask every party once for a split's embeddings, or for a seeded sample of its rows: of a label owner's rows, the
+    first unless named. Where parties are elsewhere, `before` says what they are asked for next.
 
     They are releases as any other: the owners' rules apply, and ledgers and budgets count them.
     """
+    whose = federation.owner_named(owner)
+    asks = federation.label_owners[whose]
+    names = list(asks.peers)
     if not separable(federation):
         raise ConfigError(
             f"This run of {federation.settings.algorithm} adds the parties up under secure aggregation, so nobody sees "
@@ -106,16 +122,18 @@ def gather(federation: Federation, split: str = "test", *, rows: int | None = No
         )
     if federation.algorithm.combine is None:
         raise _not_combined(federation)
-    combine = partial(federation.algorithm.combine, federation.driver)
-    keeping = _Keeping(federation.driver)
-    chosen = sampled(federation, split, rows, seed)
+    combine = partial(federation.algorithm.combine, asks)
+    keeping = _Keeping(asks)
+    chosen = sampled(federation, split, rows, seed, owner)
     holdings = federation.holdings
     parts: dict[str, Tensor] = {}
     for places, away in holdings.by_absence(chosen):
-        with federation.asking(holdings.label_owner, chosen[places], away, split) as pieces:
+        if before is not None:
+            before(chosen[places], away)
+        with federation.asking(whose, chosen[places], away, split) as pieces:
             for piece in pieces:
-                federation.algorithm.predict(keeping, federation.peers, piece)
-        there = [name for name in federation.owners if name not in away]
+                federation.algorithm.predict(keeping, asks.peers, piece)
+        there = [name for name in names if name not in away]
         kept, keeping.kept = keeping.kept, []
         if not kept or any(list(piece) != there for piece in kept):
             raise _not_combined(federation)
@@ -124,16 +142,16 @@ def gather(federation: Federation, split: str = "test", *, rows: int | None = No
             if party not in parts:
                 parts[party] = whole.new_zeros(len(chosen), *whole.shape[1:])
             parts[party][places.to(whole.device)] = whole
-    for party in federation.owners.keys() - parts.keys():  # it holds none of the rows
-        parts[party] = torch.zeros(len(chosen), *federation.shapes[party], device=federation.device)
+    for party in {*names} - parts.keys():  # it holds none of the rows
+        parts[party] = torch.zeros(len(chosen), *asks.shapes[party], device=federation.device)
     return Embeddings(
         split,
         chosen,
-        {party: parts[party] for party in federation.owners},
-        federation.labels[chosen.to(federation.device)],
+        {party: parts[party] for party in names},
+        asks.labels[chosen.to(federation.device)],
         combine,
         holdings.loss,
-        metric_of(federation, chosen),
+        metric_of(federation, chosen, owner),
         {party: mask[chosen] for party, mask in holdings.away.items() if bool(mask[chosen].any())},
     )
 
@@ -145,14 +163,15 @@ def _not_combined(federation: Federation) -> ConfigError:
     )
 
 
-def metric_of(federation: Federation, rows: Tensor) -> str:
-    """The score by which parties are measured on these rows."""
-    return telling(federation.holdings.loss, federation.labels[rows.to(federation.device)])
+def metric_of(federation: Federation, rows: Tensor, owner: str | None = None) -> str:
+    """The score by which parties are measured on these rows of a label owner, the first unless named."""
+    labels = federation.label_owners[federation.owner_named(owner)].labels
+    return telling(federation.holdings.loss, labels[rows.to(federation.device)])
 
 
-def sampled(federation: Federation, split: str, rows: int | None, seed: int) -> Tensor:
+def sampled(federation: Federation, split: str, rows: int | None, seed: int, owner: str | None = None) -> Tensor:
     """A seeded sample of a split's rows, in their order; all rows when there are not more."""
-    agreed = federation.batches.splits
+    agreed = federation.agreed[federation.owner_named(owner)].splits
     if split not in agreed:
         raise ConfigError(f"There are no rows called {split!r}; there are {', '.join(map(repr, agreed))}.")
     if rows is not None and rows < 1:
@@ -171,9 +190,9 @@ class _Keeping:
         self._driver = driver
         self.kept: list[dict[str, Tensor]] = []
 
-    def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
+    def outputs(self, h: Mapping[str, Tensor], *more: Any) -> Tensor:
         self.kept.append(dict(h))
-        combined: Tensor = self._driver.outputs(h)
+        combined: Tensor = self._driver.outputs(h, *more)
         return combined
 
     def of_batch(self, h: Mapping[str, Tensor], batch: str) -> Tensor:

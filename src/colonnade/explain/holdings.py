@@ -83,7 +83,8 @@ def regions(federation: Federation) -> dict[str, dict[str, Any]]:
     height, width] of a `picture` [height, width]. Patches are those that the parties hold, with the padding that makes
     them equally large."""
     data = federation.settings.data
-    features = {name: federation.holdings.columns[name].features for name in federation.owners}
+    here = [name for name in federation.owners if name in federation.holdings.columns]
+    features = {name: federation.holdings.columns[name].features for name in here}
     shapes = {name: tuple(x.shape[1:]) for name, x in features.items() if x is not None}
     columns = 1
     if data.dataset is not None and data.split == "patches":

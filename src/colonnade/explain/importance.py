@@ -35,33 +35,30 @@ class Lost:
         return cls(mean, pstdev(repeats) if math.isfinite(mean) else math.nan)
 
 
-def head_norms(federation: Federation) -> dict[str, float]:
-    """||W_k|| per party (Section 5.2). Empty where no head at the label owner belongs to one party."""
-    ask = federation.algorithm.head_norms
-    found = {} if ask is None else ask(federation.driver)
-    return {party: found[party] for party in federation.owners} if found else {}
+def head_norms(federation: Federation, owner: str | None = None) -> dict[str, float]:
+    """||W_k|| per party (Section 5.2). Empty where no head at the label owner (the first, unless named) belongs to one
+    party."""
+    asks, ask = federation.label_owners[federation.owner_named(owner)], federation.algorithm.head_norms
+    found = {} if ask is None else ask(asks)
+    return {party: found[party] for party in asks.peers} if found else {}
 
 
-def head_changes(federation: Federation) -> dict[str, float]:
-    """||W_k - W_k at the start||: how far training moved each party's head, where heads are linear.
+def head_changes(federation: Federation, began: Tensor | None = None) -> dict[str, float]:
+    """||W_k - W_k at the start||: how far training moved each party's head, where heads are linear; from how they
+    `began`, where that is known.
 
     Heads start at random, alike for all parties; after little training a head's norm is mostly that of its start.
     The start follows from the seed, so it is drawn again; with one row where no labels were drawn before it.
     """
-    if (trained := _heads(federation)) is None:
+    if (trained := federation.heads) is None:
         return {}
-    holdings = federation.holdings
-    split, rows = next(iter(holdings.splits.items()))
-    few = at_rows(holdings, split, rows[:1]) if not federation.drawn_by else holdings
-    begun = _heads(type(federation)(federation.settings, few))
-    assert begun is not None
-    return norms(trained - begun, federation.driver.widths)
-
-
-def _heads(federation: Federation) -> Tensor | None:
-    """All heads as one matrix, a block of rows per party."""
-    heads = federation.algorithm.heads
-    return None if heads is None else heads(federation.driver)
+    if began is None:
+        holdings = federation.holdings
+        split, rows = next(iter(holdings.splits.items()))
+        few = at_rows(holdings, split, rows[:1]) if not federation.drawn_by else holdings
+        began = type(federation)(federation.settings, few).heads
+    assert began is not None
+    return norms(trained - began.to(trained), federation.driver.widths)
 
 
 def permutation(embeddings: Embeddings, *, repeats: int = 5, seed: int = 0) -> dict[str, Lost]:

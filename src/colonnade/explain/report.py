@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from colonnade.errors import BudgetExhausted, ConfigError
 from colonnade.explain import experiments, importance
-from colonnade.explain.embeddings import gather, metric_of, separable, tsne
+from colonnade.explain.embeddings import Before, gather, metric_of, separable, tsne
 from colonnade.explain.holdings import regions
 from colonnade.federation.soundness import silent, told
 from colonnade.runs.run_directory import to_json
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from colonnade.explain.embeddings import Embeddings
     from colonnade.federation import Federation
 
@@ -122,21 +124,34 @@ def explain(
     seed: int = 0,
     by: str | None = None,
     tsne_rows: int = 1000,
+    owner: str | None = None,
+    began: Tensor | None = None,
+    before: Before | None = None,
 ) -> Report:
     """Everything that needs no training: head norms and changes, permutation, silence, noise, t-SNE, correlations.
 
-    `split` is "test" where there is one, else "validation". `rows` takes a seeded sample of it.
+    `split` is "test" where there is one, else "validation". `rows` takes a seeded sample of it. Of several label owners
+    it is of the rows of the first, unless an `owner` is named. Where parties are elsewhere, `before` says what they are
+    asked for next and `began` how heads were before training; noise, which changes their columns, is left out.
     """
-    federation.settings.check_one_label_owner()
-    split = split or default_split(federation)
-    holdings, algorithm = federation.holdings, federation.settings.algorithm
-    heads = {"head_norm": importance.head_norms(federation), "head_change": importance.head_changes(federation)}
-    asked = ("permutation", "silenced", "noise") if separable(federation) else ("noise",)
-    ranks([name for name, values in heads.items() if values] + [*asked], by)  # before anybody is asked: it may cost
-    embeddings = gather(federation, split, rows=rows, seed=seed) if separable(federation) else None
-    metric = metric_of(federation, federation.batches.splits[split]) if embeddings is None else embeddings.metric
+    whose = federation.owner_named(owner)
+    split = split or default_split(federation, owner)
+    holdings, algorithm, asks = federation.holdings, federation.settings.algorithm, federation.label_owners[whose]
+    alone = {*asks.peers} <= federation.owners.keys() and len(holdings.label_owners) == 1
+    heads = {"head_norm": importance.head_norms(federation, owner)}
+    if alone or began is not None:
+        heads["head_change"] = importance.head_changes(federation, began)
+    asked = [*(("permutation", "silenced") if separable(federation) else ()), *(("noise",) if alone else ())]
+    ranks([name for name, values in heads.items() if values] + asked, by)  # before anybody is asked: it may cost
+    embeddings = (
+        gather(federation, split, rows=rows, seed=seed, owner=owner, before=before) if separable(federation) else None
+    )
+    everything = federation.agreed[whose].splits[split]
+    if embeddings is None and before is not None:
+        before(everything, [])
+    metric = metric_of(federation, everything, owner) if embeddings is None else embeddings.metric
     score = federation.evaluate(split)[metric] if embeddings is None else embeddings.score()
-    count = len(federation.batches.splits[split]) if embeddings is None else len(embeddings.labels)
+    count = len(everything) if embeddings is None else len(embeddings.labels)
     report = Report(
         algorithm=algorithm,
         task=holdings.encoder.task,
@@ -147,11 +162,11 @@ def explain(
         noise_sigma=noise,
         repeats=repeats,
         seed=seed,
-        holds=regions(federation),
+        holds={name: {"holds": "columns of its own"} for name in asks.peers} | regions(federation),
     )
     for name, values in heads.items():
         report.add(name, values)
-    report.notes += told(silent(federation.owners))
+    report.notes += told(silent(federation.owners)) if alone else []
     if "head_norm" not in report.measures:
         report.notes.append(_without_heads(federation))
     if embeddings is None:
@@ -163,19 +178,25 @@ def explain(
     else:
         report.add("permutation", importance.permutation(embeddings, repeats=repeats, seed=seed))
         report.add("silenced", importance.silenced(embeddings))
-        if federation.peers.presence is not None:
-            found = importance.added(embeddings, holdings.label_owner)
+        if asks.peers.presence is not None:
+            found = importance.added(embeddings, whose)
             report.added = {party: _finite(asdict(one) | {"gain": one.gain}) for party, one in found.items()}
     try:
-        noisy = experiments.noise_validation(
-            federation, noise, embeddings=embeddings, split=split, repeats=repeats, seed=seed
-        )
-        report.add("noise", noisy)
+        if alone:
+            noisy = experiments.noise_validation(
+                federation, noise, embeddings=embeddings, split=split, repeats=repeats, seed=seed
+            )
+            report.add("noise", noisy)
     except BudgetExhausted as error:  # what was measured up to here was paid for
         if not report.measures or by == "noise":
             raise
         report.notes.append(f"Noise is left out: {error}")
-    if federation.accounts:
+    if not alone:
+        report.notes.append(
+            "Noise is left out: it is a simulation in which one process holds all columns, for one label owner. The "
+            "other organisations released these rows once more, under their own rules and budgets."
+        )
+    elif federation.accounts:
         report.notes.append(
             f"The {split} rows were released once more, and {', '.join(federation.accounts)} paid for it. Noise and "
             "training again are simulated in this process and charged to nobody, so their scores have no guarantee."
@@ -234,10 +255,10 @@ def summary_of(report: Report) -> Report:
     return dataclasses.replace(report, tsne=short)
 
 
-def default_split(federation: Federation) -> str:
+def default_split(federation: Federation, owner: str | None = None) -> str:
     """Test rows where there are some, else validation rows."""
     for split in ("test", "validation"):
-        if split in federation.batches.splits:
+        if split in federation.agreed[federation.owner_named(owner)].splits:
             return split
     raise ConfigError("This run has neither test nor validation rows to explain itself on. Give [data] test a share.")
 

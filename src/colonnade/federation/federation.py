@@ -346,6 +346,12 @@ class Federation:
                 self.organisations[name].ledger.add(organisation.ledger.take())
                 self.organisations[name].outbox.released = organisation.outbox.released
 
+    @property
+    def heads(self) -> Tensor | None:
+        """All heads at who drives as one matrix, a block of rows per party; None where it has none."""
+        heads = self.algorithm.heads
+        return None if heads is None or self.driver is None else heads(self.driver)
+
     def owner_named(self, name: str | None) -> str:
         """A label owner; the first where none is named."""
         if name is not None and name not in self.label_owners:

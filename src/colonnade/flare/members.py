@@ -24,6 +24,7 @@ from nvflare.collab import collab
 
 from colonnade.core import checkpoint
 from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, ConfigError, PartyError, WireError
+from colonnade.explain.at_site import explain_at
 from colonnade.flare.orders import lead_of, opened
 from colonnade.runs.layout import DRAINING, FAILURE
 from colonnade.runs.run_directory import write_text
@@ -179,8 +180,15 @@ def _perform(site: Site, run: str, do: str, how: Mapping[str, Any]) -> None:
     TASKS[do](site, run, how)
 
 
+def _known(how: Mapping[str, Any]) -> dict[str, Any]:
+    """What an order may say about an explanation."""
+    kinds: dict[str, type] = {"rows": int, "seed": int, "by": str}
+    return {key: kinds[key](value) for key, value in how.items() if key in kinds}
+
+
 TASKS: dict[str, Callable[[Site, str, Mapping[str, Any]], object]] = {
     "count": lambda site, run, _: count_at(site, run),
+    "explain": lambda site, run, how: explain_at(site, run, **_known(how)),
     "select": lambda site, run, how: select_at(site, run, int(how["keep"]), str(how["method"]), dict(how["given"])),
 }
 """What a job may ask a driver to do, by name (`Job.do`)."""

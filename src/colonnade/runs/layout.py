@@ -10,10 +10,13 @@
     rows/ predictions/           between sites, at a label owner: ids to predict, and what came of them
     alignment.json               between sites, at a label owner: how many rows are common, where it only counted
     selection.json               between sites, at a label owner: whose columns are worth having
+    explain/                     explain.json, tsne.json and pictures: which parties matter
     parties/<name>/              columns.json  ledger.jsonl  ledger-after.jsonl  spent.journal  used.rows
                                  quality.json (at a label owner: how well the model ranks and decides)
                                  checkpoint-<number>/  coefficients.json of a linear model
                                  importance.json (of trees: its own columns), trees.json (at a label owner)
+                                 between sites, at a label owner: held_out.json (ids of its test and validation rows),
+                                 started/ (its heads before training)
 
 What crossed in training is in ledger.jsonl; what crosses later, to predict or to explain, in ledger-after.jsonl.
 
@@ -39,6 +42,8 @@ COEFFICIENTS, IMPORTANCE, TREES = "coefficients.json", "importance.json", "trees
 REFUSED, FAILURE, ALIGNED, USED = "refused.jsonl", "failed.json", "alignments.json", "used.rows"
 ORDERS, DRAWN = "orders.json", "drawn.labels"
 DRAINING, SITE_LOG = "draining", "site.log"
+EXPLANATION = "explain"
+HELD_OUT, STARTED = "held_out.json", "started"
 ALIGNMENT, SELECTION = "alignment.json", "selection.json"
 QUALITY = "quality.json"
 """Of a label owner: curves, counts and costs on held-out rows."""

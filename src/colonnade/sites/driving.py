@@ -24,6 +24,7 @@ from colonnade.sites.host import check_run
 from colonnade.sites.label_sets import labels_alone
 from colonnade.sites.messages import Align, GetReady, Join, Measure, Ready
 from colonnade.sites.own_rows import own_columns
+from colonnade.sites.participant import keep_start
 from colonnade.sites.saves import Saves
 from colonnade.sites.site import Site
 
@@ -54,6 +55,8 @@ def _label_owner(site: Site, folder: RunDirectory, resume: bool, watch: Watch | 
     )
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.keep_widths(federation.shapes)
+    if not number:
+        keep_start(folder.path, federation, own.name)
     return _train(federation, folder, saves, number, watch)
 
 

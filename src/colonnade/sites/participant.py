@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colonnade.core import Party
+from colonnade.core import Party, checkpoint
 from colonnade.core.party import Bounds
+from colonnade.errors import CheckpointError
 from colonnade.federation.coefficients import write_own
 from colonnade.federation.federation import Federation
 from colonnade.federation.guarantees import guarantees
@@ -21,8 +22,8 @@ from colonnade.federation.soundness import silent, told
 from colonnade.privacy import Account
 from colonnade.privacy.used_rows import UsedRows
 from colonnade.runs.budget_over_runs import BudgetOverRuns
-from colonnade.runs.layout import SETTINGS, USED
-from colonnade.runs.run_directory import RunDirectory
+from colonnade.runs.layout import HELD_OUT, SETTINGS, STARTED, USED
+from colonnade.runs.run_directory import RunDirectory, write_text
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import SiteConfig
 
@@ -41,6 +42,31 @@ def as_trained(settings: Settings, run: RunDirectory) -> Settings:
         settings, algorithm=then.algorithm, config=then.config, model=then.model, label_model=then.label_model,
         preprocess=then.preprocess, train=then.train, parties=parties,
     )  # fmt: skip
+
+
+def keep_start(folder: Path, federation: Federation, owner: str) -> None:
+    """When a label owner's training begins, for who explains it later: which of its rows are held out, and its heads as
+    they are now."""
+    held = federation.holdings.label_owners[owner]
+    place = RunDirectory(folder).party(owner)
+    place.mkdir(parents=True, exist_ok=True)
+    held_out = {split: held.ids[rows.numpy()].tolist() for split, rows in held.splits.items() if split != "train"}
+    write_text(place / HELD_OUT, checkpoint.json_with_digest(held_out))
+    if (heads := federation.heads) is not None:
+        checkpoint.write(place / STARTED, {"heads": heads.detach().cpu().clone()})
+
+
+def started(folder: Path, owner: str) -> tuple[dict[str, list[str]], torch.Tensor | None]:
+    """What `keep_start` kept."""
+    place = RunDirectory(folder).party(owner)
+    try:
+        held_out = checkpoint.read_json(place / HELD_OUT, "Restore it from a copy")
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{place} does not say which rows were held out ({HELD_OUT}): the run was not trained from here, or by an "
+            "earlier version. Train it again."
+        ) from None
+    return held_out, checkpoint.read(place / STARTED)["heads"] if (place / STARTED).exists() else None
 
 
 class Participant:

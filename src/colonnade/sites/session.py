@@ -158,7 +158,7 @@ class Session:
 
     def ask(self, rows: Rows, wanted: torch.Tensor | None = None) -> list[tuple[torch.Tensor, Predictions]]:
         """Predict rows that were looked for, or some of them; by who lacks them, with their places."""
-        predict = self._open(rows)
+        predict = partial(self.opened(rows).predict, owner=self.own.name, model=self.model)
         wanted = torch.arange(len(rows.ids)) if wanted is None else wanted
         groups = rows.holdings.by_absence(wanted)
         return [self._group(predict, rows, wanted[group], away) for group, away in groups]
@@ -179,7 +179,7 @@ class Session:
         """To everybody else; and, where it holds columns itself, to them."""
         return self.site.carrier(here, self.engine)
 
-    def _open(self, rows: Rows) -> Predict:
+    def opened(self, rows: Rows) -> Federation:
         """What predicts some of these rows, as the checkpoint has it. The others have looked for them, and need not
         introduce themselves again: what they send was written down in training."""
         own, settings = self.own.name, self.local
@@ -195,7 +195,7 @@ class Session:
         federation = Federation(settings, rows.holdings, here={own}, elsewhere=self.names, between=reach)
         self.folder.load(federation, self.mark)
         self.folder.follow(federation)
-        return partial(federation.predict, owner=own, model=self.model)
+        return federation
 
     def _asked(self, requests: Mapping[str, Request[Any]]) -> dict[str, Any]:
         """The answers; of those who do not answer none, where parties may be missing."""
@@ -259,6 +259,11 @@ class Session:
         self, predict: Predict, rows: Rows, group: torch.Tensor, away: Collection[str]
     ) -> tuple[torch.Tensor, Predictions]:
         """The rows that the same parties hold."""
+        self.take(rows, group, away)
+        return group, predict(rows.ids[group.numpy()].tolist())
+
+    def take(self, rows: Rows, group: torch.Tensor, away: Collection[str]) -> None:
+        """From here on, everybody but who lacks them is asked for these rows."""
         takes = {}
         for name, places in rows.places.items():
             if name not in away:
@@ -267,7 +272,6 @@ class Session:
                 takes[name] = Take(self.host.outbox.release(at[group], ASKED_ROWS))
         for name in takes.keys() - self._asked(takes).keys():  # it would answer for other rows
             rows.holdings.away[name] = torch.ones(len(rows.ids), dtype=torch.bool)
-        return group, predict(rows.ids[group.numpy()].tolist())
 
 
 def check_asks(own: SiteConfig, run: str) -> None:

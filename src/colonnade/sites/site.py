@@ -75,7 +75,7 @@ from colonnade.sites.host import ColumnHost, Host, LabelHost, Refusals
 from colonnade.sites.label_sets import Describe, Describer, agreed_labels, labels_alone
 from colonnade.sites.messages import Prepare, Prepared
 from colonnade.sites.own_rows import own_columns, own_labels, read_own_table, written
-from colonnade.sites.participant import Participant, as_trained
+from colonnade.sites.participant import Participant, as_trained, keep_start
 from colonnade.sites.reader import Asked, Reader
 from colonnade.sites.selecting import LeadingHost
 from colonnade.transport.endpoint import Endpoint
@@ -296,6 +296,8 @@ class Site:
         participant = Participant(self.own, federation, folder)
         participant.begin(resumed)
         participant.run.keep_widths(federation.shapes)
+        if not resumed:
+            keep_start(folder, federation, self.own.name)
         self.serve(participant, {self.own.driver})
         return federation
 

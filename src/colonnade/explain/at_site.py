@@ -1,0 +1,78 @@
+"""An explanation between organisations, at a label owner's site: which parties matter in a run, by its held-out rows.
+
+Each partner is asked once for these rows, as if they were to be predicted, and for nothing else: its own rules, budget
+and allowance say whether and how it answers. Head norms and how far heads moved are the label owner's own. What needs
+the columns of others, as noise and training again, is for one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from colonnade.core.batches import PREDICT
+from colonnade.errors import ConfigError, DataError
+from colonnade.explain.report import Report, explain
+from colonnade.explain.write import write
+from colonnade.rows.public import from_dataset
+from colonnade.runs.layout import EXPLANATION
+from colonnade.sites.participant import started
+from colonnade.sites.session import Rows, Session
+from colonnade.sites.site import Site
+
+
+def explain_at(site: Site, run: str, **how: Any) -> tuple[Report, Path]:
+    """As a label owner, of a run that it trained; the report is in its own folder of it. `how` is as of `explain`."""
+    session = Session(site, run)
+    held_out, began = started(session.folder.path, site.own.name)
+    split = next((name for name in ("test", "validation") if held_out.get(name)), None)
+    if split is None:
+        raise ConfigError(
+            "This run has neither test nor validation rows to explain itself on. Give [data] test a share."
+        )
+    rows = _with_labels(site, session, np.array(held_out[split], dtype=np.str_))
+    try:
+        session.look(rows)
+        if rows.lacking(session.names, lenient=session.may_lack).any():
+            raise DataError(
+                f"Some of the {len(rows.ids)} {split} rows of this run are no longer in all parties' tables. Put them "
+                "back, or train anew."
+            )
+
+        def before(wanted: Tensor, away: Collection[str]) -> None:
+            session.take(rows, wanted, away)
+
+        federation = session.opened(rows)
+        found = explain(federation, split=PREDICT, owner=site.own.name, began=began, before=before, **how)
+    finally:
+        session.close()
+    found.split = split
+    folder = session.folder.path / EXPLANATION
+    write(found, folder, pictures=False)
+    return found, folder
+
+
+def _with_labels(site: Site, session: Session, ids: Any) -> Rows:
+    """Held-out rows as they are to be predicted, with the labels that this label owner has of them."""
+    own, rows = site.own, session.own_part(ids)
+    site.read()
+    if site.table is not None:
+        if not np.isin(ids, site.table.ids).all():
+            raise DataError(
+                f"'{own.name}' no longer holds all rows that this run held out. Put them back into its table."
+            )
+        label = site.table.in_order(ids).label
+        assert label is not None
+        labels = replace(session.encoder, owner=own.name).encode(label)
+    else:
+        held = from_dataset(own.settings).label_owners[own.name]
+        at = {one: place for place, one in enumerate(held.ids.tolist())}
+        labels = held.labels[torch.tensor([at[one] for one in ids.tolist()], dtype=torch.int64)]
+    mine = replace(rows.holdings.label_owners[own.name], labels=labels)
+    return Rows(replace(rows.holdings, label_owners={**rows.holdings.label_owners, own.name: mine}), rows.places)
