@@ -8,7 +8,8 @@ from colonnade.core import DpEvent
 from colonnade.errors import ConfigError
 from colonnade.privacy import Budget
 from colonnade.privacy.accounting import key_of, known_batch
-from colonnade.privacy.calibrate import planned, smallest_sigma, smallest_trials
+from colonnade.privacy.calibrate import smallest_sigma, smallest_trials
+from colonnade.settings.rules import planned
 
 
 def cost(budget: Budget, *releases: tuple[float, int]) -> float:

@@ -46,13 +46,13 @@ from colonnade.federation.organisation import (
 )
 from colonnade.federation.scores import Predictions, Scores, by_subset, check_affordable, decoded, mean_scores, measured
 from colonnade.privacy import Account
-from colonnade.privacy.calibrate import planned
 from colonnade.rows.holdings import Holdings, asked_for
 from colonnade.rows.making import bringing, called_alike, from_tables, to_predict
 from colonnade.rows.tables import labels_of, tables_of
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.owners import SERVER
+from colonnade.settings.rules import planned
 from colonnade.transport import Cohort, Cohorts, Drivers, InProcess, Recording, groups, worth_stacking
 
 if TYPE_CHECKING:

@@ -17,13 +17,6 @@ MOST_TRIALS = 1 << 22
 """Coin flips a value: more would be tables of more than 32 MB."""
 
 
-def planned(epochs: int) -> dict[str, int]:
-    """How often a run releases a row, by what the row is for: training and validation rows once per epoch, test rows
-    at the end, and validation rows too where nothing is trained; a prediction is not planned, and one release of a new
-    row always fits."""
-    return {"train": epochs, "validation": max(epochs, 1), "test": 1, "predict": 1}
-
-
 def smallest_sigma(budget: Budget, rows: Iterable[tuple[int, float]], *, where: str) -> float:
     """Noise multiplier for rows that are released so many times with it, and with other Gaussian noise besides.
 

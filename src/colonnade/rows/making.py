@@ -43,14 +43,14 @@ def from_tables(
     """
     import pandas as pd
 
-    from colonnade import datasets
     from colonnade.datasets.labels import Labels
+    from colonnade.datasets.table import align
 
     if not labelled:
         owner = _label_owner({name: table.label is not None for name, table in columns.items()})
         labelled = {owner: columns[owner]}
         if settings.data.align == "exact" and not settings.rows_differ:
-            datasets.align(columns)  # that all hold the same ids
+            align(columns)  # that all hold the same ids
     crossed: Crossed = {}
     lacked: dict[str, Tensor] = {}
     if settings.rows_differ:

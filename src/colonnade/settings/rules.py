@@ -20,7 +20,7 @@ from colonnade.core.release import Codec, Identity, Mechanism, Plain, Rule
 from colonnade.errors import ConfigError
 from colonnade.privacy import Binomial, Budget, Gaussian, NoiseOnly, RandomizedResponse, TwoStage
 from colonnade.privacy.accounting import is_private
-from colonnade.privacy.calibrate import planned, smallest_sigma, smallest_trials
+from colonnade.privacy.calibrate import smallest_sigma, smallest_trials
 from colonnade.settings.owners import place_of
 
 MECHANISMS: dict[str, Callable[..., Mechanism]] = {
@@ -238,3 +238,10 @@ def _made(known: Mapping[str, Callable[..., Any]], spec: Any, where: str) -> Any
         raise ConfigError(f"{where} {name!r} cannot be made: {error}.") from None
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def planned(epochs: int) -> dict[str, int]:
+    """How often a run releases a row, by what the row is for: training and validation rows once per epoch, test rows
+    at the end, and validation rows too where nothing is trained; a prediction is not planned, and one release of a new
+    row always fits."""
+    return {"train": epochs, "validation": max(epochs, 1), "test": 1, "predict": 1}
