@@ -1,7 +1,7 @@
 """Wrong matches hurt, and nothing says so: ids of which 5 % are another's, on the breast cancer data.
 
 A fraction of a laboratory's ids is dealt anew among the rows that have them, as where clerks mistype or households
-share an address: all rows are still matched, some to the wrong person. `docs/how-to-bring-your-data.md` has the figures.
+share an address: all rows are still matched, some to the wrong person. `docs/how-to-bring-your-data.md` has figures.
 """
 
 from __future__ import annotations

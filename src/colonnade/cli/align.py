@@ -69,19 +69,9 @@ def align(
         return
     ((driver, held),) = groups.items()
     losses = {name: one.lost for name, one in held.items() if one.lost}
-    columns = (TextColumn("[bold]{task.description}"), BarColumn(), TaskProgressColumn())
     started = time.perf_counter()
-    with Progress(
-        *columns, TimeRemainingColumn(compact=True), console=error_console, disable=quiet or json_, transient=True
-    ) as bar:
-        task = bar.add_task("aligning", total=None)
-        aligned = align_here(
-            {name: one.ids for name, one in held.items()},
-            alignment,
-            driver=driver,
-            through_bytes=settings.engine.through_bytes,
-            watch=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+    through_bytes = settings.engine.through_bytes
+    aligned = _watched(held, alignment, driver, through_bytes, "aligning", quiet=quiet or json_)
     seconds = time.perf_counter() - started
     if out is not None:
         aligned.write(out)
@@ -96,6 +86,23 @@ def align(
             console.print(f"The alignment is in [bold]{shown(out)}[/bold].", soft_wrap=True)
         elif aligned.rows:
             console.print("With --out DIR every learner's row numbers are written, in the agreed order.")
+
+
+def _watched(
+    held: Mapping[str, Held], alignment: AlignmentSettings, driver: str, through_bytes: bool, what: str, *, quiet: bool
+) -> Aligned:
+    """Align, under a bar that says how long it will take."""
+    columns = (TextColumn("[bold]{task.description}"), BarColumn(), TaskProgressColumn())
+    left = TimeRemainingColumn(compact=True)
+    with Progress(*columns, left, console=error_console, disable=quiet, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        return align_here(
+            {name: one.ids for name, one in held.items()},
+            alignment,
+            driver=driver,
+            through_bytes=through_bytes,
+            watch=lambda done, total: bar.update(task, completed=done, total=total),
+        )
 
 
 def _groups(settings: Settings, owner: str | None) -> dict[str, dict[str, Held]]:
@@ -133,8 +140,8 @@ def _each(
     found = {}
     for name, together in groups.items():
         started = time.perf_counter()
-        ids = {party: one.ids for party, one in together.items()}
-        aligned = align_here(ids, alignment, driver=next(iter(together)), through_bytes=through_bytes)
+        driver = next(iter(together))
+        aligned = _watched(together, alignment, driver, through_bytes, f"aligning {name}", quiet=quiet or json_)
         found[name] = aligned.to_json() | {"seconds": time.perf_counter() - started}
         if out is not None:
             aligned.write(out / name)
