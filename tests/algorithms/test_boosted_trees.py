@@ -127,6 +127,16 @@ def test_hidden_nodes_give_the_same_trees_and_are_not_told() -> None:
     assert {e.shape[0] for e in hidden.parties["lab"].ledger.entries if e.name == "gradients"} == {len(train)}
 
 
+@pytest.mark.parametrize(("encryption", "idle"), [("none", "idle"), ("elgamal", "bank")])
+def test_a_party_whose_columns_never_change_changes_no_tree(encryption: str, idle: str) -> None:
+    """It has no way to part rows to offer, and says so with sums of no columns."""
+    x, y = table(rows=80)
+    config = Config(encryption=encryption, depth=2)
+    alone = between({"shop": x}, y, config, rounds=1)
+    beside = between({"shop": x, idle: torch.ones(len(x), 2)}, y, config, rounds=1)
+    assert alone.run() == beside.run()
+
+
 def test_a_prediction_is_where_training_left_the_row() -> None:
     x, y = table(gaps=0.1)
     toy = between({"bank": x[:, :2], "lab": x[:, 2:]}, y, Config(encryption="none", depth=3))

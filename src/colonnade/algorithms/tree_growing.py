@@ -224,7 +224,8 @@ class Growing:
     @property
     def offered(self) -> Flags:
         """What may be told about each of these nodes, [nodes, candidates]."""
-        return np.array([self.open[node].offered for node in self.told_nodes]).reshape(-1, len(self.candidates))
+        nodes = self.told_nodes
+        return np.array([self.open[node].offered for node in nodes]).reshape(len(nodes), len(self.candidates))
 
     def sums(self) -> Tensor | Encrypted:
         return self.slopes.sums(self)
