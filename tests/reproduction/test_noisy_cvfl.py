@@ -77,8 +77,8 @@ def test_pictures_are_rebuilt_without_a_defence_and_not_through_noise(digits: Ho
     path = short.plan.folder / "configs" / "mnist.toml"
     judge = inversion.Judge(digits, path, size)
     for name in ("no defence", "top-k 0.12", "noisy 8 levels"):
-        rule = ("embedding", inversion.defences(0.0, 4.0)[name])
-        federation = inversion._trained(short, name, path, digits, rule, 0)
+        changed = inversion.Changed(inversion.defences(0.0, 4.0)[name], {})
+        federation = inversion._trained(short, name, path, digits, changed, 0)
         for one in inversion._attacked(federation, name, size):
             assert one.original.shape == one.guess.shape == (32, 8, 8)
             inversion._score(short, one, judge)
