@@ -17,6 +17,7 @@ from colonnade.runs.run_directory import RunDirectory
 from colonnade.sites.driving import drive
 from colonnade.sites.prediction import predict
 
+TREES: dict[str, Any] = {"name": "boosted_trees", "depth": 2, "bins": 4}
 ALONE = {"device": "cpu", "cohort": "off"}
 
 
@@ -25,7 +26,7 @@ def between(algorithm: dict[str, Any], **more: Any) -> dict[str, Any]:
     return settings(algorithm, data=data, federation=ALONE, **more)
 
 
-@pytest.mark.parametrize("algorithm", [ABLE[0], ABLE[1]], ids=["fdml", "vimadmm"])
+@pytest.mark.parametrize("algorithm", [ABLE[0], ABLE[1], TREES], ids=["fdml", "vimadmm", "trees"])
 def test_sites_train_as_one_process_does(tmp_path: Path, algorithm: dict[str, Any]) -> None:
     file, _ = folders(tmp_path, three(), between(algorithm, train={"party_dropout": 0.3}))
     every = sites(tmp_path)
@@ -63,9 +64,10 @@ def test_a_partner_knows_its_own_rows_and_of_the_others_nothing(tmp_path: Path) 
     assert "shop" not in ledger
 
 
-def test_any_subset_is_predicted_and_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", [ABLE[0], TREES], ids=["fdml", "trees"])
+def test_any_subset_is_predicted_and_said(tmp_path: Path, algorithm: dict[str, Any]) -> None:
     frames = three()
-    folders(tmp_path, frames, between(ABLE[0]))
+    folders(tmp_path, frames, between(algorithm))
     drive(sites(tmp_path)["clinic"], "first")
     rows = tmp_path / "clinic" / "runs" / "first" / "rows"
     rows.mkdir(exist_ok=True)
