@@ -156,6 +156,18 @@ def test_a_budget_that_could_not_be_kept_is_not_asked_for(tmp_path: Path) -> Non
     assert "knn cannot keep a privacy budget: total, neighbours leave without noise." in scripted.said
 
 
+def test_where_there_are_many_rows_it_points_to_trees(tmp_path: Path) -> None:
+    told = []
+    for rows in (90, 1200):
+        scripted, paths = Scripted(), []
+        for name, frame in frames(rows).items():
+            paths.append(tmp_path / f"{name}.csv")
+            frame.to_csv(paths[-1], index=False)
+        ask(paths, scripted)
+        told.append([line for line in scripted.said if line.startswith("boosted_trees: trees are the usual choice")])
+    assert [len(lines) for lines in told] == [0, 1]
+
+
 def test_only_algorithms_that_can_serve_are_offered() -> None:
     assert "knn" in algorithms_for("classification", 3)
     assert next(iter(algorithms_for("regression", 2))) == "one_shot"  # the first thing to try

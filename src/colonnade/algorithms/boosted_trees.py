@@ -484,6 +484,8 @@ ALGORITHM = Algorithm(
         "none": Config(encryption="none"),
     },
     in_batches=False,
+    for_rows=1000,
+    about_tables="trees are the usual choice for tables; up to 100 rounds, fewer where validation rows stop gaining",
     grows=True,
     local_model=None,
     head=Trees,

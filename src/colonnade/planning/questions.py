@@ -95,6 +95,9 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None, task: str
         parties[name] = PartyAnswer(table.path, held, kept if left_out[name] else None, own_id)
     columns = {name: [c for c in tables[name].columns if c not in (id_column, about.label, *left_out[name])]
                for name, about in parties.items()}  # fmt: skip
+    for name, one in ALGORITHMS.items():
+        if one.for_rows is not None and fit.common >= one.for_rows:
+            asker.say(f"{name}: {one.about_tables}.")
     algorithm = asker.choose("Which algorithm?", algorithms_for(task, sum(map(bool, columns.values()))), DEFAULT)
     for release, tells in ALGORITHMS[algorithm].reveals.items():
         asker.say(f"{algorithm} sends {release}: {tells}.")
