@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.called import Caller
+from tests.federation import small_multi
 from tests.federation.small import federation, frames, quick, write
 
 from colonnade.errors import ConfigError
@@ -121,3 +122,15 @@ def test_tables_must_still_be_where_the_run_says(call: Caller, tmp_path: Path) -
     assert "lab.csv" in call.fails(2, "explain", tmp_path / "run")
     federation().fit(tmp_path / "frames")
     assert "[parties.clinic] must name its table" in call.fails(2, "explain", tmp_path / "frames")
+
+
+def test_each_of_several_label_owners_has_an_explanation_of_its_own_rows(tmp_path: Path, call: Caller) -> None:
+    Federation.from_toml(small_multi.write(tmp_path / "all", small_multi.quick(train={"epochs": 1}))).fit(
+        tmp_path / "run"
+    )
+    given = (tmp_path / "run", "--no-pictures", "--json")
+    north, south = (json.loads(call("explain", *given, "--as", name).out) for name in small_multi.LABELS)
+    assert north["rows"] != south["rows"]
+    assert sorted(south["ranking"]) == sorted(small_multi.COLUMNS)
+    assert "without --retrain" in call.fails(2, "explain", *given, "--retrain")
+    assert "train again with all columns" in call.fails(2, "explain", *given, "--retrain", "--engine", "flare-sim")

@@ -228,7 +228,9 @@ class Settings:
         """Who takes part without data: what adds the weights of several label owners up, and drives them."""
         return (SERVER,) if self.label_owners else ()
 
-    def check_one_label_owner(self, cure: str = "`colonnade predict` and `colonnade privacy` take both.") -> None:
+    def check_one_label_owner(
+        self, cure: str = "`predict`, `privacy`, `align`, `select` and `explain` take both."
+    ) -> None:
         """Raise where several hold labels, for what works with one."""
         if self.label_owners:
             raise ConfigError(

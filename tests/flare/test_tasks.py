@@ -1,0 +1,80 @@
+"""What a driver is ordered to do besides training: to count, to select, to explain; and what an engine makes of it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.federation.small import quick, with_models, write
+from tests.federation.small_sites import sites
+
+from colonnade.errors import ConfigError
+from colonnade.explain import Report, explain
+from colonnade.federation import Settings, load
+from colonnade.federation.choosing import choose
+from colonnade.flare.engines import OnThisMachine
+from colonnade.flare.job import Job
+from colonnade.flare.simulator import Simulator
+from colonnade.selection import Selection
+
+pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
+SETTINGS = quick(
+    data={"align": "private"}, train={"epochs": 1}, federation={"cohort": "off"},
+    selection={"k": 3, "queries": 12, "scheme": "plain", "servers": True},
+)  # fmt: skip
+HOW = {"keep": 1, "method": "vf_ps", "given": {}}
+
+
+def settings_in(base: Path) -> Settings:
+    return with_models(Settings.from_toml(write(base / "all", settings=SETTINGS)), "seeded")
+
+
+@dataclass(frozen=True)
+class Threads(Simulator):
+    """Organisations that call each other directly, in this process, where FLARE would start them."""
+
+    def carry_out(self, settings: Settings, job: Job, told: Path, watch: Any) -> str:
+        from colonnade.flare.members import _perform
+
+        _perform(sites(self.kept, job.sites)[job.driver], job.run, job.do, job.how)
+        return "done"
+
+
+def test_a_label_owner_counts_and_selects_with_those_that_a_job_names(tmp_path: Path) -> None:
+    engine = OnThisMachine(Threads(tmp_path / "work"))
+    settings = engine.begin(settings_in(tmp_path))
+    counting = Job.to_do(settings, "count", "count", {})
+    assert counting.sites == ("clinic", "lab")
+    assert not counting.trains
+    (counted,) = json.loads((engine.perform(settings, counting) / "alignment.json").read_text())
+    assert counted["common"] == 80
+    selecting = Job.to_select(settings, "choice", HOW)
+    assert selecting.sites == ("clinic", "lab", "aggregation_server", "key_server")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of "plain"
+        folder = engine.perform(settings, selecting)
+        same = choose(settings, 1)
+    found = Selection.from_json(json.loads((folder / "selection.json").read_text()))
+    assert (found.scores, found.chosen, found.groups) == (same.scores, same.chosen, same.groups)
+    with pytest.raises(ConfigError, match="There is no task 'dance'; there are count, explain, select"):
+        engine.perform(settings, replace(counting, do="dance"))
+
+
+@pytest.mark.long
+def test_in_the_simulator_they_select_and_explain_as_in_one_process(tmp_path: Path) -> None:
+    engine = OnThisMachine(Simulator(tmp_path / "work"))
+    settings = engine.begin(settings_in(tmp_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        folder, same = engine.perform(settings, Job.to_select(settings, "choice", HOW)), choose(settings, 1)
+    assert json.loads((folder / "selection.json").read_text())["scores"] == same.scores
+    engine.train(settings, tmp_path / "run")
+    folder = engine.perform(settings, Job.to_do(settings, "run", "explain", {"seed": 3}))
+    found = Report.from_json((folder / "explain" / "explain.json").read_text())
+    here = explain(load(tmp_path / "run"), seed=3)
+    assert found.measures["permutation"] == here.measures["permutation"]
+    assert found.measures["head_change"] == here.measures["head_change"]
