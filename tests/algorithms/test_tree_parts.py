@@ -30,6 +30,7 @@ MODES: dict[str, dict[str, Any]] = {
     "hidden": {"nodes": "hidden", **FEW},
     "sampled": {"encryption": "none", "row_share": 0.5, "column_share": 0.8},
 }
+LONG = pytest.param("hidden", marks=pytest.mark.long)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,7 @@ def tables(federation: Federation) -> list[Tensor]:
     return [one for table in federation.driver.rounds for one in table.values()]
 
 
-@pytest.mark.parametrize("share", [0.7, 0.3])
+@pytest.mark.parametrize("share", [0.3, pytest.param(0.7, marks=pytest.mark.long)])
 def test_unrounded_it_is_the_centralized_booster_with_gaps(share: float) -> None:
     """Split by split, where no two splits gain the same: of a row that a party lacks, all its columns are gaps."""
     federation = trees({**EXACT, "bins": 32}, lab=share, rows=200, train={"epochs": 4})
@@ -69,7 +70,7 @@ def test_unrounded_it_is_the_centralized_booster_with_gaps(share: float) -> None
     assert {int(k) for table in federation.driver.rounds for k in table["party"]} == {-1, 0, 1, 2}
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["none", "elgamal", LONG, "sampled"])
 def test_with_everybody_present_nothing_is_different(mode: str) -> None:
     by_presence, plain = trees(MODES[mode], lab=2, shop=2), trees(MODES[mode], lab=2, shop=2)
     plain.peers.presence = None
@@ -100,7 +101,7 @@ def test_a_partner_that_holds_no_row_changes_nothing() -> None:
     assert not [entry for entry in nobody.ledgers["shop"].entries if entry.name != "public_key"]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["none", pytest.param("elgamal", marks=pytest.mark.long), LONG, "sampled"])
 def test_a_party_is_told_about_its_own_rows_alone(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything with a line per row has one for each of its rows, or of those that are learned from; and what the
     other holds changes no size of what it is told first in a round."""

@@ -25,7 +25,7 @@ def written(folder: Path, algorithm: dict[str, Any], share: float = 0.6, rows: i
     return Settings.from_mapping(settings(algorithm, **{**more, "parties": parties, "data": data}))
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("dropout", [0.3, pytest.param(0.0, marks=pytest.mark.long)])
 @pytest.mark.parametrize("algorithm", ABLE, ids=NAMES)
 def test_bytes_are_those_of_the_run(algorithm: dict[str, Any], dropout: float, tmp_path: Path) -> None:
     given = written(tmp_path, algorithm, train={"party_dropout": dropout, "epochs": 3})
