@@ -88,8 +88,8 @@ log = logging.getLogger("colonnade.party")
 
 
 class Site:
-    """Everything of one organisation. `desk` takes the calls of others; `lines` go to them, and must be there before
-    the first call is made."""
+    """Everything of one organisation. `endpoint` takes the calls of others; `routes` go to them, and must be there
+    before the first call is made."""
 
     def __init__(self, own: SiteConfig, lines: Mapping[str, Route] | None = None) -> None:
         self.own, self.refused, self.routes = own, Refusals(own.runs), dict(lines or {})
