@@ -19,6 +19,7 @@ from colonnade.algorithms.boosted_trees import ALGORITHM, Config
 from colonnade.core import Batches, Organisation, Peers, roles
 from colonnade.errors import ConfigError, DataError
 from colonnade.optim.losses import Logistic, Loss, Squared
+from colonnade.optim.losses import balanced as balanced_weights
 from colonnade.transport import InProcess
 
 
@@ -209,8 +210,8 @@ def test_classes_can_weigh_the_same_and_counts_cannot_be_negative() -> None:
     x, y = table()
     rare = (y == 1) & (torch.arange(len(y)) % 5 == 0)
     plain, balanced = (
-        between({"bank": x}, rare.long(), Config(encryption="none", class_weights=how), rounds=8)
-        for how in ("equal", "balanced")
+        between({"bank": x}, rare.long(), Config(encryption="none"), loss=Logistic(weights=weights), rounds=8)
+        for weights in ((), balanced_weights(rare[: len(y) * 3 // 4], 2))
     )
     plain.run()
     balanced.run()

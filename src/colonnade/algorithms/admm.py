@@ -139,9 +139,9 @@ class ZUpdate:
         o, dual = logits.double(), duals.double()
         match self.loss:
             case CrossEntropy():
-                z = self._newton(o, dual + torch.nn.functional.one_hot(labels, self.loss.outputs))
+                z = self._newton(o, dual, torch.nn.functional.one_hot(labels, self.loss.outputs).double(), labels)
             case Logistic():
-                z = self._newton(o, dual + labels.double()[:, None])
+                z = self._newton(o, dual, labels.double()[:, None], labels)
             case Squared():
                 z = (labels.double()[:, None] + dual + self.rho * o) / (1 + self.rho)
             case loss:
@@ -150,11 +150,15 @@ class ZUpdate:
                 )
         return z.to(logits.dtype)
 
-    def _newton(self, o: Tensor, pull: Tensor) -> Tensor:
-        """Damped Newton on z -> l(z) - pull^T z + rho/2 ||z - o||^2, all rows together."""
+    def _newton(self, o: Tensor, dual: Tensor, truth: Tensor, labels: Tensor) -> Tensor:
+        """Damped Newton on z -> w (l(z) - truth^T z) - dual^T z + rho/2 ||z - o||^2, all rows together; w is how much a
+        row counts."""
         z: Tensor = o
+        weights = self.loss.weigh(labels)
+        w = () if weights is None else (weights[:, None],)
+        pull = dual + (truth * w[0] if w else truth)
         for _ in range(0, MAX_STEPS, PER_LOOK[o.device.type]):
-            z, gradient = self._steps(z, o, pull)
+            z, gradient = self._steps(z, o, pull, *w)
             if (worst := float(gradient)) <= TOLERANCE:
                 return z.clone() if z.device.type == "cuda" else z
         warnings.warn(
@@ -162,12 +166,14 @@ class ZUpdate:
         )
         return z.clone()
 
-    def _newton_steps(self, z: Tensor, o: Tensor, pull: Tensor) -> tuple[Tensor, ...]:
-        """Some steps, and the largest entry of the gradient before the last of them."""
+    def _newton_steps(self, z: Tensor, o: Tensor, pull: Tensor, *w: Tensor) -> tuple[Tensor, ...]:
+        """Some steps, and the largest entry of the gradient before the last of them. A row that counts w times has the
+        step of one whose gradient and rho are divided by w."""
+        step = _softmax_step if z.shape[-1] > 1 else _logistic_step
         for _ in range(PER_LOOK[z.device.type]):
             p = _probabilities(z)
-            gradient = p - pull + self.rho * (z - o)
-            d = _softmax_step(p, gradient, self.rho) if z.shape[-1] > 1 else _logistic_step(p, gradient, self.rho)
+            gradient = (p * w[0] if w else p) - pull + self.rho * (z - o)
+            d = step(p, gradient / w[0], self.rho / w[0]) if w else step(p, gradient, self.rho)
             spread = d.amax(-1, keepdim=True).clamp_min(0) - d.amin(-1, keepdim=True).clamp_max(0)
             z = z - d * torch.where(spread > 1e-12, torch.log1p(spread) / spread.clamp_min(1e-12), 1.0)
         return z, gradient.abs().max()
@@ -182,7 +188,7 @@ def _probabilities(z: Tensor) -> Tensor:
     return z.softmax(-1) if z.shape[-1] > 1 else z.sigmoid()
 
 
-def _softmax_step(p: Tensor, gradient: Tensor, rho: float) -> Tensor:
+def _softmax_step(p: Tensor, gradient: Tensor, rho: float | Tensor) -> Tensor:
     """(diag(p + rho) - p p^T)^-1 gradient; 1 - p^T D^-1 p is written as rho sum p/(p + rho), which never cancels."""
     d = 1 / (p + rho)
     pd = p * d
@@ -190,5 +196,5 @@ def _softmax_step(p: Tensor, gradient: Tensor, rho: float) -> Tensor:
     return d * gradient + pd * share
 
 
-def _logistic_step(p: Tensor, gradient: Tensor, rho: float) -> Tensor:
+def _logistic_step(p: Tensor, gradient: Tensor, rho: float | Tensor) -> Tensor:
     return gradient / (p * (1 - p) + rho)

@@ -74,7 +74,7 @@ from colonnade.core.checks import fraction, not_negative, one_of, positive, prop
 from colonnade.core.receipt import PUBLIC
 from colonnade.encryption.elgamal import SCHEME, ElGamalSecretKey
 from colonnade.errors import ConfigError, PartyError, WireError
-from colonnade.optim.losses import Loss, Squared
+from colonnade.optim.losses import Loss
 
 PACKED = {"nodes": Integers(0.0, 1.0, 3), "sample": Integers(0.0, 1.0, 2)}
 """What the label owner says of every row, in two bits and in one."""
@@ -101,7 +101,6 @@ class Config:
     column_share: float = proportion(default=1.0)
     goss_top: float = fraction(default=0.0)
     goss_rest: float = fraction(default=0.1)
-    class_weights: str = one_of("equal", "balanced", default="equal")
     gradient_bits: int = whole(default=8, least=0, most=10)
 
     def __post_init__(self) -> None:
@@ -164,12 +163,9 @@ class LabelOwner(roles.LabelOwner):
             self.scores = self.base.repeat(len(self.labels), 1)
 
     def weights(self, labels: Tensor) -> Tensor:
-        """Of each row; balanced, all classes weigh the same."""
-        ones = torch.ones(len(labels), dtype=torch.float64)
-        if self.config.class_weights == "equal" or isinstance(self.loss, Squared):
-            return ones
-        counts = self._class_counts()
-        return (counts.sum() / ((counts > 0).sum() * counts.clamp_min(1)))[labels]
+        """Of each row, as its class counts."""
+        weights = self.loss.weigh(labels)
+        return torch.ones(len(labels), dtype=torch.float64) if weights is None else weights
 
     def slopes(self, batch: str) -> tuple[float, Floats, Floats]:
         """The loss before a round, and the exact gradients and Hessians of its rows."""
@@ -263,11 +259,6 @@ class LabelOwner(roles.LabelOwner):
         if "scores" in state and train is not None and self.base is not None:
             self.scores = self.base.cpu().repeat(len(self.labels), 1)
             self.scores[train.cpu()] = state["scores"].cpu()
-
-    def _class_counts(self) -> Tensor:
-        train = self._trained()
-        assert train is not None
-        return torch.bincount(self.labels[train].cpu(), minlength=max(2, self.loss.outputs)).double()
 
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:

@@ -62,6 +62,7 @@ class Join(Request[Done]):
     batch: str
     targets: Released  # the labels of all training rows, [rows]
     inputs: Released  # int64, as bytes
+    weights: tuple[float, ...] = ()  # how much rows of each class count, where not all alike
 
 
 class Improve(Request[Done]):
@@ -81,6 +82,7 @@ class FeatureOwner(roles.FeatureOwner):
         self.outbox.passed_on = frozenset({"embedding"})  # also by a label owner of the same organisation
         self.optimizer = make_optimizer(self.model.parameters(), config)
         self.labels: Tensor | None = None  # from Join on
+        self.weights: tuple[float, ...] = ()
         self.inputs: Tensor | None = None
         self._pending: str | None = None
         self._descend = Captured(self._local_steps)
@@ -96,6 +98,7 @@ class FeatureOwner(roles.FeatureOwner):
         self.expect_shape("the labels", request.targets, len(rows))
         self.labels = told.new_zeros(*self.stack, self.features.shape[self.row_axis])
         self.labels[..., rows] = told
+        self.weights = request.weights
         self.inputs = request.inputs.tensor.view(torch.int64).to(self.device)
         places = torch.arange(self.inputs.shape[-1], device=self.device)
         self.expect(bool((self.inputs.sort(-1).values == places).all()), "each input of the model has one place")
@@ -147,17 +150,18 @@ class FeatureOwner(roles.FeatureOwner):
             outputs = self.outbox.bounded(self.model(x), "embedding", "train") @ own + given
             if rest:
                 outputs = outputs.relu() @ rest[0].mT + rest[1]
-            loss = loss_of(y, outputs)
+            loss = loss_of(y, outputs, self.weights)
             self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
             self.optimizer.step()
 
     def state(self) -> State:
-        return super().state() | {"labels": self.labels, "inputs": self.inputs}
+        return super().state() | {"labels": self.labels, "inputs": self.inputs, "weights": list(self.weights)}
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
         self.labels, self.inputs = state["labels"], state["inputs"]
+        self.weights = tuple(state.get("weights", ()))
         self._descend.forget()
 
 
@@ -203,7 +207,7 @@ class LabelOwner(roles.LabelOwner):
         places = {k: torch.arange(end - self.widths[k], end) for k, end in zip(self.widths, ends, strict=True)}
         orders = {k: torch.cat([places[j] for j in (k, *self.others_of(k))]) for k in self.widths}
         told = {k: self.outbox.publish(order.numpy().tobytes(), "inputs") for k, order in orders.items()}
-        return {k: Join(batch, targets, inputs) for k, inputs in told.items()}
+        return {k: Join(batch, targets, inputs, self.loss.weights) for k, inputs in told.items()}
 
     def messages(self, sent: Mapping[str, Released], batch: str) -> dict[str, Improve]:
         """Lines 8 and 9: the model as it stands, and what the other parties sent."""
@@ -240,10 +244,12 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
         yield Step(batch, loss)
 
 
-def loss_of(y: Tensor, outputs: Tensor) -> Tensor:
+def loss_of(y: Tensor, outputs: Tensor, weights: tuple[float, ...] = ()) -> Tensor:
     """The loss that such labels and so many outputs mean: a mean over the rows, summed over the stacked parties."""
     classes = outputs.shape[-1]
-    loss: Loss = Squared() if y.is_floating_point() else Logistic() if classes == 1 else CrossEntropy(classes)
+    loss: Loss = Squared()
+    if not y.is_floating_point():
+        loss = Logistic(weights=weights) if classes == 1 else CrossEntropy(classes, weights)
     parties = outputs.shape[:-2].numel()
     return parties * loss(outputs.flatten(0, -2), y.expand(outputs.shape[:-1]).flatten())
 

@@ -235,7 +235,11 @@ class LabelOwner(roles.LabelOwner):
         if isinstance(self.loss, Squared):
             return labels.mean(1, keepdim=True)
         binary = isinstance(self.loss, Logistic)
-        votes = one_hot(labels, 2 if binary else self.loss.outputs).to(torch.get_default_dtype()).mean(1)
+        said = one_hot(labels, 2 if binary else self.loss.outputs).to(torch.get_default_dtype())
+        weights = self.loss.weigh(labels)
+        if weights is not None:
+            said = said * (weights / weights.mean(1, keepdim=True)).to(said.dtype)[..., None]
+        votes = said.mean(1)
         log_p = votes.clamp_min(LEAST).log()
         return log_p[:, 1:] - log_p[:, :1] if binary else log_p
 

@@ -172,11 +172,12 @@ class LabelOwner(roles.LabelOwner):
     def gradient(self, batch: str, o: Tensor) -> Tensor:
         """dl/do of the sum of losses."""
         y = self.y(batch)
-        if isinstance(self.loss, Squared):
-            return o - y.double()[:, None]
         if isinstance(self.loss, CrossEntropy):
-            return o.softmax(-1) - nn.functional.one_hot(y, self.loss.outputs)
-        return o.sigmoid() - y.double()[:, None]
+            e = o.softmax(-1) - nn.functional.one_hot(y, self.loss.outputs)
+        else:
+            e = (o if isinstance(self.loss, Squared) else o.sigmoid()) - y.double()[:, None]
+        weights = self.loss.weigh(y)
+        return e if weights is None else e * weights[:, None]
 
     def search(self, batch: str, d: Tensor, direction: float, along: float) -> float:
         """The step t that minimises the objective along d: where its slope, which grows with t, is zero."""

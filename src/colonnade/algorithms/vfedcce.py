@@ -272,6 +272,12 @@ class LabelOwner(roles.LabelOwner):
                 "predicted. "
                 "Choose another algorithm, or give classes."
             )
+        most = max(loss.weights, default=1.0)
+        if config.mode == "encrypted-coefficients" and most > config.coefficient_limit:
+            raise ConfigError(
+                f"A row of the heaviest class counts {most:.3g} times, and vfedcce.coefficient_limit, which is what "
+                f"can be encrypted of it, is {config.coefficient_limit}. Set it to {most + 3:.0f}."
+            )
         super().__init__(organisation, labels, loss, config)
         self._secret: SecretKey | None = None
         self._keys: dict[str, PublicKey] = {}

@@ -113,6 +113,20 @@ def one_of(*choices: str, default: str) -> Any:
     return Checked("one of " + ", ".join(f'"{c}"' for c in choices), lambda v: v if v in choices else None, default)
 
 
+def equal_or_by_class() -> Any:
+    """How much classes count: "equal" by default, "balanced", or a number above 0 by class."""
+    rule = '"equal", "balanced", or by class a number above 0, as in { yes = 5.0 }'
+
+    def accept(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value if value in ("equal", "balanced") else None
+        numbers = {str(key): _number(one) for key, one in value.items()}
+        known = {key: number for key, number in numbers.items() if number is not None and number > 0}
+        return known if known and len(known) == len(value) else None
+
+    return Checked(rule, accept, "equal")
+
+
 def from_mapping(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
     """Build a `Config` from a TOML table; an unknown key is an error that names the nearest known one."""
     known = [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]

@@ -244,7 +244,8 @@ class Federation:
                 mine = batches.splits[split]
                 labels = self.label_owners[name].labels[mine.to(self.device)]  # drawn ones where its rule draws
                 outputs = self.outputs(split, name, model)
-                each[name], rows[name] = measured(self.holdings, outputs, labels), len(mine)
+                weighted = self.label_owners[name].loss
+                each[name], rows[name] = measured(self.holdings, outputs, labels, weighted), len(mine)
                 if split in REPORTED:
                     encoder = self.holdings.encoder
                     found[name] = quality(self.holdings.loss, outputs, labels, encoder.classes, encoder.scale)

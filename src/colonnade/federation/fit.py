@@ -20,7 +20,7 @@ from colonnade.evaluate.metrics import HEADLINE, majority
 from colonnade.federation.coefficients import write_own
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
-from colonnade.federation.scores import Scores
+from colonnade.federation.scores import WEIGHTED, Scores
 from colonnade.federation.soundness import learned_nothing, silent, told
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import RunDirectory, Trained
@@ -293,8 +293,9 @@ def _findings(federation: Trainable, metrics: dict[str, Record]) -> tuple[list[s
     constant = silent(federation.owners)
     findings = told(constant)
     if holdings.label_owner in federation.label_owners:
-        labels = federation.label_owners[holdings.label_owner].labels
-        found = learned_nothing(holdings.loss, labels, federation.batches.splits, metrics)
+        owner = federation.label_owners[holdings.label_owner]
+        name = WEIGHTED if owner.loss.weights else "loss"
+        found = learned_nothing(owner.loss, name, owner.labels, federation.batches.splits, metrics)
         findings += [found] if found else []
     return findings, constant
 
@@ -417,14 +418,15 @@ def _watched(federation: Trainable, history: list[Record]) -> tuple[str, list[tu
     which every row is a part."""
     records = [record["validation"] for record in history if "validation" in record]
     scores = {
-        "auto": ["auc", "loss"],
+        "auto": ["auc", WEIGHTED, "loss"],
         "score": ["auc", HEADLINE[federation.holdings.encoder.task], "loss"],
-        "loss": ["loss"],
+        "loss": [WEIGHTED, "loss"],
     }[federation.settings.train.stop_on]
     for name in scores:
         known = [(record.get(name), record["loss"]) for record in records]
         if all(value is not None and math.isfinite(value) for pair in known for value in pair):
-            return name, [(-loss if name == "loss" else float(score), -loss) for score, loss in known]
+            falls = name in ("loss", WEIGHTED)
+            return name, [(-float(score) if falls else float(score), -loss) for score, loss in known]
     return "loss", []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +21,7 @@ from colonnade.core.checks import did_you_mean
 from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError, DataError
 from colonnade.optim import estimators
-from colonnade.optim.losses import CrossEntropy
+from colonnade.optim.losses import CrossEntropy, Logistic, Loss, balanced
 from colonnade.privacy import Account, TwoStage
 from colonnade.privacy.accounting import dp_accounting
 from colonnade.privacy.used_rows import UsedRows
@@ -196,6 +197,7 @@ def _label_owner(organisation: Organisation, settings: Settings, holdings: Holdi
     held, loss = holdings.label_owners[name], holdings.loss
     labels, drawn = held.labels, None
     rule, train = organisation.outbox.rules.get(LABELS), held.splits.get("train")
+    loss = _weighted(loss, settings, holdings, None if train is None else labels[train], is_drawn=rule is not None)
     if rule is not None and train is not None:
         labels = labels.clone()
         labels[train], drawn = _drawn_once(organisation, settings, holdings, rule.mechanism, train)
@@ -210,6 +212,31 @@ def _label_owner(organisation: Organisation, settings: Settings, holdings: Holdi
     owner: roles.LabelOwner = algorithm.label_owner(organisation, labels, loss, settings.config, *more)
     owner.drawn = drawn
     return owner
+
+
+def _weighted(loss: Loss, settings: Settings, holdings: Holdings, labels: Tensor | None, *, is_drawn: bool) -> Loss:
+    """The loss with class weights as [train] says; balanced by these labels, of a label owner's own training rows."""
+    wanted, classes = settings.train.class_weights, holdings.encoder.classes
+    if wanted == "equal" or labels is None:
+        return loss
+    if not isinstance(loss, CrossEntropy | Logistic):
+        raise ConfigError("[train] class_weights is for classes, and the label is a number. Remove it.")
+    if isinstance(wanted, str):
+        if is_drawn:
+            raise ConfigError(
+                '[train] class_weights = "balanced" counts labels, and this label owner\'s rule draws them at random, '
+                "so that others learn little of them. Give the weights by class, as in { yes = 5.0 }."
+            )
+        return replace(loss, weights=balanced(labels, len(classes)))
+    names = [{str(one), str(one).lower(), f"{one:g}" if isinstance(one, float) else str(one)} for one in classes]
+    for name in wanted:
+        if not any(name in known for known in names):
+            raise ConfigError(
+                f"[train] class_weights names a class {name!r}, and none of the {len(classes)} classes of the training "
+                "rows is called so. Write it as the label column does."
+            )
+    weights = (next((number for name, number in wanted.items() if name in known), 1.0) for known in names)
+    return replace(loss, weights=tuple(weights))
 
 
 def _drawn_once(

@@ -15,6 +15,7 @@ from colonnade.algorithms import find
 from colonnade.core import Rows, roles
 from colonnade.evaluate.metrics import measure
 from colonnade.evaluate.quality import Quality
+from colonnade.optim.losses import Loss
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import Trained
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+WEIGHTED = "weighted_loss"
 EVERYBODY, ALONE = "everybody", "label owner alone"
 
 
@@ -73,9 +75,12 @@ def decoded(holdings: Holdings, ids: NDArray[np.str_], outputs: Tensor) -> Predi
     return Predictions(ids, labels, loss.scores(outputs).double().cpu().numpy(), encoder.classes)
 
 
-def measured(holdings: Holdings, outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """The loss and scores of outputs, errors in the label's own units."""
+def measured(holdings: Holdings, outputs: Tensor, labels: Tensor, weighted: Loss | None = None) -> dict[str, float]:
+    """The loss and scores of outputs, errors in the label's own units. All rows count alike, so that runs can be
+    compared; where training had class weights, the loss that it made small stands beside it."""
     scores = measure(holdings.loss, outputs, labels)
+    if weighted is not None and weighted.weights:
+        scores[WEIGHTED] = float(weighted(outputs, labels))
     for name in {"rmse", "mae"} & set(scores):
         scores[name] *= holdings.encoder.scale
     return scores

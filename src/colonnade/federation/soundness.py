@@ -25,7 +25,7 @@ def constant_loss(loss: Loss, known: Tensor, labels: Tensor) -> float:
         outputs = known.float().mean().expand(len(labels), 1)
     else:
         classes = max(loss.outputs, 2)
-        share = torch.bincount(known.long(), minlength=classes).double().clamp_min(0.5)
+        share = torch.bincount(known.long(), weights=loss.weigh(known), minlength=classes).double().clamp_min(0.5)
         logits = (share / share.sum()).log().float()
         outputs = logits if isinstance(loss, CrossEntropy) else (logits[1:] - logits[:1])
         outputs = outputs.expand(len(labels), loss.outputs)
@@ -33,14 +33,15 @@ def constant_loss(loss: Loss, known: Tensor, labels: Tensor) -> float:
 
 
 def learned_nothing(
-    loss: Loss, labels: Tensor, splits: Mapping[str, Tensor], metrics: Mapping[str, Mapping[str, Any]]
+    loss: Loss, name: str, labels: Tensor, splits: Mapping[str, Tensor], metrics: Mapping[str, Mapping[str, Any]]
 ) -> str:
     """A sentence where a model says no more about rows that it was not trained on than the mean, or the shares of the
     classes, would; else nothing. Where both kinds of such rows were measured, both must say so. One that still ranks
-    rows well has learned something, and only its probabilities are off: that is said instead."""
+    rows well has learned something, and only its probabilities are off: that is said instead. `name` is how this loss
+    is called among the metrics."""
     found = []
     for split in ("validation", "test"):
-        measured = metrics.get(split, {}).get("loss")
+        measured = metrics.get(split, {}).get(name)
         if split in splits and "train" in splits and measured is not None:
             known, these = (labels[splits[one].to(labels.device)] for one in ("train", split))
             found.append((split, float(measured), constant_loss(loss, known, these)))

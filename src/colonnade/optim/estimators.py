@@ -111,7 +111,9 @@ def learned(name: str, x: Tensor, labels: Tensor, loss: Loss, seed: int) -> Esti
             only[int(classes[0])] = 0.0
         return constant(columns.shape[1], only)
     place, offset = _as_it_is(1) if loss.outputs == 1 else _placed(classes, loss.outputs)
-    return _read(name, _made(name, "classification", seed, len(y)), columns, y, place, offset)
+    weights = loss.weigh(labels)
+    counts = None if weights is None else weights.cpu().numpy()
+    return _read(name, _made(name, "classification", seed, len(y)), columns, y, place, offset, counts)
 
 
 def restored(state: Mapping[str, Tensor]) -> Estimated:
@@ -155,17 +157,25 @@ def _made(name: str, task: str, seed: int, rows: int) -> Any:
 
 
 def _read(
-    name: str, estimator: Any, columns: NDArray[Any], y: NDArray[Any], place: Tensor, offset: Tensor
+    name: str,
+    estimator: Any,
+    columns: NDArray[Any],
+    y: NDArray[Any],
+    place: Tensor,
+    offset: Tensor,
+    counts: NDArray[Any] | None = None,
 ) -> Estimated:
+    """What it learned of these rows, each of which `counts` so much."""
+    weighed = {} if counts is None else {"sample_weight": counts}
     if name == "boosted_trees":
-        return _trees(estimator.fit(columns, y), place, offset)
+        return _trees(estimator.fit(columns, y, **weighed), place, offset)
     from sklearn.exceptions import ConvergenceWarning
 
     mean, spread = columns.mean(0), columns.std(0)
     spread = np.where(spread > 1e-12, spread, 1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # as far as it came: scores say how good that is
-        estimator.fit((columns - mean) / spread, y)
+        estimator.fit((columns - mean) / spread, y, **weighed)
     if name == "mlp":
         weights, biases = list(estimator.coefs_), list(estimator.intercepts_)
     else:

@@ -1,4 +1,7 @@
-"""The losses a label owner can train with. Each is a mean over rows and says how many outputs it reads."""
+"""The losses a label owner can train with. Each is a mean over rows and says how many outputs it reads.
+
+With class weights a row counts as often as its class weighs; what is decided and scored for a row stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,17 @@ class Loss(Protocol):
     @property
     def outputs(self) -> int: ...
 
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """By class how much its rows count; empty where all count alike."""
+        ...
+
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The mean over the rows."""
+        ...
+
+    def weigh(self, labels: Tensor) -> Tensor | None:
+        """How much each row counts, in float64; None where all count alike."""
         ...
 
     def decide(self, outputs: Tensor) -> Tensor:
@@ -34,9 +46,15 @@ class CrossEntropy:
     """Multi-class classification: softmax over one logit per class."""
 
     outputs: int
+    weights: tuple[float, ...] = ()  # by class number
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(outputs, labels)
+        if (weights := self.weigh(labels)) is None:
+            return cross_entropy(outputs, labels)
+        return (weights.to(outputs.dtype) * cross_entropy(outputs, labels, reduction="none")).mean()
+
+    def weigh(self, labels: Tensor) -> Tensor | None:
+        return _weights(self.weights, labels)
 
     def decide(self, outputs: Tensor) -> Tensor:
         return outputs.argmax(-1)
@@ -50,9 +68,15 @@ class Logistic:
     """Binary classification with one logit; labels are 0 and 1."""
 
     outputs: int = 1
+    weights: tuple[float, ...] = ()  # of class 0 and of class 1
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return binary_cross_entropy_with_logits(outputs[..., 0], labels.to(outputs.dtype))
+        weights = self.weigh(labels)
+        weights = None if weights is None else weights.to(outputs.dtype)
+        return binary_cross_entropy_with_logits(outputs[..., 0], labels.to(outputs.dtype), weight=weights)
+
+    def weigh(self, labels: Tensor) -> Tensor | None:
+        return _weights(self.weights, labels)
 
     def decide(self, outputs: Tensor) -> Tensor:
         return (outputs[..., 0] > 0).long()
@@ -67,12 +91,29 @@ class Squared:
     """Regression: half the squared difference."""
 
     outputs: int = 1
+    weights: tuple[float, ...] = ()  # a number has no class: all rows count alike
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return 0.5 * mse_loss(outputs[..., 0], labels.to(outputs.dtype))
+
+    def weigh(self, labels: Tensor) -> Tensor | None:  # noqa: ARG002
+        return None
 
     def decide(self, outputs: Tensor) -> Tensor:
         return outputs[..., 0]
 
     def scores(self, outputs: Tensor) -> Tensor:
         return outputs
+
+
+def balanced(labels: Tensor, classes: int) -> tuple[float, ...]:
+    """By class the weight that makes all classes count alike and a row of these 1 on average, as in scikit-learn; a
+    class without a row counts as if it had one."""
+    counts = torch.bincount(labels.long().cpu(), minlength=classes).double().clamp_min(1)
+    return tuple((len(labels) / (classes * counts)).tolist())
+
+
+def _weights(by_class: tuple[float, ...], labels: Tensor) -> Tensor | None:
+    if not by_class:
+        return None
+    return torch.tensor(by_class, dtype=torch.float64, device=labels.device)[labels.long()]

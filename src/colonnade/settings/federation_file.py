@@ -36,6 +36,7 @@ from colonnade.core.batches import SAMPLINGS
 from colonnade.core.checks import (
     AUTO,
     did_you_mean,
+    equal_or_by_class,
     fraction,
     from_mapping,
     one_of,
@@ -73,19 +74,8 @@ FOLLOW = ("epochs", "batch_size")
 """Of [train], what follows the rows unless somebody says otherwise."""
 OLDER: dict[str, Any] = {"preprocess": {"numbers": "standard"}}
 SECTIONS = (
-    *(
-        "algorithm",
-        "data",
-        "preprocess",
-        "model",
-        "label_model",
-        "train",
-        "federation",
-        "audit",
-        "alignment",
-        "selection",
-    ),
-    *("tracking", "parties", *LISTS),
+    *("algorithm", "data", "preprocess", "model", "label_model", "train", "federation", "audit"),
+    *("alignment", "selection", "tracking", "parties", *LISTS),
 )
 MODELS = ("model", "label_model")
 
@@ -142,6 +132,7 @@ class TrainSettings:
     epochs: int = whole_or_auto(most=10**9)  # auto: as `defaults.by_rows` says
     batch_size: int = whole_or_auto(most=10**12)
     reshuffle: bool = True  # new batches every epoch
+    class_weights: Any = equal_or_by_class()  # noqa: RUF009 - how much a row of a class counts
     sampling: str = one_of(*SAMPLINGS, default="epoch")  # "poisson", "without_replacement": each batch from all rows
     party_dropout: float | None = None  # of a partner, from a batch; None: 0.2 where rows differ, else 0
     early_stop: bool = True  # keep the models that validated best; stop by `patience`, or when nothing changes
