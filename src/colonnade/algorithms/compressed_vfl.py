@@ -267,7 +267,7 @@ ALGORITHM = Algorithm(
             Kind.EMBEDDING,
             of="columns",
             per_row=True,
-            tells="what the local model leaves of each row's columns; all other parties get it too",
+            tells="the local model's output for each row, a summary of its columns; all other parties get it too",
         ),
         "model": Release(
             Kind.MODEL,

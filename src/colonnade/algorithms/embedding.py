@@ -38,7 +38,7 @@ from colonnade.optim.local import make_optimizer
 from colonnade.optim.losses import Loss
 
 EMBEDDING = Release(
-    Kind.EMBEDDING, of="columns", per_row=True, tells="what the local model leaves of each row's columns"
+    Kind.EMBEDDING, of="columns", per_row=True, tells="the local model's output for each row, a summary of its columns"
 )
 LOGITS = Release(
     Kind.LOGITS,

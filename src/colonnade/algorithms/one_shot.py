@@ -10,7 +10,7 @@ is learned of them stays with the label owner by construction.
 
 What crosses: `4 * width` bytes a row and party, once to train and once for each question. What a party learns: which
 rows are asked for, and nothing about labels, since no message of the label owner depends on them. What the label owner
-learns: what h_k leaves of each row's columns; it could rebuild as much of them as `width` numbers hold.
+learns: h_k, a summary of each row's columns; it could rebuild as much of them as `width` numbers hold.
 
 The label owner's estimator is one of a fixed list (`optim.estimators`); what it learned is kept as plain tensors. Its
 own organisation's columns never leave, so they are not narrowed.

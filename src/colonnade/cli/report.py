@@ -38,7 +38,7 @@ def report(
     allow_model: AllowModel = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no message.")] = False,
 ) -> None:
-    """Write a run's report: one HTML file with its results, what left whom, privacy, attacks, importance and time.
+    """Write a run's report: one HTML file with results, what each party sent, privacy, attacks, importance and time.
 
     It needs no network, and holds what explain, audit, select and align left in the run directory.
     """

@@ -1,4 +1,4 @@
-"""A model card: what was trained by whom on how much, how good it is, what left whom, what was promised, and what not.
+"""A model card: what was trained by whom on how much, how good it is, what each party sent, what is promised, what not.
 
 As numbers (model_card.json) and as a page (README.md). Where all parts of a run are on one machine it is the same for
 every organisation; between sites it has what the exporting site knows. Nothing of anybody's columns, rules or tables is

@@ -108,7 +108,7 @@ def sign_section(facts: Facts) -> list[Content]:
     """For whoever answers for it, mostly in print."""
     lines = ("Reviewed by (name, organisation)", "Signature", "Date")
     return [
-        h("p", "I have read what left whom, and the guarantees and their limits"
+        h("p", "I have read what each party sent, and the guarantees and their limits"
           f"{', and what attacks found' if facts.audit else ''}."),
         h("div", [h("div", line) for line in lines], class_="sign"),
         h("footer", f"Made by Colonnade {__version__} from the run directory alone: federation.toml, metrics.jsonl, "

@@ -1,4 +1,4 @@
-"""Who took part, and what left whom: in words, in bytes, from the ledgers."""
+"""Who took part, and what each party sent: in words, in bytes, from the ledgers."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _lines(caption: str, lines: Iterable[Flow]) -> Html:
 
 
 def _words(sender: str, lines: Iterable[Flow]) -> Content:
-    """lab_north sent 108 kB: embedding to clinic, 51 times, 108 kB: what the local model leaves of each row."""
+    """lab_north sent 108 kB: embedding to clinic, 51 times, 108 kB: the local model's output for each row."""
     mine = [line for line in lines if line["from"] == sender]
     kinds: dict[tuple[str, str, str], list[Flow]] = {}
     for line in mine:
