@@ -289,7 +289,7 @@ ALGORITHM = Algorithm(
         ),
     },
     reader="every other party",  # of embeddings: the label owner passes them on
-    for_tables={"optimizer": "adam", "learning_rate": 0.002, "momentum": 0.9, "weight_decay": 0.001, "local_steps": 5},
+    for_tables={"optimizer": "adam", "learning_rate": 0.001, "momentum": 0.9, "weight_decay": 0.001, "local_steps": 5},
     head=lambda given: heads.concatenating(given, given.config.head_hidden),
     combine=LabelOwner.outputs,
     head_norms=LabelOwner.head_norms,

@@ -371,5 +371,6 @@ ALGORITHM = Algorithm(
     covers="covers rows that are asked about; training rows enter every distance, and nothing is promised for them",
     local_model=None,  # distances are between the columns themselves
     no_head="it compares new rows with training rows, which stay with their owners",
+    for_tables={"k": 15},
     suits=lambda parties: parties != 2,  # encrypted, the distances of two hide nothing
 )

@@ -45,7 +45,7 @@ class Config:
     width: int = whole(default=4)  # numbers per row and party; no more than it has columns
     encoder: str = one_of("pca", "autoencoder", default="pca")  # what a party learns from its own rows
     encoder_epochs: int = whole(default=20)  # how often an autoencoder sees them
-    estimator: str = one_of(*estimators.NAMES, default="boosted_trees")  # what the label owner learns
+    estimator: str = one_of(*estimators.NAMES, "auto", default="boosted_trees")  # what the label owner learns
 
 
 def encoder(model: nn.Module, given: LocalInputs[Config]) -> nn.Module:
@@ -145,6 +145,7 @@ ALGORITHM = Algorithm(
             "columns as they hold",
         )
     },
+    for_tables={"estimator": "auto"},
     most_epochs=1,
     in_batches=False,
     local_model=encoder,

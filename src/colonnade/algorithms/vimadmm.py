@@ -222,6 +222,7 @@ ALGORITHM = Algorithm(
     },
     missing=missing,
     lacking='The exact minimum over a head would forget it in a batch without its party, unless head_update = "sgd".',
+    for_tables={"optimizer": "adam", "learning_rate": 0.001, "local_steps": 5},
     head=linear,
     combine=LabelOwner.outputs,
     head_norms=LabelOwner.head_norms,

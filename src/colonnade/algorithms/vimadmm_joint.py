@@ -165,7 +165,7 @@ ALGORITHM = Algorithm(
     separable=lambda config: config.aggregation == "plain",
     missing=missing,
     lacking='Masked shares add up only if all of them come, unless aggregation = "plain".',
-    for_tables={"optimizer": "adam", "learning_rate": 0.002, "local_steps": 5},
+    for_tables={"optimizer": "adam", "learning_rate": 0.001, "local_steps": 5},
     local_model=with_head,
     head=summed,
     combine=LabelOwner.outputs,

@@ -7,6 +7,9 @@
 Which of the two an algorithm's maths allows it says itself (`missing(config)`). Nothing is silent: every time is
 counted by party, and what was done instead. A party that gave no embedding for a batch gets no update for it either.
 What is not about a batch, such as introductions, keys and first heads, cannot be missed.
+
+A model that is used without a party was not trained without it, and its outputs are off. So the driver remembers what
+everybody last said of validation rows: from that it can tell what outputs without a party stand for.
 """
 
 from __future__ import annotations
@@ -25,6 +28,10 @@ from colonnade.errors import NoAnswer, PartyError
 
 STALE, SKIP, NOT_UPDATED = "stale", "skip", "not_updated"
 Counts = dict[str, dict[str, int]]
+HELD_OUT = "validation["
+"""How the names of batches begin whose rows are looked at and not learned from."""
+LABELS = ""
+"""Under which, as no party is called, their labels are remembered beside their answers."""
 
 
 @dataclass
@@ -42,12 +49,22 @@ class Memory:
 class Missing:
     """A driver's rule for missing parties, what it remembers for it, and how often it was needed."""
 
-    def __init__(self, rule: str, allowed: Collection[str], outbox: Outbox, rows: Callable[[str], Tensor], size: int):
+    def __init__(
+        self,
+        rule: str,
+        allowed: Collection[str],
+        outbox: Outbox,
+        rows: Callable[[str], Tensor],
+        size: int,
+        labels: Callable[[str], Tensor] | None = None,
+    ):
         self.rule, self.allowed, self.outbox, self.rows, self.size = rule, allowed, outbox, rows, size
         self.absent: dict[str, str] = {}  # party -> the batch it gave nothing for
         self.known_away: Collection[str] = ()  # not to be asked at all, such as who holds none of the rows
         self.counts: Counts = {}
+        self.held_out: dict[str, dict[str, Tensor]] = {}  # by batch of validation rows, each party's last answer
         self._memory: dict[str, Memory] = {}
+        self._labels = labels
 
     def to_ask(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> dict[str, Envelope[Request[Any]]]:
         """Without updates for a batch that a party gave nothing for, and without who is known to be away."""
@@ -97,10 +114,14 @@ class Missing:
         batch = batch_of(request)
         if not request.crossing():
             self.absent.pop(to, None)
-        if self.rule != STALE or batch is None or len(released := reply.released()) != 1:
+        if batch is None or len(released := reply.released()) != 1:
             return
         h, rows = released[0].tensor.detach(), self.rows(batch)
         if len(h) != len(rows):  # it has no line for each row
+            return
+        if batch.startswith(HELD_OUT) and SKIP in self.allowed and self._labels is not None:
+            self.held_out.setdefault(batch, {LABELS: self._labels(batch)})[to] = h
+        if self.rule != STALE:
             return
         if to not in self._memory:
             known = torch.zeros(self.size, dtype=torch.bool, device=h.device)
@@ -135,3 +156,10 @@ class Missing:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue from `state()`, unless it is of other rows, as where some are loaded to be predicted."""
         self._memory = {to: Memory(**one) for to, one in state.items() if len(one["known"]) == self.size}
+
+    def said(self, parties: Collection[str]) -> tuple[dict[str, Tensor], Tensor] | None:
+        """What these parties last said of the validation rows of which all of them said something, and their labels."""
+        whole = [said for said in self.held_out.values() if set(parties) <= said.keys()]
+        if not whole:
+            return None
+        return {k: torch.cat([said[k] for said in whole]) for k in parties}, torch.cat([one[LABELS] for one in whole])

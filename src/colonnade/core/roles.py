@@ -170,6 +170,7 @@ class LabelOwner(Party):
         state = super().state()
         if (missing := self.peers.missing) is not None:
             state["missing"] = missing.state()
+            state["held_out"] = missing.held_out
         if self.drawn is not None and (train := self._trained()) is not None:
             state["drawn"] = self.labels[train]
         return state
@@ -178,6 +179,7 @@ class LabelOwner(Party):
         super().load_state(state)
         if (missing := self.peers.missing) is not None:
             missing.load_state(state.get("missing", {}))
+            missing.held_out = dict(state.get("held_out", {}))
         if "drawn" in state and (train := self._trained()) is not None:  # drawn once: a second draw would cost again
             self.labels[train] = state["drawn"].to(self.device)
 

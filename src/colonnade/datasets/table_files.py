@@ -39,7 +39,7 @@ __all__ = [
     "read_frame",
 ]
 
-EXTENSIONS = (".csv", ".csv.gz", ".parquet")
+EXTENSIONS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 
+import torch
 from torch import Tensor
 
 from colonnade.algorithms.algorithm import AnyAlgorithm, Kind
@@ -28,6 +29,7 @@ from colonnade.core.peers import Answers
 from colonnade.core.presence import Presence
 from colonnade.core.roles import LabelOwner
 from colonnade.errors import ConfigError
+from colonnade.optim.losses import Loss
 from colonnade.rows.holdings import Holdings
 from colonnade.settings.federation_file import EngineSettings, Settings
 from colonnade.transport import Retrying
@@ -59,7 +61,8 @@ class CallPolicy:
         self.look(peers, driver.rows, driver.widths, algorithm)
         if self.engine.on_missing in ("stale", "skip"):
             allowed = algorithm.missing(driver.config)
-            peers.missing = Missing(self.engine.on_missing, allowed, driver.outbox, driver.rows, len(driver.labels))
+            size = len(driver.labels)
+            peers.missing = Missing(self.engine.on_missing, allowed, driver.outbox, driver.rows, size, driver.y)
 
 
 def presence_of(
@@ -88,3 +91,38 @@ def left_out(peers: Peers, parties: Collection[str]) -> AbstractContextManager[N
             'rows = "label_owner", or with [train] party_dropout.'
         )
     return peers.presence.without(parties)
+
+
+def calibrated(algorithm: AnyAlgorithm, driver: LabelOwner, silent: Collection[str], outputs: Tensor) -> Tensor:
+    """Outputs to which some parties added nothing, made to mean what outputs of everybody mean: scaled by one number and
+    shifted by one each, as fits the validation rows best without these parties. As they are where that is not known:
+    there are no validation rows, or this model learned to do without a partner."""
+    missing = driver.peers.missing
+    if missing is None or not silent or algorithm.combine is None or driver.peers.presence is not None:
+        return outputs
+    known = missing.said([name for name in driver.shapes if name not in silent])
+    if known is None or not known[0]:
+        return outputs
+    said, labels = known
+    with torch.no_grad():
+        before = algorithm.combine(driver, said).double()
+    scale, shift = _fitted(driver.loss, before, labels)
+    return (outputs.double() * scale + shift).to(outputs.dtype)
+
+
+def _fitted(loss: Loss, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Platt's scaling: of scale and shift those with the least loss. A weak pull towards a scale of 1 keeps it finite
+    where few rows are told apart without an error."""
+    log_scale = torch.zeros((), dtype=torch.float64, device=outputs.device, requires_grad=True)
+    shift = torch.zeros(outputs.shape[-1], dtype=torch.float64, device=outputs.device, requires_grad=True)
+    optimizer = torch.optim.LBFGS([log_scale, shift], max_iter=100, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        pull = (log_scale.square() + 1e-3 * shift.square().sum()) / len(labels)
+        total = loss(outputs * log_scale.exp() + shift, labels) + pull
+        torch.autograd.backward(total)
+        return total
+
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    return log_scale.detach().exp(), shift.detach()

@@ -32,7 +32,7 @@ from colonnade.core.batches import PREDICT, Progress
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError, DataError, Diverged
 from colonnade.evaluate.quality import quality
-from colonnade.federation.call_policy import CallPolicy, left_out, presence_of
+from colonnade.federation.call_policy import CallPolicy, calibrated, left_out, presence_of
 from colonnade.federation.fit import REPORTED, Outcome, Watch, fit
 from colonnade.federation.organisation import (
     accounts_of,
@@ -222,7 +222,8 @@ class Federation:
         missing = asks.peers.missing
         for rows in chunks:
             outputs = self.algorithm.outputs(asks, asks.peers, rows, model)
-            yield outputs, [] if missing is None else missing.of(rows.name)
+            silent = [] if missing is None else missing.of(rows.name)
+            yield calibrated(self.algorithm, asks, silent, outputs), silent
 
     def evaluate(
         self, split: str = "test", *, model: str | None = None, without: Collection[str] = ()
