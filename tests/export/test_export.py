@@ -89,6 +89,29 @@ def test_the_pieces_together_predict_as_the_federation(
         assert (classes[scores.argmax(1)] == truth.labels).all()
 
 
+def test_a_piece_reads_text_that_means_numbers_or_times_as_training_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = frames()
+    lab, random = given["lab"], np.random.default_rng(0)
+    amounts = random.uniform(1000, 9000, len(lab))
+    days = pd.Timestamp("2021-03-04") + pd.to_timedelta(random.integers(0, 900, len(lab)), unit="D")
+    lab["income"] = [f"{one:,.2f}" for one in amounts]
+    lab["rent"] = [f"€ {one:.2f}".replace(".", ",") for one in amounts / 7]
+    lab["owed"] = [f"-{one:.0f} $" for one in amounts]
+    lab["people"] = [f"{one:,.0f}".replace(",", " ") for one in amounts]
+    lab["since"], lab["until"] = days.strftime("%d.%m.%Y"), days.strftime("%Y-%m-%d %H:%M")
+    lab.iloc[:9, lab.columns.get_indexer(["income", "since"])] = "?"
+    path = small.write(tmp_path / "at", given, small.quick(train={"epochs": 1}))
+    Federation.from_toml(path).fit(tmp_path / "run")
+    made, trained = export(tmp_path / "run", tmp_path / "out"), load(tmp_path / "run")
+    read = {one.get("read", {}).get("way") for one in Trained(tmp_path / "run").pieces("lab")[0].inputs["columns"]}
+    assert len(read - {None}) == 6, "each by a way of its own"
+    ids = trained.ids.tolist()
+    scores = predicted(made, tmp_path / "at", ids, monkeypatch)["scores"].numpy()
+    np.testing.assert_allclose(scores, trained.predict(ids).scores[:, 1], atol=2e-6)
+
+
 @pytest.mark.parametrize("name", ["splitnn", "fdml", "boosted_trees", "multi_vfl"])
 def test_sites_export_their_own_pieces_which_together_are_those_of_one_process(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

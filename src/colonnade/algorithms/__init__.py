@@ -46,7 +46,7 @@ ALGORITHMS: dict[str, AnyAlgorithm] = {
     "one_shot": one_shot.ALGORITHM,
     "multi_vfl": multi_vfl.ALGORITHM,
 }
-DEFAULT = "splitnn"
+DEFAULT = "vimadmm"
 """What is trained where nobody chose."""
 
 

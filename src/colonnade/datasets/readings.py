@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["cells_no_numbers", "read", "read_times", "recognise", "since_1970"]
+__all__ = ["cells_no_numbers", "described", "read", "read_times", "recognise", "since_1970"]
 
 GAP_WORDS = frozenset(
     ("", "?", "-", "--", ".", "..", "*", "na", "n/a", "n.a.", "nan", "null", "none", "nil", "missing", "unknown", "unk")
@@ -44,6 +44,12 @@ TIMES = {
     "times (day month name year)": ("%d-%b-%Y", "%d %b %Y", "%d %B %Y", "%d-%b-%y"),
     "times (month name day, year)": ("%b %d, %Y", "%B %d, %Y"),
 }
+DROPPED = {
+    "numbers with a comma at thousands": ",",
+    "numbers with a decimal comma": ".",
+    "numbers with spaces at thousands": " '\u00a0\u202f",
+}
+"""What stands between thousands."""
 OF_TYPE = "times"
 """The way of a column that holds times already, and no text."""
 ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?")
@@ -87,6 +93,17 @@ def read(cells: pd.Series[Any], way: str) -> NDArray[np.float64]:
     elif way in NUMBERS:
         values = np.array([_number(word, way) for word in texts], dtype=np.float64)
     return np.append(values, np.nan)[places]  # of a gap the place is -1, the last
+
+
+def described(way: str) -> dict[str, Any]:
+    """How cells are read by a way, for whoever has to do it without this module: as days since the first day of 1970 by
+    one of `formats` ("ISO8601" where it is none of strptime's; none: as they are), or as numbers without the characters
+    to `drop` and with this `decimal` sign."""
+    told = {"way": way, "gaps": sorted(GAP_WORDS)}
+    if way == OF_TYPE or way in TIMES:
+        return told | {"formats": list(TIMES.get(way, ()))}
+    drop = "".join(dict.fromkeys(MONEY + "% \u00a0" + DROPPED.get(way, "")))
+    return told | {"drop": drop, "decimal": "." if way in ("numbers", "numbers with a comma at thousands") else ","}
 
 
 def read_times(cells: Any) -> NDArray[np.float64] | None:

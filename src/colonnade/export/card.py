@@ -37,6 +37,7 @@ NO_SCORES = "Scores are measured where labels are, and this organisation has non
 SETTINGS = ("algorithm.", "data.", "preprocess.", "model.", "label_model.", "train.")
 
 PREPARED = """import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -45,10 +46,25 @@ import torch
 columns = json.load(open("columns/config.json"))["inputs"]["columns"]
 
 
+def read(cells, how):  # text that means numbers, or times as days since 1970
+    if pd.api.types.is_numeric_dtype(cells):
+        return cells
+    text = cells.astype(str).str.strip()
+    text = text.mask(cells.isna() | text.str.lower().isin(how["gaps"]))
+    if "formats" in how:
+        times = pd.Series(pd.NaT, index=cells.index, dtype="datetime64[ns, UTC]")
+        for form in how["formats"] or ["ISO8601"]:
+            times = times.fillna(pd.to_datetime(text, format=form, errors="coerce", utc=True))
+        return (times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
+    text = text.str.replace("[" + re.escape(how["drop"]) + "]", "", regex=True)
+    return pd.to_numeric(text.str.replace(how["decimal"], "."), errors="coerce")
+
+
 def prepared(table):
     parts = []
     for column in columns:
         cells = table[column["name"]]
+        cells = read(cells, column["read"]) if "read" in column else cells
         if column["kind"] != "category":
             values = cells.to_numpy(dtype=float, na_value=np.nan)
             gaps = np.isnan(values)

@@ -18,6 +18,7 @@ from colonnade.core import checkpoint
 from colonnade.datasets.fitted import Category
 from colonnade.datasets.labels import Labels
 from colonnade.datasets.preprocess import Preprocessor
+from colonnade.datasets.readings import described
 from colonnade.errors import CheckpointError, ConfigError
 from colonnade.federation import Federation
 from colonnade.rows.holdings import loss_for
@@ -164,12 +165,15 @@ class Trained:
         )
 
     def _columns_told(self, party: str) -> list[dict[str, Any]] | None:
-        """How columns become numbers, for whoever is given the piece: without words of few people."""
+        """How columns become numbers, for whoever is given the piece: without words of few people, and with how text is
+        read that means numbers or times."""
         state = self.fitted[party].get("columns")
         if state is None:
             return None
-        columns = Preprocessor.from_state(state).columns
-        return [one.without_few(LEAST) if isinstance(one, Category) else one.state() for one in columns]
+        prepared = Preprocessor.from_state(state)
+        told = [one.without_few(LEAST) if isinstance(one, Category) else one.state() for one in prepared.columns]
+        ways = prepared.readings
+        return [one | {"read": described(ways[one["name"]])} if one["name"] in ways else one for one in told]
 
     def _labels(self, party: str) -> Piece:
         loss, encoder = loss_for(self.labels), self.labels
