@@ -87,5 +87,6 @@ def test_without_validation_rows_outputs_stay_as_they_are() -> None:
     one = federation(given, settings("fdml", data={"validation": 0.0}))
     one.fit()
     missing = one.peers.missing
-    assert missing is not None and not missing.held_out
+    assert missing is not None
+    assert not missing.held_out
     without_lab(one, given)

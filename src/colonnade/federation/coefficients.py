@@ -1,4 +1,4 @@
-"""What a model says of columns, each owner's own, in its own folder of a run: weights, or how much trees use them."""
+"""What a model says of columns, each owner's own, in its own folder of a run: weights, or how much it makes of them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.errors import ConfigError
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.layout import COEFFICIENTS, IMPORTANCE, TREES
 
 INTERCEPT = "(intercept)"
+ROWS = 1000
+"""So many rows show how much a model makes of a column."""
 Weights = dict[str, list[float]]
 
 
@@ -45,14 +49,31 @@ def weights_of(federation: Any, party: str) -> Weights:
 def column_importance(
     algorithm: AnyAlgorithm, holdings: Holdings, owners: Mapping[str, Any]
 ) -> dict[str, dict[str, float]]:
-    """By organisation the share of each of its prepared columns, the largest first, for itself alone."""
-    if algorithm.column_importance is None:
-        return {}
+    """By organisation the share of each of its columns, the largest first, for itself alone: of the splits of trees, or
+    of what its model sends. Each owner computes its own, and nobody is asked or told."""
     found: dict[str, dict[str, float]] = {}
     for name, owner in owners.items():
-        shares = sorted(algorithm.column_importance(owner).items(), key=lambda one: -one[1])
-        found[name] = {_named(holdings, name, column): share for column, share in shares}
+        prepared = holdings.columns[name].preprocessor
+        if algorithm.column_importance is not None:
+            shares = {_named(holdings, name, at): share for at, share in algorithm.column_importance(owner).items()}
+        elif prepared is not None and algorithm.local_model is not None and algorithm.nested is None:
+            held = torch.arange(len(owner.features))
+            held = held[~holdings.away[name]] if name in holdings.away else held
+            some = torch.linspace(0, len(held) - 1, min(ROWS, len(held))).long()
+            shares = owner.column_shares(prepared.spans, held[some])
+        else:
+            continue
+        found[name] = dict(sorted(shares.items(), key=lambda one: -one[1]))
     return found
+
+
+def importance_of(federation: Any, party: str) -> dict[str, float]:
+    """A party's own, of a trained federation."""
+    federation.settle()
+    found = column_importance(federation.algorithm, federation.holdings, federation.owners)
+    if party not in found:
+        raise ConfigError(f"There is no importance of the columns of {party!r}: it has no model of named columns here.")
+    return found[party]
 
 
 def trees(
@@ -76,6 +97,7 @@ def trees(
 
 def write_own(federation: Any, folders: Mapping[str, Path], label_owners: Mapping[str, Any]) -> None:
     """Into each organisation's own folder what its model says of its columns, and at a label owner its trees."""
+    federation.settle()
     algorithm, holdings, owners = federation.algorithm, federation.holdings, federation.owners
     write(folders, coefficients(algorithm, holdings, owners, label_owners), COEFFICIENTS)
     write(folders, column_importance(algorithm, holdings, owners), IMPORTANCE)

@@ -14,7 +14,7 @@
     parties/<name>/              columns.json  ledger.jsonl  ledger-after.jsonl  spent.journal  used.rows
                                  quality.json (at a label owner: how well the model ranks and decides)
                                  checkpoint-<number>/  coefficients.json of a linear model
-                                 importance.json (of trees: its own columns), trees.json (at a label owner)
+                                 importance.json (its own columns), trees.json (of trees, at a label owner)
                                  between sites, at a label owner: held_out.json (ids of its test and validation rows),
                                  started/ (its heads before training)
 

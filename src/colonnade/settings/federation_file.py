@@ -137,7 +137,7 @@ class TrainSettings:
     party_dropout: float | None = None  # of a partner, from a batch; None: 0.2 where rows differ, else 0
     early_stop: bool = True  # keep the models that validated best; stop by `patience`, or when nothing changes
     patience: int = whole(default=10)  # epochs without a better validation before it stops
-    stop_on: str = one_of("auto", "loss", "score", default="auto")  # auto: AUC of two classes where rows are many, or loss
+    stop_on: str = one_of("auto", "loss", "score", default="auto")  # auto: AUC of two classes with many rows, or loss
     patience_drop: float = fraction(default=0.0)  # stop at once when the score fell by more than this; 0: never
     checkpoint_every: int = whole(default=1, least=0)  # epochs between checkpoints; 0: only at the end
 
