@@ -17,6 +17,7 @@ from colonnade.cli.console import (
     AllowModel,
     Json,
     Quiet,
+    a_run,
     console,
     error_console,
     label_owners_table,
@@ -47,6 +48,10 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out; the file may ask for more epochs.")
     ] = False,
+    start_from: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="RUN", help="Start with the models of this run; tables may have newer rows."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Use this seed instead of the file's.")] = None,
     engine: Annotated[
         str,
@@ -83,6 +88,8 @@ def run(
         raise ConfigError("--network rehearses a network in one process, and between sites there is one. Leave it out.")
     if restarts and engine == "in-process":
         raise ConfigError("--restarts is for FLARE, whose jobs end when a site's process dies. Here use --resume.")
+    if start_from is not None and (resume or engine != "in-process"):
+        raise ConfigError("--from begins a new run on this machine. Leave --resume and --engine out.")
     changes = changes_of(set_ or [])
     if resume:
         if seed is not None:
@@ -116,7 +123,11 @@ def run(
             settings = Settings.from_toml(file, allow_models=allow_model or [], changes=changes)
             over = None if network is None else Network.parse(network)
             between = None if over is None else (lambda owner, inner: Distant(owner, inner, over))
-            federation = Federation.from_settings(settings, seed=seed, between=between)
+            before = None if start_from is None else a_run(start_from)
+            goes_on = folder if resume and settings.data.dataset is None else None
+            federation = Federation.from_settings(
+                settings, seed=seed, between=between, start_from=before, resumes=goes_on
+            )
             if page is not None:
                 page.expect(len(federation.batches), federation.batches.steps_are)
             with (

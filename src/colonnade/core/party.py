@@ -172,6 +172,17 @@ class Organisation:
             self._become(self.last)
             self.last = None
 
+    def begin_with(self, state: State) -> None:
+        """Start training with the models of another run, whose rows may be others: what belongs to its rows, where its
+        optimizers and random numbers stood, and what it released stay behind."""
+        for role, party in self.roles.items():
+            now, before = party.state(), state[role]
+            found = taken(now, before)
+            for part in ("model", "heads"):
+                if part in now and not same(found[part], before[part]):
+                    raise RuntimeError(f"{part} of another shape")
+            party.load_state(found)
+
     def load_state(self, state: State) -> None:
         """Continue from `state()`; the ledger's own file is cut back by `Ledger.rewind`."""
         own = state["seat"]
@@ -196,6 +207,15 @@ def copied(state: State) -> State:
         return [copy(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
     return {key: copy(value) for key, value in state.items()}
+
+
+def taken(now: Any, before: Any) -> Any:
+    """A state with all tensors of an earlier one that have the same place and shape."""
+    if isinstance(now, torch.Tensor) and isinstance(before, torch.Tensor) and now.shape == before.shape:
+        return before.to(now.device, now.dtype, copy=True)
+    if isinstance(now, dict) and isinstance(before, dict) and now.keys() == before.keys():
+        return {key: taken(value, before[key]) for key, value in now.items()}
+    return now
 
 
 def same(one: Any, other: Any) -> bool:

@@ -95,8 +95,8 @@ def left_out(peers: Peers, parties: Collection[str]) -> AbstractContextManager[N
 
 def calibrated(algorithm: AnyAlgorithm, driver: LabelOwner, silent: Collection[str], outputs: Tensor) -> Tensor:
     """Outputs to which some parties added nothing, made to mean what outputs of everybody mean: scaled by one number
-    and shifted by one each, as fits the validation rows best without these parties. As they are where that is not known:
-    there are no validation rows, or this model learned to do without a partner."""
+    and shifted by one each, as fits the validation rows best without these parties. As they are where that is not
+    known: there are no validation rows, or this model learned to do without a partner."""
     missing = driver.peers.missing
     if missing is None or not silent or algorithm.combine is None or driver.peers.presence is not None:
         return outputs

@@ -38,6 +38,7 @@ from colonnade.federation.organisation import (
     accounts_of,
     agreed_on,
     check_parties,
+    check_starts,
     device_of,
     epochs_of,
     holdings_of,
@@ -111,10 +112,17 @@ class Federation:
 
     @classmethod
     def from_toml(
-        cls, path: str | Path, *, seed: int | None = None, record: bool = False, allow_models: Sequence[str] = ()
+        cls,
+        path: str | Path,
+        *,
+        seed: int | None = None,
+        record: bool = False,
+        allow_models: Sequence[str] = (),
+        start_from: str | Path | None = None,
     ) -> Federation:
         """From a federation file; `seed` overrides the file's, `allow_models` lists the code that it may name."""
-        return cls.from_settings(Settings.from_toml(Path(path), allow_models=allow_models), seed=seed, record=record)
+        settings = Settings.from_toml(Path(path), allow_models=allow_models)
+        return cls.from_settings(settings, seed=seed, record=record, start_from=start_from)
 
     @classmethod
     def from_settings(
@@ -125,11 +133,26 @@ class Federation:
         seed: int | None = None,
         record: bool = False,
         between: Between | None = None,
+        start_from: str | Path | None = None,
+        resumes: str | Path | None = None,
     ) -> Federation:
-        """From checked settings; tables are read from where the settings say, unless given."""
+        """From checked settings; tables are read from where the settings say, unless given. It starts with the models
+        of the run `start_from`, where one is named: tables may have newer rows, columns are those of that run. Where it
+        `resumes` a run, columns become numbers as they did there, which that run may have from an earlier one."""
         if seed is not None:
             settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, seed=seed))
-        return cls(settings, holdings_of(settings, tables), record=record, between=between)
+        named = start_from or resumes
+        if named is None:
+            return cls(settings, holdings_of(settings, tables), record=record, between=between)
+        run = RunDirectory(Path(named))
+        if start_from is not None:
+            check_starts(settings, run.settings(settings.allow_models), run.path)
+            run.check_whole()
+        holdings = holdings_of(settings, tables, fitted=run.all_fitted(settings))
+        made = cls(settings, holdings, record=record, between=between)
+        if start_from is not None:
+            run.start(made)
+        return made
 
     @classmethod
     def from_frames(
@@ -141,6 +164,7 @@ class Federation:
         settings: Mapping[str, Any] | None = None,
         label_owners: Mapping[str, pd.DataFrame] | None = None,
         record: bool = False,
+        start_from: str | Path | None = None,
     ) -> Federation:
         """From data frames, one per organisation; the one with the column `label` is the label owner.
 
@@ -173,7 +197,7 @@ class Federation:
                 parties[name]["label"] = label
         checked = Settings.from_mapping({**given, "parties": parties})
         checked = dataclasses.replace(checked, allow_models=checked.code())
-        return cls.from_settings(checked, tables=tables_of(checked, frames), record=record)
+        return cls.from_settings(checked, tables=tables_of(checked, frames), record=record, start_from=start_from)
 
     def _repr_html_(self) -> str:
         """As a notebook shows it: who holds what."""

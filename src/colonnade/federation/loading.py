@@ -59,7 +59,8 @@ def load(
         settings = _moved(settings, tables)
         if ids is None:
             held = None if frames is None else tables_of(settings, frames)
-            federation = Federation(settings, holdings_of(settings, held, run.salt()), record=record)
+            fitted = run.all_fitted(settings)
+            federation = Federation(settings, holdings_of(settings, held, run.salt(), fitted), record=record)
             run.read(federation)
         else:
             federation = _to_predict(run, settings, ids, owner, frames, record=record)
@@ -78,7 +79,7 @@ def _to_predict(
     *,
     record: bool,
 ) -> Federation:
-    fitted = {name: run.fitted(name) for name in {**settings.parties, **settings.label_owners}}
+    fitted = run.all_fitted(settings)
     bring = bringing(settings, fitted)
     may_lack = settings.may_lack
     if frames is not None:

@@ -6,13 +6,14 @@ import copy
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Generator, Tensor, nn
 
 from colonnade import models
-from colonnade.algorithms import complete, find
+from colonnade.algorithms import ALGORITHMS, complete, find
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Agreed, Batches, DpEvent, Mechanism, Organisation, Plain, roles
 from colonnade.core.by_id import numbers_of
@@ -346,9 +347,41 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-def holdings_of(settings: Settings, tables: Mapping[str, Table] | None = None, salt: str = "") -> Holdings:
+def check_starts(settings: Settings, before: Settings, where: Path) -> None:
+    """Raise unless training can start with the models of a run that was trained with other settings, or on other rows:
+    the algorithm, its models and the parties must be the same."""
+    algorithm = find(settings.algorithm)
+    if algorithm.nested is not None or algorithm.converges or algorithm.grows or algorithm.most_epochs is not None:
+        able = [
+            n for n, a in ALGORITHMS.items() if not (a.nested or a.converges or a.grows or a.most_epochs is not None)
+        ]
+        raise ConfigError(
+            f"Training {settings.algorithm} cannot start from a run: its models are learned anew for the rows that "
+            f"there are. Leave the run out, or choose one of {', '.join(able)}."
+        )
+    for what, now, then in (
+        ("algorithm", settings.algorithm, before.algorithm),
+        ("model", dict(settings.model), dict(before.model)),
+        ("parties", sorted(settings.parties), sorted(before.parties)),
+    ):
+        if now != then:
+            raise ConfigError(f"To start from {where}, {what} must be the same: it is {now!r} now and was {then!r}.")
+
+
+def holdings_of(
+    settings: Settings,
+    tables: Mapping[str, Table] | None = None,
+    salt: str = "",
+    fitted: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Holdings:
     """What all organisations hold, from where the settings say, or from these tables of those with columns; with the
-    `salt` that a label owner at its site divided its rows with."""
+    `salt` that a label owner at its site divided its rows with, and columns and labels as an earlier run `fitted` them.
+    """
     if settings.data.dataset is not None and tables is None:
         return from_dataset(settings)
-    return from_tables(settings, tables or read_tables(settings), read_labels(settings), salt=salt)
+    from colonnade.datasets.labels import Labels
+
+    known = next((dict(one["labels"]) for one in (fitted or {}).values() if "labels" in one), None)
+    encoder = None if known is None else Labels.from_state(known)
+    held = tables or read_tables(settings)
+    return from_tables(settings, held, read_labels(settings), salt=salt, encoder=encoder, fitted=fitted)

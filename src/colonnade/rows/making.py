@@ -21,6 +21,7 @@ from colonnade.settings.rules import LABELS
 
 if TYPE_CHECKING:
     from colonnade.datasets.labels import Labels
+    from colonnade.datasets.preprocess import Preprocessor
     from colonnade.datasets.table import Table
 
 NOBODY = torch.zeros(0, dtype=torch.int64)
@@ -33,13 +34,15 @@ def from_tables(
     *,
     salt: str = "",
     encoder: Labels | None = None,
+    fitted: Mapping[str, State] | None = None,
 ) -> Holdings:
     """Each label owner aligns itself with all who hold columns and divides its rows; they agree on classes, unless they
     did and have an `encoder`; and each party prepares its own columns on its own training rows.
 
     `columns` are in party order. Where no other tables are `labelled`, the one with a label is the label owner's, and
     its other columns are a party's too. With a `salt` the one label owner alone can work out how its rows are divided
-    (`rows.splits`); those of several are divided by id alone.
+    (`rows.splits`); those of several are divided by id alone. What was `fitted` by an earlier run is not learned anew:
+    its models know no other numbers.
     """
     import pandas as pd
 
@@ -85,7 +88,12 @@ def from_tables(
         name: replace(held, labels=replace(encoder, owner=name).encode(_label(rows[name])), own=rows[name].own)
         for name, held in placed.label_owners.items()
     }
-    held = {name: own_columns(settings, name, table, placed) for name, table in columns.items() if table.columns}
+    known_columns = {name: state.get("columns") for name, state in (fitted or {}).items()}
+    held = {
+        name: own_columns(settings, name, table, placed, known_columns.get(name))
+        for name, table in columns.items()
+        if table.columns
+    }
     return replace(placed, columns=held, label_owners=owners, encoder=encoder, aligned=crossed)
 
 
@@ -131,30 +139,37 @@ def labelled_rows(
     return LabelledRows(ids, labels, splits, at, owner) if settings.shared else LabelledRows(ids, labels, splits)
 
 
-def own_columns(settings: Settings, name: str, table: Table, placed: Holdings) -> Columns:
-    """One organisation's columns of all rows, prepared on the training rows of all label owners."""
-    from colonnade.datasets.preprocess import Preprocessor
-
+def own_columns(settings: Settings, name: str, table: Table, placed: Holdings, fitted: State | None = None) -> Columns:
+    """One organisation's columns of all rows, prepared on the training rows of all label owners, or as was `fitted`."""
     trained = [held.splits["train"] if held.rows is None else held.rows[held.splits["train"]]
                for held in placed.label_owners.values()]  # fmt: skip
     train = torch.from_numpy(np.unique(torch.cat(trained).numpy()))
     if not settings.rows_differ or name in placed.label_owners:
         mine = table.in_order(placed.ids)
-        prepared = Preprocessor.fit(mine, train, **prepared_as(settings, name))
+        prepared = _prepared(settings, name, mine, train, fitted)
         return Columns(prepared.transform(mine), prepared, mine.own)
     lacks = placed.away.get(name, torch.zeros(len(placed.ids), dtype=torch.bool))
-    return _some_columns(settings, name, table, placed.ids, ~lacks, train)
+    return _some_columns(settings, name, table, placed.ids, ~lacks, train, fitted)
 
 
-def _some_columns(settings: Settings, name: str, table: Table, ids: Ids, held: Tensor, train: Tensor) -> Columns:
-    """The columns of who holds some of the rows only, zero in the others. They are prepared on all its own rows but
-    those that are held out from training: few may be common, and nobody else is needed for it."""
+def _prepared(settings: Settings, name: str, table: Table, rows: Tensor, fitted: State | None) -> Preprocessor:
+    """How its columns become numbers: learned from these rows, unless it was `fitted` before."""
     from colonnade.datasets.preprocess import Preprocessor
 
+    if fitted is not None:
+        return Preprocessor.from_state(fitted)
+    return Preprocessor.fit(table, rows, **prepared_as(settings, name))
+
+
+def _some_columns(
+    settings: Settings, name: str, table: Table, ids: Ids, held: Tensor, train: Tensor, fitted: State | None
+) -> Columns:
+    """The columns of who holds some of the rows only, zero in the others. They are prepared on all its own rows but
+    those that are held out from training: few may be common, and nobody else is needed for it."""
     mine = table.in_order(np.sort(table.ids))
     out = held.clone().index_fill_(0, train, False)
     learned = torch.from_numpy((~np.isin(mine.ids, ids[out.numpy()])).nonzero()[0])
-    prepared = Preprocessor.fit(mine, learned, **prepared_as(settings, name))
+    prepared = _prepared(settings, name, mine, learned, fitted)
     known = prepared.transform(mine)
     features = known.new_zeros(len(held), *known.shape[1:])  # nobody is asked for a row that it lacks
     features[held] = known[torch.from_numpy(np.searchsorted(mine.ids, ids[held.numpy()]))]

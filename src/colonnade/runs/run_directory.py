@@ -347,6 +347,10 @@ class RunDirectory:
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror}. {NEW_RUN}.") from None
 
+    def all_fitted(self, settings: Settings) -> dict[str, dict[str, Any]]:
+        """The same of all organisations with data."""
+        return {name: self.fitted(name) for name in {**settings.parties, **settings.label_owners}}
+
     def salt(self) -> str:
         """What the one label owner divided its rows with, where it was a site of its own; "" where all know."""
         here = sorted(folder.name for folder in (self.path / PARTIES).glob("*") if (folder / COLUMNS).exists())
@@ -422,6 +426,16 @@ class RunDirectory:
             except (RuntimeError, KeyError) as error:  # torch's, of shapes that differ
                 raise self.unfit(name, error) from None
         self.keep_accounts(federation)
+        federation.restack()
+
+    def start(self, federation: Trained) -> None:
+        """Let a new federation, whose rows may be others, start training with the models that this run ended with."""
+        mark = self.mark()
+        for name, organisation in federation.organisations.items():
+            try:
+                organisation.begin_with(checkpoint.read(self._checkpoint(name, mark), federation.device))
+            except (RuntimeError, KeyError) as error:
+                raise self.unfit(name, error) from None
         federation.restack()
 
     def unfit(self, name: str, error: Exception) -> CheckpointError:
