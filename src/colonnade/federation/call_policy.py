@@ -98,13 +98,15 @@ def calibrated(algorithm: AnyAlgorithm, driver: LabelOwner, silent: Collection[s
     and shifted by one each, as fits the validation rows best without these parties. As they are where that is not
     known: there are no validation rows, or this model learned to do without a partner."""
     missing = driver.peers.missing
-    if missing is None or not silent or algorithm.combine is None or driver.peers.presence is not None:
+    combines = algorithm.combine is not None and not algorithm.grows  # of what grows, answers are to single steps
+    if missing is None or not silent or not combines or driver.peers.presence is not None:
         return outputs
     known = missing.said([name for name in driver.shapes if name not in silent])
     if known is None or not known[0]:
         return outputs
     said, labels = known
     with torch.no_grad():
+        assert algorithm.combine is not None
         before = algorithm.combine(driver, said).double()
     scale, shift = _fitted(driver.loss, before, labels)
     return (outputs.double() * scale + shift).to(outputs.dtype)

@@ -137,8 +137,8 @@ class Federation:
         resumes: str | Path | None = None,
     ) -> Federation:
         """From checked settings; tables are read from where the settings say, unless given. It starts with the models
-        of the run `start_from`, where one is named: tables may have newer rows, columns are those of that run. Where it
-        `resumes` a run, columns become numbers as they did there, which that run may have from an earlier one."""
+        of the run `start_from`: tables may have newer rows. Columns become numbers as there, or as in the run that it
+        `resumes`."""
         if seed is not None:
             settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, seed=seed))
         named = start_from or resumes
@@ -150,8 +150,7 @@ class Federation:
             run.check_whole()
         holdings = holdings_of(settings, tables, fitted=run.all_fitted(settings))
         made = cls(settings, holdings, record=record, between=between)
-        if start_from is not None:
-            run.start(made)
+        run.start(made) if start_from is not None else None
         return made
 
     @classmethod
