@@ -26,8 +26,8 @@ def test_of_a_linear_model_a_share_is_what_a_column_adds_to_the_variance() -> No
         layer.weight.copy_(weight[:, : layer.weight.shape[1]])
     shares = importance_of(one, "lab")
     assert list(shares) == ["iron", "zinc", "word"], "the largest first"
-    assert shares["iron"] == pytest.approx(0.9, abs=0.03)
-    assert shares["zinc"] == pytest.approx(0.1, abs=0.03)
+    assert shares["iron"] == pytest.approx(0.9, abs=0.06)
+    assert shares["zinc"] == pytest.approx(0.1, abs=0.06)
     assert shares["word"] == 0.0
 
 
