@@ -74,13 +74,13 @@ def test_every_default_is_written_out_and_read_back() -> None:
     settings = Settings.from_mapping({})
     assert again(settings) == settings
     written = tomllib.loads(settings.to_toml())
-    assert written["algorithm"] == {"name": "vimadmm", "rho": 2.0, "local_steps": 20, "optimizer": "sgd",
-                                    "learning_rate": 0.05, "momentum": 0.9, "weight_decay": 0.001,
+    assert written["algorithm"] == {"name": "vimadmm", "rho": 2.0, "local_steps": 5, "optimizer": "adam",
+                                    "learning_rate": 0.001, "momentum": 0.9, "weight_decay": 0.001,
                                     "head_update": "sgd", "head_learning_rate": 0.05,
                                     "residual_heads": "old"}  # fmt: skip
     assert written["train"] == {"epochs": "auto", "batch_size": "auto", "early_stop": True, "patience": 10,
                                 "stop_on": "auto", "patience_drop": 0.0, "checkpoint_every": 1,
-                                "reshuffle": True, "sampling": "epoch"}  # fmt: skip
+                                "class_weights": "equal", "reshuffle": True, "sampling": "epoch"}  # fmt: skip
 
 
 def test_everything_that_can_be_set_comes_back() -> None:

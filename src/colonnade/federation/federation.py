@@ -137,8 +137,7 @@ class Federation:
         resumes: str | Path | None = None,
     ) -> Federation:
         """From checked settings; tables are read from where the settings say, unless given. It starts with the models
-        of the run `start_from`: tables may have newer rows. Columns become numbers as there, or as in the run that it
-        `resumes`."""
+        of the run `start_from`, on newer rows. Columns become numbers as there, or as in the run that it `resumes`."""
         if seed is not None:
             settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, seed=seed))
         named = start_from or resumes
