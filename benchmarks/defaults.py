@@ -5,8 +5,8 @@ federation has the label, the algorithm's name and the seed, and nothing else. O
 (HistGradientBoosting), a network (MLP) and a linear model learn from all columns together, from training and validation
 rows, as nobody must watch when to stop. Regret is the best of these three on the test rows minus the federation: AUC of
 two classes, accuracy of more, R squared of numbers. Tables of more than `ROWS` rows are drawn from, with the seed. A
-linear algorithm is held to the linear model alone. What is encrypted by default runs in the open here (`OPEN`): it gives
-the same model, and takes minutes instead of a day.
+linear algorithm is held to the linear model alone. What is encrypted by default runs in the open here (`OPEN`): that
+gives the same model, in minutes instead of a day.
 
 FATE's pairs are read from the folder COLONNADE_DATA, and left out where it has none.
 """
