@@ -112,17 +112,10 @@ class Federation:
 
     @classmethod
     def from_toml(
-        cls,
-        path: str | Path,
-        *,
-        seed: int | None = None,
-        record: bool = False,
-        allow_models: Sequence[str] = (),
-        start_from: str | Path | None = None,
+        cls, path: str | Path, *, seed: int | None = None, record: bool = False, allow_models: Sequence[str] = ()
     ) -> Federation:
         """From a federation file; `seed` overrides the file's, `allow_models` lists the code that it may name."""
-        settings = Settings.from_toml(Path(path), allow_models=allow_models)
-        return cls.from_settings(settings, seed=seed, record=record, start_from=start_from)
+        return cls.from_settings(Settings.from_toml(Path(path), allow_models=allow_models), seed=seed, record=record)
 
     @classmethod
     def from_settings(

@@ -372,7 +372,7 @@ def holdings_of(
     settings: Settings,
     tables: Mapping[str, Table] | None = None,
     salt: str = "",
-    fitted: Mapping[str, Mapping[str, Any]] | None = None,
+    fitted: Mapping[str, dict[str, Any]] | None = None,
 ) -> Holdings:
     """What all organisations hold, from where the settings say, or from these tables of those with columns; with the
     `salt` that a label owner at its site divided its rows with, and columns and labels as an earlier run `fitted` them.
