@@ -101,7 +101,8 @@ def test_a_piece_reads_text_that_means_numbers_or_times_as_training_did(
     lab["owed"] = [f"-{one:.0f} $" for one in amounts]
     lab["people"] = [f"{one:,.0f}".replace(",", " ") for one in amounts]
     lab["since"], lab["until"] = days.strftime("%d.%m.%Y"), days.strftime("%Y-%m-%d %H:%M")
-    lab.iloc[:9, lab.columns.get_indexer(["income", "since"])] = "?"
+    for column in ("income", "since"):
+        lab.loc[lab.index[:9], column] = "?"
     path = small.write(tmp_path / "at", given, small.quick(train={"epochs": 1}))
     Federation.from_toml(path).fit(tmp_path / "run")
     made, trained = export(tmp_path / "run", tmp_path / "out"), load(tmp_path / "run")
