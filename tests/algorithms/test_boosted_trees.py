@@ -128,7 +128,7 @@ def test_hidden_nodes_give_the_same_trees_and_are_not_told() -> None:
     assert {e.shape[0] for e in hidden.parties["lab"].ledger.entries if e.name == "gradients"} == {len(train)}
 
 
-@pytest.mark.parametrize(("encryption", "idle"), [("none", "idle"), ("elgamal", "bank")])
+@pytest.mark.parametrize(("encryption", "idle"), [("none", "idle"), ("elgamal", "bank"), ("elgamal", "idle")])
 def test_a_party_whose_columns_never_change_changes_no_tree(encryption: str, idle: str) -> None:
     """It has no way to part rows to offer, and says so with sums of no columns."""
     x, y = table(rows=80)

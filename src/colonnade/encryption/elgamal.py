@@ -83,7 +83,8 @@ class ElGamalPublicKey:
         digits = curve.random_digits(count)
         bases = [curve.generator(), *(self._base(value) for value in values)]
         added = np.stack([base.addresses(digits) for base in bases], axis=1)
-        every = np.concatenate([parts, added], axis=2).reshape(count * wide, -1)
+        every = np.concatenate([parts, added], axis=2)
+        every = every.reshape(count * wide, every.shape[2])  # of no bins, too: a party's columns may all be constant
         there = every != 0
         starts = np.concatenate([[0], np.cumsum(there.sum(1))]).astype(np.int64)
         made = curve.empty(count * wide)
