@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import os
-import signal
 import subprocess
 import sys
 import urllib.error
@@ -155,5 +154,5 @@ def test_health_and_metrics_are_served_on_this_machine(base: Path) -> None:
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"{place}/etc", timeout=10)
     finally:
-        process.send_signal(signal.SIGINT)
+        process.terminate()
         process.wait(30)
