@@ -270,7 +270,7 @@ def frames(rows: int = 120) -> dict[str, pd.DataFrame]:
 def test_a_run_is_kept_and_predicts_rows_that_are_new(tmp_path: Path) -> None:
     """Every party remembers its own training columns; nobody else's, and no keys."""
     known, everything = frames(120), frames(140)
-    federation = Federation.from_frames(known, id="id", label="label", settings={"algorithm": {"name": "knn"}})
+    federation = Federation.from_frames(known, id="id", label="label", settings={"algorithm": {"name": "knn", "k": 5}})
     outcome = federation.fit(tmp_path / "run")
     assert outcome.summary["metrics"]["test"]["accuracy"] == federation.evaluate("test")["accuracy"] >= 0.7
     assert (outcome.summary["rounds"], outcome.history) == (0, [])

@@ -74,8 +74,8 @@ def test_all_of_them_are_run_and_one_that_misses_decides(call: Caller, plans: No
 
 def test_an_unknown_name_is_code_2(call: Caller, plans: None) -> None:
     assert "There is no reproduction 'tinny' (did you mean 'tiny'?)" in call.fails(2, "reproduce", "tinny")
-    message = call.fails(2, "bench", "cores")
-    assert "There is no benchmark 'cores' (did you mean 'core'?)" in message
+    message = call.fails(2, "bench", "croe")
+    assert "There is no benchmark 'croe' (did you mean 'core'?)" in message
 
 
 def test_where_none_is_installed_that_is_said(call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,9 @@ def test_where_none_is_installed_that_is_said(call: Caller, tmp_path: Path, monk
 
 def test_bench_gives_tables_and_json(call: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     told = json.loads(call("bench", "core", "--quick", "--json").out)
-    assert [set(line) for line in told] == [{"what", "measured", "against", "target", "holds", "numbers"}] * len(told)
+    assert [set(line) for line in told] == [
+        {"benchmark", "on", "what", "measured", "against", "target", "holds", "numbers"}
+    ] * len(told)
     assert {"microseconds", "milliseconds"} == {key for line in told for key in line["numbers"]}
     results = [
         Result("a call", "3 µs", "2 µs", "≤ 5 µs", True),

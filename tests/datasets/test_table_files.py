@@ -51,7 +51,8 @@ def test_only_the_columns_asked_for_are_read(tmp_path: Path, name: str) -> None:
 def test_another_extension_is_refused_with_those_allowed(tmp_path: Path) -> None:
     path = written(tmp_path, "t.xlsx", ROWS)
     with pytest.raises(
-        DataError, match=r"'bank' names the table .*t\.xlsx, .* must end in one of \.csv, \.csv\.gz, \.parquet"
+        DataError,
+        match=r"'bank' names the table .*t\.xlsx, .* must end in one of \.csv, \.csv\.gz, \.tsv, \.tsv\.gz, \.parquet",
     ):
         read_frame(path, owner="bank", id_column="id")
 

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 import torch
 from tests.federation.small import equal, federation, learned_of, models_of, quick, settings_of, write
-from torch import Tensor
 
 from colonnade.core import Transport
 from colonnade.errors import ConfigError, DataError, NoAnswer
 from colonnade.federation import Federation, load
+from colonnade.federation.call_policy import calibrated
 from colonnade.transport import Fault, Faulty, Retrying
 
 PLAIN = {"name": "fdml"}
@@ -106,8 +106,8 @@ def test_a_prediction_may_lack_a_partys_rows_or_its_whole_table(tmp_path: Path) 
     assert some.degraded == ("", "lab", "", "lab")
     assert some.scores[[0, 2]].tolist() == pytest.approx(whole.scores[[0, 2]])
     clinic: Any = one.owners["clinic"]
-    alone: Tensor = one.holdings.loss.scores(clinic.model.eval()(clinic.features[[1, 3]]))
-    assert torch.allclose(torch.from_numpy(some.scores[[1, 3]]), alone.double())
+    alone = calibrated(one.algorithm, one.driver, ["lab"], clinic.model.eval()(clinic.features[[1, 3]]))
+    assert torch.allclose(torch.from_numpy(some.scores[[1, 3]]), one.holdings.loss.scores(alone).double())
     (tmp_path / "lab.csv").unlink()
     assert load(tmp_path / "run", ids=ids).predict(ids).degraded == ("lab",) * 4
     (tmp_path / "clinic.csv").write_text("patient,age,weight\nP001,1.0,2.0\n")

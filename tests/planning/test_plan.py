@@ -78,7 +78,7 @@ def test_with_several_label_owners_too(changes: dict[str, Any], tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "algorithm",
-    [{"name": "knn"}, {"name": "vfedcce"}],
+    [{"name": "knn", "k": 5}, {"name": "vfedcce"}],
     ids=["knn", "coefficients"],
 )
 def test_what_is_encrypted_is_estimated_and_says_so(algorithm: dict[str, Any], tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ WRONG: list[tuple[Change, dict[str, object], str]] = [
     (lambda given: None, {"columns": ["iorn"]}, r"'lab' has no column 'iorn', .* feature\. Did you mean 'iron'"),
     (lambda given: None, {"columns": ["patient"]}, r"'lab' lists its id column 'patient' as a feature"),
     (lambda given: None, {"table": "none.csv"}, r"'lab' names the table .*none\.csv, and there is no such file"),
-    (lambda given: None, {"table": "lab.xls"}, r"a table's name must end in one of \.csv, \.csv\.gz, \.parquet"),
+    (lambda given: None, {"table": "lab.xls"}, r"must end in one of \.csv, \.csv\.gz, \.tsv, \.tsv\.gz, \.parq"),
 ]  # fmt: skip
 
 

@@ -87,6 +87,7 @@ def test_the_files_are_those_that_are_documented_and_no_others(tmp_path: Path, m
         for name in ("clinic", "lab")
         for file in (
             "columns.json",
+            "importance.json",
             "ledger.jsonl",
             "checkpoint-000004/tensors.safetensors",
             "checkpoint-000004/state.json",

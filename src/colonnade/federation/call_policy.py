@@ -96,10 +96,12 @@ def left_out(peers: Peers, parties: Collection[str]) -> AbstractContextManager[N
 def calibrated(algorithm: AnyAlgorithm, driver: LabelOwner, silent: Collection[str], outputs: Tensor) -> Tensor:
     """Outputs to which some parties added nothing, made to mean what outputs of everybody mean: scaled by one number
     and shifted by one each, as fits the validation rows best without these parties. As they are where that is not
-    known: there are no validation rows, or this model learned to do without a partner."""
+    known: there are no validation rows, or this model learned to do without a partner; and where their last answers
+    stand in for them."""
     missing = driver.peers.missing
     combines = algorithm.combine is not None and not algorithm.grows  # of what grows, answers are to single steps
-    if missing is None or not silent or not combines or driver.peers.presence is not None:
+    skips = missing is not None and missing.rule == "skip" and driver.peers.presence is None
+    if missing is None or not skips or not silent or not combines:
         return outputs
     known = missing.said([name for name in driver.shapes if name not in silent])
     if known is None or not known[0]:

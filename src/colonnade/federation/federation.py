@@ -140,7 +140,8 @@ class Federation:
         if start_from is not None:
             check_starts(settings, run.settings(settings.allow_models), run.path)
             run.check_whole()
-        holdings = holdings_of(settings, tables, fitted=run.all_fitted(settings))
+        fitted = run.fitted_earlier(settings) if start_from is None else run.all_fitted(settings)
+        holdings = holdings_of(settings, tables, fitted=fitted)
         made = cls(settings, holdings, record=record, between=between)
         run.start(made) if start_from is not None else None
         return made

@@ -59,7 +59,7 @@ def load(
         settings = _moved(settings, tables)
         if ids is None:
             held = None if frames is None else tables_of(settings, frames)
-            fitted = run.all_fitted(settings)
+            fitted = run.fitted_earlier(settings)
             federation = Federation(settings, holdings_of(settings, held, run.salt(), fitted), record=record)
             run.read(federation)
         else:

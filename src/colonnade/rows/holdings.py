@@ -78,6 +78,7 @@ class Holdings:
     away: dict[str, Tensor] = field(default_factory=dict)  # of a party that lacks some of the rows: which
     aligned: Crossed = field(default_factory=dict)  # what crossed while rows were agreed on, as each party noted it
     trained: int = 0  # how many rows train, where this was told since some are not held here; 0: those that are
+    earlier: bool = False  # whether columns become numbers as an earlier run learned it, whose models it starts with
     outputs_elsewhere: int | None = None  # of the joint model, where labels are elsewhere and this was told
 
     @classmethod
@@ -144,7 +145,7 @@ class Holdings:
         if party in self.label_owners:
             state["labels"] = self.encoder.state()
             state |= {"salt": salt} if (salt := self.label_owners[party].salt) else {}
-        return state
+        return state | ({"earlier": True} if self.earlier else {})
 
     def agreed(self, make: Callable[[dict[str, Tensor], LabelledRows, str], Batches], party: str = "") -> Agreed:
         """By label owner its batches, and where its rows are here; `make` gives batches of splits, of which rows and

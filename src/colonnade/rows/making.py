@@ -94,7 +94,8 @@ def from_tables(
         for name, table in columns.items()
         if table.columns
     }
-    return replace(placed, columns=held, label_owners=owners, encoder=encoder, aligned=crossed)
+    earlier = bool(fitted)
+    return replace(placed, columns=held, label_owners=owners, encoder=encoder, aligned=crossed, earlier=earlier)
 
 
 def _divided(settings: Settings, owner: str, table: Table, known: Labels, salt: str) -> tuple[dict[str, Tensor], bool]:

@@ -351,6 +351,12 @@ class RunDirectory:
         """The same of all organisations with data."""
         return {name: self.fitted(name) for name in {**settings.parties, **settings.label_owners}}
 
+    def fitted_earlier(self, settings: Settings) -> dict[str, dict[str, Any]]:
+        """The same where this run started from an earlier one, and took it over; else nothing: what a run learned from
+        its own rows is learned again, and shows whether a table has changed since."""
+        found = self.all_fitted(settings)
+        return found if any(one.get("earlier") for one in found.values()) else {}
+
     def salt(self) -> str:
         """What the one label owner divided its rows with, where it was a site of its own; "" where all know."""
         here = sorted(folder.name for folder in (self.path / PARTIES).glob("*") if (folder / COLUMNS).exists())
