@@ -1,19 +1,8 @@
-"""A run on disk: what was asked, what was measured, and each party's own folder. Nothing is written outside it.
+"""A run on disk: what was asked, what was measured, and each party's own folder (`runs.layout` has every file). Nothing
+is written outside it.
 
-    federation.toml              the settings, every default written out
-    metrics.jsonl                one line per epoch
-    summary.json                 final metrics, rounds, seconds, bytes per party and direction
-    checkpoint.json              which checkpoint is the last that all parties here saved
-    .lock                        held by the process that trains here; empty
-    widths.json                  between sites, at a label owner: what each party sends for a row, in their order
-    parties/<name>/              columns.json  ledger.jsonl  ledger-after.jsonl  spent.journal  checkpoint-<number>/
-
-A site has its spent.journal beside its runs, for all of them (`purse`).
-
-What crossed in training is in ledger.jsonl; what crosses later, to predict or to explain, in ledger-after.jsonl.
-
-On one machine this is one folder; each `parties/<name>` belongs to that organisation alone. Between sites each has such
-a folder with its own part.
+A site has its spent.journal beside its runs, for all of them (`budget_over_runs`). On one machine a run is one folder; each
+`parties/<name>` belongs to that organisation alone. Between sites each has such a folder with its own part.
 """
 
 from __future__ import annotations
