@@ -1,8 +1,8 @@
 """A run on disk: what was asked, what was measured, and each party's own folder (`runs.layout` has every file). Nothing
 is written outside it.
 
-A site has its spent.journal beside its runs, for all of them (`budget_over_runs`). On one machine a run is one folder; each
-`parties/<name>` belongs to that organisation alone. Between sites each has such a folder with its own part.
+A site has its spent.journal beside its runs, for all of them (`budget_over_runs`). On one machine a run is one folder;
+each `parties/<name>` belongs to that organisation alone. Between sites each has such a folder with its own part.
 """
 
 from __future__ import annotations
