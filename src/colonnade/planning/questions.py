@@ -97,7 +97,7 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None, task: str
                for name, about in parties.items()}  # fmt: skip
     for name, one in ALGORITHMS.items():
         if one.for_rows is not None and fit.common >= one.for_rows:
-            asker.say(f"{name}: {one.about_tables}.")
+            asker.say(f'Worth trying as well, [algorithm] name = "{name}": {one.about_tables}.')
     algorithm = asker.choose("Which algorithm?", algorithms_for(task, sum(map(bool, columns.values()))), DEFAULT)
     for release, tells in ALGORITHMS[algorithm].reveals.items():
         asker.say(f"{algorithm} sends {release}: {tells}.")
