@@ -164,9 +164,7 @@ def test_where_there_are_many_rows_it_points_to_trees(tmp_path: Path) -> None:
             paths.append(tmp_path / f"{name}.csv")
             frame.to_csv(paths[-1], index=False)
         ask(paths, scripted)
-        told.append(
-            [line for line in scripted.said if "boosted_trees" in line and "usual choice" in line]
-        )
+        told.append([line for line in scripted.said if "boosted_trees" in line and "usual choice" in line])
     assert [len(lines) for lines in told] == [0, 1]
 
 
