@@ -355,6 +355,6 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
         warnings.simplefilter("ignore")  # deprecated, but nothing else in torch does this without a compiler
         try:
             made: Callable[..., None] = torch.jit.script(function)
-        except Exception:
+        except (RuntimeError, AttributeError, OSError):  # no compiler in this torch, not for this Python, or no source
             return function
         return made

@@ -29,7 +29,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, BinaryIO, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -50,6 +50,8 @@ class Claim:
     """This process's right to release what a journal counts; it ends with the last account that holds it. Accounts of
     one process count and write one after the other, under `lock`."""
 
+    file: IO[str] | None = None  # none where it was not had
+
     def __init__(self, path: Path) -> None:
         self.lock = threading.Lock()
         rule = f"The budget in {path} is counted by one process at a time"
@@ -63,7 +65,7 @@ class Claim:
             raise ConfigError(f"{rule}, and its folder takes no lock: {error.strerror}. Make it so.") from None
 
     def __del__(self) -> None:
-        if hasattr(self, "file"):
+        if self.file is not None:
             self.file.close()
 
 
