@@ -96,7 +96,7 @@ def test_keys_are_compared_in_turn() -> None:
     one.ids = [Ids.of_texts("lab", np.array(["a", "b"])), Ids.of_texts("lab", np.array(["c", "d"]))]
     both = ("clinic", "lab")
     for key in (1, 2, -1):
-        with pytest.raises(PartyError, match="its 2 keys are compared in turn, and 0 were"):
+        with pytest.raises(PartyError, match="its 2 keys are compared in turn, each once: 0 were begun"):
             one.answer(Agree(both, "exact", "rows", both, 0, key))
 
 

@@ -195,6 +195,7 @@ class IdOwner(Party):
 
     def _reset(self, predicts: bool = False) -> None:
         self.common: int | None = None
+        self.begun = 0  # how many keys were begun
         self.found: list[NDArray[np.int64]] = []  # of each key that was compared, the rows that it matched
         self.predicts = predicts  # whether these are to be predicted; else they are to train on, and nothing else
 
@@ -220,8 +221,9 @@ class IdOwner(Party):
         """Another alignment: what the one before found is forgotten. Or the same by the next key, over the rows that
         are unmatched. To train, all keys together are one alignment for the allowance; to predict, each is paid."""
         if key:
-            in_turn = key == len(self.found) < len(self.keys) and self.predicts == bool(predict)
-            self.expect(in_turn, f"its {len(self.keys)} keys are compared in turn, and {len(self.found)} were")
+            in_turn = key == len(self.found) == self.begun < len(self.keys) and self.predicts == bool(predict)
+            many = f"its {len(self.keys)} keys are compared in turn, each once"
+            self.expect(in_turn, f"{many}: {self.begun} were begun, and {len(self.found)} compared")
         if self.allowance is not None and asked is not None:
             if predict:
                 self.allowance.compare(asked, predict)
@@ -229,6 +231,8 @@ class IdOwner(Party):
                 self.allowance.align(asked)
         if not key:
             self._reset(bool(predict))
+        self._forget()
+        self.begun = key + 1
         fill = (asked is not None or not predict) and len(self.keys) > 1
         first = not key and len(self.keys[0]) > 0  # which is compared as it is, unless nobody here has that key
         self._ids = self.keys[key] if first else self.keys[key].left(self.found, fill=fill)
@@ -362,6 +366,7 @@ class IdOwner(Party):
         self._parties, self._announced, self._secret, self._raising = (), 0, b"", {}
         self._reveal, self._compared = "", False
         self._order = np.empty(0, dtype=np.int64)
+        self.current = object()  # what belongs to another alignment than this one is refused
         self.outbox.rules.pop(BLINDED, None)
 
     def _expect_secret(self) -> None:

@@ -108,11 +108,13 @@ class Session:
     """One alignment that a party takes part in."""
 
     owner: IdOwner
-    ids: Ids  # as they were when it began
+    current: object  # `IdOwner.current` when it began
+    ids: Ids  # as they were then
     asker: str | None
     order: NDArray[np.int64]
     key: bytes = field(repr=False)
     reveal: str
+    handed: int = 0  # of its list, to the helper
     told: bool = False
 
 
@@ -155,7 +157,7 @@ class KeyedIds(Party):
         owner.begin(request.key, self.asker)
         log.info("%s: '%s' compares its ids with others', and learns %s", self.name, self.helper, REVEALS[KEYED])
         order, key = shuffled(len(owner.ids)), bytes.fromhex(request.secret)
-        session = Session(owner, owner.ids, self.asker, order, key, request.reveal)
+        session = Session(owner, owner.current, owner.ids, self.asker, order, key, request.reveal)
         self._sessions = {**self._sessions, frozenset(request.parties): session}
         return IdCount(len(owner.ids), owner.ids.columns)
 
@@ -167,9 +169,12 @@ class KeyedIds(Party):
             least = owner.allowance.smallest
             told = f"it compares lists of {least} ids or more, and the shortest has {request.shortest}: fewer would "
             self.expect(request.shortest >= least, told + "tell about single ids")
-        inside = request.start >= 0 and request.count > 0 and request.start + request.count <= total
-        self.expect(inside, f"there is no part {request.start}+{request.count} of {total}")
-        chosen = session.order[request.start : request.start + request.count]
+        stop = request.start + request.count
+        in_turn = request.start == session.handed < stop <= total  # again, it would be compared with another list
+        told = f"its list of {total} is handed out once, in turn: {session.handed} were, and it was asked for "
+        self.expect(in_turn, f"{told}{request.start} to {stop}")
+        session.handed = stop
+        chosen = session.order[request.start : stop]
         self.outbox.rules[KEYED] = Rule(Keyed(session.key))
         return Hashes(self.outbox.release(torch.from_numpy(session.ids.digests[chosen]), KEYED, ALIGN))
 
@@ -205,4 +210,5 @@ class KeyedIds(Party):
         session = self._sessions.get(frozenset(parties))
         self.expect(session is not None, "it has no key for this; an alignment starts with agree_keyed")
         assert session is not None
+        self.expect(session.current is session.owner.current, "another alignment has begun, and this one has ended")
         return session
