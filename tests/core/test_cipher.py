@@ -174,6 +174,5 @@ def test_what_is_passed_on_and_can_be_read_is_counted() -> None:
     box.pass_on(hidden, "sums", "train/0/0", event=NON_PRIVATE)
     box.pass_on(dataclasses.replace(hidden, scheme="plain"), "sums", "train/0/1")
     assert meter.counted == [("sums", "train/0/0", 3, "non-private"), ("sums", "train/0/1", 3, "non-private")]
-    with box.answering("ada"):
-        box.pass_on(dataclasses.replace(hidden, scheme="plain"), "sums")
+    box.pass_on(dataclasses.replace(hidden, scheme="plain"), "sums", to="ada")
     assert len(meter.counted) == 2, "inside an organisation nothing crosses"

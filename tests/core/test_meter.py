@@ -59,10 +59,8 @@ def test_it_is_charged_what_leaves_once_with_its_rows_and_event() -> None:
     box.release(torch.zeros(4, 2), "x", "train/0/0")
     box.release(torch.zeros(3, 5), "head")
     assert meter.charged == [("x", "train/0/0", 4, "drawn"), ("head", None, 3, "non-private")]
-    with box.answering("ada"):
-        box.release(torch.zeros(4, 2), "x", "train/0/0")
-    with box.answering("bob"):
-        box.release(torch.tensor(1.0), "x")
+    box.release(torch.zeros(4, 2), "x", "train/0/0", to="ada")
+    box.release(torch.tensor(1.0), "x", to="bob")
     assert meter.charged[2:] == [("x", None, 1, "drawn")]
 
 

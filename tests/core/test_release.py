@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -225,41 +224,9 @@ def test_plain_changes_nothing_and_claims_nothing() -> None:
 
 def test_inside_an_organisation_no_rule_applies() -> None:
     box = outbox(embedding=Rule(Shift()))
-    with box.answering("bank"):
-        own = box.release(torch.zeros(1), "embedding")
-        with box.answering("shop"):
-            out = box.release(torch.zeros(1), "embedding")
-        again = box.release(torch.zeros(1), "embedding")
-    after = box.release(torch.zeros(1), "embedding")
-    assert [r.tensor.item() for r in (own, out, again, after)] == [0, 1, 0, 1]
+    own, out, anybody = (box.release(torch.zeros(1), "embedding", to=to) for to in ("bank", "shop", None))
+    assert [r.tensor.item() for r in (own, out, anybody)] == [0, 1, 1]
     assert own.receipt.event == NON_PRIVATE
-
-
-def test_the_rule_is_back_after_a_failure_inside() -> None:
-    box = outbox(embedding=Rule(Shift()))
-    with pytest.raises(ValueError, match="no"), box.answering("bank"):
-        raise ValueError("no")
-    assert box.release(torch.zeros(1), "embedding").tensor.item() == 1
-
-
-def test_a_role_that_answers_inside_does_not_open_the_door_for_another_thread() -> None:
-    """Two roles share an outbox: while one answers its own organisation, the other's releases keep their rule."""
-    box = outbox(embedding=Rule(Shift()))
-    inside, done = threading.Event(), threading.Event()
-
-    def answer_inside() -> None:
-        with box.answering("bank"):
-            inside.set()
-            done.wait(10)
-
-    thread = threading.Thread(target=answer_inside)
-    thread.start()
-    try:
-        assert inside.wait(10)
-        assert box.release(torch.zeros(1), "embedding").tensor.item() == 1
-    finally:
-        done.set()
-        thread.join()
 
 
 def test_the_mechanism_draws_from_the_owner_s_generator() -> None:
@@ -320,8 +287,7 @@ def test_a_seal_is_for_one_name_and_whoever_asks() -> None:
     box.seal("logits", Reversed())
     other = box.release(torch.tensor([1.0, 2.0]), "embedding")
     assert other.tensor.tolist() == box.own(other).tolist() == [1.0, 2.0]
-    with box.answering("bank"):
-        inside = box.release(torch.tensor([1.0, 2.0]), "logits")
+    inside = box.release(torch.tensor([1.0, 2.0]), "logits", to="bank")
     assert inside.tensor.tolist() == [2.0, 1.0]  # sealed, though no rule applies inside
     assert box.own(inside).tolist() == [1.0, 2.0]
 

@@ -54,7 +54,9 @@ def test_it_is_each_owner_s_own_release(kind: str, halves: Halves) -> None:
     if kind == "metered":
         alone[0].meter, together[0].meter = meters
     expected = [box.release(tensor[i], "h", BATCHES[i]) for i, box in enumerate(alone)]
-    whole, parts = release_stack(tensor, "h", [(box, "driver") for box in together], BATCHES)
+    whole, parts = release_stack(
+        tensor, "h", [(box, "driver", batch) for box, batch in zip(together, BATCHES, strict=True)]
+    )
     for index, (mine, theirs) in enumerate(zip(parts, expected, strict=True)):
         assert torch.equal(mine.tensor, theirs.tensor)
         assert torch.equal(whole[index], theirs.tensor)
@@ -66,7 +68,9 @@ def test_it_is_each_owner_s_own_release(kind: str, halves: Halves) -> None:
 
 def test_it_shares_no_memory_with_what_is_private() -> None:
     tensor = torch.zeros(2, 5, 3, requires_grad=True)
-    whole, parts = release_stack(tensor, "h", [(box, "driver") for box in outboxes({}, {})], BATCHES)
+    whole, parts = release_stack(
+        tensor, "h", [(box, "driver", batch) for box, batch in zip(outboxes({}, {}), BATCHES, strict=True)]
+    )
     with torch.no_grad():
         tensor.add_(1)
     assert not whole.requires_grad
@@ -76,6 +80,6 @@ def test_it_shares_no_memory_with_what_is_private() -> None:
 def test_one_s_own_organisation_is_inside() -> None:
     shift = {"h": Rule(Shift())}
     a, b = outboxes(shift, shift)
-    whole, _ = release_stack(torch.zeros(2, 4, 3), "h", [(a, "a"), (b, "a")], BATCHES)
+    whole, _ = release_stack(torch.zeros(2, 4, 3), "h", [(a, "a", BATCHES[0]), (b, "a", BATCHES[1])])
     assert (whole[0] == 0).all()
     assert (whole[1] == 1).all()

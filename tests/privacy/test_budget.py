@@ -198,8 +198,8 @@ def test_an_outbox_charges_before_anything_leaves() -> None:
     with pytest.raises(BudgetExhausted):
         outbox.release(torch.randn(8, 3), "x", "train/0/0")
     assert outbox.released == 1
-    with outbox.answering("lab"):  # another role of the same organisation: nothing crosses
-        assert outbox.release(torch.randn(8, 3), "x", "train/0/0").receipt.epsilon is None
+    inside = outbox.release(torch.randn(8, 3), "x", "train/0/0", to="lab")  # another role of the same organisation
+    assert inside.receipt.epsilon is None
     assert mine.released(("x", key_of(released.receipt.event))) == (1, 8)
 
 

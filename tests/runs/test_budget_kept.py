@@ -176,8 +176,7 @@ class Hostile:
         member, batch = self.member, self.random.choice(self.lab.batches(self.member))
         asker = batch.partition(":")[0] if ":" in batch else "clinic"
         try:
-            with member.role.outbox.answering(asker):
-                member.role.answer(multi_vfl.Embed(batch) if self.lab.own.several else Embed(batch))
+            member.role.answer(multi_vfl.Embed(batch) if self.lab.own.several else Embed(batch), asker)
         except BudgetExhausted:
             self.refused += 1
         else:
@@ -275,8 +274,10 @@ def truth(monkeypatch: pytest.MonkeyPatch) -> tuple[Truth, list[InOneProcess]]:
     """What the laboratory's outbox gave away in one process."""
     counted, who, release = Truth(), list[InOneProcess](), Outbox.release
 
-    def noted(self: Outbox, tensor: torch.Tensor, as_: str, batch: str | None = None) -> Released:
-        left = release(self, tensor, as_, batch)
+    def noted(
+        self: Outbox, tensor: torch.Tensor, as_: str, batch: str | None = None, *, to: str | None = None
+    ) -> Released:
+        left = release(self, tensor, as_, batch, to=to)
         if self.owner == "lab" and as_ == "embedding":
             made = who[0].made
             assert made is not None

@@ -28,8 +28,7 @@ def account() -> Account:
 def spend(meter: Account) -> None:
     outbox = Outbox("lab", torch.Generator(), {"embedding": Rule(Gaussian(clip=1.0, sigma=5.0))})
     outbox.meter = meter
-    with outbox.answering("clinic"):
-        outbox.release(torch.ones(4, 2), "embedding", "train/0/0")
+    outbox.release(torch.ones(4, 2), "embedding", "train/0/0", to="clinic")
 
 
 def kept(runs: Path, run: str) -> tuple[BudgetOverRuns, Account]:

@@ -57,10 +57,11 @@ class FeatureOwner(roles.FeatureOwner):
         return int(self.config.local_steps)
 
     @serves
-    def embed(self, request: Embed) -> Embedding:
+    def embed(self, request: Embed, asker: str | None) -> Embedding:
         training = self.training(request.batch)
         with torch.no_grad():
-            sent = self.outbox.release(self.model(self.x(request.batch)), self.released_as, request.batch)
+            h = self.model(self.x(request.batch))
+        sent = self.outbox.release(h, self.released_as, request.batch, to=asker)
         if training:
             self._pending = request.batch, self.outbox.own(sent)
         return Embedding(sent)

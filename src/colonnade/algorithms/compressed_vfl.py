@@ -105,12 +105,12 @@ class FeatureOwner(roles.FeatureOwner):
         return Done()
 
     @serves
-    def embed(self, request: Embed) -> Embedding:
+    def embed(self, request: Embed, asker: str | None) -> Embedding:
         if self.training(request.batch):
             self._pending = request.batch
         with torch.no_grad():
             h = self.model(self.x(request.batch))
-        return Embedding(self.outbox.release(h, "embedding", request.batch))
+        return Embedding(self.outbox.release(h, "embedding", request.batch, to=asker))
 
     @serves
     def improve(self, request: Improve) -> Done:

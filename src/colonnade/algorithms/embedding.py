@@ -84,16 +84,16 @@ class FeatureOwner(roles.FeatureOwner):
         return Descent(self.model, self.optimizer)
 
     @serves
-    def embed(self, request: Embed) -> Embedding:
+    def embed(self, request: Embed, asker: str | None) -> Embedding:
         x = self.x(request.batch)
         if self.training(request.batch):
             passed = self.descent.over(x)
-            h = self.outbox.bounded(passed.outputs, self.released_as, request.batch)
+            h = self.outbox.bounded(passed.outputs, self.released_as, request.batch, to=asker)
             self._pending = (request.batch, passed, h) if h.requires_grad else None
         else:
             with torch.no_grad():
-                h = self.outbox.bounded(self.model(x), self.released_as, request.batch)
-        return Embedding(self.outbox.release(h, self.released_as, request.batch))
+                h = self.outbox.bounded(self.model(x), self.released_as, request.batch, to=asker)
+        return Embedding(self.outbox.release(h, self.released_as, request.batch, to=asker))
 
     def step_with(self, gradient: Tensor, batch: str) -> Done:
         """One optimizer step with dloss/dh_k of the pending batch, which is pending no longer."""

@@ -159,16 +159,16 @@ class FeatureOwner(roles.FeatureOwner):
         return Done()
 
     @serves
-    def ask_distances(self, request: AskDistances) -> Distances:
+    def ask_distances(self, request: AskDistances, asker: str | None) -> Distances:
         d = self.distances(request.batch)
         if self.config.aggregation == "plain":
-            return Distances(self.outbox.release(d, "distances", request.batch))
+            return Distances(self.outbox.release(d, "distances", request.batch, to=asker))
         self.expect(self._key is not None, "it was not given a key yet")
         assert self._key is not None
-        return Distances(self.outbox.encrypt(d, "distances", request.batch, key=self._key))
+        return Distances(self.outbox.encrypt(d, "distances", request.batch, key=self._key, to=asker))
 
     @serves
-    def rank(self, request: Rank) -> Neighbours:
+    def rank(self, request: Rank, asker: str | None) -> Neighbours:
         self._in("encrypted")
         d = self.distances(request.batch)
         for total in request.total:
@@ -176,7 +176,8 @@ class FeatureOwner(roles.FeatureOwner):
             assert self._secret is not None
             self.expect_shape("a sum of distances", total, *d.shape)
             d = d + self._secret.decrypt(total.encrypted).to(d.device)
-        return Neighbours(self.outbox.release(nearest(d, self.config.k), "neighbours", request.batch))
+        found = nearest(d, self.config.k)
+        return Neighbours(self.outbox.release(found, "neighbours", request.batch, to=asker))
 
     def distances(self, batch: str) -> Tensor:
         """d_k, squared, in float64."""

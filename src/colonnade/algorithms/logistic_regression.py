@@ -105,17 +105,18 @@ class FeatureOwner(Masked, roles.FeatureOwner):
         return self.x(batch).flatten(1).double()
 
     @serves
-    def embed(self, request: Embed) -> Embedding:
+    def embed(self, request: Embed, asker: str | None) -> Embedding:
         with torch.no_grad():
-            return Embedding(self.outbox.release(self.model(self.x(request.batch)), "logits", request.batch))
+            d = self.model(self.x(request.batch))
+        return Embedding(self.outbox.release(d, "logits", request.batch, to=asker))
 
     @serves
-    def aim(self, request: Aim) -> Aimed:
+    def aim(self, request: Aim, asker: str | None) -> Aimed:
         self.p = request.beta * self.p - self.z
         name, _ = next(self.model.named_parameters())
         with torch.no_grad():
             d = functional_call(self.model, {name: self.p.T}, (self.x(request.batch).double(),)).to(self.features.dtype)
-        released = self.outbox.release(d, "logits", request.batch)
+        released = self.outbox.release(d, "logits", request.batch, to=asker)
         return Aimed(released, float(self.p.square().sum()), float((self.w * self.p).sum()))
 
     @serves

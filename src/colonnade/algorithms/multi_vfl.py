@@ -182,8 +182,8 @@ class LabelOwner(HoldsLabels):
         return take(self.labels, self.rows(batch))
 
     @serves
-    def begin(self, request: Begin) -> Beginning:  # noqa: ARG002
-        return Beginning(self.outbox.release(flat(self.model), "weights"), self.training_rows)
+    def begin(self, request: Begin, asker: str | None) -> Beginning:  # noqa: ARG002
+        return Beginning(self.outbox.release(flat(self.model), "weights", to=asker), self.training_rows)
 
     @serves
     def adopt(self, request: Adopt) -> Done:
@@ -197,7 +197,7 @@ class LabelOwner(HoldsLabels):
         return Done()
 
     @serves
-    def train_round(self, request: TrainRound) -> Trained:
+    def train_round(self, request: TrainRound, asker: str | None) -> Trained:
         self.expect(request.round == self.round, f"round {request.round} begins, and {self.round} are adopted here")
         self.expect(self.training_rows > 0, "it has no training rows")
         self.peers.ask(Open(request.round))
@@ -209,7 +209,7 @@ class LabelOwner(HoldsLabels):
             self.peers.ask_each(self.handed_back(gradients, batch))  # line 8
             losses.append(loss * batch.size)
         mean_loss = torch.stack(losses).sum(0) / (self.config.local_epochs * self.training_rows)
-        weights = self.outbox.release(flat(self.copy.model, self.model), "weights")
+        weights = self.outbox.release(flat(self.copy.model, self.model), "weights", to=asker)
         return Trained(weights, self.training_rows, self.outbox.number(mean_loss))
 
     @serves
@@ -235,8 +235,7 @@ class LabelOwner(HoldsLabels):
         """To each data owner dloss/dh_d."""
         requests = {}
         for d, gradient in zip(self.shapes, gradients, strict=True):
-            with self.outbox.answering(d):  # not the server, for which this is done
-                requests[d] = Descend(batch.name, self.outbox.release(gradient, "gradient", batch.name))
+            requests[d] = Descend(batch.name, self.outbox.release(gradient, "gradient", batch.name, to=d))
         return requests
 
     def state(self) -> State:

@@ -177,32 +177,32 @@ class DataOwner(Party):
         return self.agreed.rows(batch, self.device)
 
     @serves
-    def introduce(self, request: Introduce) -> Introduction:  # noqa: ARG002
-        k = self._asker()
+    def introduce(self, request: Introduce, asker: str | None) -> Introduction:  # noqa: ARG002
+        k = self._label_owner(asker)
         return Introduction(self.shape, self.agreed.shared_with(k, len(self.features)), self.agreed[k].fingerprint())
 
     @serves
-    def open(self, request: Open) -> Done:
+    def open(self, request: Open, asker: str | None) -> Done:
         self.expect(request.round == self.round, f"round {request.round} was opened, and {self.round} are averaged")
-        self.copies[self._asker()].restart(self.model)
+        self.copies[self._label_owner(asker)].restart(self.model)
         return Done()
 
     @serves
-    def embed(self, request: Embed) -> Embedding:
-        k, batch = self._asker(), request.batch
+    def embed(self, request: Embed, asker: str | None) -> Embedding:
+        k, batch = self._label_owner(asker), request.batch
         self.expect(batch.partition(":")[0] == k, f"the batch {batch} is not one of '{k}'")
         mine, x = self.copies[k], take(self.features, self.rows(batch))
         if batch.startswith(f"{k}:train/"):
             self.expect(mine.open, f"batch {batch} came before a round was opened")
-            h = mine.embed(x, batch, partial(self.outbox.bounded, as_="embedding", batch=batch))
+            h = mine.embed(x, batch, partial(self.outbox.bounded, as_="embedding", batch=batch, to=k))
         else:
             with torch.no_grad():
                 h = (self.model if request.model == "aggregated" else mine.model).eval()(x)
-        return Embedding(self.outbox.release(h, "embedding", batch))
+        return Embedding(self.outbox.release(h, "embedding", batch, to=k))
 
     @serves
-    def descend(self, request: Descend) -> Done:
-        mine, batch, shape = self.copies[self._asker()], request.batch, request.gradient.shape
+    def descend(self, request: Descend, asker: str | None) -> Done:
+        mine, batch, shape = self.copies[self._label_owner(asker)], request.batch, request.gradient.shape
         self.expect(mine.pending == batch, f"a gradient came for batch {batch}, but {mine.pending} is pending")
         self.expect(shape == mine.shape, f"a gradient of shape {list(shape)} came for one of {list(mine.shape)}")
         mine.descend(request.gradient.tensor)
@@ -234,10 +234,10 @@ class DataOwner(Party):
     def ping(self, request: Ping) -> Pong:  # noqa: ARG002
         return Pong()
 
-    def _asker(self) -> str:
-        self.expect(self.asker in self.copies, f"{self.asker!r} is no label owner of this federation")
-        assert self.asker is not None
-        return self.asker
+    def _label_owner(self, asker: str | None) -> str:
+        self.expect(asker in self.copies, f"{asker!r} is no label owner of this federation")
+        assert asker is not None
+        return asker
 
     def state(self) -> State:
         copies = {k: one.model.state_dict() for k, one in self.copies.items()}

@@ -66,7 +66,7 @@ class FeatureOwner(roles.FeatureOwner):
     stackable = False
 
     @serves
-    def embed(self, request: Embed) -> Embedding:
+    def embed(self, request: Embed, asker: str | None) -> Embedding:
         x = self.x(request.batch)
         if self.training(request.batch):
             for part in self.model.modules():
@@ -75,7 +75,7 @@ class FeatureOwner(roles.FeatureOwner):
         self.model.eval()
         with torch.no_grad():
             h = self.model(x)
-        return Embedding(self.outbox.release(h, "embedding", request.batch))
+        return Embedding(self.outbox.release(h, "embedding", request.batch, to=asker))
 
 
 class LabelOwner(roles.LabelOwner):

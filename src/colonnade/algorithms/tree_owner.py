@@ -135,7 +135,7 @@ class FeatureOwner(roles.FeatureOwner):
         return Done()
 
     @serves
-    def start(self, request: Start) -> Sums:
+    def start(self, request: Start, asker: str | None) -> Sums:
         number, batch = request.number, request.batch
         self.expect(0 <= number <= len(self.rounds), f"round {number} came, and it has seen {len(self.rounds)}")
         below = request.level > 0
@@ -149,7 +149,7 @@ class FeatureOwner(roles.FeatureOwner):
             self.expect(request.sample.shape == (len(rows), 1), "the sample has not a line for each row")
             chosen = np.flatnonzero(request.sample.tensor.cpu().numpy()[:, 0] > HALF)
         self.expect(len(chosen) > 0, "a round came that learns from no row")
-        slopes = self._slopes(request)
+        slopes = self._slopes(request, asker)
         self._expect_trees(slopes.trees)
         self.expect(slopes.rows == len(chosen), f"there are gradients of {slopes.rows} rows, not of {len(chosen)}")
         binning, bins, counts, candidates = self._bins()
@@ -162,10 +162,10 @@ class FeatureOwner(roles.FeatureOwner):
             counts if len(rows) == len(self._train) else None,
         )  # fmt: skip
         self.rounds = self.rounds if below else [*self.rounds[:number], _no_splits()]
-        return self._sums()
+        return self._sums(asker)
 
     @serves
-    def split(self, request: Split) -> Directions:
+    def split(self, request: Split, asker: str | None) -> Directions:
         growing, splits = self._of(request.batch), request.splits.tensor.cpu()
         self.expect(splits.dim() == 2 and splits.shape[1] == 2, "a split is a node and a candidate")
         hidden = self.config.nodes == "hidden"
@@ -187,7 +187,7 @@ class FeatureOwner(roles.FeatureOwner):
         said = growing.all_going_left(numbers) if hidden else growing.goes_left(dict(chosen))
         self.rounds = [*self.rounds[: growing.number], self._with_splits(growing, chosen)]
         self._growing = replace(growing, parted=growing.parted | parted)
-        return Directions(self.outbox.release(torch.from_numpy(said), "directions", request.batch))
+        return Directions(self.outbox.release(torch.from_numpy(said), "directions", request.batch, to=asker))
 
     def _with_splits(self, growing: Growing, chosen: Sequence[tuple[int, int]]) -> Table:
         """The round's table with these splits, each a node and a candidate."""
@@ -203,7 +203,7 @@ class FeatureOwner(roles.FeatureOwner):
         return {name: torch.cat([table[name], table[name].new_tensor(more[name])]) for name in table}
 
     @serves
-    def divide(self, request: Divide) -> Sums:
+    def divide(self, request: Divide, asker: str | None) -> Sums:
         self.expect(self.config.nodes == "shown", "by its own settings nodes are hidden")
         growing, nodes = self._of(request.batch), request.nodes.tensor.cpu()
         self.expect(tuple(nodes.shape) == growing.node.T.shape, "directions have not a line for each row")
@@ -211,10 +211,10 @@ class FeatureOwner(roles.FeatureOwner):
             self._growing = growing.divided(nodes.numpy().astype(np.uint8))
         except ValueError as error:
             self.expect(False, f"its nodes cannot be divided so: {error}")
-        return self._sums()
+        return self._sums(asker)
 
     @serves
-    def decide(self, request: Decide) -> Directions:
+    def decide(self, request: Decide, asker: str | None) -> Directions:
         self.expect(
             0 <= request.first <= request.last <= len(self.rounds),
             f"it knows {len(self.rounds)} rounds, and was asked for {request.first} to {request.last}",
@@ -224,7 +224,7 @@ class FeatureOwner(roles.FeatureOwner):
         for table in self.rounds[request.first : request.last]:
             values = torch.from_numpy(x)[:, table["column"]].double()
             said.append(torch.where(values.isnan(), table["gaps_left"], values <= table["threshold"]).float())
-        return Directions(self.outbox.release(torch.cat(said, 1), "directions", request.batch))
+        return Directions(self.outbox.release(torch.cat(said, 1), "directions", request.batch, to=asker))
 
     def importance(self) -> dict[int, float]:
         """By column its share of the rows that this party's splits parted: for the owner alone."""
@@ -249,11 +249,11 @@ class FeatureOwner(roles.FeatureOwner):
         about = self.order.numpy().tobytes() + f"{what}/{number}".encode()
         return np.argsort(np.frombuffer(hashlib.shake_256(about).digest(8 * count), dtype=np.uint64), kind="stable")
 
-    def _slopes(self, request: Start) -> Slopes:
+    def _slopes(self, request: Start, asker: str | None) -> Slopes:
         """As its own settings say: nobody can talk it into plain gradients, but its own organisation needs none."""
         given = request.gradients
         if isinstance(given, Released):
-            plain = self.config.encryption == "none" or self.asker == self.name
+            plain = self.config.encryption == "none" or asker == self.name
             self.expect(plain, "gradients came in the clear, and by its own settings they are encrypted")
             self.expect(request.hessians is not None, "gradients came without Hessians")
             assert request.hessians is not None
@@ -271,12 +271,12 @@ class FeatureOwner(roles.FeatureOwner):
             most = bounds.outputs * (told if self.config.nodes == "hidden" else 1)
             self.expect(0 < trees <= most, f"{trees} trees came for {bounds.outputs} outputs")
 
-    def _sums(self) -> Sums:
+    def _sums(self, asker: str | None) -> Sums:
         assert self._growing is not None
         batch, made = self._growing.batch, self._growing.sums()
         if isinstance(made, Tensor):
-            return Sums(self.outbox.release(made, "sums", batch))
-        return Sums(self.outbox.pass_on(made, "sums", batch, event=NON_PRIVATE))
+            return Sums(self.outbox.release(made, "sums", batch, to=asker))
+        return Sums(self.outbox.pass_on(made, "sums", batch, event=NON_PRIVATE, to=asker))
 
     def _of(self, batch: str) -> Growing:
         growing = self._growing

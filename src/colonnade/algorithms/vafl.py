@@ -80,11 +80,11 @@ class FeatureOwner(embedding.DescendingFeatureOwner):
     """Holds columns and f_k."""
 
     @serves
-    def turn(self, request: Turn) -> Embedding:
+    def turn(self, request: Turn, asker: str | None) -> Embedding:
         self.rows(request.batch)  # a batch that nobody agreed on is refused before the gradient is spent
         if request.gradient is not None:
             self.descend(Descend(request.before or "", request.gradient))
-        return self.embed(Embed(request.batch))
+        return self.embed(Embed(request.batch), asker)
 
 
 class Average(nn.Module):

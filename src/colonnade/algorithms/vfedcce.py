@@ -181,20 +181,20 @@ class FeatureOwner(embedding.FeatureOwner):
         return Done()
 
     @serves
-    def ask_jacobian(self, request: AskJacobian) -> Jacobian:
+    def ask_jacobian(self, request: AskJacobian, asker: str | None) -> Jacobian:
         self._in("encrypted-jacobian", "plaintext")
         jacobian = self._jacobian(request.batch)
         if self.config.mode == "plaintext":
-            return Jacobian(self.outbox.release(jacobian, "jacobian", request.batch))
-        return Jacobian(self.outbox.encrypt(jacobian, "jacobian", request.batch, key=self._made()))
+            return Jacobian(self.outbox.release(jacobian, "jacobian", request.batch, to=asker))
+        return Jacobian(self.outbox.encrypt(jacobian, "jacobian", request.batch, key=self._made(), to=asker))
 
     @serves
-    def multiply(self, request: Multiply) -> Masked:
+    def multiply(self, request: Multiply, asker: str | None) -> Masked:
         self._in("encrypted-coefficients")
         jacobian, key = self._jacobian(request.batch), self._given()
         blinded, mask = key.blind(key.product(request.coefficients.encrypted, jacobian, owner=self.name))
         self._mask = request.batch, self._done_with(request.batch), mask
-        return Masked(self.outbox.pass_on(blinded, "masked_gradient", request.batch))
+        return Masked(self.outbox.pass_on(blinded, "masked_gradient", request.batch, to=asker))
 
     @serves
     def take_gradient(self, request: TakeGradient) -> Done:

@@ -109,9 +109,9 @@ class Helper(Party):
         self._at: dict[tuple[str, ...], Comparison] = {}
 
     @serves
-    def begin(self, request: Begin) -> Sizes:
+    def begin(self, request: Begin, asker: str | None) -> Sizes:
         named = set(request.parties)
-        fits = len(named) == len(request.parties) > 1 and named <= self.admitted and str(self.asker) in named
+        fits = len(named) == len(request.parties) > 1 and named <= self.admitted and asker in named
         self.expect(fits, f"it compares ids of who asks and others of the agreed file; found {list(request.parties)}")
         self.expect(named.issuperset(request.learners), "who learns takes part")
         cards = self.line(request.parties).ask(HowMany(request.parties))
@@ -120,8 +120,8 @@ class Helper(Party):
         return Sizes(sizes)
 
     @serves
-    def gather(self, request: Gather) -> Done:
-        known = self._known(request.parties)
+    def gather(self, request: Gather, asker: str | None) -> Done:
+        known = self._known(request.parties, asker)
         self.expect(request.owner in known.sizes, f"{request.owner!r} takes no part in it")
         held, size = known.held(request.owner), known.sizes[request.owner]
         in_turn = request.start == held and 0 < request.count <= size - held
@@ -138,8 +138,8 @@ class Helper(Party):
         return Done()
 
     @serves
-    def compare(self, request: Compare) -> Compared:
-        known = self._known(request.parties)
+    def compare(self, request: Compare, asker: str | None) -> Compared:
+        known = self._known(request.parties, asker)
         short = [name for name, size in known.sizes.items() if known.held(name) != size]
         self.expect(not short, f"the list of {short} is not there yet")
         lists = {name: np.concatenate(known.parts[name]) for name in request.parties}
@@ -156,9 +156,9 @@ class Helper(Party):
         self._at = {parties: other for parties, other in self._at.items() if parties != request.parties}
         return Compared(common)
 
-    def _known(self, parties: tuple[str, ...]) -> Comparison:
+    def _known(self, parties: tuple[str, ...], asker: str | None) -> Comparison:
         known = self._at.get(parties)
-        self.expect(known is not None and str(self.asker) in parties, "it was not told of such an alignment")
+        self.expect(known is not None and asker in parties, "it was not told of such an alignment")
         assert known is not None
         return known
 

@@ -200,16 +200,16 @@ class IdOwner(Party):
         self.predicts = predicts  # whether these are to be predicted; else they are to train on, and nothing else
 
     @serves
-    def agree(self, request: Agree) -> IdCount:
-        asked, predicts = self.asker, request.predict != 0
+    def agree(self, request: Agree, asker: str | None) -> IdCount:
+        predicts = request.predict != 0
         self.expect(request.predict >= 0, f"it was asked to compare {request.predict} ids")
-        parties = self._agreed(predicts)
+        parties = self._agreed(predicts, asker)
         told = f"it aligns with {', '.join(map(repr, parties))}, and was asked to with {list(request.parties)}"[:400]
         self.expect(sorted(request.parties) == parties, told)
-        self.check_wishes(request.parties, request.ids, request.reveal, request.learners, asked)
+        self.check_wishes(request.parties, request.ids, request.reveal, request.learners, asker)
         may = predicts or self.settings.protocol != "helper"
         self.expect(may, 'its settings say protocol = "helper", and it was asked for points')
-        self.begin(request.key, asked, request.predict)
+        self.begin(request.key, asker, request.predict)
         self._parties, self._announced, self._secret = request.parties, request.predict, curve.fresh_secret()
         self._reveal = request.reveal
         self._order, self._compared = shuffled(len(self.ids)), True
@@ -264,12 +264,12 @@ class IdOwner(Party):
         return Points(self.outbox.release(torch.from_numpy(self.ids.digests[chosen]), BLINDED, ALIGN))
 
     @serves
-    def raise_(self, request: Raise) -> Done:
+    def raise_(self, request: Raise, asker: str | None) -> Done:
         self._expect_secret()
         owner, known = request.owner, self._raising.get(request.owner)
         self.expect(owner in self._parties and owner != self.name, f"it was given points of {owner!r}, no other party")
         if request.start == 0 and known is None:
-            self._admit(owner, request.total)
+            self._admit(owner, request.total, asker)
             known = Raising(request.total)
         fits = known is not None and (request.start, request.total) == (known.received, known.total)
         self.expect(fits, f"the points of '{owner}' came out of turn, at {request.start} of {request.total}")
@@ -338,17 +338,17 @@ class IdOwner(Party):
         self._forget()
         return Done()
 
-    def _agreed(self, predict: bool) -> list[str]:
+    def _agreed(self, predict: bool, asker: str | None) -> list[str]:
         """Whom an alignment is with: all who take part; to predict, the asker alone."""
-        with_one = predict and self.asker in self.among
-        return sorted({self.name, str(self.asker)} if with_one else self.among)
+        with_one = predict and asker in self.among
+        return sorted({self.name, str(asker)} if with_one else self.among)
 
-    def _admit(self, owner: str, total: int) -> None:
+    def _admit(self, owner: str, total: int, asker: str | None) -> None:
         """Before a list of another's is worked on: one that is too short would tell about single ids."""
-        if self._announced and owner == self.asker:
+        if self._announced and owner == asker:
             said = f"'{owner}' announced {self._announced} ids to predict, and its list has {total}"
             self.expect(total == self._announced, said)
-        if self.allowance is None or self.asker is None or self._announced:
+        if self.allowance is None or asker is None or self._announced:
             return
         least = self.allowance.smallest
         told = f"it compares lists of {least} ids or more, and '{owner}' has {total}: fewer would tell about single ids"

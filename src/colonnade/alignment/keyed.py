@@ -146,18 +146,18 @@ class KeyedIds(Party):
         return IdCount(len(owner.ids), owner.ids.columns)
 
     @serves
-    def agree(self, request: AgreeKeyed) -> IdCount:
+    def agree(self, request: AgreeKeyed, asker: str | None) -> IdCount:
         owner = self.owner_among(request.parties)
         said = f"its settings say helper = {self.helper!r}, and it was asked to give its list to {request.helper!r}"
         self.expect(request.helper == self.helper, said)
         self.expect(owner.settings.protocol != "ecdh", 'its settings say protocol = "ecdh", without a helper')
-        owner.check_wishes(request.parties, request.ids, request.reveal, request.learners, self.asker)
+        owner.check_wishes(request.parties, request.ids, request.reveal, request.learners, asker)
         fits = len(request.secret) == 2 * KEY and all(c in "0123456789abcdef" for c in request.secret)
         self.expect(fits, f"the parties' key has {KEY} bytes, written as hexadecimal digits")
-        owner.begin(request.key, self.asker)
+        owner.begin(request.key, asker)
         log.info("%s: '%s' compares its ids with others', and learns %s", self.name, self.helper, REVEALS[KEYED])
         order, key = shuffled(len(owner.ids)), bytes.fromhex(request.secret)
-        session = Session(owner, owner.current, owner.ids, self.asker, order, key, request.reveal)
+        session = Session(owner, owner.current, owner.ids, asker, order, key, request.reveal)
         self._sessions = {**self._sessions, frozenset(request.parties): session}
         return IdCount(len(owner.ids), owner.ids.columns)
 

@@ -75,9 +75,10 @@ class CanaryOwner(Party):
         self.canaries, self.turns = rows, turns
 
     @serves
-    def embed(self, request: Embed) -> Embedding:
+    def embed(self, request: Embed, asker: str | None) -> Embedding:
         sign, name = 1 - 2 * (self.turn % 2), self.turns[self.turn].release
-        return Embedding(self.outbox.release(sign * self.canaries[self.rows(request.batch)], name, request.batch))
+        rows = sign * self.canaries[self.rows(request.batch)]
+        return Embedding(self.outbox.release(rows, name, request.batch, to=asker))
 
 
 def released(setup: Setup, rows: Tensor, turns: Sequence[Turn]) -> tuple[list[Tensor], Organisation]:

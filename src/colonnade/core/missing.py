@@ -136,8 +136,8 @@ class Missing:
         memory, rows = self._memory.get(to), self.rows(batch)
         if self.rule == STALE and memory is not None and rows in memory:
             self._count(to, STALE)
-            with self.outbox.answering(self.outbox.owner):  # it crosses nothing: the driver has it already
-                old = self.outbox.release(memory.values[rows], STALE, batch)
+            mine = self.outbox.owner  # it crosses nothing: the driver has it already
+            old = self.outbox.release(memory.values[rows], STALE, batch, to=mine)
             return MESSAGES[memory.kind](old)  # type: ignore[call-arg]
         if SKIP in self.allowed:
             self._count(to, SKIP)

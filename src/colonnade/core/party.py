@@ -36,8 +36,9 @@ Handler = TypeVar("Handler", bound=Callable[..., Message])
 
 
 def serves(method: Handler) -> Handler:
-    """Mark a method `(self, request: SomeRequest) -> SomeReply` as answering that request."""
-    method.__serves__ = True  # type: ignore[attr-defined]
+    """Mark a method `(self, request: SomeRequest) -> SomeReply` as answering that request. One that releases something
+    has a second argument, `asker: str | None`, and releases `to` it; None is the party itself."""
+    method.__serves__ = method.__code__.co_argcount - 1  # type: ignore[attr-defined]
     return method
 
 
@@ -298,7 +299,7 @@ class Party:
     def served(cls) -> dict[type[Request[Any]], str]:
         """Request class -> the name of the method that answers it."""
         if cls._served is None:
-            marked = [name for name in dir(cls) if getattr(getattr(cls, name), "__serves__", False)]
+            marked = [name for name in dir(cls) if getattr(getattr(cls, name), "__serves__", 0)]
             cls._served = {_request_of(getattr(cls, name)): name for name in marked}  # whole at once: threads look here
         return cls._served
 
@@ -308,13 +309,12 @@ class Party:
         request, sender = envelope.message, envelope.sender
         self.allow(sender, type(request))
         if type(request) in self.aside:
-            return getattr(self, self._method(type(request)))(request)  # type: ignore[no-any-return]
+            return self._call(request, sender)
         with self._lock:
             reply = self.remembered(envelope)
             if reply is None:
                 self.ledger.write("in", sender, request)
-                with self.outbox.answering(sender):
-                    reply = self.answer(request)
+                reply = self.answer(request, sender)
                 self.conclude(envelope, reply)
             return reply
 
@@ -337,6 +337,10 @@ class Party:
                 f"    It serves: {', '.join(sorted(one.kind for one in self.served()))}."
             )
         return method
+
+    def _call(self, request: Request[R], asker: str | None) -> R:
+        method = getattr(self, self._method(type(request)))
+        return method(*(request, asker)[: method.__serves__])  # type: ignore[no-any-return]
 
     def remembered(self, envelope: Envelope[Request[R]]) -> R | None:
         """The reply that a call had when it came the first time; None for a new one, and an old one is refused."""
@@ -362,14 +366,16 @@ class Party:
         """While it is held, this party answers nobody: what a call reads does not change under it."""
         return self._lock
 
-    def answer(self, request: Request[R]) -> R:
-        """Do what a request asks. Whatever goes wrong names this party, the request and the batch. After a failure its
-        attributes are those from before the call, so that what does not fit spoils nothing that was set aside; what a
-        method changed in place, as a model's weights, stays changed, and the last checkpoint is the way back."""
-        method = self._method(type(request))
+    def answer(self, request: Request[R], asker: str | None = None) -> R:
+        """Do what somebody asks, or where nobody is named, this party itself.
+
+        Whatever goes wrong names this party, the request and the batch. After a failure its attributes are those from
+        before the call, so that what does not fit spoils nothing that was set aside; what a method changed in place, as
+        a model's weights, stays changed, and the last checkpoint is the way back.
+        """
         before = vars(self).copy()
         try:
-            return getattr(self, method)(request)  # type: ignore[no-any-return]
+            return self._call(request, asker)
         except NoAnswer as error:  # of somebody that this party had asked in turn: it answers itself, that it failed
             raise PartyError(error.party, error.request, error.batch, error.cause) from error
         except PartyError:
@@ -386,11 +392,6 @@ class Party:
     def rows(self, batch: str) -> torch.Tensor:
         """The row numbers of an agreed batch, on this party's device."""
         return self.organisation.batches.rows(batch, self.device)
-
-    @property
-    def asker(self) -> str | None:
-        """Whose request is being answered."""
-        return self.outbox._recipient
 
     def expect(self, condition: bool, otherwise: str) -> None:
         """Refuse a request that does not fit this party's state."""

@@ -8,9 +8,7 @@ costs no privacy. Rules belong to the owner: the party that asks can neither see
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -207,7 +205,8 @@ class Outbox:
 
     A rule may be set for one purpose only, as "test.embedding"; it wins over the one for "embedding". What a batch is
     called is the asker's word: where there is a `guard`, it says which rule its rows get.
-    An answer to another role of the same organisation crosses no boundary, so no rule applies to it.
+    `to` is who gets a release: for another role of the same organisation it crosses no boundary, so no rule applies to
+    it. Where nobody is named, it is for others.
     A role may seal a name: whatever is released under it then leaves only in the form that the seal gives it.
     """
 
@@ -223,15 +222,6 @@ class Outbox:
         self.seals: dict[str, Seal] = {}
         self.passed_on: frozenset[str] = frozenset()  # names whose releases go on to others, whoever asks for them
         self._own: dict[str, tuple[int, Tensor]] = {}  # the last sealed release of a name, before the seal
-        self._local = threading.local()  # roles of one organisation share an outbox and may answer in parallel
-
-    @property
-    def _recipient(self) -> str | None:
-        return getattr(self._local, "recipient", None)
-
-    @_recipient.setter
-    def _recipient(self, recipient: str | None) -> None:
-        self._local.recipient = recipient
 
     def rule(self, as_: str, batch: str | None = None) -> Rule:
         """What applies to a batch."""
@@ -266,25 +256,25 @@ class Outbox:
             raise BoundaryError(f"'{self.owner}' opens only its last sealed release of {r.name!r}, not {released!r}.")
         return tensor
 
-    def bounded(self, tensor: Tensor, as_: str, batch: str | None = None) -> Tensor:
+    def bounded(self, tensor: Tensor, as_: str, batch: str | None = None, *, to: str | None = None) -> Tensor:
         """What its rule leaves of a tensor but for the noise. A party that is told dloss/d(what it released) takes the
         derivative through this: where a row is cut to a norm, its model else follows a gradient that is not its own."""
-        bound = self.bound(as_, batch, self._recipient)
+        bound = self.bound(as_, batch, to)
         return tensor if bound is None else bound(tensor)
 
     def bound(self, as_: str, batch: str | None, to: str | None) -> Callable[[Tensor], Tensor] | None:
         """How its rule bounds what a row may say to somebody, before noise is added; None where it does not."""
         return self._applying(as_, batch, to).bound
 
-    def release(self, tensor: Tensor, as_: str, batch: str | None = None) -> Released:
+    def release(self, tensor: Tensor, as_: str, batch: str | None = None, *, to: str | None = None) -> Released:
         """The only way to a Released: what comes back shares no memory with `tensor` and cannot change later."""
-        rule = self._applying(as_, batch, self._recipient)
+        rule = self._applying(as_, batch, to)
         if as_ in self.seals:
             _sealable(self.owner, as_, rule)
             rule = Rule(rule.mechanism, self.seals[as_].on(batch))
         private = tensor.detach()
         safe, event = rule.mechanism.apply(private, self.noise)
-        epsilon = self._charge(as_, batch, private.shape, event)
+        epsilon = self._charge(as_, batch, private.shape, event, to)
         packed = None
         if as_ in self.seals:
             self._own[as_] = self.released + 1, safe.detach()
@@ -302,7 +292,7 @@ class Outbox:
     def release_each(self, tensors: Sequence[Tensor], as_: str, batch: str | None = None) -> list[Released]:
         """Several of one width under one name, such as a head for each party; where they leave as they are, in one
         copy."""
-        if len(tensors) < 2 or not self.as_it_is(as_, batch, self._recipient):
+        if len(tensors) < 2 or not self.as_it_is(as_, batch, None):
             return [self.release(tensor, as_, batch) for tensor in tensors]
         copies = torch.cat([tensor.detach() for tensor in tensors]).split([len(tensor) for tensor in tensors])  # type: ignore[no-untyped-call]
         made = []
@@ -327,28 +317,36 @@ class Outbox:
         plain = type(rule.mechanism) is Plain and type(rule.codec) is Identity and as_ not in self.seals
         return plain and self.meter is None
 
-    def encrypt(self, tensor: Tensor, as_: str, batch: str | None = None, *, key: Encrypting) -> Ciphertext:
+    def encrypt(
+        self, tensor: Tensor, as_: str, batch: str | None = None, *, key: Encrypting, to: str | None = None
+    ) -> Ciphertext:
         """As `release`, with encryption in the codec's place: the key's holder can read what the mechanism let through,
         and nobody else anything. Under a secret key of the owner's own it costs nothing, unless a mechanism let it
         through: that was meant for somebody, and is counted here, once."""
-        rule = self._applying(as_, batch, self._recipient)
+        rule = self._applying(as_, batch, to)
         _sealable(self.owner, as_, rule)
         safe, event = rule.mechanism.apply(tensor.detach(), self.noise)
         encrypted = key.encrypt(safe.detach(), owner=self.owner)  # refuses what is out of range
         own = isinstance(key, Reading) and encrypted.scheme != NOT_ENCRYPTED
         if not (own and event == NON_PRIVATE):
-            self._charge(as_, batch, tensor.shape, event)
+            self._charge(as_, batch, tensor.shape, event, to)
         return self._sealed(encrypted, as_, batch, None if event == NON_PRIVATE else event)
 
     def pass_on(
-        self, encrypted: Encrypted, as_: str, batch: str | None = None, *, event: DpEvent | None = None
+        self,
+        encrypted: Encrypted,
+        as_: str,
+        batch: str | None = None,
+        *,
+        event: DpEvent | None = None,
+        to: str | None = None,
     ) -> Ciphertext:
         """Something computed under encryption. A mechanism cannot see into it, so a rule that has one is refused.
 
         `event` says what the receiver learns where it can undo the encryption; without it, nothing. What somebody can
         read is counted, as every release is: also what only calls itself encrypted.
         """
-        rule = self._applying(as_, batch, self._recipient)
+        rule = self._applying(as_, batch, to)
         _sealable(self.owner, as_, rule)
         if not isinstance(rule.mechanism, Plain):
             raise ConfigError(
@@ -356,7 +354,7 @@ class Outbox:
                 'encrypted and was never readable here. Set mechanism = "plain", and protect what it is computed from.'
             )
         if event is not None or encrypted.scheme == NOT_ENCRYPTED:
-            self._charge(as_, batch, encrypted.shape, event or NON_PRIVATE)
+            self._charge(as_, batch, encrypted.shape, event or NON_PRIVATE, to)
         return self._sealed(encrypted, as_, batch, event)
 
     def publish(self, data: bytes, as_: str) -> Released:
@@ -372,44 +370,33 @@ class Outbox:
         receipt = Receipt(self.owner, self.released, as_, batch, event or hidden, encrypted.scheme, size)
         return Ciphertext._seal(replace(encrypted, sender=self.owner), receipt)
 
-    def _charge(self, as_: str, batch: str | None, shape: Sequence[int], event: DpEvent) -> float | None:
+    def _charge(
+        self, as_: str, batch: str | None, shape: Sequence[int], event: DpEvent, to: str | None
+    ) -> float | None:
         """Before anything leaves: what crosses no boundary costs nothing."""
-        if self.meter is None or self._recipient == self.owner:
+        if self.meter is None or to == self.owner:
             return None
         return self.meter.charge(as_, batch, shape[0] if shape else 1, event)
 
-    @contextmanager
-    def answering(self, sender: str | None) -> Iterator[None]:
-        """While a request is answered, the outbox knows who will get the reply."""
-        before, self._recipient = self._recipient, sender
-        try:
-            yield
-        finally:
-            self._recipient = before
-
 
 def release_stack(
-    tensor: Tensor, as_: str, owners: Sequence[tuple[Outbox, str | None]], batches: Sequence[str | None]
+    tensor: Tensor, as_: str, each: Sequence[tuple[Outbox, str | None, str | None]]
 ) -> tuple[Tensor, list[Released]]:
-    """What several owners release at once, each its slice, to whom and for which batch: all of it, and each one's.
+    """What several owners release at once, each its slice, `to` whom and for which batch: all of it, and each one's.
 
     Each slice is released by its owner's outbox under its rules; where all leave as they are, in one copy.
     """
-    each = list(zip(owners, batches, strict=True))
-    alike = all(outbox.as_it_is(as_, batch, recipient) for (outbox, recipient), batch in each)
-    if alike:
+    if all(outbox.as_it_is(as_, batch, to) for outbox, to, batch in each):
         final = tensor.detach().clone(memory_format=torch.contiguous_format)
         size = final[0].nbytes
         parts = []
-        for share, ((outbox, _), batch) in zip(final, each, strict=True):
+        for share, (outbox, _, batch) in zip(final, each, strict=True):
             outbox.released += 1
             receipt = Receipt(outbox.owner, outbox.released, as_, batch, NON_PRIVATE, IDENTITY, size)
             parts.append(Released._seal(share, receipt))
         return final, parts
-    parts = []
-    for share, ((outbox, recipient), batch) in zip(tensor.detach(), each, strict=True):
-        with outbox.answering(recipient):
-            parts.append(outbox.release(share, as_, batch))
+    shares = zip(tensor.detach(), each, strict=True)
+    parts = [outbox.release(share, as_, batch, to=to) for share, (outbox, to, batch) in shares]
     return torch.stack([part.tensor for part in parts]), parts
 
 

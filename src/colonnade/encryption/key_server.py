@@ -44,8 +44,9 @@ class KeyServer(roles.KeyServer):
         return Key(self.outbox.publish(self._secret.public.to_bytes(), "public_key"))
 
     @serves
-    def open(self, request: Open) -> Opened:
+    def open(self, request: Open, asker: str | None) -> Opened:
         encrypted, limit = request.total.encrypted, self._secret.public.limit
         parties = round(encrypted.bound / limit)
         self.expect(parties >= self.least, f"it opens totals of {self.least} or more parties, and this is of {parties}")
-        return Opened(self.outbox.release(self._secret.decrypt(encrypted), "total", request.batch))
+        total = self._secret.decrypt(encrypted)
+        return Opened(self.outbox.release(total, "total", request.batch, to=asker))

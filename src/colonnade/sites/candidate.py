@@ -109,18 +109,18 @@ class SelectionHost(Party):
         self.run = ""
 
     @serves
-    def take_part(self, request: TakePart) -> Taking:
+    def take_part(self, request: TakePart, asker: str) -> Taking:
         own, name = self.own, self.own.name
         self.expect(request.agreed == own.agreed, f"it agreed to {own.agreed}, and was asked for another federation")
         self.expect(RUN.fullmatch(request.run) is not None, "a run's name has letters, digits, '-', '_' and '.'")
         self.expect(2 <= request.parties <= len(own.names), f"there are no {request.parties} participants")
         self.end()
-        role, rows, same = self._part(request)
+        role, rows, same = self._part(request, asker)
         self.run, self.role = request.run, role
-        choosing.admit(role, str(self.asker))
+        choosing.admit(role, asker)
         if name == SERVER:
-            role.serves_for = frozenset({str(self.asker)})
-            others = [*own.feature_owners, str(self.asker), KEYS]
+            role.serves_for = frozenset({asker})
+            others = [*own.feature_owners, asker, KEYS]
             role.peers = self.site.peers([one for one in own.everybody if one in others], role.organisation)
         self.site.roles.append(role)
         return Taking(rows, same)
@@ -144,9 +144,9 @@ class SelectionHost(Party):
         self.site.keep_alignment(folder)
         return sent
 
-    def _part(self, request: TakePart) -> tuple[Party, int, bool]:
+    def _part(self, request: TakePart, asker: str) -> tuple[Party, int, bool]:
         """What this organisation is in it, how many rows it shares with the asker, and whether they are the same."""
-        own, agreed, asker = self.own, self.own.settings.selection, str(self.asker)
+        own, agreed = self.own, self.own.settings.selection
         if own.name == SERVER:
             return AggregationServer(seat(own), scheme=agreed.scheme), 0, True
         if own.name == KEYS:

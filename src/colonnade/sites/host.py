@@ -154,8 +154,8 @@ class ColumnHost(Host):
         return Numbers(numbers(RunDirectory(self.folder(request.run))))
 
     @serves
-    def prepare(self, request: Prepare) -> Prepared:
-        site, asker = self.site, str(self.asker)
+    def prepare(self, request: Prepare, asker: str) -> Prepared:
+        site = self.site
         folder = self.folder(request.run)
         self.expect(0 < request.outputs <= MOST_OUTPUTS, f"a model cannot have {request.outputs} outputs")
         self.expect(0 <= request.rows <= MOST_ROWS, f"nobody trains {request.rows} rows")

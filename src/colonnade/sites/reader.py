@@ -121,11 +121,11 @@ class Reader(Party):
         self._counting = threading.Lock()
 
     @serves
-    def look(self, request: Look) -> Looked:
-        site, asker = self.site, str(self.asker)
+    def look(self, request: Look, asker: str) -> Looked:
+        site = self.site
         self.expect(site.participant is None or site.participant.predicts, "it takes part in a run already")
         if site.participant is not None:
-            self._take_over(site.participant)
+            self._take_over(site.participant, asker)
         self.leave()  # the batch before, of which the asker had enough
         self.by = asker
         self.expect(0 < request.outputs <= MOST_OUTPUTS, f"a model cannot have {request.outputs} outputs")
@@ -144,33 +144,33 @@ class Reader(Party):
             fits = asked.dtype == torch.uint8 and asked.dim() == 2 and asked.shape[1] == DIGEST
             self.expect(fits, f"digests are {DIGEST} bytes each")
             wished = [bytes(one) for one in asked.cpu().numpy()]
-            self._each_once(len(wished), len(set(wished)))
+            self._each_once(asker, len(wished), len(set(wished)))
             found = [mine.get(one, -1) for one in wished]
             wanted = known[[place for place in found if place >= 0]]
             held = torch.tensor([place for place, row in enumerate(found) if row >= 0], dtype=torch.int64)
             told = self.outbox.release(held, HELD)
-        self._each_once(len(wanted), len(np.unique(wanted)))
+        self._each_once(asker, len(wanted), len(np.unique(wanted)))
         if len(wanted):
             site.answer(Asked(asker, wanted, columns(wanted), request.number, request.outputs), folder)
         return Looked(told)
 
     @serves
-    def take(self, request: Take) -> Done:
+    def take(self, request: Take, asker: str) -> Done:
         participant, rows = self.site.participant, request.rows.tensor.cpu()
         self.expect(participant is not None and participant.predicts, "it holds no row that was asked for")
         assert participant is not None
-        self._by_the_same()
+        self._by_the_same(asker)
         known = len(participant.ids)
         fits = rows.dtype == torch.int64 and rows.dim() == 1 and len(rows) > 0
         self.expect(fits and bool(((rows >= 0) & (rows < known)).all()), f"it has rows 0 to {known - 1}")
-        self._each_once(len(rows), len(torch.unique(rows)))
+        self._each_once(asker, len(rows), len(torch.unique(rows)))
         participant.ask(rows)
         return Done()
 
     @serves
-    def enough(self, request: Enough) -> Done:  # noqa: ARG002
+    def enough(self, request: Enough, asker: str) -> Done:  # noqa: ARG002
         if self.site.participant is not None:
-            self._by_the_same()
+            self._by_the_same(asker)
         self.leave()
         return Done()
 
@@ -193,22 +193,22 @@ class Reader(Party):
                 self._calls[asker] -= 1
                 self._heard[asker] = time.monotonic()
 
-    def _each_once(self, asked: int, different: int) -> None:
+    def _each_once(self, asker: str, asked: int, different: int) -> None:
         """Each copy of a row would leave with noise of its own, and their mean has less."""
-        why = f"'{self.asker}' asked for {asked} rows of which only {different} differ, and each is asked for once"
+        why = f"'{asker}' asked for {asked} rows of which only {different} differ, and each is asked for once"
         self.expect(asked == different, why)
 
-    def _by_the_same(self) -> None:
-        self.expect(self.asker == self.by, f"it answers '{self.by}' now")
+    def _by_the_same(self, asker: str) -> None:
+        self.expect(asker == self.by, f"it answers '{self.by}' now")
 
-    def _take_over(self, participant: Participant) -> None:
+    def _take_over(self, participant: Participant, asker: str) -> None:
         """Go on for the same asker, or for another once the one before has gone."""
         by = str(self.by)
         with self._counting:
             silent = time.monotonic() - self._heard.get(by, -math.inf)
             gone = not self._calls[by] and silent >= self.patience
-        self.expect(self.asker == self.by or gone, f"it answers '{self.by}' now")
-        if self.asker != self.by:
-            log.warning("%s: '%s' has not asked for %.0f s; '%s' takes over", self.name, by, silent, self.asker)
+        self.expect(asker == self.by or gone, f"it answers '{self.by}' now")
+        if asker != self.by:
+            log.warning("%s: '%s' has not asked for %.0f s; '%s' takes over", self.name, by, silent, asker)
             with participant.role.undisturbed():
                 participant.role.serves_for = frozenset()

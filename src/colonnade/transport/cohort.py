@@ -84,22 +84,22 @@ class CohortOutbox(Outbox):
         super().__init__(owner, outboxes[0].generator)
         self.outboxes, self.names = outboxes, names or [owner] * len(outboxes)
 
-    def _each(self, batch: str | None) -> list[tuple[Outbox, str | None, str | None]]:
+    def _each(self, batch: str | None, to: str | None) -> list[tuple[Outbox, str | None, str | None]]:
         """Every member's outbox, who gets what leaves it, and the batch by that one's name."""
-        to = self._recipient
         who = zip(self.outboxes, self.names, strict=True)
         return [(outbox, name if to == self.owner else to, renamed(batch, self.owner, name)) for outbox, name in who]
 
-    def bounded(self, tensor: torch.Tensor, as_: str, batch: str | None = None) -> torch.Tensor:
-        bounds = [outbox.bound(as_, name, to) for outbox, to, name in self._each(batch)]
+    def bounded(
+        self, tensor: torch.Tensor, as_: str, batch: str | None = None, *, to: str | None = None
+    ) -> torch.Tensor:
+        bounds = [outbox.bound(as_, name, one) for outbox, one, name in self._each(batch, to)]
         if not any(bounds):
             return tensor
         parts = zip(bounds, tensor, strict=True)
         return torch.stack([part if bound is None else bound(part) for bound, part in parts])
 
-    def release(self, tensor: torch.Tensor, as_: str, batch: str | None = None) -> Released:
-        each = self._each(batch)
-        whole, parts = release_stack(tensor, as_, [(outbox, to) for outbox, to, _ in each], [name for *_, name in each])
+    def release(self, tensor: torch.Tensor, as_: str, batch: str | None = None, *, to: str | None = None) -> Released:
+        whole, parts = release_stack(tensor, as_, self._each(batch, to))
         self.released += 1
         return Whole.of(whole, parts, Receipt(self.owner, self.released, as_, batch, NON_PRIVATE, "identity", 0))
 
@@ -168,8 +168,7 @@ def as_one(
         if any(reply is not None for reply in known):
             return None
         try:
-            with outbox.answering(asker):
-                whole = twin.answer(request)
+            whole = twin.answer(request, asker)
         finally:  # a GPU works meanwhile
             for party, envelope in calls:
                 party.ledger.write("in", envelope.sender, envelope.message)
