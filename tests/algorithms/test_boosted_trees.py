@@ -18,7 +18,7 @@ from colonnade.algorithms import boosted_trees, tree_owner
 from colonnade.algorithms.boosted_trees import ALGORITHM, Config
 from colonnade.core import Batches, Organisation, Peers, roles
 from colonnade.errors import ConfigError, DataError
-from colonnade.optim.losses import Logistic, Loss, Squared
+from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
 from colonnade.optim.losses import balanced as balanced_weights
 from colonnade.transport import InProcess
 
@@ -204,6 +204,52 @@ def test_one_party_alone_is_as_good_as_scikit_learns(loss: str) -> None:
     assert error(ours) <= 1.01 * error(central)
     if loss != "absolute":  # where scikit-learn's medians leave more
         assert error(ours) == pytest.approx(error(central), rel=0.01)
+
+
+@pytest.mark.parametrize("weights", [False, True], ids=["alike", "weighted"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_one_party_alone_tells_classes_as_well_as_scikit_learns(classes: int, weights: bool) -> None:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    x, _ = table(rows=480)
+    x = (x * 4).round() / 4
+    generator = torch.Generator().manual_seed(1)
+    score = x[:, 0] - x[:, 1] * x[:, 2] + 0.5 * torch.randn(len(x), generator=generator)
+    y = torch.bucketize(score, torch.tensor([0.0, 1.5][: classes - 1]))
+    loss = Logistic() if classes == 2 else CrossEntropy(3)
+    counts = torch.rand(len(x), generator=generator, dtype=torch.float64) * 2
+    config = dataclasses.replace(PLAIN, learning_rate=0.1, min_child_weight=0.001)
+    toy = between({"bank": x}, y, config, loss=loss, rounds=30)
+    toy.driver.row_weights = counts if weights else None
+    toy.run()
+    train = toy.batches.splits["train"]
+    theirs = HistGradientBoostingClassifier(
+        max_iter=30, max_depth=3, max_leaf_nodes=None, max_bins=config.bins, min_samples_leaf=1,
+        l2_regularization=config.l2, learning_rate=0.1, early_stopping=False,
+    ).fit(x[train].numpy(), y[train].numpy(), counts[train].numpy() if weights else None)  # fmt: skip
+    central = torch.from_numpy(theirs.decision_function(x[train].numpy())).reshape(len(train), -1)
+    rows = counts[train] if weights else None
+    ours, others = (float(loss(some.double(), y[train], rows)) for some in (toy.predict("train"), central))
+    assert ours == pytest.approx(others, rel=0.01)
+
+
+@pytest.mark.parametrize("loss", ["auto", "squared", "absolute", "poisson"])
+def test_a_weight_of_two_is_a_row_twice_and_of_none_no_row(loss: str) -> None:
+    x, y = table()
+    x = (x * 2).round() / 2  # so few values that both have a bin for each
+    generator = torch.Generator().manual_seed(2)
+    counts = torch.randint(3, (len(x),), generator=generator)
+    train = len(x) * 3 // 4
+    counts[0] += (-int(counts[:train].sum())) % 3  # so that as many are a quarter of the rows
+    often = torch.arange(train).repeat_interleave(counts[:train])
+    every = torch.cat([often, torch.zeros(len(often) // 3, dtype=torch.int64)])
+    labels = y if loss == "auto" else torch.poisson((x[:, 0] / 2 - x[:, 1] * x[:, 2] / 4).exp(), generator=generator)
+    config, of = dataclasses.replace(PLAIN, loss=loss), Logistic() if loss == "auto" else Squared()
+    weighted = between({"bank": x[:, :3], "lab": x[:, 3:]}, labels, config, loss=of)
+    weighted.driver.row_weights = counts.double()
+    repeated = between({"bank": x[every, :3], "lab": x[every, 3:]}, labels[every], config, loss=of)
+    assert weighted.run() == pytest.approx(repeated.run(), rel=1e-9)
+    assert torch.allclose(weighted.driver.scores[often], repeated.driver.scores[: len(often)], rtol=0, atol=1e-9)
 
 
 def test_classes_can_weigh_the_same_and_counts_cannot_be_negative() -> None:

@@ -93,7 +93,7 @@ class LabelOwner(roles.LabelOwner):
     def split(self, o: Tensor, batch: str) -> tuple[Tensor, Tensor]:
         """The new z and lambda of a batch's rows, which are remembered."""
         rows, rho = self.rows(batch), self.config.rho
-        z = self._solve(o, self.duals[rows], self.y(batch))
+        z = self._solve(o, self.duals[rows], self.y(batch), self.counts(rows))
         duals = self.duals[rows] + rho * (o - z)
         self.z[rows], self.duals[rows] = z, duals
         return z, duals
@@ -111,6 +111,8 @@ class LabelOwner(roles.LabelOwner):
 
 
 TOLERANCE = 1e-6
+LEAST = 1e-9
+"""What a row counts whose weight is 0: its step is divided by it."""
 MAX_STEPS = 200
 PER_LOOK = {"cpu": 1, "cuda": 8}
 """Newton steps between two looks at the gradient: a look makes Python wait for the GPU, so there it is a rare one."""
@@ -135,31 +137,32 @@ class ZUpdate:
         self.loss, self.rho = loss, rho
         self._steps = Captured(self._newton_steps)
 
-    def __call__(self, logits: Tensor, duals: Tensor, labels: Tensor) -> Tensor:
+    def __call__(self, logits: Tensor, duals: Tensor, labels: Tensor, rows: Tensor | None = None) -> Tensor:
         """Solve it for every row, to a largest gradient entry of at most 1e-6."""
-        o, dual = logits.double(), duals.double()
+        o, dual, weights = logits.double(), duals.double(), self.loss.weigh(labels, rows)
+        w = None if weights is None else weights.double()[:, None].clamp_min(LEAST)
         match self.loss:
             case CrossEntropy():
-                z = self._newton(o, dual, torch.nn.functional.one_hot(labels, self.loss.outputs).double(), labels)
+                z = self._newton(o, dual, torch.nn.functional.one_hot(labels, self.loss.outputs).double(), w)
             case Logistic():
-                z = self._newton(o, dual, labels.double()[:, None], labels)
+                z = self._newton(o, dual, labels.double()[:, None], w)
             case Squared():
-                z = (labels.double()[:, None] + dual + self.rho * o) / (1 + self.rho)
+                counts = 1.0 if w is None else w
+                z = (counts * labels.double()[:, None] + dual + self.rho * o) / (counts + self.rho)
             case loss:
                 raise TypeError(
                     f"{type(loss).__name__} has no z-update; there is one for softmax, logistic and squared."
                 )
         return z.to(logits.dtype)
 
-    def _newton(self, o: Tensor, dual: Tensor, truth: Tensor, labels: Tensor) -> Tensor:
+    def _newton(self, o: Tensor, dual: Tensor, truth: Tensor, w: Tensor | None) -> Tensor:
         """Damped Newton on z -> w (l(z) - truth^T z) - dual^T z + rho/2 ||z - o||^2, all rows together; w is how much a
         row counts."""
         z: Tensor = o
-        weights = self.loss.weigh(labels)
-        w = () if weights is None else (weights[:, None],)
-        pull = dual + (truth * w[0] if w else truth)
+        pull = dual + (truth if w is None else truth * w)
+        more = () if w is None else (w,)
         for _ in range(0, MAX_STEPS, PER_LOOK[o.device.type]):
-            z, gradient = self._steps(z, o, pull, *w)
+            z, gradient = self._steps(z, o, pull, *more)
             if (worst := float(gradient)) <= TOLERANCE:
                 return z.clone() if z.device.type == "cuda" else z
         warnings.warn(

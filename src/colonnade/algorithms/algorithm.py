@@ -213,6 +213,7 @@ class Algorithm(Generic[C, F, L]):
 
     # What it can be used for: kinds of labels, and with its default settings so many parties with columns.
     tasks: Collection[str] = ("classification", "regression")
+    weighs_rows: bool = False  # a row of the label owner may count more than others, by a column of its own
     for_rows: int | None = None  # `init` points to it where tables have as many rows in common; `about_tables` says why
     about_tables: str = ""
     suits: Callable[[int], bool] = _yes

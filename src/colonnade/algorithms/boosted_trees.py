@@ -156,23 +156,21 @@ class LabelOwner(roles.LabelOwner):
         """Before the first round."""
         train = self._trained()
         if self.base is None and train is not None:
-            y = self.labels[train].cpu()
-            self.base = self.objective.start(y, self.weights(y))
+            self.base = self.objective.start(self.labels[train].cpu(), self.weights(train))
         assert self.base is not None
         if self.scores is None:
             self.scores = self.base.repeat(len(self.labels), 1)
 
-    def weights(self, labels: Tensor) -> Tensor:
-        """Of each row, as its class counts."""
-        weights = self.loss.weigh(labels)
-        return torch.ones(len(labels), dtype=torch.float64) if weights is None else weights
+    def weights(self, rows: Tensor) -> Tensor:
+        """Of these rows, as each counts and its class does: with a weight of 2 it is as if it were there twice."""
+        weights = self.loss.weigh(self.labels[rows], None if self.row_weights is None else self.row_weights[rows])
+        return torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
 
     def slopes(self, batch: str) -> tuple[float, Floats, Floats]:
         """The loss before a round, and the exact gradients and Hessians of its rows."""
-        rows = self.rows(batch).cpu()
+        rows = self.rows(batch)
         assert self.scores is not None
-        scores, labels = self.scores[rows], self.labels[rows].cpu()
-        weights = self.weights(labels)
+        scores, labels, weights = self.scores[rows.cpu()], self.labels[rows].cpu(), self.weights(rows)
         g, h = self.objective.slopes(scores, labels)
         loss = self.objective.loss(scores, labels, weights)
         return loss, (g * weights[:, None]).numpy(), (h * weights[:, None]).numpy()
@@ -436,6 +434,7 @@ ALGORITHM = Algorithm(
     label_owner=LabelOwner,
     train=train,
     predict=predict,
+    weighs_rows=True,
     may_lack=True,
     releases={
         "sums": Release(

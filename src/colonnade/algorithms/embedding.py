@@ -132,7 +132,7 @@ class LabelOwner(roles.LabelOwner):
     def learn(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, dict[str, Tensor]]:
         """One step of g, and dloss/dh_k for every party."""
         leaves = {k: h_k.requires_grad_() for k, h_k in h.items()}
-        loss = self.loss(self.of_batch(leaves, batch), self.y(batch))
+        loss = self.lost(self.of_batch(leaves, batch), batch)
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         self.optimizer.step()

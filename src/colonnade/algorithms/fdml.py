@@ -62,7 +62,7 @@ class LabelOwner(roles.LabelOwner):
     def learn(self, o: Mapping[str, Tensor], batch: str) -> tuple[float, Tensor]:
         """The loss of the sum, and its gradient there."""
         total = self.outputs(o).requires_grad_()
-        loss = self.loss(total, self.y(batch))
+        loss = self.lost(total, batch)
         (gradient,) = torch.autograd.grad(loss, total)
         return loss.item(), gradient
 
@@ -82,6 +82,7 @@ ALGORITHM = Algorithm(
     label_owner=LabelOwner,
     train=train,
     predict=embedding.predict,
+    weighs_rows=True,
     releases={
         "logits": embedding.LOGITS,
         "gradient": Release(

@@ -177,7 +177,7 @@ class LabelOwner(roles.LabelOwner):
             e = o.softmax(-1) - nn.functional.one_hot(y, self.loss.outputs)
         else:
             e = (o if isinstance(self.loss, Squared) else o.sigmoid()) - y.double()[:, None]
-        weights = self.loss.weigh(y)
+        weights = self.loss.weigh(y, self.counts(self.rows(batch)))
         return e if weights is None else e * weights[:, None]
 
     def search(self, batch: str, d: Tensor, direction: float, along: float) -> float:
@@ -256,7 +256,7 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
         driver.p = driver.beta * driver.p - driver.z
         d = driver.sum.of(peers, ask, torch.float64).double() + driver.p
         direction, along = (sum(parts) for parts in zip(*((a.direction, a.along) for a in aims.values()), strict=True))
-        loss = float(driver.loss(driver.o[driver.rows(name)], driver.y(name)))
+        loss = float(driver.lost(driver.o[driver.rows(name)], name))
         t = driver.search(name, d, direction, along)
         driver.beta = driver.turn(name, peers.ask(Move(name, t, driver.move(name, d, t))))
         yield Step(batch, loss)
@@ -290,6 +290,7 @@ ALGORITHM = Algorithm(
     label_owner=LabelOwner,
     train=train,
     predict=predict,
+    weighs_rows=True,
     releases={
         "logits": Release(
             Kind.LOGITS,

@@ -110,6 +110,7 @@ ALGORITHM = Algorithm(
     label_owner=LabelOwner,
     train=embedding.train,
     predict=predict,
+    weighs_rows=True,
     releases={"embedding": embedding.EMBEDDING, "gradient": embedding.GRADIENT},
     missing=missing,
     for_tables={"optimizer": "adam", "learning_rate": 0.002, "weight_decay": 0.001},

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from colonnade.errors import ConfigError, DataError
-from colonnade.optim.losses import Logistic, Loss, Squared
+from colonnade.optim.losses import Logistic, Loss, Squared, unweighted
 
 LEAST = 1e-6
 
@@ -65,8 +65,8 @@ class OfLoss:
             p, truth = scores.softmax(-1), one_hot(labels, scores.shape[1]).double()
         return p - truth, (p * (1 - p)).clamp_min(1e-16)
 
-    def loss(self, scores: Tensor, labels: Tensor, weights: Tensor) -> float:  # noqa: ARG002
-        return float(self.of(scores, labels))
+    def loss(self, scores: Tensor, labels: Tensor, weights: Tensor) -> float:
+        return float(self.of(scores, labels, weights / weights.mean()))
 
     def outputs(self, scores: Tensor) -> Tensor:
         return scores
@@ -128,7 +128,7 @@ def objective_for(loss: Loss, wanted: str, mean: float, scale: float) -> Objecti
         )
     if wanted == "absolute":
         return Absolute()
-    return Poisson(mean, scale) if wanted == "poisson" else OfLoss(loss)
+    return Poisson(mean, scale) if wanted == "poisson" else OfLoss(unweighted(loss))
 
 
 def weighted_median(values: Tensor, weights: Tensor) -> Tensor:

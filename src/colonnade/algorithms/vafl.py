@@ -229,6 +229,7 @@ ALGORITHM = Algorithm(
     label_owner=LabelOwner,
     train=train,
     predict=embedding.predict,
+    weighs_rows=True,
     releases={"embedding": embedding.EMBEDDING, "gradient": embedding.GRADIENT},
     missing=missing,
     for_tables={"optimizer": "adam", "learning_rate": 0.002},

@@ -148,7 +148,7 @@ class LabelOwner(admm.LabelOwner):
         """Eq. 6 to 8 for a batch; gives the loss before the update, and the parties' residual r."""
         H = beside(h, self.widths)
         o = H @ self.heads
-        loss = self.loss(o, self.y(batch))
+        loss = self.lost(o, batch)
         z, duals = self.split(o, batch)
         self.heads = self._next_heads(H, o, z, duals)
         known = o if self.config.residual_heads == "old" else H @ self.heads
@@ -210,6 +210,7 @@ ALGORITHM = Algorithm(
     label_owner=LabelOwner,
     train=train,
     predict=predict,
+    weighs_rows=True,
     releases={
         "embedding": EMBEDDING,
         "residual": admm.RESIDUAL,

@@ -117,7 +117,7 @@ class LabelOwner(admm.LabelOwner):
     def update(self, o: Tensor, batch: str) -> tuple[float, Tensor]:
         """Eq. 17 and 18 for a batch; gives the loss before the update, and the parties' residual r."""
         z, duals = self.split(o, batch)
-        return self.loss(o, self.y(batch)).item(), z - o - duals / self.config.rho
+        return self.lost(o, batch).item(), z - o - duals / self.config.rho
 
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
@@ -150,6 +150,7 @@ ALGORITHM = Algorithm(
     label_owner=LabelOwner,
     train=train,
     predict=predict,
+    weighs_rows=True,
     releases={
         "logits": Release(
             Kind.LOGITS,

@@ -76,8 +76,8 @@ class LabelOwner(roles.LabelOwner):
 
     def learn(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, dict[str, Tensor]]:
         """One step of the heads, and dl/dh_k for every party."""
-        H, labels, old = beside(h, self.widths), self.y(batch), self.heads
-        loss, slope = self._slope(H @ old, labels)
+        H, old = beside(h, self.widths), self.heads
+        loss, slope = self._slope(H @ old, batch)
         if self.optimizer is None:
             self.heads = old - self.config.learning_rate * (H.T @ slope + self.config.weight_decay * old)
         else:
@@ -86,14 +86,14 @@ class LabelOwner(roles.LabelOwner):
             self.optimizer.step()
         if self.config.gradient_heads == "new":
             old = self.heads
-            _, slope = self._slope(H @ old, labels)
+            _, slope = self._slope(H @ old, batch)
         heads = zip(self.widths, blocks(old, self.widths.values()), strict=True)
         return loss, {k: slope @ W_k.T for k, W_k in heads}
 
-    def _slope(self, o: Tensor, labels: Tensor) -> tuple[float, Tensor]:
+    def _slope(self, o: Tensor, batch: str) -> tuple[float, Tensor]:
         """The loss and dl/do."""
         o = o.detach().requires_grad_()
-        loss = self.loss(o, labels)
+        loss = self.lost(o, batch)
         (slope,) = torch.autograd.grad(loss, o)
         return loss.item(), slope
 
@@ -117,6 +117,7 @@ ALGORITHM = Algorithm(
     label_owner=LabelOwner,
     train=embedding.train,
     predict=embedding.predict,
+    weighs_rows=True,
     releases={"embedding": embedding.EMBEDDING, "gradient": embedding.GRADIENT},
     missing=missing,
     for_tables={"optimizer": "adam", "learning_rate": 0.002},

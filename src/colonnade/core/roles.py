@@ -158,6 +158,7 @@ class LabelOwner(Party):
     """Holds labels and drives. `meet` is called once, with the cards of all feature owners."""
 
     shapes: dict[str, tuple[int, ...]]  # what each party sends per row
+    row_weights: Tensor | None = None  # how much each row counts, as a column of its own says; None: all alike
     drawn: DpEvent | None = None  # how its labels were drawn, where it learns from labels drawn at random
     agreed_apart: Mapping[str, str] = {}  # fingerprints of what parties that lack some rows agreed on
 
@@ -183,6 +184,24 @@ class LabelOwner(Party):
     def y(self, batch: str) -> Tensor:
         """The labels of a batch's rows."""
         return self.labels.index_select(0, self.rows(batch))
+
+    def counts(self, rows: Tensor) -> Tensor | None:
+        """How much each of these rows counts, where they differ: 1 on average over the training rows, so that a row
+        that counts twice is one that is there twice, and learning rates stay what they are."""
+        if self.row_weights is None or (train := self._trained()) is None:
+            return None
+        return self.row_weights[rows] / self.row_weights[train].mean()
+
+    def weighted_loss(self, outputs: Tensor, rows: Tensor) -> float | None:
+        """Of these rows, where some count more than others."""
+        if self.row_weights is None and not self.loss.weights:
+            return None
+        return float(self.loss(outputs, self.labels[rows], self.counts(rows)))
+
+    def lost(self, outputs: Tensor, batch: str) -> Tensor:
+        """The mean loss of a batch's rows, as they count."""
+        loss: Tensor = self.loss(outputs, self.y(batch), self.counts(self.rows(batch)))
+        return loss
 
     def state(self) -> State:
         state = super().state()

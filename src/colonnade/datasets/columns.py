@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,11 @@ from torch import Tensor
 
 from colonnade.errors import ConfigError, DataError
 
-__all__ = ["check_present", "choose_columns", "listing", "suggestion"]
+__all__ = ["Aside", "check_present", "choose_columns", "listing", "suggestion"]
+
+
+Aside = Mapping[str, str] | None
+"""Columns that are no features, by the setting that names them."""
 
 
 def suggestion(name: str, options: Iterable[str]) -> str:
@@ -50,10 +54,10 @@ def choose_columns(
     id_column: str,
     label: str | None = None,
     columns: Sequence[str] | None = None,
-    split: str | None = None,
+    aside: Aside = None,
 ) -> list[str]:
-    """The feature columns, in the order asked for; without `columns`, all that are neither id nor label, and do not say
-    which rows are for training (`split`).
+    """The feature columns, in the order asked for; without `columns`, all that are neither id nor label, nor `aside`:
+    columns that say something else of a row, by the setting that names them.
 
     A label owner may hold no features at all. A party with neither label nor features has nothing to bring.
     """
@@ -63,10 +67,10 @@ def choose_columns(
         if label == id_column:
             raise ConfigError(f"'{owner}' names {id_column!r} as both id and label. Name a label column of its own.")
         check_present([label], present, owner=owner, part="label")
-    if split is not None:
-        check_present([split], present, owner=owner, part="split_by column")
+    for part, column in (aside or {}).items():
+        check_present([column], present, owner=owner, part=f"{part} column")
     if columns is None:
-        chosen = [name for name in present if name not in (id_column, label, split)]
+        chosen = [name for name in present if name not in (id_column, label, *(aside or {}).values())]
     else:
         chosen = list(columns)
         _refuse_twice(chosen, owner=owner, where="columns", cure="List each feature once.")

@@ -8,7 +8,7 @@ matters is how it looks on the training rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from colonnade.core import mapped
 from colonnade.core.checks import did_you_mean
 from colonnade.datasets import table_files
 from colonnade.datasets.cells import ids_as_text, kind_of
-from colonnade.datasets.columns import choose_columns
+from colonnade.datasets.columns import Aside, choose_columns
 from colonnade.datasets.stored import Columns, Filling
 from colonnade.datasets.table_files import read_frame
 from colonnade.errors import DataError
@@ -39,12 +39,12 @@ class Table:
     ids: NDArray[np.str_]
     features: pd.DataFrame | Columns  # of a large file outside memory
     label: pd.Series[Any] | None = None
-    split: pd.Series[Any] | None = None  # what divides its rows into training, validation and test rows
+    aside: Mapping[str, pd.Series[Any]] = field(default_factory=dict)  # no features: by the setting that names them
     keys: tuple[NDArray[np.str_], ...] = ()  # by which rows are matched in turn, "" where one has none; none: by ids
     own: NDArray[np.str_] | None = None  # what its owner calls each row, where `ids` are what it is called with others
 
     def __post_init__(self) -> None:
-        beside = [len(one) for one in (self.label, self.split, self.own, *self.keys) if one is not None]
+        beside = [len(one) for one in (self.label, self.own, *self.aside.values(), *self.keys) if one is not None]
         lengths = {len(self.ids), len(self.features), *beside}
         if len(lengths) != 1:
             raise DataError(
@@ -87,16 +87,15 @@ class Table:
 
     def taking(self, rows: NDArray[np.int64]) -> Table:
         """These rows, in this order."""
-        label, split = (
-            None if one is None else one.iloc[rows].reset_index(drop=True) for one in (self.label, self.split)
-        )
+        label = None if self.label is None else self.label.iloc[rows].reset_index(drop=True)
+        aside = {part: one.iloc[rows].reset_index(drop=True) for part, one in self.aside.items()}
         features = (
             self.features.take(rows)
             if isinstance(self.features, Columns)
             else self.features.iloc[rows].reset_index(drop=True)
         )
         keys, own = tuple(key[rows] for key in self.keys), None if self.own is None else self.own[rows]
-        return Table(self.owner, self.ids[rows], features, label, split, keys, own)
+        return Table(self.owner, self.ids[rows], features, label, aside, keys, own)
 
     @cached_property
     def _order(self) -> NDArray[np.int64]:
@@ -111,17 +110,17 @@ def read_table(
     id: str,  # noqa: A002 - the word users know
     label: str | None = None,
     columns: Sequence[str] | None = None,
-    split: str | None = None,
+    aside: Aside = None,
 ) -> Table:
     """A table from a .csv, .csv.gz or .parquet file; `columns=None` takes all but id and label as features, and but
-    `split`, which says how rows are divided."""
+    those `aside`, by the setting that names them."""
     if is_large(Path(path), columns):
         ids, stored, beside = read_pieces(
-            Path(path), owner=owner, id_column=id, label=label, columns=columns, split=split
+            Path(path), owner=owner, id_column=id, label=label, columns=columns, aside=aside
         )
-        return _checked(Table(owner, ids, stored, beside.get(label), beside.get(split)))
-    frame = read_frame(path, owner=owner, id_column=id, label=label, columns=columns, split=split)
-    return table_from_frame(frame, owner=owner, id=id, label=label, columns=columns, split=split)
+        return _checked(Table(owner, ids, stored, beside.get(label), _named(aside, beside)))
+    frame = read_frame(path, owner=owner, id_column=id, label=label, columns=columns, aside=aside)
+    return table_from_frame(frame, owner=owner, id=id, label=label, columns=columns, aside=aside)
 
 
 def table_from_frame(
@@ -131,7 +130,7 @@ def table_from_frame(
     id: str,  # noqa: A002 - the word users know
     label: str | None = None,
     columns: Sequence[str] | None = None,
-    split: str | None = None,
+    aside: Aside = None,
 ) -> Table:
     """A table from a data frame; the frame is copied, so that later changes to it do not reach the party."""
     unnamed = [name for name in frame.columns if not isinstance(name, str)]
@@ -140,10 +139,15 @@ def table_from_frame(
             f"'{owner}' has {len(unnamed)} columns whose names are not text, such as {unnamed[0]!r}. "
             f"Rename them: frame.columns = frame.columns.astype(str)."
         )
-    features = choose_columns(list(frame.columns), owner=owner, id_column=id, label=label, columns=columns, split=split)
+    features = choose_columns(list(frame.columns), owner=owner, id_column=id, label=label, columns=columns, aside=aside)
     values = frame[features].reset_index(drop=True).copy()
-    labels, sides = (None if one is None else frame[one].reset_index(drop=True).copy() for one in (label, split))
-    return _checked(Table(owner, ids_as_text(frame[id], owner), values, labels, sides))
+    beside = [one for one in (label, *(aside or {}).values()) if one is not None]
+    kept: dict[str | None, Any] = {one: frame[one].reset_index(drop=True).copy() for one in beside}
+    return _checked(Table(owner, ids_as_text(frame[id], owner), values, kept.get(label), _named(aside, kept)))
+
+
+def _named(aside: Aside, columns: Mapping[str | None, pd.Series[Any]]) -> dict[str, pd.Series[Any]]:
+    return {part: columns[name] for part, name in (aside or {}).items()}
 
 
 def check_frames(frames: Mapping[str, pd.DataFrame], label: str) -> None:
@@ -268,7 +272,7 @@ def read_pieces(
     id_column: str,
     label: str | None,
     columns: Sequence[str] | None,
-    split: str | None = None,
+    aside: Aside = None,
 ) -> tuple[NDArray[np.str_], Columns, dict[str | None, pd.Series[Any]]]:
     """The ids, the columns, and by name the label and what divides rows, of a file that is too large to be read whole:
     some rows at a time, into columns that are mapped.
@@ -278,13 +282,13 @@ def read_pieces(
     read a second time, with their kind told. The columns are those that reading the whole file would have given."""
     import pandas as pd
 
-    wanted, most = table_files.names_and_rows(path, owner, id_column, label, columns, split)
-    aside = [name for name in (label, split) if name is not None]
+    wanted, most = table_files.names_and_rows(path, owner, id_column, label, columns, aside)
+    read_beside = [name for name in (label, *(aside or {}).values()) if name is not None]
     chosen = set(columns or ())
-    features = [name for name in wanted if name != id_column and (name not in aside or name in chosen)]
+    features = [name for name in wanted if name != id_column and (name not in read_beside or name in chosen)]
     filling, at = Filling(features, most), 0
     ids: list[NDArray[np.str_]] = []
-    beside: dict[str, list[pd.Series[Any]]] = {name: [] for name in aside}
+    beside: dict[str, list[pd.Series[Any]]] = {name: [] for name in read_beside}
     seen = {name: set[str]() for name in wanted if name != id_column}
     for piece in table_files.pieces(path, owner, wanted, PIECE):
         for name, kinds in seen.items():

@@ -21,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from colonnade.datasets.columns import choose_columns
+from colonnade.datasets.columns import Aside, choose_columns
 from colonnade.errors import DataError
 
 if TYPE_CHECKING:
@@ -113,9 +113,9 @@ def read_frame(
     id_column: str,
     label: str | None = None,
     columns: Sequence[str] | None = None,
-    split: str | None = None,
+    aside: Aside = None,
 ) -> pd.DataFrame:
-    """The id, label and feature columns of the file, with the id column as text; and one that divides rows."""
+    """The id, label and feature columns of the file, with the id column as text; and those that are `aside`."""
     path = Path(path)
     if not path.name.lower().endswith(EXTENSIONS):
         raise DataError(
@@ -125,11 +125,11 @@ def read_frame(
     if not path.is_file():
         raise DataError(f"'{owner}' names the table {path}, and there is no such file. Correct its path.")
     read = _read_parquet if path.name.lower().endswith(".parquet") else _read_csv
-    return read(path, owner, id_column, label, columns, split)
+    return read(path, owner, id_column, label, columns, aside)
 
 
 def names_and_rows(
-    path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, split: str | None = None
+    path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, aside: Aside = None
 ) -> tuple[list[str], int]:
     """The columns to read of a file, and how many rows it has at most."""
     import pyarrow
@@ -137,9 +137,9 @@ def names_and_rows(
 
     if path.name.lower().endswith(".parquet"):
         present = [str(name) for name in pyarrow.parquet.read_schema(path).names]
-        return _wanted(present, owner, id_column, label, columns, split), parquet_shape(path)[0]
+        return _wanted(present, owner, id_column, label, columns, aside), parquet_shape(path)[0]
     with _refusing_csv(path, owner):
-        wanted = _wanted(csv_header(path), owner, id_column, label, columns, split)
+        wanted = _wanted(csv_header(path), owner, id_column, label, columns, aside)
         with _opened(path) as stream:
             ends = [(part.count(b"\n"), part.count(b"\r")) for part in iter(lambda: stream.read(1 << 22), b"")]
         return wanted, 1 + max(sum(one) for one in zip(*ends, strict=True))  # a quoted cell may hold more line ends
@@ -178,12 +178,12 @@ def pieces(
 
 
 def _read_csv(
-    path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, split: str | None
+    path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, aside: Aside
 ) -> pd.DataFrame:
     with _refusing_csv(path, owner):
         present = csv_header(path)
         if present:
-            wanted = _wanted(present, owner, id_column, label, columns, split)
+            wanted = _wanted(present, owner, id_column, label, columns, aside)
             frame: pd.DataFrame = _csv(path, id_column)
             return frame[wanted]
     raise DataError(f"'{owner}' has an empty table: {path} holds nothing, not even a header. Export it again.")
@@ -236,14 +236,14 @@ def csv_header(path: Path) -> list[str]:
 
 
 def _read_parquet(
-    path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, split: str | None
+    path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, aside: Aside
 ) -> pd.DataFrame:
     import pyarrow
     import pyarrow.parquet
 
     try:
         present = [str(name) for name in pyarrow.parquet.read_schema(path).names]
-        wanted = _wanted(present, owner, id_column, label, columns, split)
+        wanted = _wanted(present, owner, id_column, label, columns, aside)
         read = pyarrow.parquet.read_table(path, columns=wanted)
         frame: pd.DataFrame = read.to_pandas(ignore_metadata=True)
     except (OSError, pyarrow.ArrowException) as error:
@@ -257,10 +257,10 @@ def _wanted(
     id_column: str,
     label: str | None,
     columns: Sequence[str] | None,
-    split: str | None,
+    aside: Aside,
 ) -> list[str]:
-    features = choose_columns(present, owner=owner, id_column=id_column, label=label, columns=columns, split=split)
-    return list(dict.fromkeys([id_column, *(one for one in (label, split) if one is not None), *features]))
+    features = choose_columns(present, owner=owner, id_column=id_column, label=label, columns=columns, aside=aside)
+    return list(dict.fromkeys([id_column, *([] if label is None else [label]), *(aside or {}).values(), *features]))
 
 
 def _unreadable(path: Path, owner: str, expected: str, error: Exception) -> DataError:

@@ -261,7 +261,7 @@ class Federation:
                 mine = batches.splits[split]
                 labels = self.label_owners[name].labels[mine.to(self.device)]  # drawn ones where its rule draws
                 outputs = self.outputs(split, name, model)
-                weighted = self.label_owners[name].loss
+                weighted = self.label_owners[name].weighted_loss(outputs, mine.to(self.device))
                 each[name], rows[name] = measured(self.holdings, outputs, labels, weighted), len(mine)
                 if split in REPORTED:
                     encoder = self.holdings.encoder

@@ -296,8 +296,9 @@ def _findings(federation: Trainable, metrics: dict[str, Record]) -> tuple[list[s
     findings = told(constant)
     if holdings.label_owner in federation.label_owners:
         owner = federation.label_owners[holdings.label_owner]
-        name = WEIGHTED if owner.loss.weights else "loss"
-        found = learned_nothing(owner.loss, name, owner.labels, federation.batches.splits, metrics)
+        name = WEIGHTED if owner.loss.weights or owner.row_weights is not None else "loss"
+        splits = federation.batches.splits
+        found = learned_nothing(owner.loss, name, owner.labels, splits, metrics, owner.counts)
         findings += [found] if found else []
     return findings, constant
 

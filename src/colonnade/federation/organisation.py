@@ -212,7 +212,23 @@ def _label_owner(organisation: Organisation, settings: Settings, holdings: Holdi
         more = [agreed_with(organisation)[name], build]
     owner: roles.LabelOwner = algorithm.label_owner(organisation, labels, loss, settings.config, *more)
     owner.drawn = drawn
+    if held.weights is not None:
+        _check_weighs(settings, name, is_drawn=rule is not None)
+        owner.row_weights = held.weights.to(owner.device)
     return owner
+
+
+def _check_weighs(settings: Settings, name: str, *, is_drawn: bool) -> None:
+    """Raise where rows cannot count as a column of the label owner says."""
+    where = place_of(settings.section, name)
+    if not find(settings.algorithm).weighs_rows:
+        able = ", ".join(known for known, one in ALGORITHMS.items() if one.weighs_rows)
+        raise ConfigError(f"{where}: weights is for {able}, and the algorithm is {settings.algorithm}. Remove it.")
+    if is_drawn:
+        raise ConfigError(
+            f"{where}: weights change what others are sent of each row, and this label owner's rule draws labels at "
+            "random, so that others learn little of them: a weight may tell what the label was. Remove one of them."
+        )
 
 
 def _weighted(loss: Loss, settings: Settings, holdings: Holdings, labels: Tensor | None, *, is_drawn: bool) -> Loss:

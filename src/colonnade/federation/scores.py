@@ -15,7 +15,6 @@ from colonnade.algorithms import find
 from colonnade.core import Rows, roles
 from colonnade.evaluate.metrics import measure
 from colonnade.evaluate.quality import Quality
-from colonnade.optim.losses import Loss
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import Trained
 
@@ -75,12 +74,12 @@ def decoded(holdings: Holdings, ids: NDArray[np.str_], outputs: Tensor) -> Predi
     return Predictions(ids, labels, loss.scores(outputs).double().cpu().numpy(), encoder.classes)
 
 
-def measured(holdings: Holdings, outputs: Tensor, labels: Tensor, weighted: Loss | None = None) -> dict[str, float]:
+def measured(holdings: Holdings, outputs: Tensor, labels: Tensor, weighted: float | None = None) -> dict[str, float]:
     """The loss and scores of outputs, errors in the label's own units. All rows count alike, so that runs can be
-    compared; where training had class weights, the loss that it made small stands beside it."""
+    compared; where training had weights of classes or rows, the loss that it made small stands beside it."""
     scores = measure(holdings.loss, outputs, labels)
-    if weighted is not None and weighted.weights:
-        scores[WEIGHTED] = float(weighted(outputs, labels))
+    if weighted is not None:
+        scores[WEIGHTED] = weighted
     for name in {"rmse", "mae"} & set(scores):
         scores[name] *= holdings.encoder.scale
     return scores

@@ -3,7 +3,7 @@ nothing. It is said in the summary, by `colonnade run`, and as a warning in Pyth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,33 +18,43 @@ ROWS = 1000
 """So many training rows show whether an output of a model is the same in all."""
 
 
-def constant_loss(loss: Loss, known: Tensor, labels: Tensor) -> float:
+def constant_loss(
+    loss: Loss, known: Tensor, labels: Tensor, known_count: Tensor | None = None, count: Tensor | None = None
+) -> float:
     """The loss on these labels of the best that can be said without any column: the mean of those known, or the share
-    of each class among them."""
+    of each class among them; where rows count differently, as they do."""
+    weights = loss.weigh(known, known_count)
     if isinstance(loss, Squared):
-        outputs = known.float().mean().expand(len(labels), 1)
+        mean = known.float().mean() if weights is None else (known * weights).sum() / weights.sum()
+        outputs = mean.float().expand(len(labels), 1)
     else:
         classes = max(loss.outputs, 2)
-        share = torch.bincount(known.long(), weights=loss.weigh(known), minlength=classes).double().clamp_min(0.5)
+        share = torch.bincount(known.long(), weights=weights, minlength=classes).double().clamp_min(0.5)
         logits = (share / share.sum()).log().float()
         outputs = logits if isinstance(loss, CrossEntropy) else (logits[1:] - logits[:1])
         outputs = outputs.expand(len(labels), loss.outputs)
-    return float(loss(outputs, labels))
+    return float(loss(outputs, labels, count))
 
 
 def learned_nothing(
-    loss: Loss, name: str, labels: Tensor, splits: Mapping[str, Tensor], metrics: Mapping[str, Mapping[str, Any]]
+    loss: Loss,
+    name: str,
+    labels: Tensor,
+    splits: Mapping[str, Tensor],
+    metrics: Mapping[str, Mapping[str, Any]],
+    counts: Callable[[Tensor], Tensor | None] = lambda rows: None,  # noqa: ARG005
 ) -> str:
     """A sentence where a model says no more about rows that it was not trained on than the mean, or the shares of the
     classes, would; else nothing. Where both kinds of such rows were measured, both must say so. One that still ranks
     rows well has learned something, and only its probabilities are off: that is said instead. `name` is how this loss
-    is called among the metrics."""
+    is called among the metrics, and `counts` how much rows count."""
     found = []
     for split in ("validation", "test"):
         measured = metrics.get(split, {}).get(name)
         if split in splits and "train" in splits and measured is not None:
-            known, these = (labels[splits[one].to(labels.device)] for one in ("train", split))
-            found.append((split, float(measured), constant_loss(loss, known, these)))
+            rows = [splits[one].to(labels.device) for one in ("train", split)]
+            constant = constant_loss(loss, *(labels[some] for some in rows), *map(counts, rows))
+            found.append((split, float(measured), constant))
     if not found or any(measured < constant for _, measured, constant in found):
         return ""
     split, measured, constant = found[-1]

@@ -1,6 +1,7 @@
 """The losses a label owner can train with. Each is a mean over rows and says how many outputs it reads.
 
-With class weights a row counts as often as its class weighs; what is decided and scored for a row stays as it is.
+With class weights a row counts as often as its class weighs, and beside it as often as `rows` says; what is decided and
+scored for a row stays as it is.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ class Loss(Protocol):
         """By class how much its rows count; empty where all count alike."""
         ...
 
-    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+    def __call__(self, outputs: Tensor, labels: Tensor, rows: Tensor | None = None) -> Tensor:
         """The mean over the rows."""
         ...
 
-    def weigh(self, labels: Tensor) -> Tensor | None:
+    def weigh(self, labels: Tensor, rows: Tensor | None = None) -> Tensor | None:
         """How much each row counts, in float64; None where all count alike."""
         ...
 
@@ -48,13 +49,13 @@ class CrossEntropy:
     outputs: int
     weights: tuple[float, ...] = ()  # by class number
 
-    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        if (weights := self.weigh(labels)) is None:
+    def __call__(self, outputs: Tensor, labels: Tensor, rows: Tensor | None = None) -> Tensor:
+        if (weights := self.weigh(labels, rows)) is None:
             return cross_entropy(outputs, labels)
         return (weights.to(outputs.dtype) * cross_entropy(outputs, labels, reduction="none")).mean()
 
-    def weigh(self, labels: Tensor) -> Tensor | None:
-        return _weights(self.weights, labels)
+    def weigh(self, labels: Tensor, rows: Tensor | None = None) -> Tensor | None:
+        return _weights(self.weights, labels, rows)
 
     def decide(self, outputs: Tensor) -> Tensor:
         return outputs.argmax(-1)
@@ -70,13 +71,13 @@ class Logistic:
     outputs: int = 1
     weights: tuple[float, ...] = ()  # of class 0 and of class 1
 
-    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        weights = self.weigh(labels)
+    def __call__(self, outputs: Tensor, labels: Tensor, rows: Tensor | None = None) -> Tensor:
+        weights = self.weigh(labels, rows)
         weights = None if weights is None else weights.to(outputs.dtype)
         return binary_cross_entropy_with_logits(outputs[..., 0], labels.to(outputs.dtype), weight=weights)
 
-    def weigh(self, labels: Tensor) -> Tensor | None:
-        return _weights(self.weights, labels)
+    def weigh(self, labels: Tensor, rows: Tensor | None = None) -> Tensor | None:
+        return _weights(self.weights, labels, rows)
 
     def decide(self, outputs: Tensor) -> Tensor:
         return (outputs[..., 0] > 0).long()
@@ -91,13 +92,15 @@ class Squared:
     """Regression: half the squared difference."""
 
     outputs: int = 1
-    weights: tuple[float, ...] = ()  # a number has no class: all rows count alike
+    weights: tuple[float, ...] = ()  # a number has no class
 
-    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return 0.5 * mse_loss(outputs[..., 0], labels.to(outputs.dtype))
+    def __call__(self, outputs: Tensor, labels: Tensor, rows: Tensor | None = None) -> Tensor:
+        if rows is None:
+            return 0.5 * mse_loss(outputs[..., 0], labels.to(outputs.dtype))
+        return 0.5 * (rows.to(outputs.dtype) * (outputs[..., 0] - labels.to(outputs.dtype)).square()).mean()
 
-    def weigh(self, labels: Tensor) -> Tensor | None:  # noqa: ARG002
-        return None
+    def weigh(self, labels: Tensor, rows: Tensor | None = None) -> Tensor | None:  # noqa: ARG002
+        return rows
 
     def decide(self, outputs: Tensor) -> Tensor:
         return outputs[..., 0]
@@ -113,7 +116,15 @@ def balanced(labels: Tensor, classes: int) -> tuple[float, ...]:
     return tuple((len(labels) / (classes * counts)).tolist())
 
 
-def _weights(by_class: tuple[float, ...], labels: Tensor) -> Tensor | None:
+def unweighted(loss: Loss) -> Loss:
+    """The same, with all classes alike."""
+    if isinstance(loss, CrossEntropy):
+        return CrossEntropy(loss.outputs)
+    return Logistic() if isinstance(loss, Logistic) else Squared()
+
+
+def _weights(by_class: tuple[float, ...], labels: Tensor, rows: Tensor | None) -> Tensor | None:
     if not by_class:
-        return None
-    return torch.tensor(by_class, dtype=torch.float64, device=labels.device)[labels.long()]
+        return rows
+    weights = torch.tensor(by_class, dtype=torch.float64, device=labels.device)[labels.long()]
+    return weights if rows is None else weights * rows

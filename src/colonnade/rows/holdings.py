@@ -58,6 +58,7 @@ class LabelledRows:
     drawn: DrawnLabels | None = None  # at a site: where labels that are drawn at random are kept over its runs
     own: Ids | None = None  # what its owner calls each row, as of columns
     is_told: bool = False  # whether others must be told the sides: they do not follow from the ids
+    weights: Tensor | None = None  # how much each row counts, where they differ; nobody else is told
 
     @cached_property
     def index(self) -> Index:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from colonnade.datasets.preprocess import Preprocessor
     from colonnade.datasets.table import Table
 
+NO_LABEL: dict[str, Any] = dict.fromkeys(("label", "test_ids", "weights"))
+"""What an owner's part says of labels, left out."""
 NOBODY = torch.zeros(0, dtype=torch.int64)
 
 
@@ -85,7 +87,12 @@ def from_tables(
         learned = [_label(table).iloc[splits[name]["train"].numpy()] for name, table in rows.items()]
         encoder = Labels.fit(pd.concat(learned, ignore_index=True), owner=", ".join(rows), task=task)
     owners = {
-        name: replace(held, labels=replace(encoder, owner=name).encode(_label(rows[name])), own=rows[name].own)
+        name: replace(
+            held,
+            labels=replace(encoder, owner=name).encode(_label(rows[name])),
+            own=rows[name].own,
+            weights=_weights(rows[name], held.splits["train"]),
+        )
         for name, held in placed.label_owners.items()
     }
     known_columns = {name: state.get("columns") for name, state in (fitted or {}).items()}
@@ -106,8 +113,8 @@ def _divided(settings: Settings, owner: str, table: Table, known: Labels, salt: 
     drawn = party is not None and LABELS in party.outbox
     by_class = data.stratify and not drawn and known.task == "classification"
     strata = known.encode(_label(table)).numpy() if by_class else None
-    if table.split is not None:
-        return by_column(table.split, table.ids, data, seed, owner, strata, salt), True
+    if (sides := table.aside.get("split_by")) is not None:
+        return by_column(sides, table.ids, data, seed, owner, strata, salt), True
     if party is not None and party.test_ids is not None:
         listed = listed_ids(settings, owner, party.test_ids)
         return by_ids(listed, table.ids, data, seed, owner, strata, salt), True
@@ -260,7 +267,7 @@ def bringing(settings: Settings, fitted: Mapping[str, State]) -> dict[str, Party
     """Those who hold columns, to predict: they bring just these, and a label column is neither needed nor read."""
     columns = {n: tuple(c["name"] for c in s["columns"]["columns"]) for n, s in fitted.items() if "columns" in s}
     return {
-        name: replace(settings.parties.get(name, PartySettings()), label=None, test_ids=None, columns=names)
+        name: replace(settings.parties.get(name, PartySettings()), **NO_LABEL, columns=names)
         for name, names in columns.items()
     }
 
@@ -357,6 +364,24 @@ def asked_by(settings: Settings, owner: str, owners: Sequence[str], ids: Ids) ->
 def _label(table: Table) -> Any:
     assert table.label is not None
     return table.label
+
+
+def _weights(table: Table, train: Tensor) -> Tensor | None:
+    """How much each row counts, where a column of the label owner says so; checked."""
+    import pandas as pd
+
+    if (cells := table.aside.get("weights")) is None:
+        return None
+    numbers = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    bad = ~(np.isfinite(numbers) & (numbers >= 0))
+    if bad.any():
+        raise DataError(
+            f"'{table.owner}' has {int(bad.sum())} rows whose weight in {str(cells.name)!r} is no number of 0 or more: "
+            "a gap, text, negative or infinite. Fill the cells; 0 leaves a row out of the loss."
+        )
+    if not numbers[train.numpy()].any():
+        raise DataError(f"'{table.owner}' has no training row with a weight above 0 in {str(cells.name)!r}.")
+    return torch.from_numpy(numbers)
 
 
 def _label_owner(has_label: Mapping[str, bool]) -> str:

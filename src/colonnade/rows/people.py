@@ -57,14 +57,14 @@ def read_people(
     added = [column for one in groups for column in one.columns]
     keys = [column for key in settings.keys_of(owner) for column in key if column]
     own = None if columns is None else [column for column in columns if column not in added]
-    split = None if label is None else settings.data.split_by
+    aside = settings.aside_of(owner, label)
     if own == [] and label is None:  # its features are of other tables alone
         frame = read_columns(path, owner=name, columns=keys[:1])
     else:
-        frame = read_frame(path, owner=name, id_column=keys[0], label=label, columns=own, split=split)
+        frame = read_frame(path, owner=name, id_column=keys[0], label=label, columns=own, aside=aside)
     frame = with_groups(frame, path, name, groups)
     known = read_keyed(settings, name, owner, path)
-    return _made(settings, name, known, frame, keys, label, columns)
+    return _made(settings, name, known, frame, keys, label, columns, settings.aside_of(owner, label))
 
 
 def people_of(
@@ -76,7 +76,7 @@ def people_of(
     check_present(named, [str(column) for column in frame.columns], owner=name, part="id")
     known = keyed(name, {column: frame[column].tolist() for column in named}, keys, settings.keys, settings.alignment)
     frame = with_groups(frame.reset_index(drop=True), None, name, groups_of(settings, name, owner))
-    return _made(settings, name, known, frame, named, label, columns)
+    return _made(settings, name, known, frame, named, label, columns, settings.aside_of(owner, label))
 
 
 def _made(
@@ -87,6 +87,7 @@ def _made(
     keys: Sequence[str],
     label: str | None,
     columns: Sequence[str] | None,
+    aside: Mapping[str, str],
 ) -> Table:
     held = np.flatnonzero(known.own != "")
     if not len(held):
@@ -97,12 +98,12 @@ def _made(
             f"{_keys(settings)} that is theirs alone and can be read. They are left out.",
             stacklevel=2,
         )
-    split = None if label is None else settings.data.split_by
-    chosen = list(columns) if columns is not None else [c for c in frame.columns if c not in (*keys, label, split)]
+    beside = [one for one in (label, *aside.values()) if one is not None]
+    chosen = list(columns) if columns is not None else [c for c in frame.columns if c not in (*keys, *beside)]
     check_present(chosen, [str(column) for column in frame.columns], owner=name, part="feature")
-    wanted = list(dict.fromkeys([*chosen, *(one for one in (label, split) if one is not None)]))
+    wanted = list(dict.fromkeys([*chosen, *beside]))
     some = frame[wanted].iloc[held].assign(**{ROW: known.own[held]})
-    table = table_from_frame(some, owner=name, id=ROW, label=label, columns=chosen, split=split)
+    table = table_from_frame(some, owner=name, id=ROW, label=label, columns=chosen, aside=aside)
     return replace(table, keys=tuple(texts[held] for texts in known.texts)) if len(settings.keys) > 1 else table
 
 

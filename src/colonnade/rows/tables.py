@@ -90,8 +90,8 @@ def _read(
 
     if not settings.plain_ids or (isinstance(owner, PartySettings) and owner.tables):
         return read_people(settings, name, owner, path, label, columns)
-    split = None if label is None else settings.data.split_by
-    table = read_table(path, owner=name, id=settings.id_of(owner), label=label, columns=columns, split=split)
+    aside = settings.aside_of(owner, label)
+    table = read_table(path, owner=name, id=settings.id_of(owner), label=label, columns=columns, aside=aside)
     return with_comparable_ids(table, settings.alignment)
 
 
@@ -102,6 +102,6 @@ def _of(
 
     if not settings.plain_ids or (isinstance(owner, PartySettings) and owner.tables):
         return people_of(settings, name, owner, frame, label, columns)
-    split = None if label is None else settings.data.split_by
-    table = table_from_frame(frame, owner=name, id=settings.id_of(owner), label=label, columns=columns, split=split)
+    aside = settings.aside_of(owner, label)
+    table = table_from_frame(frame, owner=name, id=settings.id_of(owner), label=label, columns=columns, aside=aside)
     return with_comparable_ids(table, settings.alignment)

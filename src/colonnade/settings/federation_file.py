@@ -247,6 +247,11 @@ class Settings:
         """What they are called there."""
         return self.keys if owner is None or owner.id is None else keys_in(owner.id, "id", may_lack=True)
 
+    def aside_of(self, owner: PartySettings | LabelOwnerSettings, label: str | None) -> dict[str, str]:
+        """Columns of who holds the labels that are no features, by the setting that names them."""
+        named = {"split_by": self.data.split_by, "weights": vars(owner).get("weights")}
+        return {} if label is None else {part: name for part, name in named.items() if name is not None}
+
     @property
     def plain_ids(self) -> bool:
         """Whether a row is named by one column as it is written, and no two rows of a table have one name."""

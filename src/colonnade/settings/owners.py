@@ -55,6 +55,7 @@ class PartySettings:
     id: Any = None  # its id column, where it is not called [data] id here; or its keys, "" where it lacks one
     tables: Mapping[str, Any] = field(default_factory=dict)  # of its own with many rows for one person: `rows.groups`
     label: str | None = None
+    weights: str | None = None  # of the one with the label: a column that says how much each row counts
     test_ids: str | None = None  # of the one with the label: a file with the ids of the test rows
     columns: tuple[str, ...] | None = None
     scale: str = one_of("standard", "minmax", "none", default="standard")
@@ -241,6 +242,7 @@ def party_of(name: str, given: Any, section: str) -> PartySettings:
         ("table", "text", isinstance(party.table, str | None)),
         ("tables", "a table of tables, as in [tables.purchases]", isinstance(party.tables, Mapping)),
         ("label", "text", isinstance(party.label, str | None)),
+        ("weights", "text, the name of a column", isinstance(party.weights, str | None)),
         ("test_ids", "text, a path", isinstance(party.test_ids, str | None)),
         ("columns", "a list of column names", columns),
         (
@@ -255,7 +257,8 @@ def party_of(name: str, given: Any, section: str) -> PartySettings:
     ):
         if not fits:
             raise ConfigError(f"{where}: {key} must be {rule}; found {given[key]!r}.")
-    if party.test_ids is not None and party.label is None:
-        raise ConfigError(f"{where}: test_ids is for the party with the label, who divides rows. Move it there.")
+    for key, what in (("test_ids", "who divides rows"), ("weights", "whose loss counts rows")):
+        if vars(party)[key] is not None and party.label is None:
+            raise ConfigError(f"{where}: {key} is for the party with the label, {what}. Move it there.")
     party.limit(name, section)
     return party
