@@ -12,6 +12,7 @@ from tests.alignment.parties import meeting, owner
 from colonnade.alignment import AlignmentSettings, IdOwner, Ids, curve
 from colonnade.alignment.id_owner import (
     BLINDED,
+    NUMBERS,
     POSITIONS,
     RAISED,
     REVEALS,
@@ -264,7 +265,7 @@ def test_only_an_alignment_is_served() -> None:
     }  # fmt: skip
     with pytest.raises(BoundaryError):
         Points(np.zeros((1, 33)))  # type: ignore[arg-type]
-    assert {BLINDED, RAISED, POSITIONS} == REVEALS.keys()
+    assert {BLINDED, RAISED, POSITIONS, NUMBERS} == REVEALS.keys()
 
 
 def test_with_other_ids_what_was_found_among_the_old_ones_is_forgotten() -> None:

@@ -19,9 +19,10 @@ pytest.importorskip("coincurve", reason='private alignment needs pip install "co
 from colonnade import Federation, load
 from colonnade.alignment import AlignmentSettings, Ids, align_here
 from colonnade.alignment.id_owner import Agree
-from colonnade.alignment.keys import counted, keyed, matched
+from colonnade.alignment.keys import counted, keyed, matched, names_of, written_in
 from colonnade.alignment.settings import is_plain, keys_in
 from colonnade.errors import ConfigError, DataError, PartyError
+from colonnade.rows.tables import written_ids
 from colonnade.settings.federation_file import Settings
 
 HELPED = {"protocol": "helper", "helper": "trust"}
@@ -214,7 +215,7 @@ def test_rows_without_any_key_are_left_out_and_counted() -> None:
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"data": {**DATA, "rows": "label_owner"}}, "are for tables of one label owner"),
+        ({"data": {**DATA, "dataset": "digits"}}, "are for tables, and"),
         ({"data": {**DATA, "align": "exact"}}, 'with \\[data\\] align = "private"'),
         ({"alignment": {"reveal": "count"}}, "all parties must learn which are"),
         ({"alignment": {"learners": ["clinic"]}}, "all parties must learn which are"),
@@ -282,6 +283,30 @@ def test_rules_make_ids_of_one_column_comparable_in_training() -> None:
     given["alignment"] = {"rules": {"phone": "phone +41"}}
     federation = Federation.from_frames({"clinic": frame, "lab": lab}, id="phone", label="ill", settings=given)
     assert federation.ids.tolist()[:2] == ["+41790000000", "+41790000001"]
+    written = ["079 000 00 03", "0041790000002"]
+    assert federation.predict(written).ids.tolist() == written
+    new = federation.predict(["0790000001"], frames={"lab": lab, "clinic": frame})
+    assert new.scores.tolist() == federation.predict(["+41790000001"]).scores.tolist()
+    with pytest.raises(DataError, match=r"1 of 1 ids are not among the 40 rows.*'nobody'"):
+        federation.predict(["nobody"])
+
+
+def test_ids_are_written_by_any_key_and_go_by_its_rules(tmp_path: Path) -> None:
+    keys, chosen = keys_in(ID, ""), AlignmentSettings(rules=RULES)
+    written = ["A@X.org", "key 2: Zoë Müller | 31.12.1980", "key 3: 07", "key 3: 079 123 45 67", "key 4: x", "a | b"]
+    names = ["a@x.org", "key 2: zoe muller | 1980-12-31", "key 3: 07", "key 3: +41791234567", "key4:x", "a|b"]
+    found = names_of(written, keys, chosen)
+    assert found == names
+    assert names_of(found, keys, chosen) == found, "as they are called, they are found"
+    cells: dict[str, Any] = {
+        "mail": ["A@X.org", "", None],
+        "full_name": ["", "Zoë | M", "?"],
+        "born": ["", "1980-12-31", ""],
+    }
+    own = (("mail",), ("full_name", "born"), ("tel",))
+    assert written_in(cells, own) == ["A@X.org", "key 2: Zoë || M | 1980-12-31", ""]
+    pd.DataFrame(cells).to_csv(tmp_path / "rows.csv", index=False)
+    assert written_ids(tmp_path / "rows.csv", own, whose="--rows") == written_in(cells, own)
 
 
 def test_rules_are_named_for_columns_of_keys() -> None:

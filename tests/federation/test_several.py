@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.federation.small import checkpoint_of, entries, equal, learned_of, ledgers, records
-from tests.federation.small_multi import COLUMNS, GAUSSIAN, LABELS, federation, frames, quick, some, write
+from tests.federation.small_multi import COLUMNS, GAUSSIAN, LABELS, Frames, federation, frames, quick, some, write
 
 from colonnade.core import Step
 from colonnade.errors import ConfigError, DataError, PartyError
@@ -287,3 +287,27 @@ def test_entries_on_disk_name_their_batches(tmp_path: Path) -> None:
     assert batches == {f"{k}:{what}" for k in LABELS for what in ("train", "validation", "test")} | {
         f"{k}:train" for k in LABELS
     }
+
+
+def test_label_owners_write_ids_in_their_own_way() -> None:
+    """One key of two columns, by rules: as if all had written it alike, to the bit. Several keys are refused."""
+    given = frames()
+    apart = {name: one.assign(a=one["patient"].str[:2], b=one["patient"].str[2:]) for name, one in given.items()}
+    apart["north"]["a"] = apart["north"]["a"].str.lower() + " "
+    alike = {
+        name: one.assign(patient=one["a"].str.lower().str.strip() + " | " + one["b"]) for name, one in apart.items()
+    }
+    apart = {name: one.drop(columns="patient") for name, one in apart.items()}
+    alike = {name: one.drop(columns=["a", "b"]) for name, one in alike.items()}
+    rules = {"rules": {"a": "text"}}
+
+    def made(held: Frames, ids: Any, alignment: dict[str, Any]) -> Federation:
+        settings = quick(alignment=alignment, train={"epochs": 1})
+        labelled, columns = some(held, LABELS), some(held, COLUMNS)
+        return Federation.from_frames(columns, label_owners=labelled, id=ids, label="diagnosis", settings=settings)
+
+    one, other = made(apart, [["a", "b"]], rules), made(alike, "patient", {})
+    assert one.ids.tolist() == other.ids.tolist()
+    assert one.fit().summary["metrics"] == other.fit().summary["metrics"]
+    with pytest.raises(ConfigError, match="two of them may know a person by different keys"):
+        made(apart, ["a", "b"], rules)

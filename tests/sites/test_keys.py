@@ -29,14 +29,16 @@ from colonnade.sites.prediction import predict
 KEYS = keys_in(ID, "")
 
 
-def made(base: Path, given: dict[str, Any], frames: dict[str, Any] | None = None) -> Path:
+def made(
+    base: Path, given: dict[str, Any], frames: dict[str, Any] | None = None, models: str | None = "seeded"
+) -> Path:
     """A folder per organisation; gives the file for one machine."""
     (base / "all").mkdir(parents=True)
     for name, frame in (frames or people()).items():
         frame.to_csv(base / "all" / f"{name}.csv", index=False)
         given["parties"][name] = {**given["parties"][name], "table": f"{name}.csv"}
     (base / "all" / "federation.toml").write_text(to_toml(given))
-    return divided(base, base / "all" / "federation.toml")[0]
+    return divided(base, base / "all" / "federation.toml", models)[0]
 
 
 @pytest.mark.parametrize("helped", [False, True])

@@ -30,12 +30,14 @@ from colonnade.core.party import Organisation, Party, Refused, serves
 from colonnade.core.receipt import DpEvent
 from colonnade.core.release import Released, Rule
 
-BLINDED, RAISED, POSITIONS = "blinded_ids", "raised_points", "positions"
+BLINDED, RAISED, POSITIONS, NUMBERS = "blinded_ids", "raised_points", "positions", "batch_numbers"
 ALIGN = "align"
 """What ledgers call the batch of all that an alignment releases; it has no rows yet."""
 REVEALS = {
     BLINDED: "how many ids the owner has; which they are takes its secret (decisional Diffie-Hellman)",
     RAISED: "nothing more: another's points under one more secret, in a new order",
+    NUMBERS: "which of a partner's own rows are in a batch together, where rows are matched by several keys; partners "
+    "who pool what they were told know which of their rows are one person's",
     POSITIONS: "which entries of a shuffled list of blinded points are common; its owner learns which of its rows are",
 }
 HIDDEN = DpEvent("blinded (secp256k1)")

@@ -11,6 +11,7 @@ What its owner calls it, whoever it is shared with, is by the first key that it 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,17 +19,53 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.alignment.rules import find_rule
+from colonnade.alignment.rules import find_rule, text_of
 from colonnade.alignment.settings import AlignmentSettings, Key, in_words
 from colonnade.errors import DataError
 
 Texts = NDArray[np.str_]
+SEPARATOR = " | "
 GAP, TWICE = "without a value that can be read", "with a value that several rows have"
+
+
+NAMED = re.compile(r"key ([1-9]\d{0,2}): (.*)", re.DOTALL)
 
 
 def name_of(number: int, text: str) -> str:
     """What a row that a key matched is called."""
     return text if number == 0 else f"key {number + 1}: {text}"
+
+
+def names_of(written: Iterable[str], keys: Sequence[Key], of: AlignmentSettings) -> list[str]:
+    """What rows are called that somebody writes down in his own way, as in "key 2: Anna Muster | 31.12.1980": each part
+    goes by the rule of its column. What a rule cannot read stays as it is, and names nobody."""
+    rules = [[find_rule(of.rule_for(name), f"[alignment.rules] {name}") for name in key] for key in keys]
+
+    def name(text: str) -> str:
+        found = NAMED.fullmatch(text)
+        by, said = (int(found[1]) - 1, found[2]) if found is not None and 1 < int(found[1]) <= len(keys) else (0, text)
+        parts = [said] if len(rules[by]) == 1 else [part.replace("||", "|") for part in said.split(SEPARATOR)]
+        if len(parts) != len(rules[by]):
+            return text
+        made = _joined([rule(part) for rule, part in zip(rules[by], parts, strict=True)])
+        return name_of(by, made) if made else text
+
+    return [name(one) for one in written]
+
+
+def written_in(columns: Mapping[str, Sequence[Any]], keys: Sequence[Key]) -> list[str]:
+    """Of rows in a file with the columns of some keys, how each is written by the first key that it has."""
+    cells = [
+        [_joined([text_of(cell) for cell in row]) for row in zip(*(columns[name] for name in key), strict=True)]
+        if all(name in columns for name in key)
+        else None
+        for key in keys
+    ]
+    there = [(number, one) for number, one in enumerate(cells) if one is not None]
+    return [
+        next((name_of(number, one[row]) for number, one in there if one[row]), "")
+        for row in range(len(there[0][1]) if there else 0)
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +125,7 @@ def _joined(parts: Sequence[str]) -> str:
     """One text of a key's columns; "" where one of them has nothing."""
     if len(parts) == 1:
         return parts[0]
-    return " | ".join(part.replace("|", "||") for part in parts) if all(parts) else ""
+    return SEPARATOR.join(part.replace("|", "||") for part in parts) if all(parts) else ""
 
 
 def _once(owner: str, key: str, found: list[str], rule: str) -> tuple[list[str], int]:

@@ -54,11 +54,24 @@ def ids_of(table: Table) -> tuple[Ids, ...]:
 
 def shared(table: Table, found: Sequence[NDArray[np.int64]]) -> Table:
     """The rows that each key matched, called by it, in the order of these names."""
-    some = table.taking(np.concatenate(found))
-    if table.keys:
-        names = [name_of(at, text) for at, rows in enumerate(found) for text in table.keys[at][rows].tolist()]
-        some = replace(some, ids=np.array(names, dtype=np.str_), own=some.ids, keys=())
+    some = matched_names(table, found).taking(np.concatenate(found))
     return some.in_order(np.sort(some.ids))
+
+
+def matched_names(table: Table, found: Sequence[NDArray[np.int64]]) -> Table:
+    """The whole table, the rows that a key matched being called by it."""
+    if not table.keys:
+        return table
+    names = [name_of(at, text) for at, rows in enumerate(found) for text in table.keys[at][rows].tolist()]
+    return renamed(table, np.concatenate(found), names)
+
+
+def renamed(table: Table, rows: NDArray[np.int64], names: Sequence[str] | NDArray[np.str_]) -> Table:
+    """The whole table, these rows being called so. No other row is: a row is called by a key that it alone has, and
+    whoever had the same would have been matched with it."""
+    ids = table.ids.astype(object)
+    ids[rows] = list(names)
+    return replace(table, ids=ids.astype(np.str_), own=table.ids, keys=())
 
 
 def read_ids(path: str | Path, *, owner: str, columns: Sequence[str], settings: AlignmentSettings) -> Ids:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from colonnade.alignment.ids import comparable
 from colonnade.cli.console import AllowModel, Json, Quiet, a_run, console, error_console, shown
 from colonnade.cli.options import Engine, Model, Owner, StartupKit, Table, check_asker, overrides
 from colonnade.datasets.table_files import for_spreadsheets
 from colonnade.errors import ColonnadeError, ConfigError, DataError, InputError
 from colonnade.federation import Predictions, Settings, load
+from colonnade.rows.tables import written_ids
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings.party_file import asker_id
+from colonnade.settings.party_file import asker_id, asker_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,10 +59,10 @@ def predict(
         return
     settings = RunDirectory(a_run(folder)).settings(allow_model or [])
     column = asker_id(settings, owner)
-    ids = _ids(rows, column)
+    ids = written_ids(rows, settings.keys_at(asker_of(settings, owner)), whose="--rows")
     if not ids:
         raise DataError(f"{rows} has no rows to predict.")
-    keys = comparable(ids, settings.alignment)  # of ids that name one row, it is asked for once
+    keys = settings.names_of(ids)  # of ids that name one row, it is asked for once
     ask = _asker(folder, settings, list(dict.fromkeys(keys)), overrides(table or [], settings.parties), owner, model)
     with _progress(len(ids), quiet=quiet or json_) as advance:
         spelled = _spelled(_pieces(ask, keys, advance), ids)
@@ -183,29 +183,3 @@ def _progress(rows: int, *, quiet: bool) -> Iterator[Callable[[int], object]]:
     with Progress(*columns, TimeRemainingColumn(compact=True), console=error_console, disable=off) as bar:
         task = bar.add_task("predict", total=rows)
         yield lambda done: bar.advance(task, done)
-
-
-def _ids(rows: Path, column: str) -> list[str]:
-    """The ids of a file, whatever else it holds."""
-    import pandas as pd
-    import pyarrow.parquet
-
-    from colonnade.datasets.columns import check_present
-
-    read: Any = pd.read_csv
-    how = {"dtype": str, "keep_default_na": False, "encoding": "utf-8-sig"}
-    try:
-        if rows.suffix == ".parquet":
-            names = [str(name) for name in pyarrow.parquet.read_schema(rows).names]
-        else:
-            names = [str(name) for name in read(rows, nrows=0, **how).columns]
-        check_present([column], names, owner="--rows", part="id")
-        if rows.suffix == ".parquet":
-            frame = pd.read_parquet(rows, columns=[column])
-        else:
-            frame = read(rows, usecols=[column], **how)
-    except FileNotFoundError:
-        raise DataError(f"--rows names {rows}, and there is no such file.") from None
-    except (OSError, ValueError) as error:  # the reader's own text may quote cells
-        raise DataError(f"--rows {rows} cannot be read as CSV or Parquet ({type(error).__name__}).") from None
-    return [str(one) for one in frame[column]]

@@ -5,6 +5,7 @@
 
 The agreed seed gives each id a number below 2^63, and each epoch makes another one of it. So a party that holds some of
 a label owner's rows knows which of its rows are in a batch, in which order, and nothing about the others of the batch.
+Where partners know a row by different keys, no id is theirs alone: the label owner tells each the numbers of its rows.
 Batches are about equally large, not exactly.
 """
 
@@ -21,9 +22,11 @@ TOP = 63  # numbers are below 2^63
 GOLDEN, FIRST, SECOND = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
-def numbers_of(ids: Iterable[str], seed: int) -> Tensor:
-    """The number that the seed gives each id; another one than that by which rows are divided."""
-    digests = (hashlib.blake2b(f"{seed}/batch/{one}".encode(), digest_size=8).digest() for one in ids)
+def numbers_of(ids: Iterable[str], seed: int, salt: str = "") -> Tensor:
+    """The number that the seed gives each id; another one than that by which rows are divided. With a `salt` that
+    others do not know, it tells nobody the id."""
+    key = bytes.fromhex(salt)
+    digests = (hashlib.blake2b(f"{seed}/batch/{one}".encode(), digest_size=8, key=key).digest() for one in ids)
     found = np.frombuffer(b"".join(digests), dtype="<u8") >> np.uint64(1)
     return torch.from_numpy(found.astype(np.int64))
 

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade.algorithms import find, nested_names
-from colonnade.alignment.ids import comparable
 from colonnade.core import Agreed, DpEvent, Ledger, Organisation, Peers, Rows, Step, Transport, roles
 from colonnade.core.batches import PREDICT, Progress
 from colonnade.core.checks import did_you_mean
@@ -291,7 +290,7 @@ class Federation:
         known = self.holdings.label_owners[name].index
         whose = f"'{name}' trains with" if self.settings.rows_differ else f"'{name}' shares with all who hold columns"
         cure = "Predict ids that every party's table holds."
-        wanted, asked = asked_for(ids, known, whose, cure, self.settings.alignment)
+        wanted, asked = asked_for(ids, known, whose, cure, self.settings.names_of)
         asks = self.label_owners[name]
         found: list[tuple[Tensor, list[str]]] = []
         missing, groups = asks.peers.missing, self.holdings.by_absence(asked)
@@ -339,7 +338,7 @@ class Federation:
         fitted = {name: organisation.fitted for name, organisation in self.organisations.items() if name != SERVER}
         bring = bringing(self.settings, fitted)
         given = {name: frame for name, frame in frames.items() if name not in fitted or name in bring}
-        held = called_alike(tables_of(dataclasses.replace(self.settings, parties=bring), given))
+        held = called_alike(self.settings, tables_of(dataclasses.replace(self.settings, parties=bring), given))
         may_lack = self.settings.may_lack
         known = [table.ids for table in held.values()]
         if not known:
@@ -347,7 +346,7 @@ class Federation:
         if ids is None:
             wanted = (np.unique(np.concatenate(known)) if may_lack else reduce(np.intersect1d, known)).tolist()
         else:
-            wanted = list(dict.fromkeys(comparable(map(str, ids), self.settings.alignment)))
+            wanted = list(dict.fromkeys(self.settings.names_of(map(str, ids))))
         if not wanted:
             raise DataError("No id is in all frames, so there is no row to predict. Compare how ids are written.")
         holdings = to_predict(self.settings, held, fitted, wanted, self.owner_named(owner), may_lack=may_lack)

@@ -266,7 +266,11 @@ def summarise(
         "parties": {name: holdings.roles(name) for name in federation.organisations},
         "models": models_told(settings, federation.organisations),
         "rows": {split: len(rows) for split, rows in federation.batches.splits.items()},
-        **({"matched": counted(holdings.ids.tolist(), settings.keys)} if len(settings.keys) > 1 else {}),
+        **(
+            {"matched": holdings.matched or counted(holdings.ids.tolist(), settings.keys)}
+            if len(settings.keys) > 1
+            else {}
+        ),
         "epochs": len(outcome.history),
         **({} if outcome.best is None else {"best_epoch": outcome.best["epoch"]}),
         "rounds": federation.batches.done,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.alignment.ids import comparable
 from colonnade.errors import DataError
 from colonnade.federation.federation import Federation
 from colonnade.federation.organisation import holdings_of
@@ -88,7 +87,7 @@ def _to_predict(
     else:
         there = {n: p for n, p in bring.items() if not may_lack or (p.table and Path(p.table).exists())}
         held = read_tables(replace(settings, parties=there))
-    held = called_alike(held)
+    held = called_alike(settings, held)
     join: Any = np.union1d if may_lack else np.intersect1d
     wanted = every_id(held, join) if ids == "all" else _as_compared(settings, ids)
     asks = owner if owner in settings.label_owners else None
@@ -110,7 +109,7 @@ def _as_compared(settings: Settings, ids: Sequence[str]) -> Sequence[str]:
     """Several of these may name one row, which is loaded once."""
     if isinstance(ids, str):
         return ids
-    return list(dict.fromkeys(comparable(map(str, ids), settings.alignment)))
+    return list(dict.fromkeys(settings.names_of(map(str, ids))))
 
 
 def _moved(settings: Settings, tables: Mapping[str, str] | None) -> Settings:

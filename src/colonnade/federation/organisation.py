@@ -70,7 +70,8 @@ def agreed_on(settings: Settings, holdings: Holdings, party: str = "") -> Agreed
         size = algorithm.batch_size(train.batch_size, rows)
         by_id: dict[str, Any] = {}
         if settings.rows_differ:
-            by_id = {"numbers": numbers_of(of.ids.tolist(), seed), "parts": -(-rows // size)}
+            numbers = numbers_of(of.ids.tolist(), seed) if of.numbers is None else of.numbers
+            by_id = {"numbers": numbers, "parts": -(-rows // size)}
         return Batches(
             splits,
             batch_size=size,

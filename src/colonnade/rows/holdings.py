@@ -18,8 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.alignment.ids import comparable
-from colonnade.alignment.settings import AlignmentSettings
 from colonnade.core import Agreed, Batches
 from colonnade.core.ledger import Entry
 from colonnade.errors import ConfigError, DataError
@@ -59,11 +57,18 @@ class LabelledRows:
     own: Ids | None = None  # what its owner calls each row, as of columns
     is_told: bool = False  # whether others must be told the sides: they do not follow from the ids
     weights: Tensor | None = None  # how much each row counts, where they differ; nobody else is told
+    numbers: Tensor | None = None  # that put rows into batches, where these do not follow from ids (`core.by_id`)
 
     @cached_property
     def index(self) -> Index:
         """Where the row of an id is among its own."""
         return Index(self.ids)
+
+    def called(self, names: Ids, own: Ids) -> LabelledRows:
+        """The same rows by other names and in their order; `own` are these names here."""
+        rows = torch.from_numpy(self.index.find(own)[0])
+        splits = {split: rows.argsort()[known] for split, known in self.splits.items()}
+        return replace(self, ids=names, splits=splits, numbers=None if self.numbers is None else self.numbers[rows])
 
 
 @dataclass
@@ -77,6 +82,7 @@ class Holdings:
     known_to: int = 1  # label owners that one row has at most: so often is it released where others are once
     server: tuple[str, ...] = ()  # who takes part without data: what adds the weights of several label owners up
     away: dict[str, Tensor] = field(default_factory=dict)  # of a party that lacks some of the rows: which
+    matched: dict[str, dict[str, int]] = field(default_factory=dict)  # with each partner, how many by which key
     aligned: Crossed = field(default_factory=dict)  # what crossed while rows were agreed on, as each party noted it
     trained: int = 0  # how many rows train, where this was told since some are not held here; 0: those that are
     earlier: bool = False  # whether columns become numbers as an earlier run learned it, whose models it starts with
@@ -166,7 +172,8 @@ class Holdings:
             return held
         number = (~lacks).cumsum(0) - 1
         splits = {split: number[rows] for split, rows in self._held_by(party, held.splits).items()}
-        return replace(held, ids=held.ids[~lacks.numpy()], labels=held.labels[:0], splits=splits)
+        numbers = None if held.numbers is None else held.numbers[~lacks]
+        return replace(held, ids=held.ids[~lacks.numpy()], labels=held.labels[:0], splits=splits, numbers=numbers)
 
     def _held_by(self, party: str, splits: dict[str, Tensor]) -> dict[str, Tensor]:
         if party not in self.away:
@@ -222,9 +229,10 @@ def asked_for(
     known: NDArray[np.str_] | Index,
     whose: str,
     cure: str,
-    compared: AlignmentSettings | None = None,
+    names_of: Callable[[list[str]], list[str]] = list,
 ) -> tuple[NDArray[np.str_], Tensor]:
-    """The ids to predict as they are spelled, all that are known where none are given, and their row numbers."""
+    """The ids to predict as they are spelled, all that are known where none are given, and their row numbers.
+    `names_of` says what rows are called that are spelled so."""
     index = known if isinstance(known, Index) else Index(known)
     if ids is None:
         return index.ids, torch.arange(len(index))
@@ -233,7 +241,7 @@ def asked_for(
     wanted = np.array([str(one) for one in ids], dtype=np.str_)
     if not len(wanted):
         raise DataError("There are no ids to predict. Give at least one.")
-    rows, there = index.find(wanted if compared is None else np.array(comparable(wanted.tolist(), compared)))
+    rows, there = index.find(np.array(names_of(wanted.tolist())))
     if not there.all():
         absent = wanted[~there]
         raise DataError(

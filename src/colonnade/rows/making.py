@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from colonnade.alignment.settings import in_words
 from colonnade.errors import DataError
-from colonnade.rows.holdings import Columns, Crossed, Holdings, Ids, LabelledRows, State
+from colonnade.rows.holdings import Columns, Crossed, Holdings, Ids, Index, LabelledRows, State
 from colonnade.rows.splits import by_column, by_ids, check_sides, divide
 from colonnade.rows.tables import listed_ids
 from colonnade.settings.federation_file import Settings, prepared_as
@@ -58,8 +60,9 @@ def from_tables(
             align(columns)  # that all hold the same ids
     crossed: Crossed = {}
     lacked: dict[str, Tensor] = {}
+    matched: dict[str, dict[str, int]] = {}
     if settings.rows_differ:
-        rows, lacked = _pairwise(settings, labelled, columns, crossed)
+        rows, columns, lacked, matched = _pairwise(settings, labelled, columns, crossed)
     elif len(settings.keys) > 1 and len(columns) > 1:
         ((owner, table),) = labelled.items()
         columns, entries = in_common(settings, {**columns, owner: with_labels(table)}, owner)
@@ -81,7 +84,7 @@ def from_tables(
         is_told |= settings.rows_differ  # who lacks rows cannot count them
         one = replace(placed.label_owners[owner], salt=salt if is_told else "", is_told=is_told)
         placed = replace(placed, label_owners={owner: one})
-    placed = replace(placed, away=lacked)
+    placed = replace(placed, away=lacked, matched=matched)
     splits = {name: held.splits for name, held in placed.label_owners.items()}
     if encoder is None:
         learned = [_label(table).iloc[splits[name]["train"].numpy()] for name, table in rows.items()]
@@ -174,23 +177,39 @@ def _some_columns(
 ) -> Columns:
     """The columns of who holds some of the rows only, zero in the others. They are prepared on all its own rows but
     those that are held out from training: few may be common, and nobody else is needed for it."""
-    mine = table.in_order(np.sort(table.ids))
+    mine = table.taking(np.argsort(table.ids if table.own is None else table.own))
     out = held.clone().index_fill_(0, train, False)
     learned = torch.from_numpy((~np.isin(mine.ids, ids[out.numpy()])).nonzero()[0])
     prepared = _prepared(settings, name, mine, learned, fitted)
     known = prepared.transform(mine)
     features = known.new_zeros(len(held), *known.shape[1:])  # nobody is asked for a row that it lacks
-    features[held] = known[torch.from_numpy(np.searchsorted(mine.ids, ids[held.numpy()]))]
-    return Columns(features, prepared)
+    rows, _ = Index(mine.ids).find(ids[held.numpy()])
+    features[held] = known[torch.from_numpy(rows)]
+    return Columns(features, prepared, None if mine.own is None else _own_names(mine.own[rows], ids, held))
 
 
-def in_common(
+def _own_names(names: Ids, ids: Ids, held: Tensor) -> Ids:
+    """What its owner calls the rows that it holds; of the others it calls none."""
+    own = ids.astype(object)
+    own[held.numpy()] = names
+    return own.astype(np.str_)
+
+
+def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> tuple[dict[str, Table], Crossed]:
+    """Only the rows whose ids all parties hold, and what crossed to find them."""
+    from colonnade.alignment.tables import shared
+
+    found, entries = _found(settings, tables, driver)
+    return {name: shared(table, found[name]) for name, table in tables.items()}, entries
+
+
+def _found(
     settings: Settings, tables: Mapping[str, Table], driver: str, *, may_be_none: bool = False
-) -> tuple[dict[str, Table], Crossed]:
-    """Only the rows whose ids all parties hold, which they find out without showing each other the rest; and what
-    crossed for it. As long as ids and settings are the same, it is found once (`alignment.kept`)."""
+) -> tuple[dict[str, list[NDArray[np.int64]]], Crossed]:
+    """Of each party the rows that all hold, by each key, which they find out without showing each other the rest; and
+    what crossed for it. As long as ids and settings are the same, it is found once (`alignment.kept`)."""
     from colonnade.alignment import align_here, kept
-    from colonnade.alignment.tables import ids_of, shared
+    from colonnade.alignment.tables import ids_of
 
     settings.alignment.check_trains()
     ids = {name: ids_of(table) for name, table in tables.items()}
@@ -202,7 +221,7 @@ def in_common(
     known = kept.look_up(key, {name: table.ids for name, table in tables.items()})
     if known is not None:
         rows, entries = known
-        return {name: shared(table, [rows[name]]) for name, table in tables.items()}, entries
+        return {name: [rows[name]] for name in tables}, entries
     aligned = align_here(ids, settings.alignment, driver=driver, through_bytes=through_bytes)
     if not aligned.found.common and not may_be_none:
         from colonnade.datasets.table import how_written
@@ -211,20 +230,31 @@ def in_common(
         raise DataError(
             f"No id is held by all parties, so there is no row to train on. {cure or 'Compare how ids are written.'}"
         )
-    common = {name: shared(table, aligned.by_key[name]) for name, table in tables.items()}
     entries = {name: book.entries for name, book in aligned.ledgers.items()}
     kept.keep(key, aligned.rows, entries)
-    return common, entries
+    return aligned.by_key, entries
 
 
-def called_alike(tables: Mapping[str, Table]) -> dict[str, Table]:
-    """To predict where all tables are here: rows that a key matches are called by it at all, as they were in training.
-    Tables of one key are called alike as they are."""
+def called_alike(settings: Settings, tables: Mapping[str, Table]) -> dict[str, Table]:
+    """To predict where all tables are here: rows that a key matches are called by it at all, as they were in training;
+    where rows differ, as the label owner calls them. Tables of one key are called alike as they are."""
     from colonnade.alignment.keys import matched
-    from colonnade.alignment.tables import shared
+    from colonnade.alignment.tables import renamed, shared
 
     if len(tables) < 2 or not all(table.keys for table in tables.values()):
         return dict(tables)
+    if settings.rows_differ:
+        owner = next(
+            (name for name, party in settings.parties.items() if party.label is not None and name in tables), ""
+        )
+        if not owner:
+            return dict(tables)
+        mine, called = tables[owner], {}
+        for name, table in tables.items():
+            both = matched({owner: mine.keys, name: table.keys})
+            at, names = np.concatenate(both[name]), mine.ids[np.concatenate(both[owner])]
+            called[name] = mine if name == owner else renamed(table, at, names)
+        return called
     found = matched({name: table.keys for name, table in tables.items()})
     return {name: shared(table, found[name]) for name, table in tables.items()}
 
@@ -274,21 +304,28 @@ def bringing(settings: Settings, fitted: Mapping[str, State]) -> dict[str, Party
 
 def _pairwise(
     settings: Settings, labelled: Mapping[str, Table], columns: Mapping[str, Table], crossed: Crossed
-) -> tuple[dict[str, Table], dict[str, Tensor]]:
-    """All rows of the label owner in the order of their ids, and of each partner that lacks some, which. Each partner
+) -> tuple[dict[str, Table], dict[str, Table], dict[str, Tensor], dict[str, dict[str, int]]]:
+    """All rows of the label owner in the order of their ids; all columns, with rows called as the label owner does; of
+    each partner that lacks some, which; and of several keys, how many rows each matched with a partner. Each partner
     is compared with the label owner alone, and nobody learns what another partner holds. Rows of which nobody holds a
     column are left out."""
+    from colonnade.alignment.tables import renamed
+
     ((owner, table),) = labelled.items()
     table = with_labels(table)  # first: nobody need know of the others
     if owner in columns:
         table = table.in_order(np.intersect1d(table.ids, columns[owner].ids))
     held: dict[str, Ids] = {}
+    called, matched = dict(columns), {}
     for name, other in columns.items():
         if name == owner:
             continue
         if settings.data.align == "private":
-            common, entries = in_common(settings, {owner: table, name: other}, owner, may_be_none=True)
-            held[name] = common[owner].ids
+            found, entries = _found(settings, {owner: table, name: other}, owner, may_be_none=True)
+            held[name] = table.ids[np.concatenate(found[owner])]
+            if other.keys:
+                called[name] = renamed(other, np.concatenate(found[name]), held[name])
+                matched[name] = by_key(settings, found[name])
             for party, noted in entries.items():
                 crossed.setdefault(party, []).extend(noted)
         else:
@@ -299,7 +336,12 @@ def _pairwise(
         raise DataError(f"No row of '{owner}' is held by anybody with columns. Compare how ids are written.")
     table = table.in_order(np.unique(ids))
     lacked = {name: torch.from_numpy(~np.isin(table.ids, known)) for name, known in held.items()}
-    return {owner: table}, {name: mask for name, mask in lacked.items() if bool(mask.any())}
+    return {owner: table}, called, {name: mask for name, mask in lacked.items() if bool(mask.any())}, matched
+
+
+def by_key(settings: Settings, found: Sequence[NDArray[np.int64]]) -> dict[str, int]:
+    """How many rows each key matched."""
+    return {in_words(key): len(rows) for key, rows in zip(settings.keys, found, strict=True)}
 
 
 def to_predict(
@@ -341,9 +383,12 @@ def to_predict(
             continue
         away[name] = torch.from_numpy(~held)
         features = torch.zeros(len(order), len(prepared.names))  # nobody is asked for a row that it lacks
+        own = None
         if held.any():
-            features[~away[name]] = prepared.transform(columns[name].in_order(order[held]))
-        held_columns[name] = Columns(features, prepared)
+            mine = columns[name].in_order(order[held])
+            features[~away[name]] = prepared.transform(mine)
+            own = None if mine.own is None else _own_names(mine.own, order, ~away[name])
+        held_columns[name] = Columns(features, prepared, own)
     if len(away) == len(held_columns) and bool((nobody := torch.stack(list(away.values())).all(0)).any()):
         lost = order[nobody.numpy()]
         raise DataError(f"{len(lost)} of {len(order)} ids are in no party's table, such as {str(lost[0])!r}.")

@@ -4,14 +4,16 @@ column, with ids as all compare them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from colonnade.alignment.ids import comparable
-from colonnade.alignment.tables import read_columns, with_comparable_ids
-from colonnade.datasets.cells import ids_as_text
-from colonnade.errors import ConfigError
+from colonnade.alignment.keys import written_in
+from colonnade.alignment.settings import Key
+from colonnade.alignment.tables import with_comparable_ids
+from colonnade.datasets.columns import check_present
+from colonnade.errors import ConfigError, DataError
 from colonnade.rows.holdings import Ids
 from colonnade.rows.people import people_of, read_people
 from colonnade.settings.federation_file import Settings
@@ -78,9 +80,36 @@ def labels_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[st
 
 def listed_ids(settings: Settings, owner: str, path: str) -> Ids:
     """The ids in a file, under the name that its owner calls them."""
-    column = settings.id_column_of(owner)
-    found = ids_as_text(read_columns(path, owner=owner, columns=[column])[column], owner)
-    return np.array(comparable(found.tolist(), settings.alignment), dtype=np.str_)
+    written = written_ids(Path(path), settings.keys_at(owner), whose=f"'{owner}'")
+    return np.array(settings.names_of(written), dtype=np.str_)
+
+
+def written_ids(path: Path, keys: Sequence[Key], whose: str) -> list[str]:
+    """The ids in a .csv or .parquet file as they are written, whatever else it holds: of several keys, each row goes by
+    the first that it has."""
+    import pandas as pd
+    import pyarrow.parquet
+
+    first = " | ".join(keys[0])
+    read: Any = pd.read_csv
+    how = {"dtype": str, "keep_default_na": False, "encoding": "utf-8-sig"}
+    try:
+        parquet = path.suffix == ".parquet"
+        names = pyarrow.parquet.read_schema(path).names if parquet else read(path, nrows=0, **how).columns
+        there = [str(name) for name in names]
+        known = [key for key in keys if all(column in there for column in key)]
+        if not known or (first in there and len(keys[0]) > 1):  # as predictions have it
+            known = [(first,)]
+        columns = list(dict.fromkeys(column for key in known for column in key))
+        check_present(columns, there, owner=whose.strip("'"), part="id")
+        frame = pd.read_parquet(path, columns=columns) if parquet else read(path, usecols=columns, **how)
+    except FileNotFoundError:
+        raise DataError(f"{whose} names {path}, and there is no such file.") from None
+    except (OSError, ValueError) as error:  # the reader's own text may quote cells
+        raise DataError(f"{path} of {whose} cannot be read as CSV or Parquet ({type(error).__name__}).") from None
+    if known == [(first,)]:
+        return [str(one) for one in frame[columns[0]]]
+    return written_in({column: frame[column].tolist() for column in columns}, keys)
 
 
 def _read(

@@ -18,7 +18,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from colonnade.alignment.ids import comparable
 from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, DataError, NoAnswer, PartyError
 from colonnade.serving.batcher import Batcher, Busy, Unknown
 from colonnade.serving.limits import App, Gate, Limits, Probing, Problem, internal
@@ -104,7 +103,7 @@ def application(batcher: Batcher, limits: Limits) -> App:
             raise Problem(413, f"{len(ids)} rows are too many", rule, "Ask in several requests.")
         caller = counted(request.client.host) if request.client is not None else ""
         try:
-            keys = comparable(ids, batcher.source.settings.alignment)
+            keys = batcher.source.settings.names_of(ids)
             rows = await asyncio.wait_for(asyncio.wrap_future(batcher.ask(keys, caller)), batcher.patience)
         except (ColonnadeError, TimeoutError) as error:
             raise as_problem(error) from None

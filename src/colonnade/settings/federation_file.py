@@ -24,13 +24,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from colonnade.algorithms import DEFAULT, check_missing, find
 from colonnade.alignment import AlignmentSettings
+from colonnade.alignment.ids import comparable
+from colonnade.alignment.keys import names_of
 from colonnade.alignment.settings import Key, is_plain, keys_in
 from colonnade.core.batches import SAMPLINGS
 from colonnade.core.checks import (
@@ -265,9 +267,17 @@ class Settings:
         told = json.dumps([self.alignment.ids, self.keys, dict(self.alignment.rules)], sort_keys=True)
         return f"keys-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
 
+    def names_of(self, ids: Iterable[str]) -> list[str]:
+        """What rows are called that somebody asks for, as he writes it."""
+        return comparable(ids, self.alignment) if self.plain_ids else names_of(ids, self.keys, self.alignment)
+
+    def keys_at(self, name: str) -> tuple[Key, ...]:
+        """What the columns of each key are called at an organisation that asks for predictions."""
+        return self.keys_of(self.label_owners.get(name) or self.parties.get(name))
+
     def id_column_of(self, name: str) -> str:
-        """What the id column is called at an organisation that asks for predictions."""
-        return self.id_of(self.label_owners.get(name) or self.parties.get(name))
+        """What the id column is called there."""
+        return " | ".join(self.keys_at(name)[0])
 
     def code(self) -> tuple[str, ...]:
         """The import paths that these settings name as models."""
@@ -336,8 +346,11 @@ class Settings:
         )
         settings.alignment.check_helper([*parties, *labelled])
         settings.alignment.check_keys(settings.keys)
-        one = not (settings.label_owners or settings.rows_differ or settings.data.dataset)
-        check_keys(settings.keys, settings.parties, settings.section, plain=settings.plain_ids, one=one)
+        for section_, owners in ((section, parties), ("label_owners", settings.label_owners)):
+            check_keys(
+                settings.keys, owners, section_, plain=settings.plain_ids, several=several,
+                tables=settings.data.dataset is None,
+            )  # fmt: skip
         if len(settings.keys) > 1 and settings.data.align != "private" and len(parties) > 1:
             raise ConfigError('Several keys are compared with [data] align = "private". Set it, or name one key.')
         check_dealt(settings.label_owners, settings.data.dataset)

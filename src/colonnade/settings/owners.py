@@ -137,8 +137,11 @@ def check_lists(algorithm: str, several: bool, tables: Mapping[str, Any]) -> Non
         raise ConfigError(f"{algorithm!r} needs organisations with labels, and there is none. Add [[label_owners]].")
 
 
-def check_keys(keys: Sequence[Key], parties: Mapping[str, Any], section: str, *, plain: bool, one: bool) -> None:
-    """That all name the same keys; and where ids are not plain, that one label owner shares its rows with all."""
+def check_keys(
+    keys: Sequence[Key], parties: Mapping[str, Any], section: str, *, plain: bool, several: bool, tables: bool
+) -> None:
+    """That all name the same keys; that there are tables which have them, where ids are not plain; and one key where
+    several hold labels."""
     for name, party in parties.items():
         where = f"{place_of(section, name)}: id"
         own = keys if party.id is None else keys_in(party.id, where, may_lack=True)
@@ -150,10 +153,13 @@ def check_keys(keys: Sequence[Key], parties: Mapping[str, Any], section: str, *,
                 f'{where} must have the {len(keys)} keys of [data] id, each of as many columns, or "" for one that it '
                 f"lacks; found {party.id!r}."
             )
-    if not plain and not one:
+    if not plain and not tables:
+        raise ConfigError("Several keys, rules and duplicates are for tables, and [data] dataset is none. Remove them.")
+    if len(keys) > 1 and several:
         raise ConfigError(
-            "Several keys, rules and duplicates are for tables of one label owner and its partners, with [data] rows = "
-            '"common". Name one id column, and write ids alike in the files.'
+            "Several keys in [data] id are for one organisation with labels: where several have them, a row must be on "
+            "the same side of the division at all, which follows from its name, and two of them may know a person by "
+            "different keys. Name one key, which may have several columns, and rules under [alignment.rules]."
         )
 
 

@@ -16,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from torch import Tensor
+
 from colonnade.core import Done, Organisation, Party, Peers, serves
 from colonnade.core.message import Ping, Pong
 from colonnade.errors import ConfigError
@@ -67,7 +69,10 @@ class Home(Protocol):
         """Read this organisation's table, once."""
         ...
 
-    def take_part(self, folder: Path, outputs: int, resumed: int | None, sides: str = "", rows: int = 0) -> None:
+    def take_part(
+        self, folder: Path, outputs: int, resumed: int | None, sides: str = "", rows: int = 0,
+        numbers: Tensor | None = None,
+    ) -> None:  # fmt: skip
         """Build this organisation's columns, and answer the algorithm's requests from here on."""
         ...
 
@@ -168,7 +173,8 @@ class ColumnHost(Host):
         )
         if site.participant is None:
             number = request.number if request.resume else None
-            site.take_part(folder, request.outputs, number, request.sides, request.rows)
+            numbers = None if request.numbers is None else request.numbers.tensor
+            site.take_part(folder, request.outputs, number, request.sides, request.rows, numbers)
         self.prepared = {**self.prepared, asker: request}
         participant, ids = self.participant(), site.shared_with(asker)
         same = site.are_same(ids, request.run, request.ids)

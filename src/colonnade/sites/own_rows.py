@@ -43,11 +43,18 @@ def read_own_table(own: SiteConfig) -> Table:
 
 
 def own_columns(
-    own: SiteConfig, table: Table | None, ids: Mapping[str, Ids], outputs: int, sides: str = "", rows: int = 0
+    own: SiteConfig,
+    table: Table | None,
+    ids: Mapping[str, Ids],
+    outputs: int,
+    sides: str = "",
+    rows: int = 0,
+    numbers: torch.Tensor | None = None,
 ) -> Holdings:
     """Of one that holds columns: by label owner the rows they share, and its columns of all of them. Without a table,
-    its part of a public data set. `sides` are of the one label owner's rows, where it told them; of other rows they
-    change nothing, and the label owner sees that these are others. `rows` is how many train, where it was told."""
+    its part of a public data set. `sides` and `numbers` are of the one label owner's rows, where it told them; of other
+    rows they change nothing, and the label owner sees that these are others. `rows` is how many train, where it was
+    told."""
     name = own.name
     if table is None:
         whole = from_dataset(own.settings)
@@ -62,6 +69,11 @@ def own_columns(
             if (understood := heard(sides, known)) is not None:
                 ids, divided = {owner: understood[0]}, understood[1]
         part = place(own.settings, ids, divided)
+        if numbers is not None and len(ids) == 1:
+            (held,) = part.label_owners.values()
+            if numbers.dtype != torch.int64 or tuple(numbers.shape) != (len(held.ids),) or bool((numbers < 0).any()):
+                raise DataError(f"'{name}' was told numbers of other rows than the {len(held.ids)} that it shares.")
+            held.numbers = numbers.cpu()
         part = replace(part, columns={name: columns_of(own.settings, name, table, part)})
     return replace(part, outputs_elsewhere=outputs, trained=rows)
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from colonnade.algorithms import find
-from colonnade.alignment.ids import comparable
 from colonnade.datasets.table_files import for_spreadsheets
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation.scores import Predictions
+from colonnade.rows.tables import written_ids
 from colonnade.runs.layout import PREDICTIONS, ROWS
 from colonnade.settings.party_file import asker_id
 from colonnade.sites.session import Rows, Session, check_asks
@@ -35,8 +34,10 @@ def predict(site: Site, run: str, rows: str, model: str | None = None) -> Path:
     find(own.settings.algorithm).check_model(model)
     asked_in, out = checked_file(site.host.folder(run), rows)
     column = asker_id(own.settings, own.name)
-    spelled = _ids_of(column, asked_in)
-    keys = comparable(spelled, own.settings.alignment)
+    spelled = list(dict.fromkeys(written_ids(asked_in, own.settings.keys_at(own.name), whose="what to predict")))
+    if not spelled:
+        raise DataError(f"{asked_in} has no rows to predict.")
+    keys = own.settings.names_of(spelled)
     session = Session(site, run, model=model)
     asked = session.own_part(np.array(list(dict.fromkeys(keys)), dtype=np.str_))
     _check_held(asked, [], session)
@@ -96,21 +97,3 @@ def _write(
     )
     fresh.replace(out)
     return out
-
-
-def _ids_of(column: str, path: Path) -> list[str]:
-    """The ids in a file, each once, whatever else it holds."""
-    import pandas as pd
-
-    from colonnade.datasets.columns import check_present
-
-    try:
-        text: Any = {"dtype": str, "keep_default_na": False, "encoding": "utf-8-sig"}
-        frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, **text)
-    except (OSError, ValueError) as error:  # the reader's own text may quote cells
-        raise DataError(f"{path} cannot be read as CSV or Parquet ({type(error).__name__}).") from None
-    check_present([column], [str(name) for name in frame.columns], owner="what to predict", part="id")
-    ids = list(dict.fromkeys(str(one) for one in frame[column]))
-    if not ids:
-        raise DataError(f"{path} has no rows to predict.")
-    return ids

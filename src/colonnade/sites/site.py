@@ -31,7 +31,8 @@ whole list, and hears whether the others hold the same: nobody is told a digest 
 follow from the agreed seed, and so do splits where they are by id alone; else the label owner tells which rows train
 (`Prepare.sides`). A feature owner's introduction says whether they are the same. With [data] rows = "label_owner" each
 partner aligns itself with the label owner alone, is told the sides of its own rows, and finds its part of a batch by
-their ids; the label owner knows who holds which of its rows. All of these calls are made again where they were lost, as
+their ids, or where several keys are compared, by numbers that it is told (`Prepare.numbers`); the label owner knows who
+holds which of its rows. All of these calls are made again where they were lost, as
 [federation] says (`federation.call_policy`): each is done once however often it arrives.
 """
 
@@ -52,11 +53,12 @@ from numpy.typing import NDArray
 
 from colonnade.alignment.allowance import Allowance
 from colonnade.alignment.helper import Helper, align_by_helper, sizes_of, takes_helper
-from colonnade.alignment.id_owner import Agree, IdOwner
+from colonnade.alignment.id_owner import ALIGN, NUMBERS, Agree, IdOwner
 from colonnade.alignment.intersection import Alignment, align
 from colonnade.alignment.keyed import AgreeKeyed, KeyedIds
-from colonnade.alignment.tables import ids_of, shared
+from colonnade.alignment.tables import ids_of, matched_names, shared
 from colonnade.core import Batches, Message, Organisation, Party, Peers, Request, Transport
+from colonnade.core.by_id import numbers_of
 from colonnade.core.ledger import Entry
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, CheckpointError, DataError, InputError
@@ -64,7 +66,8 @@ from colonnade.federation.call_policy import CallPolicy
 from colonnade.federation.federation import Federation
 from colonnade.federation.organisation import device_of, training_rows
 from colonnade.privacy.drawn_labels import DrawnLabels
-from colonnade.rows.holdings import Holdings
+from colonnade.rows.holdings import Holdings, LabelledRows
+from colonnade.rows.making import by_key
 from colonnade.rows.splits import told
 from colonnade.runs.layout import AFTER, ALIGNED, DRAWN, PARTIES
 from colonnade.runs.run_directory import RunDirectory
@@ -226,6 +229,11 @@ class Site:
         if own.settings.rows_differ and own.private:
             lacks = {name: ~np.isin(holdings.ids, self._shared_with(name)) for name in self.id_owners}
             holdings.away.update({name: torch.from_numpy(mask) for name, mask in lacks.items() if mask.any()})
+            if len(own.settings.keys) > 1:  # a partner knows a row by another key, so numbers do not follow from it
+                mine = holdings.label_owners[own.name]
+                mine.numbers = numbers_of(mine.ids.tolist(), own.settings.engine.seed, mine.salt)
+                found = {name: by_key(own.settings, owner.found) for name, owner in self.id_owners.items()}
+                holdings = replace(holdings, matched=found)
         holdings.label_owners[own.name].drawn = DrawnLabels(own.name, own.runs / DRAWN)
         return holdings
 
@@ -277,14 +285,19 @@ class Site:
         """Whether these are the ids of which a label owner told the digest; those compared privately are."""
         return self.own.private or self.digest(run, ids) == told
 
-    def take_part(self, folder: Path, outputs: int, resumed: int | None, sides: str = "", rows: int = 0) -> None:
+    def take_part(
+        self, folder: Path, outputs: int, resumed: int | None, sides: str = "", rows: int = 0,
+        numbers: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
         """As who holds columns: build them, and answer the algorithm's requests of label owners from here on. `sides`
-        are of the rows of the one label owner, and `rows` how many of them train, where it told this."""
+        and `numbers` are of the rows of the one label owner, and `rows` how many of them train, where it told this."""
         own = self.own
         self.read()
         ids = {name: self.common(name).ids for name in own.label_owners} if self.table is not None else {}
-        table = self.table if self.table is None or not self.table.keys else self.common(own.driver)
-        holdings = replace(own_columns(own, table, ids, outputs, sides, rows), aligned=self._crossed())
+        table = self.table
+        if table is not None and table.keys:  # rows are called by the keys that matched them
+            table = matched_names(table, self.id_owners[own.driver].found)
+        holdings = replace(own_columns(own, table, ids, outputs, sides, rows, numbers), aligned=self._crossed())
         participant = Participant(own, Federation(own.local, holdings, here={own.name}), folder)
         participant.begin(resumed)
         self.serve(participant, own.label_owners)
@@ -308,12 +321,15 @@ class Site:
         every, count = self.shared_with(self.own.name, holdings), training_rows(holdings) if differ else 0
         requests, rows = {}, {}
         for name in self.own.feature_owners:
-            part, ids = (held, every) if not differ else ((one := holdings.part_of(name)), one.ids)
+            part, ids = (held, every) if not differ else ((one := self._part_of(name, holdings)), one.ids)
             sides, mine = told(ids, part) if held.is_told else "", self.digest(folder.name, ids)
-            again = resumed is not None
-            requests[name] = Prepare(folder.name, holdings.outputs, again, resumed or 0, count, sides, mine)
+            again, numbers = resumed is not None, None
+            if part.numbers is not None:
+                numbers = self.host.outbox.release(part.numbers, NUMBERS, ALIGN)
+            requests[name] = Prepare(folder.name, holdings.outputs, again, resumed or 0, count, numbers, sides, mine)
             rows[name] = len(ids)
         prepared = self.partners().ask_each(requests)
+        holdings.aligned.setdefault(self.own.name, []).extend(self.host.ledger.take())
         self._compare(rows, step, prepared)
         federation = self.federation(holdings)
         federation.counted_elsewhere = any(one.counts for one in prepared.values())
@@ -419,6 +435,15 @@ class Site:
         for name, owner in owners.items():
             owner.serves_for = frozenset() if self.holds_labels else frozenset({name})
         return owners
+
+    def _part_of(self, partner: str, holdings: Holdings) -> LabelledRows:
+        """As a label owner: the rows that a partner holds, too, as both call them."""
+        part = holdings.part_of(partner)
+        if self.table is None or not self.table.keys:
+            return part
+        pair = shared(self.table, self.id_owners[partner].found)
+        assert pair.own is not None
+        return part.called(pair.ids, pair.own)
 
     def _shared_with(self, partner: str) -> NDArray[Any]:
         """As a label owner: the ids that a partner holds, too."""
