@@ -21,7 +21,7 @@ import torch
 
 from colonnade import datasets
 from colonnade.benchmark import Result
-from colonnade.datasets.labels import Labels
+from colonnade.datasets.preprocess import Labels
 from colonnade.federation.federation import Federation
 from colonnade.rows.holdings import Columns, Holdings
 from colonnade.settings.federation_file import Settings

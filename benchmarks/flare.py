@@ -23,8 +23,7 @@ import torch
 from colonnade.benchmark import Result, race
 from colonnade.core import Batches, Done, Ledger, Message, Organisation, Outbox, Party, Peers, Released, Request, serves
 from colonnade.transport import InProcess
-from colonnade.transport.endpoint import Endpoint
-from colonnade.transport.remote import Remote, Route
+from colonnade.transport.remote import Endpoint, Remote, Route
 
 FOUND, QUICK, DRIVER = "COLONNADE_BENCH_FLARE", "COLONNADE_BENCH_QUICK", "driver"
 KITS = "COLONNADE_BENCH_KITS"

@@ -25,7 +25,7 @@ import torch
 from colonnade import datasets
 from colonnade.benchmark import Result
 from colonnade.core import Transport, mapped
-from colonnade.datasets.labels import Labels
+from colonnade.datasets.preprocess import Labels
 from colonnade.federation.federation import Federation
 from colonnade.rows.holdings import Columns, Holdings
 from colonnade.rows.making import from_tables

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from colonnade.benchmark import Result, race
-from colonnade.datasets.labels import Labels
+from colonnade.datasets.preprocess import Labels
 from colonnade.encryption import make_keys
 from colonnade.federation import Federation, Settings
 from colonnade.rows.holdings import Columns, Holdings

@@ -25,12 +25,11 @@ from colonnade.algorithms.admm import z_update
 from colonnade.algorithms.vimadmm import Config
 from colonnade.benchmark import Result, race
 from colonnade.core.party import seed_for
-from colonnade.datasets.labels import Labels
+from colonnade.datasets.preprocess import Labels
 from colonnade.errors import DataError
 from colonnade.federation import Federation, Settings
 from colonnade.optim.descent import Descent
-from colonnade.optim.local import make_optimizer
-from colonnade.optim.losses import CrossEntropy
+from colonnade.optim.losses import CrossEntropy, make_optimizer
 from colonnade.rows.holdings import Columns, Holdings
 from colonnade.transport.in_process import one_torch_thread
 

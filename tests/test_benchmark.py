@@ -13,7 +13,7 @@ import torch
 from colonnade import benchmark, datasets
 from colonnade.algorithms.admm import z_update
 from colonnade.benchmark import Result, race
-from colonnade.datasets.labels import Labels
+from colonnade.datasets.preprocess import Labels
 from colonnade.errors import ConfigError
 from colonnade.models import build
 from colonnade.optim.losses import CrossEntropy

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from colonnade import datasets
-from colonnade.datasets.labels import Labels
+from colonnade.datasets.preprocess import Labels
 from colonnade.encryption import make_keys
 from colonnade.federation import Federation
 from colonnade.reproduction import Plan, Study

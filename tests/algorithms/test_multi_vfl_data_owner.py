@@ -17,7 +17,7 @@ from colonnade.algorithms.multi_vfl_data_owner import Copy, flat, load, refuse_u
 from colonnade.core import Peers, roles
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.models import build, seeded
-from colonnade.optim.local import make_optimizer
+from colonnade.optim.losses import make_optimizer
 from colonnade.transport.cohort import Stacked
 
 

@@ -17,7 +17,7 @@ from torch import Generator, Tensor, nn
 from colonnade.algorithms import vfedcce
 from colonnade.algorithms.embedding import Descend
 from colonnade.errors import BoundaryError, ConfigError, PartyError
-from colonnade.models.networks import Dropout
+from colonnade.models import Dropout
 from colonnade.transport import Fault, Faulty, Recording
 
 pytestmark = pytest.mark.filterwarnings("ignore:vfedcce in plaintext", 'ignore:The encryption scheme "plain"')

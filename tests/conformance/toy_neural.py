@@ -16,7 +16,7 @@ from colonnade.algorithms.algorithm import Algorithm, Kind, Release
 from colonnade.core import Batches, Peers, Step, roles
 from colonnade.core.checks import fraction, not_negative, one_of, positive
 from colonnade.core.party import seed_for
-from colonnade.optim.local import make_optimizer
+from colonnade.optim.losses import make_optimizer
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from colonnade.datasets.cells import ids_as_text, kind_of, numbers, text
+from colonnade.datasets.columns import ids_as_text, kind_of, numbers, text
 from colonnade.errors import DataError
 
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from colonnade.datasets.labels import Labels, Task
+from colonnade.datasets.preprocess import Labels, Task
 from colonnade.errors import CheckpointError, ConfigError, DataError
 
 CLASSES = st.one_of(

@@ -27,7 +27,7 @@ from tests.forking import fork
 from colonnade.federation import Federation
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.sites.driving import drive
-from colonnade.sites.saves import numbers
+from colonnade.sites.participant import numbers
 
 NAMES = ("clinic", "lab", "bank")
 

@@ -7,7 +7,7 @@ import torch
 from torch import Generator, nn
 
 from colonnade.errors import ConfigError
-from colonnade.models.networks import Dropout, seeded
+from colonnade.models import Dropout, seeded
 
 
 def test_it_keeps_the_mean_and_drops_the_share() -> None:

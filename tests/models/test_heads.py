@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from colonnade.errors import ConfigError
-from colonnade.models import HEADS, MAPS, build, build_head
-from colonnade.models.heads import cnn_head, linear_head, mlp_head
+from colonnade.models import HEADS, MAPS, build, build_head, cnn_head, linear_head, mlp_head
 
 
 def kinds(model: nn.Module) -> list[str]:

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from colonnade.errors import ConfigError
-from colonnade.models.networks import cnn, initialised, linear, mlp
+from colonnade.models import cnn, initialised, linear, mlp
 
 
 def linears(model: nn.Module) -> list[tuple[int, int]]:

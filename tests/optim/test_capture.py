@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from colonnade.optim.capture import Captured
+from colonnade.optim.descent import Captured
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.models import linear, mlp
-from colonnade.optim.capture import Captured
-from colonnade.optim.descent import ACTIVATIONS, Buffers, Descent, Flat, Scratch, compiled, kept_by, layers_of
+from colonnade.optim.descent import ACTIVATIONS, Buffers, Captured, Descent, Flat, Scratch, compiled, kept_by, layers_of
 from colonnade.optim.written_out import Layers, squared_gradients, squared_steps
 from colonnade.transport.cohort import Stacked
 

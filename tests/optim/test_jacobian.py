@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from colonnade.optim.jacobian import jacobian_of, set_gradient
+from colonnade.optim.descent import jacobian_of, set_gradient
 
 
 def one_by_one(u: torch.Tensor, weights: list[nn.Parameter]) -> torch.Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from colonnade.algorithms import splitnn, vimadmm
 from colonnade.errors import ConfigError
-from colonnade.optim.local import make_optimizer
+from colonnade.optim.losses import make_optimizer
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from colonnade import reproduction
-from colonnade.datasets.labels import Labels
+from colonnade.datasets.preprocess import Labels
 from colonnade.federation import Federation, Settings
 from colonnade.reproduction import Study
 from colonnade.reproduction.cells import cells, script_of

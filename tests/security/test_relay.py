@@ -28,8 +28,7 @@ from colonnade.runs.layout import SUMMARY
 from colonnade.sites.driving import drive
 from colonnade.sites.site import Site
 from colonnade.transport.channel import ANSWER, CALL, FINISH, HELLO, REFUSED
-from colonnade.transport.endpoint import Endpoint
-from colonnade.transport.remote import HEAD, NONE, WHOLE, Remote
+from colonnade.transport.remote import HEAD, NONE, WHOLE, Endpoint, Remote
 
 Attack = Callable[["Relay", str, bytes, Callable[[bytes], bytes]], bytes]
 LONG_ENOUGH = 16

@@ -24,8 +24,7 @@ from colonnade.compression import TopK
 from colonnade.core import Envelope, Outbox, Plain, Rule, wire
 from colonnade.core.failure import Failure
 from colonnade.errors import PartyError, WireError
-from colonnade.transport.endpoint import Endpoint
-from colonnade.transport.remote import ANSWER, HEAD, NONE, WHOLE, Remote
+from colonnade.transport.remote import ANSWER, HEAD, NONE, WHOLE, Endpoint, Remote
 
 MIB = 1 << 20
 RECEIPT = ["eve", 1, "values", "train/0/1", "non-private", {}]

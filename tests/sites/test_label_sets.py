@@ -11,7 +11,7 @@ import pytest
 from tests.federation.small_sites import ask, sites
 from tests.sites.kinds import made, several
 
-from colonnade.datasets.labels import Labels
+from colonnade.datasets.preprocess import Labels
 from colonnade.errors import BoundaryError, ConfigError, DataError
 from colonnade.sites.label_sets import Describe, Described, agreed_labels, described
 

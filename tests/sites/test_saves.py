@@ -13,7 +13,7 @@ from tests.sites.kinds import made, same_bits, trains
 from colonnade.errors import CheckpointError, PartyError
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.sites.driving import drive
-from colonnade.sites.saves import newest_common, numbers
+from colonnade.sites.participant import newest_common, numbers
 from colonnade.sites.site import Site
 from colonnade.transport.remote import Route
 

@@ -15,7 +15,7 @@ from tests.federation.small_sites import ALONE, SKIP, new_people, sites, trained
 
 from colonnade.errors import BudgetExhausted, NoAnswer, PartyError
 from colonnade.federation import Predictions, load
-from colonnade.sites.session import Session
+from colonnade.sites.prediction import Session
 
 
 def opened(base: Path) -> Session:

@@ -18,9 +18,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from colonnade.transport.channel import Channel
-from colonnade.transport.endpoint import Endpoint
 from colonnade.transport.identity import CERTIFICATE, KEY, ROOT, Identity
-from colonnade.transport.remote import Route
+from colonnade.transport.remote import Endpoint, Route
 
 NAMES = ("asker", "ada", "bob", "clinic", "lab")
 

@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from colonnade.core import Envelope, Message, Party, Request, Transport
-from colonnade.transport.endpoint import Endpoint
-from colonnade.transport.remote import PIECE, Remote, Route
+from colonnade.transport.remote import PIECE, Endpoint, Remote, Route
 
 R = TypeVar("R", bound=Message)
 ASKERS = ("asker", "label owner", "ada", "bob", "cyd", "dan")

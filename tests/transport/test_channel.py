@@ -29,8 +29,7 @@ from colonnade.transport.channel import (
     WINDOW,
     Keys,
 )
-from colonnade.transport.endpoint import Endpoint
-from colonnade.transport.remote import Remote
+from colonnade.transport.remote import Endpoint, Remote
 
 
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=5))

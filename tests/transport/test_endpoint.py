@@ -16,8 +16,7 @@ from tests.conformance.echo import Echo, Multiply, Sleep, asker, echoes
 from colonnade.core import Done, Envelope, Message, wire
 from colonnade.core.failure import Failure
 from colonnade.errors import ConfigError, PartyError, WireError
-from colonnade.transport.endpoint import OPEN, Endpoint, Transfers
-from colonnade.transport.remote import ANSWER, GET, HEAD, LONG, NONE, PUT, RUN, WHOLE, Remote
+from colonnade.transport.remote import ANSWER, GET, HEAD, LONG, NONE, OPEN, PUT, RUN, WHOLE, Endpoint, Remote, Transfers
 
 
 def desk(piece: int = 1 << 20, **more: Any) -> tuple[Endpoint, Echo, list[tuple[str, str]]]:
@@ -176,7 +175,7 @@ def test_nothing_is_raised_into_what_carries_calls(monkeypatch: pytest.MonkeyPat
     def no_memory(total: int) -> memoryview:
         raise MemoryError("ada's own words")
 
-    monkeypatch.setattr("colonnade.transport.endpoint.room_for", no_memory)
+    monkeypatch.setattr("colonnade.transport.remote.room_for", no_memory)
     told = failure(one("asker", HEAD.pack(PUT, bytes(16), 0, 9) + b"part"))
     assert told.error == "PartyError"
     assert told.cause.startswith("MemoryError; the log of 'ada' has it")

@@ -18,8 +18,7 @@ from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Batches, Envelope, Message, Organisation, Peers, Released, Request, roles, serves
 from colonnade.errors import BoundaryError, BudgetExhausted, PartyError, WireError
 from colonnade.transport import InProcess
-from colonnade.transport.endpoint import Endpoint
-from colonnade.transport.remote import Remote, Route, answered_by, cut
+from colonnade.transport.remote import Endpoint, Remote, Route, answered_by, cut
 
 
 @every_algorithm
@@ -124,7 +123,7 @@ def test_what_is_meant_for_the_asker_arrives_as_it_is(error: Exception, monkeypa
 
 
 def _raise(error: Exception) -> Any:
-    def answer(_request: Message) -> Message:
+    def answer(_request: Message, _asker: str | None) -> Message:
         raise error
 
     return answer

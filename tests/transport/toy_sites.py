@@ -37,8 +37,7 @@ from colonnade.core import (
 from colonnade.core.failure import Failure
 from colonnade.core.wire import decode, encode
 from colonnade.flare.members import ASK, DONE, FAILED, RUNNING
-from colonnade.transport.endpoint import Endpoint
-from colonnade.transport.remote import ANSWER, HEAD, NONE, WHOLE, Remote, Route
+from colonnade.transport.remote import ANSWER, HEAD, NONE, WHOLE, Endpoint, Remote, Route
 
 RESULTS, DRIVER = "TOY_RESULTS", "driver"
 SITES = (DRIVER, *NAMES[:3])

@@ -21,10 +21,8 @@ from torch import Tensor, nn
 from colonnade.algorithms.algorithm import Kind, Release
 from colonnade.algorithms.embedding import Embed, Embedding
 from colonnade.core import Organisation, State, mapped, roles, serves
-from colonnade.optim.capture import Captured
-from colonnade.optim.descent import Descent
-from colonnade.optim.local import make_optimizer
-from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
+from colonnade.optim.descent import Captured, Descent
+from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared, make_optimizer
 
 RESIDUAL = Release(
     Kind.RESIDUAL,

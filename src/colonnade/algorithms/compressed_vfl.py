@@ -37,10 +37,8 @@ from colonnade.algorithms.embedding import Embed, Embedding, head, predict
 from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.party import seed_for
-from colonnade.optim.capture import Captured
-from colonnade.optim.heads import norms
-from colonnade.optim.local import make_optimizer
-from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
+from colonnade.optim.descent import Captured
+from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared, make_optimizer, norms
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,7 @@ from colonnade.core import (
 from colonnade.core.party import serves
 from colonnade.models import initialised
 from colonnade.optim.descent import Descent, Pass
-from colonnade.optim.local import make_optimizer
-from colonnade.optim.losses import Loss
+from colonnade.optim.losses import Loss, make_optimizer
 
 EMBEDDING = Release(
     Kind.EMBEDDING, of="columns", per_row=True, tells="the local model's output for each row, a summary of its columns"

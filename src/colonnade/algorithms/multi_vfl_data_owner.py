@@ -18,8 +18,8 @@ from colonnade.core import Agreed, Done, Message, Organisation, Party, Released,
 from colonnade.core.message import Ping, Pong
 from colonnade.core.roles import Introduce, Introduction
 from colonnade.errors import ConfigError
-from colonnade.optim.capture import Captured
-from colonnade.optim.local import Settings, make_optimizer
+from colonnade.optim.descent import Captured
+from colonnade.optim.losses import Settings, make_optimizer
 from colonnade.optim.server import mean
 
 

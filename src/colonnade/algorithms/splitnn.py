@@ -26,8 +26,7 @@ from colonnade.core import Peers, Rows, roles
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError
-from colonnade.optim.heads import norms
-from colonnade.optim.local import make_optimizer
+from colonnade.optim.losses import make_optimizer, norms
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from colonnade.algorithms.heads import linear
 from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.errors import Diverged
-from colonnade.optim.heads import beside, blocks, norms, uniform_heads
+from colonnade.optim.losses import beside, blocks, norms, uniform_heads
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,7 @@ from colonnade.algorithms.algorithm import Algorithm
 from colonnade.algorithms.heads import linear
 from colonnade.core import State, roles
 from colonnade.core.checks import fraction, not_negative, one_of, positive
-from colonnade.optim.heads import beside, blocks, norms, uniform_heads
-from colonnade.optim.local import make_optimizer
-from colonnade.optim.losses import Loss
+from colonnade.optim.losses import Loss, beside, blocks, make_optimizer, norms, uniform_heads
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from colonnade.algorithms import Kind
 from colonnade.attacks.received import Guess, Holdings, received
 from colonnade.core import Transcript
-from colonnade.optim.jacobian import jacobian_of
+from colonnade.optim.descent import jacobian_of
 
 MOST = 2048  # coefficients: the equations grow with their cube
 

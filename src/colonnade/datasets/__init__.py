@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from colonnade.datasets.catalogue import CATALOGUE, Entry, load
     from colonnade.datasets.dataset import Dataset, Rows
-    from colonnade.datasets.labels import Labels
-    from colonnade.datasets.preprocess import Preprocessor
+    from colonnade.datasets.preprocess import Labels, Preprocessor
     from colonnade.datasets.split import (
         Split,
         by_names,

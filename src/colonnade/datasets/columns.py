@@ -1,7 +1,7 @@
-"""Which columns of a table play which part, checked before any cell is read.
+"""Which columns of a table play which part, and how their cells are read: as numbers, or as the text of categories.
 
-A column is the id, the label, a feature, or unused; never two of these. All messages name the owner, the
-column and the cure, and show column names only, never a cell.
+A column is the id, the label, a feature, or unused; never two of these. That is checked before any
+cell is read. All messages name the owner, the column and the cure, and show column names only, never a cell.
 """
 
 from __future__ import annotations
@@ -9,16 +9,31 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from colonnade.datasets.readings import since_1970
 from colonnade.errors import ConfigError, DataError
 
-__all__ = ["Aside", "check_present", "choose_columns", "listing", "suggestion"]
+if TYPE_CHECKING:
+    import pandas as pd
 
+
+__all__ = [
+    "MISSING",
+    "Aside",
+    "check_present",
+    "choose_columns",
+    "ids_as_text",
+    "kind_of",
+    "listing",
+    "numbers",
+    "suggestion",
+    "text",
+]
 
 Aside = Mapping[str, str] | None
 """Columns that are no features, by the setting that names them."""
@@ -114,3 +129,78 @@ def row_numbers(rows: RowNumbers | None, total: int, *, owner: str) -> NDArray[n
             f"{total - 1}. Split the rows of this table, not of another."
         )
     return given.astype(np.int64)
+
+
+MISSING = "missing"
+
+
+def kind_of(cells: pd.Series[Any], *, owner: str) -> Literal["number", "category"]:
+    """Numbers are numeric columns but bool, and times; text, bool, pandas categories and mixed types are categories."""
+    import pandas as pd
+
+    if pd.api.types.is_bool_dtype(cells.dtype) or isinstance(cells.dtype, pd.CategoricalDtype):
+        return "category"
+    if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+        return "number"
+    if pd.api.types.is_numeric_dtype(cells.dtype) and not pd.api.types.is_complex_dtype(cells.dtype):
+        return "number"
+    if pd.api.types.is_object_dtype(cells.dtype) or pd.api.types.is_string_dtype(cells.dtype):
+        return "category"
+    raise DataError(
+        f"'{owner}' has column {str(cells.name)!r} of type {cells.dtype}, and a feature must hold numbers or "
+        f"categories. Turn it into numbers, or leave it out with columns=[...]."
+    )
+
+
+def numbers(cells: pd.Series[Any]) -> NDArray[np.float64]:
+    """The cells as float64, a gap as NaN; times as days since the first day of 1970."""
+    import pandas as pd
+
+    if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+        return since_1970(cells)
+    if cells.isna().all():
+        return np.full(len(cells), np.nan)
+    return np.asarray(cells.to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def text(cells: pd.Series[Any]) -> NDArray[np.object_]:
+    """The cells as strings, a gap as "missing"; so a column of mixed types becomes plain categories."""
+    import pandas as pd
+
+    if isinstance(cells.dtype, pd.CategoricalDtype):  # each category once; a gap's code is -1, the last
+        named = np.array([*map(str, cells.cat.categories.astype(object)), MISSING], dtype=object)
+        return named[cells.cat.codes.to_numpy()]
+    words = np.array([str(value) for value in cells.astype(object)] + [""], dtype=object)[:-1]
+    words[cells.isna().to_numpy(dtype=bool)] = MISSING
+    return words
+
+
+def ids_as_text(column: pd.Series[Any], owner: str) -> NDArray[np.str_]:
+    """Ids as they are compared: whole numbers by their digits, strings exactly."""
+    values = column.astype(object).tolist()
+    missing = sum(
+        empty or (isinstance(value, str) and not value.strip())
+        for value, empty in zip(values, column.isna().tolist(), strict=True)
+    )
+    if missing:
+        raise DataError(
+            f"'{owner}' has {missing} rows without an id in column {str(column.name)!r}, and every row needs one. "
+            f"Remove these rows, or give them ids."
+        )
+    wrong = {kind.__name__ for kind in set(map(type, values)) if kind is bool or not issubclass(kind, str | int)}
+    if wrong:
+        raise DataError(
+            f"'{owner}' has ids of type {', '.join(sorted(wrong))} in column {str(column.name)!r}, and ids must be "
+            f"text or whole numbers, to be compared exactly. {_cure(wrong, column)}"
+        )
+    return np.array([str(value) for value in values], dtype=np.str_)
+
+
+def _cure(wrong: set[str], column: pd.Series[Any]) -> str:
+    """What to do about ids of these types. A float's text is "7.0", which is nobody's id."""
+    name = repr(str(column.name))
+    if wrong <= {"float", "float64", "float32"} and bool((column.dropna().astype(float) % 1 == 0).all()):
+        return f'Make them whole numbers: frame[{name}] = frame[{name}].astype("int64").'
+    if wrong <= {"float", "float64", "float32"}:
+        return "These numbers have a fraction, so they are no ids: name another column as the id."
+    return f"Write them as text, all parties in one form: frame[{name}] = frame[{name}].astype(str)."

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.datasets.cells import MISSING
+from colonnade.datasets.columns import MISSING
 
 __all__ = [
     "Category",

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from colonnade.core import mapped
 from colonnade.core.checks import did_you_mean
 from colonnade.datasets import table_files
-from colonnade.datasets.cells import ids_as_text, kind_of
-from colonnade.datasets.columns import Aside, choose_columns
+from colonnade.datasets.columns import Aside, choose_columns, ids_as_text, kind_of
 from colonnade.datasets.stored import Columns, Filling
 from colonnade.datasets.table_files import read_frame
 from colonnade.errors import DataError

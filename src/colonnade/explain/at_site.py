@@ -23,7 +23,7 @@ from colonnade.explain.write import write
 from colonnade.rows.public import from_dataset
 from colonnade.runs.layout import EXPLANATION
 from colonnade.sites.participant import started
-from colonnade.sites.session import Rows, Session
+from colonnade.sites.prediction import Rows, Session
 from colonnade.sites.site import Site
 
 

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from colonnade.errors import ConfigError
 from colonnade.explain.holdings import at_rows
-from colonnade.optim.heads import norms
+from colonnade.optim.losses import norms
 
 if TYPE_CHECKING:
     from colonnade.explain.embeddings import Embeddings

@@ -16,8 +16,7 @@ from colonnade.algorithms import complete, find
 from colonnade.algorithms.algorithm import HeadInputs, TableInputs
 from colonnade.core import checkpoint
 from colonnade.datasets.fitted import Category
-from colonnade.datasets.labels import Labels
-from colonnade.datasets.preprocess import Preprocessor
+from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.readings import described
 from colonnade.errors import CheckpointError, ConfigError
 from colonnade.federation import Federation

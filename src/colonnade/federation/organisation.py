@@ -396,7 +396,7 @@ def holdings_of(
     """
     if settings.data.dataset is not None and tables is None:
         return from_dataset(settings)
-    from colonnade.datasets.labels import Labels
+    from colonnade.datasets.preprocess import Labels
 
     known = next((dict(one["labels"]) for one in (fitted or {}).values() if "labels" in one), None)
     encoder = None if known is None else Labels.from_state(known)

@@ -7,21 +7,29 @@ model = { name = "my_package.nets:Tower", depth = 3 }      # called with depth=3
 Whoever names an import path chooses code that runs here, and a federation file or a run directory may be somebody
 else's. So nothing is imported that the owner did not list: `--allow-model` on the command line, `allow_models` in its
 own party.toml or in Python.
+
+PyTorch draws initial weights from its global generator. It is forked for the time, so that no global seed is used or
+changed. Its dropout draws from there, too: two runs with the same seed would differ, and so would a resumed run. So a
+model's `nn.Dropout` layers are replaced by ones that draw from their party's own generator.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Collection, Mapping
+import itertools
+import math
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from torch import Generator, nn
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ColonnadeError, ConfigError
-from colonnade.models.heads import cnn_head, linear_head, mlp_head
-from colonnade.models.networks import cnn, convolution, identity, initialised, linear, mlp, seeded
 
 __all__ = [
     "HEADS",
@@ -38,6 +46,165 @@ __all__ = [
     "mlp",
     "seeded",
 ]
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "leaky_relu": nn.LeakyReLU,
+    "elu": nn.ELU,
+    "tanh": nn.Tanh,
+}
+POOLS: dict[str, Callable[[int], nn.Module]] = {"average": nn.AvgPool2d, "max": nn.MaxPool2d}
+
+
+def mlp(
+    shape: tuple[int, ...],
+    *,
+    hidden: Sequence[int] = (120,),
+    width: int = 60,
+    activation: str = "relu",
+    dropout: float = 0.0,
+) -> nn.Module:
+    """Linear layers, each, the last one too, with an activation ("relu", "leaky_relu", "elu", "tanh") and then
+    dropout with that probability, if any; VIM's local model for MNIST is 56-120-60."""
+    if activation not in ACTIVATIONS:
+        raise ConfigError(f"The model 'mlp' has the activations {', '.join(ACTIVATIONS)}; found {activation!r}.")
+    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
+        raise ConfigError(f"The model 'mlp' has a dropout from 0 up to, but not including, 1; found {dropout!r}.")
+    sizes = [math.prod(shape), *hidden, width]
+    layers: list[nn.Module] = [] if len(shape) == 1 else [nn.Flatten(-len(shape))]
+    for inputs, outputs in itertools.pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), ACTIVATIONS[activation]()]
+        layers += [nn.Dropout(dropout)] if dropout else []
+    return nn.Sequential(*layers)
+
+
+def linear(shape: tuple[int, ...], *, width: int = 60) -> nn.Module:
+    """One linear map."""
+    flatten: list[nn.Module] = [] if len(shape) == 1 else [nn.Flatten(-len(shape))]
+    return nn.Sequential(*flatten, nn.Linear(math.prod(shape), width))
+
+
+def identity(shape: tuple[int, ...]) -> nn.Module:
+    """The columns as they are, with nothing to learn: with `fdml`, a linear model without an intercept."""
+    return nn.Identity() if len(shape) == 1 else nn.Flatten(-len(shape))
+
+
+def cnn(
+    shape: tuple[int, ...],
+    *,
+    channels: Sequence[int] = (32, 64, 64, 128),
+    width: int = 60,
+    pool: str = "average",
+    ending: str = "none",
+) -> nn.Module:
+    """3x3 convolutions, each with ReLU and, while the picture is larger than 1, 2x2 pooling, "average" or "max"; then
+    a linear map to `width` and, if asked, an activation: after "tanh" the embeddings' range is known beforehand. VIM's
+    local model for CIFAR-10 patches has 32-64-64-128 channels."""
+    if pool not in POOLS:
+        raise ConfigError(f"The model 'cnn' pools by {' or '.join(POOLS)}; found {pool!r}.")
+    if ending != "none" and ending not in ACTIVATIONS:
+        raise ConfigError(f"The model 'cnn' ends with none, {', '.join(ACTIVATIONS)}; found {ending!r}.")
+    if len(shape) not in (2, 3):
+        raise ConfigError(f"The model 'cnn' needs rows of [height, width] or [channels, height, width]; found {shape}.")
+    depth, *size = shape if len(shape) == 3 else (1, *shape)
+    layers: list[nn.Module] = [] if len(shape) == 3 else [nn.Unflatten(-2, (1, shape[0]))]
+    for count in channels:
+        layers += [nn.Conv2d(depth, count, 3, padding=1), nn.ReLU()]
+        if min(size) > 1:
+            layers.append(POOLS[pool](2))
+            size = [length // 2 for length in size]
+        depth = count
+    last = [] if ending == "none" else [ACTIVATIONS[ending]()]
+    return nn.Sequential(*layers, nn.Flatten(-3), nn.Linear(depth * math.prod(size), width), *last)
+
+
+def convolution(shape: tuple[int, ...], *, channels: int = 32) -> nn.Module:
+    """One 3x3 convolution with ReLU that keeps the picture's size: [height, width] to feature maps [channels, height,
+    width]. Multi-VFL's data owners have 32 channels."""
+    if len(shape) not in (2, 3):
+        raise ConfigError(
+            f"The model 'convolution' needs rows of [height, width] or [channels, height, width]; found {shape}."
+        )
+    layers: list[nn.Module] = [] if len(shape) == 3 else [nn.Unflatten(-2, (1, shape[0]))]
+    return nn.Sequential(*layers, nn.Conv2d(shape[0] if len(shape) == 3 else 1, channels, 3, padding=1), nn.ReLU())
+
+
+_ONE_AT_A_TIME = threading.RLock()  # torch initialises from a generator of the whole process
+
+
+@contextmanager
+def initialised(seed: int | Generator) -> Iterator[None]:
+    """Modules made inside have the weights that follow from this seed, or from where this generator stands, whatever
+    other threads make meanwhile."""
+    start = seed if isinstance(seed, Generator) else Generator().manual_seed(seed)
+    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
+        torch.default_generator.set_state(start.get_state())
+        yield
+
+
+class Dropout(nn.Dropout):
+    """As `nn.Dropout`, with a generator of its own."""
+
+    def __init__(self, p: float, generator: Generator) -> None:
+        super().__init__(p)
+        self.generator = generator
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name PyTorch gave it
+        if not self.training or self.p == 0:
+            return input
+        keep = torch.rand(input.shape, generator=self.generator).to(input.device) >= self.p
+        return input * keep / (1 - self.p) if self.p < 1 else torch.zeros_like(input)
+
+
+def seeded(model: nn.Module, generator: Generator, *, owner: str) -> nn.Module:
+    """The model with its dropout layers drawing from this generator."""
+    for name, part in list(model.named_modules()):
+        if isinstance(part, nn.Dropout):
+            fresh = Dropout(part.p, generator)
+            if not name:
+                return fresh
+            parent, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(parent), attribute, fresh)
+        elif isinstance(part, _DropoutNd):
+            raise ConfigError(
+                f"The model of '{owner}' has a {type(part).__name__}, which draws from PyTorch's global generator, so "
+                "that a run could not be repeated. Use nn.Dropout."
+            )
+    return model
+
+
+def linear_head(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """One linear map."""
+    return nn.Sequential(*_flat(shape), nn.Linear(math.prod(shape), outputs))
+
+
+def mlp_head(shape: tuple[int, ...], outputs: int, *, hidden: Sequence[int] = (64,)) -> nn.Module:
+    """Linear layers with ReLU between them, none after the last."""
+    sizes = [math.prod(shape), *hidden]
+    layers: list[nn.Module] = _flat(shape)
+    for inputs, width in itertools.pairwise(sizes):
+        layers += [nn.Linear(inputs, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
+
+
+def cnn_head(
+    shape: tuple[int, ...], outputs: int, *, channels: int = 32, hidden: int = 128, pool: int = 2
+) -> nn.Module:
+    """One 3x3 convolution, ReLU, max pooling (1: none), and two linear layers: Multi-VFL's label owner."""
+    if len(shape) != 3:
+        raise ConfigError(f"The label model 'cnn' needs feature maps [channels, height, width]; found {shape}.")
+    depth, height, width = shape
+    if not 1 <= pool <= min(height, width):
+        raise ConfigError(f"The label model 'cnn' pools {height} x {width} by 1 to {min(height, width)}; found {pool}.")
+    layers: list[nn.Module] = [nn.Conv2d(depth, channels, 3, padding=1), nn.ReLU()]
+    layers += [nn.MaxPool2d(pool)] if pool > 1 else []
+    inputs = channels * (height // pool) * (width // pool)
+    return nn.Sequential(*layers, nn.Flatten(-3), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+
+
+def _flat(shape: tuple[int, ...]) -> list[nn.Module]:
+    return [] if len(shape) == 1 else [nn.Flatten(-len(shape))]
+
 
 MODELS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "linear": linear, "identity": identity}
 MAPS: dict[str, Callable[..., nn.Module]] = {"convolution": convolution}

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Generator, Tensor, nn
 
-from colonnade.models.networks import initialised
+from colonnade.models import initialised
 
 BATCH, RATE, HIDDEN = 256, 1e-3, 64
 """Of the autoencoder: rows in a step, Adam's step, and the width of its decoder."""

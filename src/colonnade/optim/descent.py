@@ -5,13 +5,18 @@ arithmetic. Where a model is linear layers with simple activations, its gradient
 are formed in buffers that are used again (`written_out`), and SGD or Adam moves all parameters as one vector.
 The model and its optimizer have views of these vectors: a checkpoint does not know which way it was. A GPU that
 replays the steps as a graph has half as many kernels to run. Every other model or optimizer goes through autograd.
+
+Computations with fixed shapes are one CUDA graph (`Captured`), which the GPU replays without waiting for Python; on a
+CPU they simply run.
 """
 
 from __future__ import annotations
 
+import gc
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -358,3 +363,81 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
         except (RuntimeError, AttributeError, OSError):  # no compiler in this torch, not for this Python, or no source
             return function
         return made
+
+
+class Captured:
+    """Wraps `steps(*tensors)`, which changes parameters in place, or gives new tensors, or both.
+
+    Per set of shapes, the first call runs as it is, which also warms up what a capture needs (optimizer state,
+    library handles); the second is captured and replayed; later ones copy their inputs in and replay. The
+    optimizer's settings are part of a graph, so `steps` must not depend on values that change from call to call
+    other than its arguments. What a replay gives is overwritten by the next.
+    """
+
+    def __init__(self, steps: Callable[..., Any]) -> None:
+        self.steps = steps
+        self._graphs: dict[tuple[Any, ...], tuple[Any, tuple[Tensor, ...], Any] | None] = {}
+
+    def __call__(self, *tensors: Tensor) -> Any:
+        if tensors[0].device.type != "cuda":
+            return self.steps(*tensors)
+        key = tuple((tuple(t.shape), t.dtype) for t in tensors)
+        if key not in self._graphs:
+            self._graphs[key] = None
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                outputs = self.steps(*tensors)
+            torch.cuda.current_stream().wait_stream(side)
+            return outputs
+        found = self._graphs[key]
+        if found is None:
+            inputs = tuple(t.clone() for t in tensors)
+            graph = torch.cuda.CUDAGraph()
+            with _no_collection(), torch.cuda.graph(graph):
+                outputs = self.steps(*inputs)
+            found = self._graphs[key] = graph, inputs, outputs
+        graph, inputs, outputs = found
+        for mine, theirs in zip(inputs, tensors, strict=True):
+            mine.copy_(theirs)
+        graph.replay()
+        return outputs
+
+    def forget(self) -> None:
+        """Drop the graphs: parameters or optimizer state were replaced by other tensors."""
+        self._graphs.clear()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Freeing an older graph breaks one that is being captured; Python's collector must do it before, or later."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def jacobian_of(u: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """du/dtheta, `[..., rows * outputs, weights]`, through the very pass that gave u `[..., rows, outputs]`.
+
+    So dropout has the same masks, and rows may depend on each other, as under batch normalization. The pass can be
+    gone through again.
+    """
+    size = u.shape[-2:].numel()
+    basis = torch.eye(size, dtype=u.dtype, device=u.device).reshape(size, *[1] * (u.dim() - 2), *u.shape[-2:])
+    each = basis.expand(size, *u.shape)
+    parts = torch.autograd.grad(u, weights, each, is_grads_batched=True, retain_graph=True, allow_unused=True)
+    found = [w.new_zeros(size, *w.shape) if part is None else part for w, part in zip(weights, parts, strict=True)]
+    return torch.cat([part.reshape(size, *u.shape[:-2], -1).movedim(0, -2) for part in found], dim=-1)
+
+
+def set_gradient(gradient: Tensor, weights: Sequence[Tensor]) -> None:
+    """A gradient `[..., weights]`, in the order of `jacobian_of`, put where an optimizer looks for it."""
+    leading = gradient.shape[:-1].numel()
+    sizes = [weight.numel() // leading for weight in weights]
+    for weight, part in zip(weights, torch.split(gradient, sizes, dim=-1), strict=True):
+        weight.grad = part.to(weight).reshape(weight.shape)

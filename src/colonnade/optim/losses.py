@@ -1,4 +1,6 @@
-"""The losses a label owner can train with. Each is a mean over rows and says how many outputs it reads.
+"""What algorithms train with by their settings: a loss, an optimizer, and linear heads of the parties as one matrix.
+
+Each loss is a mean over rows and says how many outputs it reads.
 
 With class weights a row counts as often as its class weighs, and beside it as often as `rows` says; what is decided and
 scored for a row stays as it is.
@@ -6,12 +8,15 @@ scored for a row stays as it is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
+
+from colonnade.errors import ConfigError
 
 
 class Loss(Protocol):
@@ -128,3 +133,55 @@ def _weights(by_class: tuple[float, ...], labels: Tensor, rows: Tensor | None) -
         return rows
     weights = torch.tensor(by_class, dtype=torch.float64, device=labels.device)[labels.long()]
     return weights if rows is None else weights * rows
+
+
+def uniform_heads(widths: Iterable[int], outputs: int, generator: Generator) -> Tensor:
+    """Each block uniform in +-1/sqrt(width), as a linear layer starts."""
+    blocks = (torch.rand(width, outputs, generator=generator) * 2 - 1 for width in widths)
+    return torch.cat([block / len(block) ** 0.5 for block in blocks])
+
+
+def blocks(stacked: Tensor, widths: Iterable[int]) -> tuple[Tensor, ...]:
+    """The rows that belong to each party."""
+    return torch.split(stacked, list(widths))
+
+
+def beside(h: Mapping[str, Tensor], widths: Mapping[str, int]) -> Tensor:
+    """The embeddings side by side, [rows, all widths]. A party that is not in `h` has zeros there, so that its term
+    h_k W_k is left out of the sum."""
+    if len(h) == len(widths):
+        return torch.cat(list(h.values()), dim=-1)
+    one = next(iter(h.values()))
+    return torch.cat([h[k] if k in h else one.new_zeros(*one.shape[:-1], width) for k, width in widths.items()], dim=-1)
+
+
+def norms(stacked: Tensor, widths: Mapping[str, int]) -> dict[str, float]:
+    """The Frobenius norm of each party's block."""
+    parts = blocks(stacked.detach(), widths.values())
+    return {party: float(block.norm()) for party, block in zip(widths, parts, strict=True)}
+
+
+class Settings(Protocol):
+    """What an algorithm's Config says about local optimization."""
+
+    @property
+    def optimizer(self) -> str: ...
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+
+
+def make_optimizer(parameters: Iterable[Tensor], settings: Settings) -> torch.optim.Optimizer:
+    """SGD with momentum, or Adam with `momentum` as its first decay rate; both act element by element, so that a
+    cohort's stacked parameters move exactly as the members' own would."""
+    rate, momentum, decay = settings.learning_rate, settings.momentum, settings.weight_decay
+    tensors = list(parameters)
+    if not tensors:
+        raise ConfigError("A local model has no parameters, so there is nothing to train. Give it at least one layer.")
+    if settings.optimizer == "adam":
+        on_gpu = bool(tensors) and tensors[0].device.type == "cuda"
+        return torch.optim.Adam(tensors, rate, betas=(momentum, 0.999), weight_decay=decay, capturable=on_gpu)
+    return torch.optim.SGD(tensors, rate, momentum=momentum, weight_decay=decay)

@@ -25,8 +25,7 @@ from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
 from colonnade.privacy.drawn_labels import DrawnLabels
 
 if TYPE_CHECKING:
-    from colonnade.datasets.labels import Labels
-    from colonnade.datasets.preprocess import Preprocessor
+    from colonnade.datasets.preprocess import Labels, Preprocessor
 
 State = dict[str, Any]
 Ids = NDArray[np.str_]

@@ -22,8 +22,7 @@ from colonnade.settings.owners import PartySettings
 from colonnade.settings.rules import LABELS
 
 if TYPE_CHECKING:
-    from colonnade.datasets.labels import Labels
-    from colonnade.datasets.preprocess import Preprocessor
+    from colonnade.datasets.preprocess import Labels, Preprocessor
     from colonnade.datasets.table import Table
 
 NO_LABEL: dict[str, Any] = dict.fromkeys(("label", "test_ids", "weights"))
@@ -50,7 +49,7 @@ def from_tables(
     """
     import pandas as pd
 
-    from colonnade.datasets.labels import Labels
+    from colonnade.datasets.preprocess import Labels
     from colonnade.datasets.table import align
 
     if not labelled:
@@ -127,7 +126,7 @@ def _divided(settings: Settings, owner: str, table: Table, known: Labels, salt: 
 def place(settings: Settings, ids: Mapping[str, Ids], divided: Mapping[str, Tensor] | None = None) -> Holdings:
     """All rows, sorted by id: where those of each label owner are, and how it divides them. Nobody's data are in it.
     With one label owner its rows may be `divided` already, by who knows more than ids."""
-    from colonnade.datasets.labels import Labels
+    from colonnade.datasets.preprocess import Labels
 
     data, seed = settings.data, settings.engine.seed
     splits = {
@@ -359,8 +358,7 @@ def to_predict(
     `columns` are the tables of those with columns; they may hold rows that are new since training. With `may_lack` a
     party may hold some of the rows only, or have no table at all; but every row must be held by somebody.
     """
-    from colonnade.datasets.labels import Labels
-    from colonnade.datasets.preprocess import Preprocessor
+    from colonnade.datasets.preprocess import Labels, Preprocessor
 
     owners = [name for name, state in fitted.items() if "labels" in state]
     asks = owner or owners[0]

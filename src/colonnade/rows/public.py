@@ -26,7 +26,7 @@ def from_dataset(settings: Settings) -> Holdings:
     and accuracy weighted by rows are those on all of them; AUC, precision, recall and F1 are means of the owners'
     scores.
     """
-    from colonnade.datasets.labels import Labels
+    from colonnade.datasets.preprocess import Labels
 
     data, seed = settings.data, settings.engine.seed
     source = datasets.load(str(data.dataset))

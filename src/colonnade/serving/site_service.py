@@ -27,7 +27,7 @@ from colonnade.serving.door import check_reach, listen, token_in, url_of
 from colonnade.serving.limits import Limits
 from colonnade.serving.site_source import SiteSource
 from colonnade.settings.party_file import OWN
-from colonnade.sites.session import check_asks
+from colonnade.sites.prediction import check_asks
 from colonnade.sites.site import Site
 
 log = logging.getLogger("colonnade.serving")

@@ -1,4 +1,4 @@
-"""What a service asks where the parties are elsewhere: a session between sites, batch by batch (`sites.session`).
+"""What a service asks where the parties are elsewhere: a session between sites, batch by batch (`sites.prediction`).
 
 Which of a batch's ids can be predicted is asked for once, and the rows that can are then predicted with what was found.
 A party may be asked about ids that it lacks; with `align = "private"` it does not learn them.
@@ -17,8 +17,8 @@ from colonnade.errors import NoAnswer
 from colonnade.serving.source import EVERY, Row, rows_of
 from colonnade.settings.federation_file import EngineSettings
 from colonnade.sites.own_rows import written
+from colonnade.sites.prediction import Rows, Session
 from colonnade.sites.reader import Look
-from colonnade.sites.session import Rows, Session
 from colonnade.sites.site import Site
 
 LONGEST = 10.0

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from colonnade.core import Organisation, Peers
-from colonnade.datasets.labels import Labels
+from colonnade.datasets.preprocess import Labels
 from colonnade.errors import BoundaryError, CheckpointError, ConfigError, NoAnswer
 from colonnade.federation.federation import Federation
 from colonnade.federation.fit import Outcome, Watch, fit
@@ -24,8 +24,7 @@ from colonnade.sites.host import check_run
 from colonnade.sites.label_sets import labels_alone
 from colonnade.sites.messages import Align, GetReady, Join, Measure, Ready
 from colonnade.sites.own_rows import own_columns
-from colonnade.sites.participant import keep_start
-from colonnade.sites.saves import Saves
+from colonnade.sites.participant import Saves, keep_start
 from colonnade.sites.site import Site
 
 log = logging.getLogger("colonnade.party")

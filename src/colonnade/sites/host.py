@@ -43,8 +43,7 @@ from colonnade.sites.messages import (
     Save,
     TakeBest,
 )
-from colonnade.sites.participant import Participant
-from colonnade.sites.saves import numbers
+from colonnade.sites.participant import Participant, numbers
 
 RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 MOST_OUTPUTS = 1 << 14

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from colonnade.core import Message, Organisation, Party, Request, serves
-from colonnade.datasets.labels import MOST_FLOAT_CLASSES, Labels, _plain
+from colonnade.datasets.preprocess import MOST_FLOAT_CLASSES, Labels, _plain
 from colonnade.errors import ConfigError, DataError
 from colonnade.rows.holdings import Holdings
 from colonnade.rows.splits import divide

@@ -23,7 +23,7 @@ from colonnade.rows.tables import read_own, read_own_labels
 from colonnade.settings.party_file import SiteConfig
 
 if TYPE_CHECKING:
-    from colonnade.datasets.labels import Labels
+    from colonnade.datasets.preprocess import Labels
     from colonnade.datasets.table import Table
 
 log = logging.getLogger("colonnade.party")

@@ -1,27 +1,302 @@
-"""Prediction of a file of ids where a federation spans machines, at the organisation that drives.
+"""The driver's side of predictions across machines: a session, opened once, then asked batch by batch.
 
-The ids to predict are in a file of its own folder of the run, `rows/`, and what comes of them is written there,
-`predictions/`. How the others are asked is in `sites.session`.
+    driver                                          every other organisation
+    Join      the same agreed file?            ->   refuses another one
+    Kept      which checkpoints                ->   all take the newest that all have
+    for each batch:
+    (Agree .. a private set intersection       ->   with each alone, where [data] align = "private")
+    Look      digests of the ids, or none      ->   which of them it holds; it opens its table and its checkpoint
+    Take      which of its rows come next      ->   they are the batch called predict
+    Embed ... the algorithm's requests         ->   its feature owner
+    in the end:
+    Enough                                     ->   its account and its ledger are written
+
+Which ids are asked for, a party learns as far as it holds them: it has to look them up. With `align = "exact"`, where
+all hold the same ids, they travel as digests keyed with the agreed file's fingerprint, which hide nothing from whoever
+guesses ids; with `align = "private"` only what is common is learned.
+
+A file of ids is in the driver's own folder of the run, `rows/`, and what comes of it is written to `predictions/`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from colonnade.algorithms import find
+from colonnade.alignment import Ids
+from colonnade.alignment.id_owner import IdOwner
+from colonnade.alignment.intersection import align
+from colonnade.core import Batches, Organisation, Peers, Request, Transport, roles
+from colonnade.datasets.preprocess import Labels
 from colonnade.datasets.table_files import for_spreadsheets
-from colonnade.errors import ConfigError, DataError
+from colonnade.errors import BoundaryError, CheckpointError, ConfigError, DataError, NoAnswer, PartyError
+from colonnade.federation.call_policy import CallPolicy
+from colonnade.federation.federation import Federation
+from colonnade.federation.organisation import agreed_on
 from colonnade.federation.scores import Predictions
+from colonnade.rows.holdings import Columns, Holdings, Index
+from colonnade.rows.holdings import Ids as Strings
+from colonnade.rows.making import asked_by
 from colonnade.rows.tables import written_ids
-from colonnade.runs.layout import PREDICTIONS, ROWS
-from colonnade.settings.party_file import asker_id
-from colonnade.sites.session import Rows, Session, check_asks
+from colonnade.runs.layout import PREDICTIONS, ROWS, WIDTHS
+from colonnade.runs.run_directory import RunDirectory
+from colonnade.settings.federation_file import EngineSettings
+from colonnade.settings.party_file import SiteConfig, asker_id
+from colonnade.sites.host import check_run
+from colonnade.sites.messages import Join, Kept
+from colonnade.sites.own_rows import DIGEST, OwnRows, digests_of, has_columns
+from colonnade.sites.participant import as_trained, newest_common, numbers
+from colonnade.sites.reader import ASKED_IDS, ASKED_ROWS, Enough, Look, Looked, Take
 from colonnade.sites.site import Site
+
+
+class Introduced:
+    """A transport that knows how wide everybody's embeddings were in training, and does not ask again."""
+
+    def __init__(self, inner: Transport, introductions: Mapping[str, roles.Introduction]) -> None:
+        self.inner, self.introductions = inner, introductions
+
+    def exchange(self, to: str, envelope: Any) -> Any:
+        if isinstance(envelope.message, roles.Introduce) and to in self.introductions:
+            return self.introductions[to]
+        return self.inner.exchange(to, envelope)
+
+    def exchange_each(self, envelopes: Mapping[str, Any]) -> dict[str, Any]:
+        known = {to: self.introductions[to] for to, e in envelopes.items()
+                 if isinstance(e.message, roles.Introduce) and to in self.introductions}  # fmt: skip
+        others = {to: envelope for to, envelope in envelopes.items() if to not in known}
+        found = self.inner.exchange_each(others) if others else {}
+        return {to: known[to] if to in known else found[to] for to in envelopes}
+
+
+@dataclass
+class Rows:
+    """Some ids: what the driver holds of them, who lacks which, and the places of the rows that each party holds."""
+
+    holdings: Holdings
+    places: dict[str, torch.Tensor]
+
+    @property
+    def ids(self) -> Strings:
+        return self.holdings.ids
+
+    def lacking(self, names: Collection[str], *, lenient: bool) -> torch.Tensor:
+        """Which of them cannot be predicted: not all hold them, or, where parties may be missing, nobody does."""
+        away = list(self.holdings.away.values())
+        if not away or (lenient and len(away) < len(names)):
+            return torch.zeros(len(self.ids), dtype=torch.bool)
+        return torch.stack(away).all(0) if lenient else torch.stack(away).any(0)
+
+
+Predict = Callable[[list[str]], Predictions]
+
+
+class Session:
+    """Of one run, at a label owner. `model` says with which, where label owners have one of their own beside the
+    aggregated one; `engine` how long it waits, where not as agreed."""
+
+    def __init__(self, site: Site, run: str, *, model: str | None = None, engine: EngineSettings | None = None) -> None:
+        check_asks(site.own, run)
+        self.site, self.own, self.run, self.model = site, site.own, run, model
+        self.engine = engine or site.own.settings.engine
+        self.lenient = self.engine.on_missing in ("stale", "skip")
+        data = self.own.settings.data
+        self.private = data.align == "private" and data.dataset is None
+        self.host = site.host
+        self.folder = RunDirectory(site.host.folder(run))
+        self.local = replace(as_trained(self.own.local, self.folder), engine=self.engine)
+        self.may_lack = self.local.may_lack  # a row may be predicted without who lacks it
+        self.policy = CallPolicy(self.engine, elsewhere=True)
+        carrier = self.policy.around(self.carrier())
+        names = [name for name in self.own.feature_owners if name in site.routes]
+        self.there = Peers(self.own.name, names, carrier, site.host.ledger)
+        self.met: set[str] = set()
+        self._meet()
+        asked = Peers(self.own.name, [name for name in self.there if name in self.met], carrier, site.host.ledger)
+        kept = {self.own.name: numbers(self.folder)} | {name: one.numbers for name, one in asked.ask(Kept(run)).items()}
+        self.mark = self.folder.marked(newest_common(kept))
+        self.fitted = self.folder.fitted(self.own.name)
+        self.encoder = Labels.from_state(self.fitted["labels"])
+        self.shapes = self.folder.widths()
+        if not self.shapes:
+            raise CheckpointError(f"{self.folder.path} has no {WIDTHS}, so it was not trained from here. Train it.")
+        self.names = list(self.shapes)
+        self.own_rows = OwnRows(self.own)
+        self._with_columns = has_columns(self.own, self.fitted)
+
+    def own_part(self, ids: Strings) -> Rows:
+        """What the driver holds of some ids; its own columns are zero where it lacks a row, and then nobody uses them.
+        Nothing is asked."""
+        own = self.own.name
+        mine, away = {}, {}
+        if self._with_columns:
+            known, columns = self.own_rows.now(self.fitted)
+            held = torch.from_numpy(np.isin(ids, known))
+            some = columns(ids[held.numpy()] if held.any() else known[:1])
+            features = torch.zeros(len(ids), *some.shape[1:], dtype=some.dtype)
+            if held.any():
+                features[held] = some
+            mine[own], away = Columns(features), {} if held.all() else {own: ~held}
+        settings = self.own.settings
+        asks = asked_by(settings, own, [own], ids)
+        return Rows(Holdings(mine, asks, ids, self.encoder, server=settings.server, away=away), {})
+
+    def look(self, rows: Rows) -> None:
+        """Ask each party which of these rows it holds; who does not answer holds none, where parties may be missing."""
+        self._meet()
+        rows.places = self._places(rows.ids, rows.holdings.loss.outputs)
+        for name in self.names:
+            if name != self.own.name:
+                mask = torch.ones(len(rows.ids), dtype=torch.bool)
+                mask[rows.places.get(name, torch.empty(0, dtype=torch.int64))] = False
+                rows.holdings.away.pop(name, None)
+                if mask.any():
+                    rows.holdings.away[name] = mask
+
+    def ask(self, rows: Rows, wanted: torch.Tensor | None = None) -> list[tuple[torch.Tensor, Predictions]]:
+        """Predict rows that were looked for, or some of them; by who lacks them, with their places."""
+        predict = partial(self.opened(rows).predict, owner=self.own.name, model=self.model)
+        wanted = torch.arange(len(rows.ids)) if wanted is None else wanted
+        groups = rows.holdings.by_absence(wanted)
+        return [self._group(predict, rows, wanted[group], away) for group, away in groups]
+
+    def warm(self) -> None:
+        """Everybody reads its table now, so that the first batch need not wait for it; no id is asked for."""
+        none = self.own_part(np.array([], dtype=np.str_))
+        if not self.private:
+            with suppress(NoAnswer):  # who is slow goes on reading
+                self.look(none)
+
+    def close(self) -> None:
+        """That was all."""
+        self.there.attempt({name: Enough() for name in self.there if name in self.met})
+        self.site.keep_alignment(self.folder.path)
+
+    def carrier(self, here: Transport | None = None) -> Transport:
+        """To everybody else; and, where it holds columns itself, to them."""
+        return self.site.carrier(here, self.engine)
+
+    def opened(self, rows: Rows) -> Federation:
+        """What predicts some of these rows, as the checkpoint has it. The others have looked for them, and need not
+        introduce themselves again: what they send was written down in training."""
+        own, settings = self.own.name, self.local
+        told = {
+            name: roles.Introduction(shape, len(rows.ids), agreed_on(settings, rows.holdings, name)[own].fingerprint())
+            for name, shape in self.shapes.items()
+            if name != own
+        }
+
+        def reach(_: str, here: Transport) -> Transport:
+            return Introduced(self.carrier(here), told)
+
+        federation = Federation(settings, rows.holdings, here={own}, elsewhere=self.names, between=reach)
+        self.folder.load(federation, self.mark)
+        self.folder.follow(federation)
+        return federation
+
+    def _asked(self, requests: Mapping[str, Request[Any]]) -> dict[str, Any]:
+        """The answers; of those who do not answer none, where parties may be missing."""
+        if not self.lenient:
+            return self.there.ask_each(requests) if requests else {}
+        answers, failures = self.there.attempt(requests) if requests else ({}, {})
+        for error in failures.values():
+            if not isinstance(error, NoAnswer):
+                raise error
+        return answers
+
+    def _meet(self) -> None:
+        """Who has not agreed to the same yet is asked, as after it was away."""
+        self.met |= self._asked({name: Join(self.own.agreed) for name in self.there if name not in self.met}).keys()
+
+    def _places(self, ids: Strings, outputs: int) -> dict[str, torch.Tensor]:
+        """Of each party the places in `ids` of the rows that it holds, in its own order of them."""
+        number, present = self.mark["number"], [name for name in self.there if name in self.met]
+        if not self.private:
+            digests = np.frombuffer(b"".join(digests_of(self.own, ids)), dtype=np.uint8).reshape(len(ids), DIGEST)
+            asked = self.host.outbox.release(torch.from_numpy(digests.copy()), ASKED_IDS)
+            answers = self._asked({name: Look(self.run, number, outputs, asked) for name in present})
+            return {name: _held(name, answer, len(ids)) for name, answer in answers.items()}
+        places = {}
+        for name in present:
+            try:
+                rows = self._in_common(name, ids)
+                if len(rows):
+                    self.there.ask_one(name, Look(self.run, number, outputs, None))
+            except NoAnswer:
+                if not self.lenient:
+                    raise
+            else:
+                places[name] = rows
+        return places
+
+    def _in_common(self, name: str, ids: Strings) -> torch.Tensor:
+        """Which of these a party holds, too: it learns these and no others."""
+        organisation = Organisation.at(self.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
+        held, settings = self._keys_of(ids), self.own.settings.alignment
+        mine = IdOwner(organisation, held, settings, among=(self.own.name, name))
+        align(mine, Peers(self.own.name, [name], self.there.transport, self.host.ledger), predict=True)
+        rows = mine.common_rows
+        return torch.empty(0, dtype=torch.int64) if rows is None else torch.from_numpy(rows.astype(np.int64))
+
+    def _keys_of(self, ids: Strings) -> tuple[Ids, ...]:
+        """What is compared of these: of several keys, all that the own table has of a row; else its first."""
+        own, keys = self.own.name, len(self.own.settings.keys)
+        if keys == 1:
+            return (Ids.of(own, [ids.tolist()]),)
+        self.site.read()
+        table = self.site.table
+        texts = [ids.copy(), *(np.full(len(ids), "", dtype=ids.dtype) for _ in range(keys - 1))]
+        if table is not None and table.keys:
+            index = Index(table.ids)
+            rows, there = index.find(ids)
+            texts = [np.where(there, key[rows], text) for key, text in zip(table.keys, texts, strict=True)]
+        return tuple(Ids.of_texts(own, text) for text in texts)
+
+    def _group(
+        self, predict: Predict, rows: Rows, group: torch.Tensor, away: Collection[str]
+    ) -> tuple[torch.Tensor, Predictions]:
+        """The rows that the same parties hold."""
+        self.take(rows, group, away)
+        return group, predict(rows.ids[group.numpy()].tolist())
+
+    def take(self, rows: Rows, group: torch.Tensor, away: Collection[str]) -> None:
+        """From here on, everybody but who lacks them is asked for these rows."""
+        takes = {}
+        for name, places in rows.places.items():
+            if name not in away:
+                at = torch.full((len(rows.ids),), -1, dtype=torch.int64)
+                at[places] = torch.arange(len(places))
+                takes[name] = Take(self.host.outbox.release(at[group], ASKED_ROWS))
+        for name in takes.keys() - self._asked(takes).keys():  # it would answer for other rows
+            rows.holdings.away[name] = torch.ones(len(rows.ids), dtype=torch.bool)
+
+
+def check_asks(own: SiteConfig, run: str) -> None:
+    """That this organisation may ask for columns to predict, and that this names a run."""
+    if own.name not in own.label_owners:
+        raise BoundaryError(
+            f"'{own.name}' does not predict; in the federation it agreed to, who holds labels does: "
+            f"{', '.join(own.label_owners)}."
+        )
+    check_run(run)
+
+
+def _held(name: str, answer: Looked, size: int) -> torch.Tensor:
+    held = None if answer.held is None else answer.held.tensor.cpu()
+    fits = held is not None and held.dtype == torch.int64 and held.dim() == 1
+    if held is None or not fits or not bool(((held >= 0) & (held < size)).all()) or len(torch.unique(held)) < len(held):
+        raise PartyError(name, Look.kind, None, "it did not say which of the rows it holds")
+    return held
+
 
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.(csv|parquet)")
 

@@ -21,15 +21,14 @@ import numpy as np
 import torch
 
 from colonnade.core import Done, Message, Organisation, Party, Released, Request, serves
-from colonnade.datasets.labels import Labels
+from colonnade.datasets.preprocess import Labels
 from colonnade.rows.holdings import Columns, Holdings, Ids
 from colonnade.rows.making import asked_by
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.host import MOST_OUTPUTS, Host
 from colonnade.sites.own_rows import DIGEST, OwnRows, digests_of
-from colonnade.sites.participant import Participant
-from colonnade.sites.saves import numbers
+from colonnade.sites.participant import Participant, numbers
 from colonnade.transport.retrying import GONE
 
 ASKED_IDS, HELD, ASKED_ROWS = "asked_ids", "held", "asked_rows"

@@ -81,8 +81,7 @@ from colonnade.sites.own_rows import own_columns, own_labels, read_own_table, wr
 from colonnade.sites.participant import Participant, as_trained, keep_start
 from colonnade.sites.reader import Asked, Reader
 from colonnade.sites.selecting import LeadingHost
-from colonnade.transport.endpoint import Endpoint
-from colonnade.transport.remote import Remote, Route
+from colonnade.transport.remote import Endpoint, Remote, Route
 
 if TYPE_CHECKING:
     from colonnade.datasets.table import Table

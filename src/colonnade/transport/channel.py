@@ -36,9 +36,8 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from colonnade.errors import BoundaryError, WireError
-from colonnade.transport.endpoint import Endpoint
 from colonnade.transport.identity import Identity
-from colonnade.transport.remote import Route
+from colonnade.transport.remote import Endpoint, Route
 
 LABEL = b"Colonnade channel 1"
 BY_CALLER, BY_ANSWERER = LABEL + b", caller", LABEL + b", answerer"
