@@ -57,7 +57,7 @@ def test_every_setting_has_a_line() -> None:
 
 
 def test_every_section_that_a_file_may_have_is_covered() -> None:
-    from colonnade.settings.federation_file import SECTIONS
+    from colonnade.settings.known import SECTIONS
 
     heads = {section.partition(".")[0] for section in surface.settings()}
     assert set(SECTIONS) - heads == {"data_owners"}, "which have the keys of [parties.NAME]"

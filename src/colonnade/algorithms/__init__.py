@@ -25,7 +25,7 @@ from colonnade.algorithms import (
     vimsgd,
 )
 from colonnade.algorithms.algorithm import Algorithm, AnyAlgorithm, Kind, LocalInputs, Release, as_it_is
-from colonnade.core.checks import did_you_mean
+from colonnade.core.checks import check_named
 from colonnade.errors import ConfigError
 from colonnade.models import initialised
 
@@ -52,9 +52,7 @@ DEFAULT = "vimadmm"
 
 def find(name: str) -> AnyAlgorithm:
     """The algorithm of that name."""
-    if name not in ALGORITHMS:
-        hint = did_you_mean(name, list(ALGORITHMS))
-        raise ConfigError(f"There is no algorithm {name!r}{hint}; there are {', '.join(ALGORITHMS)}.")
+    check_named("algorithm", name, list(ALGORITHMS))
     return ALGORITHMS[name]
 
 

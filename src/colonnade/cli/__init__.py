@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 
-from colonnade.core.checks import read_toml
 from colonnade.errors import ColonnadeError
+from colonnade.settings.known import check_early
 
 __all__ = ["app", "main"]
 
@@ -51,7 +51,7 @@ COMMANDS = {
     "doctor": "doctor",
 }
 """Every command, and the module beside this one that has it."""
-TRAINING = ("run", "plan", "tune")
+TRAINING = ("run", "plan", "tune", "align", "select")
 """Commands that begin with a federation file."""
 
 
@@ -128,11 +128,11 @@ def main() -> NoReturn:
 
 
 def _look_first(words: Sequence[str]) -> None:
-    """Refuse a federation file that is not there or no TOML, before torch is imported to read what it says."""
-    if words and words[0] in TRAINING:
+    """Refuse a federation file with an error in it before torch is imported; with --set it is not all that counts."""
+    if words and words[0] in TRAINING and not any(word.startswith("--set") for word in words):
         for before, word in pairwise(words):
             if word.endswith(".toml") and not word.startswith("-") and not before.startswith("--"):
-                read_toml(Path(word), f"The federation file {Path(word)}")
+                check_early(Path(word))
 
 
 def _words(message: Warning | str, *_: Any, **__: Any) -> str:

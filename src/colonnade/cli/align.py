@@ -25,7 +25,8 @@ from colonnade.rows.people import lost, read_keyed
 from colonnade.runs.layout import ALIGNMENT
 from colonnade.runs.run_directory import write_text
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.owners import LISTS, LabelOwnerSettings, PartySettings, place_of
+from colonnade.settings.known import LISTS
+from colonnade.settings.owners import LabelOwnerSettings, PartySettings, place_of
 from colonnade.settings.party_file import asker_of
 
 

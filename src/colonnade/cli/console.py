@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,13 +14,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from colonnade.core import Step
 from colonnade.errors import CheckpointError
-from colonnade.evaluate.metrics import HEADLINE, beside_majority, lead
-from colonnade.federation import Federation
-from colonnade.federation.fit import Watch
 from colonnade.report.words import metric
 from colonnade.runs.layout import MARK
+
+if TYPE_CHECKING:  # commands that compute nothing write without torch
+    from colonnade.core import Step
+    from colonnade.federation import Federation
+    from colonnade.federation.fit import Watch
 
 console = Console()
 error_console = Console(stderr=True)
@@ -58,6 +59,9 @@ def typed(path: Path) -> str:
 def progress_of(federation: Federation, title: str, *, quiet: bool = False) -> Iterator[Watch]:
     """A bar over all batches, or all rounds of several label owners, with the loss, the last validation score and the
     bytes that travelled."""
+    from colonnade.core import Step
+    from colonnade.evaluate.metrics import HEADLINE
+
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(),
@@ -97,6 +101,8 @@ def score(value: float | None) -> str:
 
 def metrics_table(summary: Mapping[str, Any]) -> Table:
     """One column per split, one row per score; under the accuracy, the largest class's share."""
+    from colonnade.evaluate.metrics import beside_majority, lead
+
     metrics = beside_majority(summary)
     table = Table(title="How good the joint model is", title_justify="left")
     table.add_column("")
@@ -112,6 +118,8 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
 
 def label_owners_table(summary: Mapping[str, Any]) -> Table:
     """How good the joint model is on each label owner's rows, and when it was left out."""
+    from colonnade.evaluate.metrics import HEADLINE
+
     name = HEADLINE[summary["task"]]
     splits = list(summary["metrics"])
     table = Table(title=f"By label owner: {name} of the joint model on its rows", title_justify="left")
@@ -131,6 +139,8 @@ def label_owners_table(summary: Mapping[str, Any]) -> Table:
 
 def subsets_table(summary: Mapping[str, Any]) -> Table:
     """Where partners lack rows: how good the joint model is on test rows, by who holds them."""
+    from colonnade.evaluate.metrics import HEADLINE, lead
+
     split = next(one for one in ("test", "validation", "train") if one in summary["subsets"])
     led = lead(summary) or HEADLINE[summary["task"]]
     table = Table(title=f"By who holds a row, of the {split} rows", title_justify="left")

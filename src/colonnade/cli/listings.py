@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
 import typer
 from rich.table import Table
 
-from colonnade.algorithms import ALGORITHMS
 from colonnade.cli.console import Json, console
+from colonnade.settings.known import known
 
 
 def algorithms(json_: Json = False) -> None:
     """List the algorithms, what they reveal, and their settings."""
     rows: dict[str, dict[str, Any]] = {
         name: {
-            "about": algorithm.about,
-            "reveals": algorithm.reveals,
-            "settings": {field.name: field.default for field in dataclasses.fields(algorithm.config)},
+            "about": told["about"],
+            "reveals": told["reveals"],
+            "settings": {key: rule["default"] for key, (*_, rule) in told["settings"].items()},
         }
-        for name, algorithm in ALGORITHMS.items()
+        for name, told in known()["algorithms"].items()
     }
     if json_:
         typer.echo(json.dumps(rows, indent=2))

@@ -15,17 +15,21 @@ import difflib
 import math
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, ParamSpec, TypeVar, get_type_hints
 
 from colonnade.errors import ConfigError
 
 C = TypeVar("C")
+P = ParamSpec("P")
 
 
 class Checked:
     """A field with a rule in words and a function that gives the accepted value or None."""
+
+    made: tuple[str, Sequence[Any], Mapping[str, Any]]  # by which of `RULES`, and with what
 
     def __init__(self, rule: str, accept: Callable[[Any], Any], default: Any) -> None:
         self.rule, self.accept, self.default = rule, accept, default
@@ -45,6 +49,20 @@ class Checked:
         instance.__dict__[self.name] = accepted
 
 
+RULES: dict[str, Callable[..., Any]] = {}
+"""Every kind of rule by its name, so that a field can be written down and made again."""
+
+
+def _rule(make: Callable[P, Any]) -> Callable[P, Any]:
+    def noted(*args: P.args, **kwargs: P.kwargs) -> Any:
+        checked = make(*args, **kwargs)
+        checked.made = make.__name__, args, kwargs
+        return checked
+
+    RULES[make.__name__] = noted
+    return wraps(make)(noted)
+
+
 def _number(value: Any) -> float | None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number and abs(value) <= sys.float_info.max else None  # NaN, inf and 10**400 are not
@@ -54,22 +72,26 @@ def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+@_rule
 def positive(*, default: float) -> Any:
     """A number above 0."""
     return Checked("a number above 0", lambda v: n if (n := _number(v)) is not None and n > 0 else None, default)
 
 
+@_rule
 def not_negative(*, default: float) -> Any:
     """A number, 0 or more."""
     return Checked("a number, 0 or more", lambda v: n if (n := _number(v)) is not None and n >= 0 else None, default)
 
 
+@_rule
 def fraction(*, default: float) -> Any:
     """A number from 0 up to, not including, 1."""
     rule = "a number from 0 up to, not including, 1"
     return Checked(rule, lambda v: n if (n := _number(v)) is not None and 0 <= n < 1 else None, default)
 
 
+@_rule
 def share(*, default: float) -> Any:
     """A fraction from 0 up to, not including, 1, or a whole number."""
     rule = "a fraction from 0 up to, not including, 1, or a whole number"
@@ -81,12 +103,14 @@ def share(*, default: float) -> Any:
     return Checked(rule, accept, default)
 
 
+@_rule
 def proportion(*, default: float) -> Any:
     """A number above 0, at most 1."""
     rule = "a number above 0, at most 1"
     return Checked(rule, lambda v: n if (n := _number(v)) is not None and 0 < n <= 1 else None, default)
 
 
+@_rule
 def whole(*, default: int, least: int = 1, most: float = math.inf) -> Any:
     """A whole number from `least` upwards, `most` at most."""
     rule = f"a whole number, {least} or more" + ("" if most == math.inf else f", at most {most}")
@@ -97,6 +121,7 @@ AUTO = 0
 """What "auto" is of a number that follows from others, until it is known."""
 
 
+@_rule
 def whole_or_auto(*, most: float = math.inf) -> Any:
     """A whole number from 1 upwards, `most` at most, or by default "auto"."""
     rule = f'"auto" or a whole number, 1 or more, at most {most}'
@@ -108,11 +133,13 @@ def whole_or_auto(*, most: float = math.inf) -> Any:
     return Checked(rule, accept, "auto")
 
 
+@_rule
 def one_of(*choices: str, default: str) -> Any:
     """One of a few words."""
     return Checked("one of " + ", ".join(f'"{c}"' for c in choices), lambda v: v if v in choices else None, default)
 
 
+@_rule
 def equal_or_by_class() -> Any:
     """How much classes count: "equal" by default, "balanced", or a number above 0 by class."""
     rule = '"equal", "balanced", or by class a number above 0, as in { yes = 5.0 }'
@@ -148,6 +175,29 @@ def from_mapping(config: type[C], values: Mapping[str, Any], *, where: str) -> C
     except ConfigError as error:  # in a file a setting is known by its table, which may say whose it is
         told, own = str(error), f"{config.__name__}."
         raise ConfigError(f"{where}: {told.removeprefix(own)}" if told.startswith(own) else told) from None
+
+
+def check_tables(
+    tables: Mapping[str, Any], where: str, known: Collection[str], *, lists: Collection[str], words: Collection[str]
+) -> None:
+    """That a file has the tables there are, and that they are tables, or lists, or of a model a word."""
+    for section in tables:
+        if section == "preset":
+            continue
+        if section not in known:
+            hint = did_you_mean(section, list(known))
+            raise ConfigError(f"{where} has no table [{section}]{hint}. It knows: {', '.join(known)}.")
+        if section in lists or (section in words and isinstance(tables[section], str)):
+            continue
+        if not isinstance(tables[section], Mapping):
+            also = ', or a name: "mlp", or of your own module "my_package.nets:Tower"' if section in words else ""
+            raise ConfigError(f"{where}: [{section}] must be a table of settings{also}; found {tables[section]!r}.")
+
+
+def check_named(what: str, name: str, known: list[str]) -> None:
+    """Raise unless something is known by that name."""
+    if name not in known:
+        raise ConfigError(f"There is no {what} {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}.")
 
 
 def did_you_mean(word: str, known: list[str]) -> str:

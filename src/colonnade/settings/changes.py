@@ -17,7 +17,7 @@ from typing import Any
 
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
-from colonnade.settings.owners import LISTS
+from colonnade.settings.known import LISTS
 
 Change = tuple[tuple[str, ...], Any]
 """Where a value stands, table by table, and the value."""

@@ -37,7 +37,7 @@ from colonnade.alignment.settings import Key, is_plain, keys_in
 from colonnade.core.batches import SAMPLINGS
 from colonnade.core.checks import (
     AUTO,
-    did_you_mean,
+    check_tables,
     equal_or_by_class,
     fraction,
     from_mapping,
@@ -53,8 +53,8 @@ from colonnade.models import import_path
 from colonnade.selection.settings import SelectionSettings
 from colonnade.settings.changes import Change, check_continues, laid_over
 from colonnade.settings.defaults import SEVERAL, by_rows, check_differ, dropout_of, suggested
+from colonnade.settings.known import LISTS, MODELS, SECTIONS
 from colonnade.settings.owners import (
-    LISTS,
     NUMBERS,
     SERVER,
     LabelOwnerSettings,
@@ -75,11 +75,6 @@ from colonnade.tracking import TrackingSettings
 FOLLOW = ("epochs", "batch_size")
 """Of [train], what follows the rows unless somebody says otherwise."""
 OLDER: dict[str, Any] = {"preprocess": {"numbers": "standard"}}
-SECTIONS = (
-    *("algorithm", "data", "preprocess", "model", "label_model", "train", "federation", "audit"),
-    *("alignment", "selection", "tracking", "parties", *LISTS),
-)
-MODELS = ("model", "label_model")
 
 
 @dataclass(frozen=True)
@@ -173,6 +168,21 @@ class AuditSettings:
         for name, value in vars(self).items():
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value <= 1):
                 raise ConfigError(f"[audit] {name} must be a number, at most 1; found {value!r}.")
+
+
+TABLES: dict[str, type[Any]] = {
+    "data": DataSettings,
+    "preprocess": PreprocessSettings,
+    "train": TrainSettings,
+    "federation": EngineSettings,
+    "audit": AuditSettings,
+    "alignment": AlignmentSettings,
+    "selection": SelectionSettings,
+    "tracking": TrackingSettings,
+}
+"""The tables that stand alone, and what they may say."""
+FIELDS = {"federation": "engine"}
+"""What a table is called in `Settings`, where not as in a file."""
 
 
 @dataclass(frozen=True)
@@ -302,17 +312,7 @@ class Settings:
         """From nested tables, as `tomllib` gives them. `allow_models` lists the import paths that may be imported. What
         is not said is suggested (`settings.defaults`), unless a run `saved` them: what it does not say, it did not
         have."""
-        for section in tables:
-            if section == "preset":
-                continue
-            if section not in SECTIONS:
-                hint = did_you_mean(section, list(SECTIONS))
-                raise ConfigError(f"{where} has no table [{section}]{hint}. It knows: {', '.join(SECTIONS)}.")
-            if section in LISTS or (section in MODELS and isinstance(tables[section], str)):
-                continue
-            if not isinstance(tables[section], Mapping):
-                also = ', or a name: "mlp", or of your own module "my_package.nets:Tower"' if section in MODELS else ""
-                raise ConfigError(f"{where}: [{section}] must be a table of settings{also}; found {tables[section]!r}.")
+        check_tables(tables, where, SECTIONS, lists=LISTS, words=MODELS)
         check_moved(tables)
         name = tables.get("algorithm", {}).get("name", DEFAULT)
         algorithm = find(str(name))
@@ -330,16 +330,12 @@ class Settings:
         settings = cls(
             algorithm=name,
             config=from_mapping(algorithm.config, chosen, where=f"[algorithm] ({name})"),
-            data=from_mapping(DataSettings, tables.get("data", {}), where="[data]"),
             model=model,
-            preprocess=from_mapping(PreprocessSettings, tables.get("preprocess", {}), where="[preprocess]"),
-            train=from_mapping(TrainSettings, tables.get("train", {}), where="[train]"),
-            engine=from_mapping(EngineSettings, tables.get("federation", {}), where="[federation]"),
             parties=parties,
-            audit=from_mapping(AuditSettings, tables.get("audit", {}), where="[audit]"),
-            alignment=from_mapping(AlignmentSettings, tables.get("alignment", {}), where="[alignment]"),
-            selection=from_mapping(SelectionSettings, tables.get("selection", {}), where="[selection]"),
-            tracking=from_mapping(TrackingSettings, tables.get("tracking", {}), where="[tracking]"),
+            **{
+                FIELDS.get(section, section): from_mapping(kind, tables.get(section, {}), where=f"[{section}]")
+                for section, kind in TABLES.items()
+            },
             label_owners={party: label_owner(party, given) for party, given in labelled.items()},
             label_model=label_model,
             allow_models=_listed(allow_models),

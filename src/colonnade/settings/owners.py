@@ -20,8 +20,8 @@ from colonnade.alignment.settings import Key, keys_in
 from colonnade.core.checks import did_you_mean, from_mapping, one_of
 from colonnade.errors import ConfigError
 from colonnade.privacy import Budget
+from colonnade.settings.known import LISTS
 
-LISTS = ("label_owners", "data_owners")
 SERVER, KEYS = "aggregation_server", "key_server"
 """The party that adds the label owners' weights up, and in a selection ciphertexts; and the one that decrypts sums in a
 selection. Neither holds data, so they have no tables of their own in a file."""

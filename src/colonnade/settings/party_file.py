@@ -62,9 +62,9 @@ from colonnade.core.wire import MAX_FRAME, UNPACKED
 from colonnade.errors import ConfigError
 from colonnade.selection.settings import SelectionAllowance
 from colonnade.settings.federation_file import Settings
+from colonnade.settings.known import LISTS
 from colonnade.settings.owners import (
     KEYS,
-    LISTS,
     SERVER,
     LabelOwnerSettings,
     PartySettings,
