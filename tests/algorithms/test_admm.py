@@ -31,7 +31,9 @@ def test_what_was_sent_is_what_left_and_serves_once(algorithm: AnyAlgorithm) -> 
     party = toy.parties["ada"]
     with pytest.raises(Refused, match="variables came for batch train/0/1, but train/0/0 is pending"):
         party.sent("train/0/1")
-    assert torch.equal(party.sent("train/0/0"), replies["ada"].values.tensor)
+    sent, x = party.sent("train/0/0")
+    assert torch.equal(sent, replies["ada"].values.tensor)
+    assert torch.equal(x, party.x("train/0/0"))
     with pytest.raises(Refused, match="but None is pending"):
         party.sent("train/0/0")
 

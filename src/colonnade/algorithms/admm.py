@@ -42,7 +42,7 @@ class FeatureOwner(roles.FeatureOwner):
     def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Any) -> None:
         super().__init__(organisation, features, model, config)
         self.optimizer = make_optimizer(self.model.parameters(), config)
-        self._pending: tuple[str, Tensor] | None = None
+        self._pending: tuple[str, Tensor, Tensor] | None = None
         self._descend = Captured(self._local_steps)
 
     @cached_property
@@ -56,21 +56,22 @@ class FeatureOwner(roles.FeatureOwner):
 
     @serves
     def embed(self, request: Embed, asker: str | None) -> Embedding:
-        training = self.training(request.batch)
+        training, x = self.training(request.batch), self.x(request.batch)
         with torch.no_grad():
-            h = self.model(self.x(request.batch))
+            h = self.model(x)
         sent = self.outbox.release(h, self.released_as, request.batch, to=asker)
         if training:
-            self._pending = request.batch, self.outbox.own(sent)
+            self._pending = request.batch, self.outbox.own(sent), x
         return Embedding(sent)
 
-    def sent(self, batch: str) -> Tensor:
-        """What was sent for the pending batch, which is pending no longer."""
-        pending, sent = self._pending or (None, None)
+    def sent(self, batch: str) -> tuple[Tensor, Tensor]:
+        """What was sent for the pending batch, which is pending no longer, and the columns that it was made of."""
+        pending, sent, x = self._pending or (None, None, None)
         self.expect(pending == batch, f"variables came for batch {batch}, but {pending} is pending")
         assert sent is not None
+        assert x is not None
         self._pending = None
-        return sent
+        return sent, x
 
     def load_state(self, state: State) -> None:
         super().load_state(state)

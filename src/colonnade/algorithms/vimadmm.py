@@ -90,7 +90,7 @@ class FeatureOwner(admm.FeatureOwner):
 
     @serves
     def improve(self, request: Improve) -> Done:
-        h = self.sent(request.batch)
+        h, x = self.sent(request.batch)
         self.expect(self.head is not None, "it was told no head yet")
         assert self.head is not None
         (rows, width), outputs = h.shape[-2:], self.head.shape[-1]
@@ -101,15 +101,15 @@ class FeatureOwner(admm.FeatureOwner):
         target = request.residual.tensor + h @ (old if self.config.residual_heads == "old" else self.head)
         # which is s_k - lambda/rho
         shrink = self._shrink(self.head)
-        self._descend(self.x(request.batch), shrink * target, shrink * self.head)
+        self._descend(x, *((target, self.head) if shrink is None else (shrink * target, shrink * self.head)))
         return Done()
 
-    def _shrink(self, head: Tensor) -> Tensor | float:
+    def _shrink(self, head: Tensor) -> Tensor | None:
         """The curvature of Eq. 10 grows with the square of the head. One SGD step hardly changes that; an exact head is
         as large as the embeddings are small, and where columns are many its local steps diverge. "exact_scaled" divides
         the objective by what the head has grown, which has the same minimum."""
         if self.config.head_update != "exact_scaled":
-            return 1.0
+            return None
         start = (head.shape[-1] / 3) ** 0.5  # the expected norm of a uniform head
         grown: Tensor = torch.linalg.matrix_norm(head, keepdim=True) / start
         return 1 / grown.clamp_min(1.0)
@@ -150,9 +150,10 @@ class LabelOwner(admm.LabelOwner):
         o = H @ self.heads
         loss = self.lost(o, batch)
         z, duals = self.split(o, batch)
+        told = loss.item()  # here a GPU was waited for anyway
         self.heads = self._next_heads(H, o, z, duals)
         known = o if self.config.residual_heads == "old" else H @ self.heads
-        return loss.item(), z - known - duals / self.config.rho
+        return told, z - known - duals / self.config.rho
 
     def _next_heads(self, H: Tensor, o: Tensor, z: Tensor, duals: Tensor) -> Tensor:
         """Eq. 8: every head against the others' old ones, by one step or exactly."""

@@ -82,10 +82,10 @@ class FeatureOwner(Masked, admm.FeatureOwner):
 
     @serves
     def improve(self, request: Improve) -> Done:
-        sent = self.sent(request.batch)
+        sent, x = self.sent(request.batch)
         self.expect_shape("the residual", request.residual, *sent.shape[-2:])
         target = request.residual.tensor + sent  # s_k - lambda/rho
-        self._descend(self.x(request.batch), target)
+        self._descend(x, target)
         return Done()
 
     def _local_steps(self, x: Tensor, target: Tensor) -> None:
