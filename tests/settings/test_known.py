@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +10,9 @@ import pytest
 
 from colonnade.errors import ConfigError
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.known import FILE, check_early
+from colonnade.settings.known import check_early
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 GOOD = '[parties.a]\ntable = "a.csv"\nlabel = "y"\n[parties.b]\ntable = "b.csv"\n'
 SEVERAL = '[algorithm]\nname = "multi_vfl"\n[[label_owners]]\nname = "n"\ntable = "n.csv"\nlabel = "y"\n'
 WRONG = {
@@ -46,19 +45,9 @@ def test_an_error_is_told_early_in_the_same_words(text: str, tmp_path: Path) -> 
     assert str(early.value) == str(late.value)
 
 
-@pytest.mark.parametrize("path", sorted(DOCS.parent.glob("**/federation*.toml")), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", sorted(ROOT.glob("**/federation*.toml")), ids=lambda path: path.parent.name)
 def test_no_good_file_is_refused(path: Path) -> None:
     check_early(path)
-
-
-def test_the_table_is_what_classes_and_records_say() -> None:
-    """Written anew by `python docs/known.py`."""
-    spec = importlib.util.spec_from_file_location("docs_known", DOCS / "known.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.written() == FILE.read_text(encoding="utf-8")
 
 
 def test_neither_an_error_nor_the_list_imports_torch(tmp_path: Path) -> None:
