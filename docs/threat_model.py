@@ -17,6 +17,7 @@ import colonnade.selection as selecting
 from colonnade.algorithms import ALGORITHMS
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.alignment import helper, id_owner, keyed
+from colonnade.attacks import at_site
 from colonnade.core import Message, Party
 from colonnade.core.message import Request
 from colonnade.core.party import _request_of
@@ -52,7 +53,8 @@ def subjects() -> dict[str, Subject]:
     found["selection"] = Subject(parts, selecting.REVEALS)
     for name, algorithm in ALGORITHMS.items():
         found[name] = Subject(_roles(algorithm), algorithm.reveals, _modes(algorithm))
-    found["machines"] = Subject((host.ColumnHost, reader.Reader, candidate.SelectionHost), reader.REVEALS)
+    asked = (host.ColumnHost, reader.Reader, candidate.SelectionHost, at_site.AuditHost)
+    found["machines"] = Subject(asked, reader.REVEALS | at_site.REVEALS)
     found["machines_several"] = Subject((host.LabelHost, label_sets.Describer, LeadingHost), {})
     return found | {"key_server": Subject((key_server.KeyServer,), {"total": "the sum of all parties' values"})}
 

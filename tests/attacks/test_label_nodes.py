@@ -42,7 +42,7 @@ def test_hidden_nodes_leave_what_own_columns_tell() -> None:
     )
     rehearsal = first_rounds(federation, 64)
     for name in ("clinic", "lab"):
-        own = _holdings(federation, rehearsal, name)
+        own = _holdings(federation, rehearsal, name, 3)
         _, paths = memberships(rehearsal.transcripts[name], own)
         assert not paths.numel()
         control = from_columns(rehearsal.transcripts[name], own)
@@ -56,7 +56,7 @@ def test_memberships_are_the_nodes_that_rows_were_in() -> None:
         "boosted_trees", given=three(200), config={"encryption": "none", "depth": 2}, train={"epochs": 1}
     )
     rehearsal = first_rounds(federation, 64)
-    rows, paths = memberships(rehearsal.transcripts["lab"], _holdings(federation, rehearsal, "lab"))
+    rows, paths = memberships(rehearsal.transcripts["lab"], _holdings(federation, rehearsal, "lab", 3))
     assert sorted(rows.tolist()) == sorted(federation.batches.splits["train"].tolist())
     classes = 3
     assert paths.shape == (len(rows), classes)  # one level is told of each of three trees; the next is of leaves

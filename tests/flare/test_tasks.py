@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.attacks.runs import few_steps
 from tests.federation.small import quick, with_models, write
 from tests.federation.small_sites import sites
 
-from colonnade.errors import ConfigError
+from colonnade.attacks import Audit, audit_run
+from colonnade.attacks.at_site import takes_part
+from colonnade.errors import AuditFailed, ColonnadeError, ConfigError
 from colonnade.explain import Report, explain
 from colonnade.federation import Settings, load
 from colonnade.federation.choosing import choose
@@ -20,12 +23,16 @@ from colonnade.flare.engines import OnThisMachine
 from colonnade.flare.job import Job
 from colonnade.flare.simulator import Simulator
 from colonnade.selection import Selection
+from colonnade.settings.federation_file import AuditSettings
+from colonnade.settings.party_file import sites_of, write_table
+from colonnade.sites.driving import drive
 
 pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
 SETTINGS = quick(
     data={"align": "private"}, train={"epochs": 1}, federation={"cohort": "off"},
     selection={"k": 3, "queries": 12, "scheme": "plain", "servers": True},
 )  # fmt: skip
+SAME = ("labels by gradient length", "labels by gradient direction", "columns by model inversion")
 HOW = {"keep": 1, "method": "vf_ps", "given": {}}
 
 
@@ -38,9 +45,15 @@ class Threads(Simulator):
     """Organisations that call each other directly, in this process, where FLARE would start them."""
 
     def carry_out(self, settings: Settings, job: Job, told: Path, watch: Any) -> str:
-        from colonnade.flare.members import _perform
+        from colonnade.flare.members import _perform, _told_at_home
 
-        _perform(sites(self.kept, job.sites)[job.driver], job.run, job.do, job.how)
+        every = sites(self.kept, job.sites)
+        for site in every.values():
+            takes_part(site, lambda _: None)
+        try:
+            _perform(every[job.driver], job.run, job.do, job.how)
+        except ColonnadeError as error:
+            _told_at_home(every[job.driver].own.runs, job.driver, error)
         return "done"
 
 
@@ -60,8 +73,21 @@ def test_a_label_owner_counts_and_selects_with_those_that_a_job_names(tmp_path: 
         same = choose(settings, 1)
     found = Selection.from_json(json.loads((folder / "selection.json").read_text()))
     assert (found.scores, found.chosen, found.groups) == (same.scores, same.chosen, same.groups)
-    with pytest.raises(ConfigError, match="There is no task 'dance'; there are count, explain, select"):
+    with pytest.raises(ConfigError, match="There is no task 'dance'; there are audit, count, explain, select"):
         engine.perform(settings, replace(counting, do="dance"))
+
+
+def test_an_audit_that_is_not_passed_is_exit_code_five_and_its_page_is_there(tmp_path: Path) -> None:
+    engine = OnThisMachine(Threads(tmp_path / "work"))
+    settings = replace(settings_in(tmp_path), audit=AuditSettings(label_inference=1.0))
+    settings = engine.begin(settings)
+    drive(sites(engine.machine.kept, sites_of(settings))["clinic"], "run")
+    job = Job.to_do(settings, "run", "audit", {"rows": 16}, whole=True)
+    with few_steps(), pytest.raises(AuditFailed, match="lab: not told") as failed:
+        engine.perform(settings, job)
+    assert failed.value.exit_code == 5
+    assert (engine.runs("clinic", "run") / "audit" / "audit.json").exists()
+    assert (engine.runs("lab", "run") / "audit" / "audit.json").exists()
 
 
 @pytest.mark.long
@@ -78,3 +104,10 @@ def test_in_the_simulator_they_select_and_explain_as_in_one_process(tmp_path: Pa
     here = explain(load(tmp_path / "run"), seed=3)
     assert found.measures["permutation"] == here.measures["permutation"]
     assert found.measures["head_change"] == here.measures["head_change"]
+    for name in ("clinic", "lab"):
+        write_table(engine.machine.files(name) / "party.toml", "audit", {"tell": "figures"})
+    folder = engine.perform(settings, Job.to_do(settings, "run", "audit", {"rows": 16}, whole=True))
+    told = Audit.from_json(json.loads((folder / "audit" / "audit.json").read_text()))
+    alone = [one.score for one in audit_run(tmp_path / "run", rows=16).findings if one.attack in SAME]
+    assert [one.score for one in told.findings if one.attack in SAME] == alone
+    assert len(alone) > 2

@@ -29,6 +29,7 @@ from colonnade.serving.source import Source
 from colonnade.settings.owners import SERVER
 from colonnade.settings.party_file import AGREED, OWN, asker_id, read_own
 from colonnade.sites.driving import drive
+from colonnade.sites.messages import Prepare
 from colonnade.sites.prediction import predict
 
 ALIKE: dict[str, Any] = {"alignment": {"ids": "normalised"}}
@@ -161,7 +162,7 @@ def test_a_row_has_no_second_budget_under_another_spelling(tmp_path: Path) -> No
         path.write_text(path.read_text() + '\n[alignment]\nids = "normalised"\n')
     every = sites(tmp_path)
     with pytest.raises(ConfigError, match="counts what rows paid by exact ids"):
-        every["lab"].take_part(tmp_path / "lab" / "runs" / "new", 1, None)
+        every["lab"].take_part(tmp_path / "lab" / "runs" / "new", None, Prepare("new", 1, False))
     with pytest.raises(ConfigError, match=r"\[alignment\] ids is 'normalised' now and was 'exact'"):
         every["clinic"].own.local.check_continues(RunDirectory(tmp_path / "clinic" / "runs" / "run").settings())
 

@@ -15,6 +15,7 @@ from tests.federation.small_sites import ALONE, SKIP, new_people, sites, trained
 
 from colonnade.errors import BudgetExhausted, NoAnswer, PartyError
 from colonnade.federation import Predictions, load
+from colonnade.sites.messages import Prepare
 from colonnade.sites.prediction import Session
 
 
@@ -122,7 +123,7 @@ def test_where_nobody_may_be_missing_silence_is_an_error_and_the_session_goes_on
 def test_a_run_under_way_is_not_broken_off_to_predict(tmp_path: Path) -> None:
     trained(tmp_path)
     every = sites(tmp_path)
-    every["lab"].take_part(tmp_path / "lab" / "runs" / "other", 1, None)
+    every["lab"].take_part(tmp_path / "lab" / "runs" / "other", None, Prepare("other", 1, False))
     with pytest.raises(PartyError, match="it takes part in a run already"):
         asked(Session(every["clinic"], "run"), ["P001"])
 

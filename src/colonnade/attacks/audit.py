@@ -8,7 +8,7 @@ seed, the label owner knows them anyway. Truth is used afterwards, by the scorer
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from colonnade.algorithms import Kind
 from colonnade.attacks import trigger
 from colonnade.attacks.column_sums import sums_findings
 from colonnade.attacks.coverage import NotAttacked, not_attacked
-from colonnade.attacks.finding import Finding
+from colonnade.attacks.finding import LIMITS, Finding
 from colonnade.attacks.inversion_audit import EMBEDDINGS, Rebuilt, inversion_findings, joined, rebuild
 from colonnade.attacks.jacobian import jacobian_findings
 from colonnade.attacks.known_model import known_findings
-from colonnade.attacks.label_audit import ATTACKS, label_findings
+from colonnade.attacks.label_audit import ATTACKS, Told, label_findings, partners
 from colonnade.attacks.learned_model import LEARNED, learned_findings
 from colonnade.attacks.rehearsal import Rehearsal, fingerprint, first_rounds, last_rounds, predictions, reopen
 from colonnade.core import Transcript
@@ -49,6 +49,7 @@ class Audit:
     party: str | None = None  # only attacks by or on it were made
     checkpoint: str = ""  # of what was attacked; "" is unlike any other
     drawn: dict[str, str] = field(default_factory=dict)  # pictures of what was rebuilt, by name: whose columns
+    sites: dict[str, str] = field(default_factory=dict)  # between sites, what each said of its own columns (`SAID`)
 
     @property
     def crossed(self) -> list[Finding]:
@@ -56,8 +57,14 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        """Everything that could be read was attacked, and no score is above its threshold."""
-        return not self.crossed and not self.not_attacked
+        """Everything that could be read was attacked, and no score is above its threshold; between sites, where the
+        others say so, too: who tells nothing has not passed."""
+        return not self.crossed and not self.not_attacked and not self.open_sites
+
+    @property
+    def open_sites(self) -> dict[str, str]:
+        """Of which sites it is not known that they passed, and why not."""
+        return {name: said for name, said in self.sites.items() if said not in (FIGURES, PASSED)}
 
     @property
     def limited(self) -> bool:
@@ -76,7 +83,20 @@ class Audit:
             "not_attacked": [dataclasses.asdict(one) for one in self.not_attacked],
             "notes": self.notes,
             "pictures": self.drawn,
+            **({"sites": self.sites} if self.sites else {}),
         }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Audit:
+        """As `to_json` has it; what was rebuilt stayed where it was."""
+        given = [{key: value for key, value in one.items() if key != "crossed"} for one in found["findings"]]
+        return cls(
+            found["run"], found["algorithm"], None, dict.fromkeys(LIMITS) | dict(found["thresholds"]),
+            [Finding(**one | {"releases": tuple(one["releases"])}) for one in given],
+            [NotAttacked(**one) for one in found["not_attacked"]],
+            notes=list(found["notes"]), checkpoint=found["checkpoint"], drawn=dict(found["pictures"]),
+            sites=dict(found.get("sites", {})),
+        )  # fmt: skip
 
     def check(self) -> None:
         """Raise when a threshold was crossed, or one is set and something that could be read was not attacked."""
@@ -97,6 +117,10 @@ class Audit:
             )
             lines += [f"    {one}" for one in self.not_attacked]
             lines.append("    Hide them, or train an algorithm all of whose releases can be attacked here.")
+        if self.open_sites:
+            lines.append(f"{len(self.open_sites)} of {len(self.sites)} sites are not known to have passed:")
+            lines += [f"    {name}: {said}" for name, said in self.open_sites.items()]
+            lines.append("    What a site tells of its own columns, it says under [audit] in its own party.toml.")
         raise AuditFailed("\n".join(lines))
 
 
@@ -130,7 +154,7 @@ def audit_federation(
     if federation.recording is None:
         raise ConfigError("An audit needs a federation that records: Federation(..., record=True).")
     settings = federation.settings
-    found = Audit(run, settings.algorithm, settings.data.dataset, dataclasses.asdict(settings.audit), party=party)
+    found = Audit(run, settings.algorithm, settings.data.dataset, settings.audit.limits, party=party)
     with one_torch_thread():  # the tensors are small, and threads would only wait for each other
         _attack(found, federation, rows, party, say or (lambda _: None))
     return found
@@ -142,7 +166,26 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
     asked = predictions(federation, rows)
     say("training a few batches further")
     trained = dataclasses.replace(last_rounds(federation, max(rows, LABEL_ROWS)), begun=first.transcripts)
-    for rehearsal in (first, asked, trained):
+    rehearsals = (first, asked, trained)
+    note(found, federation, rehearsals)
+    findings = [
+        *on_labels(federation, rehearsals, party, say),
+        *on_columns(found, federation, rehearsals, rows, party, say),
+    ]
+    found.findings = [one.under(found.thresholds) for one in findings]
+    found.not_attacked = not_attacked(federation.algorithm, rehearsals, findings, reads=READS, party=party)
+    if not findings:
+        found.notes.append(NONE_APPLIES.format(found.algorithm))
+
+
+Rehearsals = tuple[Rehearsal, Rehearsal, Rehearsal]
+"""Of the first rounds, of a prediction, of training further."""
+
+
+def note(found: Audit, federation: Federation, rehearsals: Rehearsals) -> None:
+    """What was refused, what arrived masked, whose models are known, and whose rows came as the same numbers."""
+    first = rehearsals[0]
+    for rehearsal in rehearsals:
         if rehearsal.refused:
             found.notes.append(f"{rehearsal.moment}: {rehearsal.refused}")
     if masked := _masked(federation, first):
@@ -152,11 +195,24 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
         )
     found.notes += whose_models(federation, masked)
     found.notes += trigger.told(federation, first)
-    findings: list[Finding] = []
-    for rehearsal in (first, trained):
+
+
+def on_labels(
+    federation: Federation, rehearsals: Rehearsals, party: str | None, say: Say, told: Told | None = None
+) -> Iterator[Finding]:
+    """Guesses of labels, scored by who holds them; `told` are those of parties elsewhere."""
+    for rehearsal in rehearsals[::2]:
         say(f"guessing labels: {rehearsal.moment}")
-        findings += label_findings(federation, rehearsal, party)
-        findings += jacobian_findings(federation, rehearsal, rows, party)
+        yield from label_findings(federation, rehearsal, party, told)
+
+
+def on_columns(
+    found: Audit, federation: Federation, rehearsals: Rehearsals, rows: int, party: str | None, say: Say
+) -> Iterator[Finding]:
+    """Columns rebuilt, scored by who holds them; reconstructions are in `found`."""
+    first, asked, trained = rehearsals
+    for rehearsal in (first, trained):
+        yield from jacobian_findings(federation, rehearsal, rows, party)
     moments = [asked, trained] if _differs(federation, trained, asked) else [asked]
     moments += [first] if asked.refused and trained.refused else []  # what was released before is still known
     for rehearsal in moments:
@@ -165,19 +221,17 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
         whole = joined(federation, rebuilt)
         found.rebuilt += rebuilt if whole is None else [*rebuilt, whole]
     say("looking at what was rebuilt")
-    findings += inversion_findings(federation, found.rebuilt)
+    yield from inversion_findings(federation, found.rebuilt)
     say("using what is known, and learning what is not")
-    findings += known_findings(federation, first, rows, party)
+    yield from known_findings(federation, first, rows, party)
     for rehearsal in (asked, trained) if federation.algorithm.named(Kind.DIRECTIONS) else (trained,):
-        findings += learned_findings(federation, rehearsal, party)
-    findings += sums_findings(federation, trained, party)
-    found.findings = [one.under(found.thresholds) for one in findings]
-    rehearsals = (first, asked, trained)
-    found.not_attacked = not_attacked(federation.algorithm, rehearsals, findings, reads=READS, party=party)
-    if not findings:
-        found.notes.append(NONE_APPLIES.format(found.algorithm))
+        yield from learned_findings(federation, rehearsal, party)
+    yield from sums_findings(federation, trained, party)
 
 
+FIGURES, PASSED, FAILED = "told its figures", "passed by its own limits", "not passed by its own limits"
+NO_LIMITS, NOT_TOLD = "not told: it has no limits, or one on what sites cannot measure (recognition)", "not told"
+"""What a site said of its own columns."""
 READS = frozenset(
     {kind for one in ATTACKS for kind in (one.reads, *one.beside)} | {*LEARNED, Kind.JACOBIAN, Kind.HISTOGRAMS}
 )
@@ -214,7 +268,7 @@ def _masked(federation: Federation, rehearsal: Rehearsal) -> list[str]:
     seen = rehearsal.transcripts.get(labels, Transcript(labels))
     receipts = [released.receipt for one in seen for released in one.message.released()]
     owners = {receipt.owner for receipt in receipts if receipt.codec == SHARES.name} - {labels}
-    return [name for name in federation.owners if name in owners]
+    return [name for name in partners(federation) if name in owners]
 
 
 def _differs(federation: Federation, one: Rehearsal, other: Rehearsal) -> bool:

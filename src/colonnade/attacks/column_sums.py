@@ -26,7 +26,7 @@ RIDGE = 1e-6
 def sums_findings(federation: Federation, rehearsal: Rehearsal, party: str | None) -> Iterator[Finding]:
     """The label owner against every party that told it sums."""
     attacker, make = federation.holdings.label_owner, federation.algorithm.equations
-    if make is None or attacker not in rehearsal.transcripts:
+    if make is None or attacker not in rehearsal.transcripts or federation.driver is None:  # it is elsewhere
         return
     for victim in federation.owners:
         if victim == attacker or party not in (None, attacker, victim) or victim not in rehearsal.transcripts:

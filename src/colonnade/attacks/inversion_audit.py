@@ -218,8 +218,11 @@ def _attack(features: Tensor) -> Attack:
 
 
 def _labels(federation: Federation) -> Tensor | None:
+    """The classes of all rows; None of numbers, and at a site where labels are elsewhere."""
     held = federation.holdings
-    return held.labelled.labels.cpu() if held.encoder.task == "classification" else None
+    return (
+        held.labelled.labels.cpu() if held.encoder.task == "classification" and federation.driver is not None else None
+    )
 
 
 def _others(federation: Federation, victim: str, attacked: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +35,7 @@ class LabelAttack:
     reads: Kind
     binary: bool = False
     beside: tuple[Kind, ...] = ()
+    own: bool = False  # whether it needs the attacker's model and columns, beside what it was sent
 
 
 ATTACKS = (
@@ -52,10 +53,17 @@ ATTACKS = (
         "has more weights than a batch has coefficients",
         from_batch_gradient,
         Kind.BATCH_GRADIENT,
+        own=True,
     ),
-    LabelAttack("labels by the head it was sent", "has its own model, and the head for it", from_head, Kind.HEAD),
     LabelAttack(
-        "labels by the model it was sent", "has its own model, and what the others sent", from_model, Kind.MODEL
+        "labels by the head it was sent", "has its own model, and the head for it", from_head, Kind.HEAD, own=True
+    ),
+    LabelAttack(
+        "labels by the model it was sent",
+        "has its own model, and what the others sent",
+        from_model,
+        Kind.MODEL,
+        own=True,
     ),
     LabelAttack(
         "labels by the nodes that rows share",
@@ -79,35 +87,57 @@ ATTACKS = (
 )
 
 
-def label_findings(federation: Federation, rehearsal: Rehearsal, party: str | None) -> Iterator[Finding]:
-    """One per attack and feature owner that does not hold the labels itself. `party` narrows to one attacker."""
+Told = Mapping[tuple[str, str, str], Guess]
+"""Guesses of parties elsewhere: by attack, attacker and moment."""
+
+
+def label_findings(
+    federation: Federation, rehearsal: Rehearsal, party: str | None, told: Told | None = None
+) -> Iterator[Finding]:
+    """One per attack and feature owner that does not hold the labels itself. `party` narrows to one attacker. Of one
+    that is elsewhere, what it was sent is known here; where an attack needs its own part, too, its guesses are those
+    that it `told`."""
     holdings = federation.holdings
-    owner, classes = holdings.label_owner, len(holdings.encoder.classes)
-    truth = holdings.labelled.labels
+    classes, labels = len(holdings.encoder.classes), holdings.labelled.labels
+    for attack, name, guess in guesses(federation, rehearsal, party, classes):
+        here = name in rehearsal.models or not attack.own
+        taken = guess if here else (told or {}).get((attack.name, name, rehearsal.moment), guess)
+        if len(taken.rows) >= FEWEST:
+            seed = federation.settings.engine.seed
+            found = _finding(attack, taken, labels, rehearsal, name, holdings.label_owner, classes, seed)
+            yield dataclasses.replace(found, releases=federation.algorithm.named(attack.reads, *attack.beside))
+
+
+def guesses(
+    federation: Federation, rehearsal: Rehearsal, party: str | None, classes: int
+) -> Iterator[tuple[LabelAttack, str, Guess]]:
+    """What each who holds columns makes of what it received: attacks that apply, who guesses, and what."""
+    owner = federation.holdings.label_owner
     for attack in ATTACKS:
         if not federation.algorithm.named(attack.reads) or (attack.binary and classes != 2):
             continue
-        for name in federation.owners:
-            if name == owner or party not in (None, name, owner):
-                continue
-            transcript = rehearsal.transcripts.get(name, Transcript(name))
-            own = _holdings(federation, rehearsal, name)
-            guess = attack.guess(transcript, own)
-            if len(guess.rows) >= FEWEST:
-                found = _finding(attack, guess, truth, rehearsal, name, owner, classes, federation.settings.engine.seed)
-                yield dataclasses.replace(found, releases=federation.algorithm.named(attack.reads, *attack.beside))
+        for name in partners(federation):
+            if name != owner and party in (None, name, owner):
+                transcript = rehearsal.transcripts.get(name, Transcript(name))
+                yield attack, name, attack.guess(transcript, _holdings(federation, rehearsal, name, classes))
 
 
-def _holdings(federation: Federation, rehearsal: Rehearsal, party: str) -> Holdings:
-    """What an attacking party has itself."""
+def partners(federation: Federation) -> list[str]:
+    """Who holds columns, here or elsewhere."""
+    asked = [name for owner in federation.label_owners.values() for name in owner.peers]
+    return list(dict.fromkeys([*federation.owners, *asked]))
+
+
+def _holdings(federation: Federation, rehearsal: Rehearsal, party: str, classes: int) -> Holdings:
+    """What an attacking party has itself; of one that is elsewhere, its model and columns are not known."""
     return Holdings(
         party,
         rehearsal.between(party),
         federation.settings.config,
-        len(federation.holdings.encoder.classes),
+        classes,
         federation.algorithm.releases,
-        rehearsal.models[party],
-        federation.owners[party].features.cpu(),
+        rehearsal.models.get(party),
+        federation.owners[party].features.cpu() if party in federation.owners else None,
         rehearsal.stepped.get(party),
         rehearsal.begun.get(party, Transcript(party)),
     )

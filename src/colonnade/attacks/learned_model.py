@@ -142,8 +142,11 @@ def _spans(features: Tensor, picture: bool) -> dict[str, slice]:
 
 
 def _own(federation: Federation, rows: Tensor) -> Tensor:
-    """What the label owner holds about these rows without anybody's help."""
+    """What the label owner holds about these rows without anybody's help; nothing that is known where it is elsewhere:
+    there the score is over guessing the mean."""
     holdings = federation.holdings
+    if federation.driver is None:
+        return torch.empty(len(rows), 0)
     mine = holdings.columns.get(holdings.label_owner)
     labels = holdings.labelled.labels.cpu()[rows]
     if holdings.encoder.task == "classification":
@@ -161,6 +164,8 @@ def _score(inputs: Tensor, columns: Tensor, known: int, spans: Mapping[str, slic
 
 def regressed(inputs: Tensor, columns: Tensor, others: Tensor) -> Tensor:
     """The columns of the other rows, by ridge regression on these."""
+    if not inputs.shape[1]:
+        return columns.mean(0).expand(len(others), -1)
     x, y, new = inputs.double(), columns.double(), others.double()
     centre, spread, mean = x.mean(0), x.std(0), y.mean(0)
     spread = torch.where(spread > 1e-12, spread, 1.0)

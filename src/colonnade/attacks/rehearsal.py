@@ -26,6 +26,9 @@ from colonnade.federation import Federation, load
 from colonnade.runs.layout import MARK, PARTIES, SETTINGS
 from colonnade.runs.run_directory import RunDirectory
 
+FIRST, ASKED, TRAINED = "first rounds", "prediction", "trained model"
+"""The moments at which a run is listened to."""
+
 
 @dataclass(frozen=True, eq=False)
 class Rehearsal:
@@ -85,12 +88,12 @@ def fingerprint(folder: Path) -> str:
 
 def first_rounds(federation: Federation, rows: int) -> Rehearsal:
     """The run's own first batches, until so many rows were seen, or all of them once."""
-    return _rehearse(Federation(federation.settings, federation.holdings, record=True), rows, "first rounds")
+    return train_on(Federation(federation.settings, federation.holdings, record=True), rows, FIRST)
 
 
 def last_rounds(federation: Federation, rows: int) -> Rehearsal:
     """A few batches more than the run had."""
-    return _rehearse(federation, rows, "trained model")
+    return train_on(federation, rows, TRAINED)
 
 
 def predictions(federation: Federation, rows: int) -> Rehearsal:
@@ -98,37 +101,38 @@ def predictions(federation: Federation, rows: int) -> Rehearsal:
     batches = federation.agreed.one
     split = next(name for name in ("test", "validation", "train") if name in batches.splits)
     chunk = batches.chunks(split, min(rows, len(batches.splits[split])))[0]
-    models = _models(federation)
+    models = models_of(federation)
     refused = ""
     try:
         federation.algorithm.predict(federation.driver, federation.peers, chunk)
     except BudgetExhausted as error:
         refused = str(error)
-    return Rehearsal("prediction", batches, _taken(federation), models, refused=refused, apart=_apart(federation))
+    return Rehearsal(ASKED, batches, _taken(federation), models, refused=refused, apart=apart_of(federation))
 
 
-def _rehearse(federation: Federation, rows: int, moment: str) -> Rehearsal:
+def train_on(federation: Federation, rows: int, moment: str) -> Rehearsal:
+    """Train from where a recorded federation stands, until so many rows were seen, or all of them once."""
     batches = federation.agreed.one
     count = min(-(-rows // batches.batch_size), batches.per_epoch)
     batches.epochs = max(batches.epochs, (batches.done + count) // batches.per_epoch + 1)
-    models = _models(federation)
+    models = models_of(federation)
     refused = ""
     stepped: dict[str, Tensor] = {}
     try:
         for _ in islice(federation.train(), count):
-            stepped = stepped or _gradients(federation)
+            stepped = stepped or gradients(federation)
     except BudgetExhausted as error:
         refused = str(error)
-    models = _models(federation) if federation.algorithm.learns_first else models
+    models = models_of(federation) if federation.algorithm.learns_first else models
     taken = _taken(federation)
-    return Rehearsal(moment, batches, taken, models, stepped, refused, apart=_apart(federation))
+    return Rehearsal(moment, batches, taken, models, stepped, refused, apart=apart_of(federation))
 
 
-def _apart(federation: Federation) -> dict[str, Batches]:
+def apart_of(federation: Federation) -> dict[str, Batches]:
     return {name: agreed.one for name, agreed in federation.agreed_apart.items()}
 
 
-def _gradients(federation: Federation) -> dict[str, Tensor]:
+def gradients(federation: Federation) -> dict[str, Tensor]:
     """What is left in each party's own weights after a step; parties that are computed together keep it elsewhere."""
     found = {}
     for name, owner in federation.owners.items():
@@ -138,7 +142,7 @@ def _gradients(federation: Federation) -> dict[str, Tensor]:
     return found
 
 
-def _models(federation: Federation) -> dict[str, nn.Module]:
+def models_of(federation: Federation) -> dict[str, nn.Module]:
     federation.settle()
     return {name: copy.deepcopy(owner.model) for name, owner in federation.owners.items()}
 

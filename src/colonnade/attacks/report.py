@@ -17,7 +17,6 @@ from typing import Any
 from torch import Tensor
 
 from colonnade.attacks.audit import NONE_APPLIES, Audit
-from colonnade.attacks.coverage import NotAttacked
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.inversion_audit import EVERYBODY, Rebuilt
 from colonnade.attacks.promises import Promises
@@ -79,14 +78,14 @@ def _beside(audit: Audit, folder: Path) -> Audit:
         same = audit.checkpoint != "" and all(
             old[key] == value for key, value in audit.to_json().items() if key in ("run", "algorithm", "checkpoint")
         )
-        given = [{key: value for key, value in one.items() if key != "crossed"} for one in old["findings"] if same]
-        kept = [Finding(**one | {"releases": tuple(one["releases"])}).under(audit.thresholds) for one in given]
+        before = Audit.from_json(old)
+        kept = [one.under(audit.thresholds) for one in before.findings if same]
         others = [one for one in kept if audit.party not in (one.attacker, one.victim)]
-        unread = [NotAttacked(**one) for one in old["not_attacked"] if same]
+        unread = before.not_attacked if same else []
         missed = [one for one in unread if audit.party not in (one.owner, one.receiver)]
-        notes = dict.fromkeys([*audit.notes, *(old["notes"] if same else [])])
+        notes = dict.fromkeys([*audit.notes, *(before.notes if same else [])])
         again = {one.victim for one in audit.rebuilt}
-        drawn = {stem: victim for stem, victim in old["pictures"].items() if same and victim not in again}
+        drawn = {stem: victim for stem, victim in before.drawn.items() if same and victim not in again}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or an older kind, or damaged
         return audit
     none = NONE_APPLIES.format(audit.algorithm)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from colonnade.attacks.inversion_audit import EMBEDDINGS
+from colonnade.attacks.label_audit import partners
 from colonnade.attacks.received import received
 from colonnade.attacks.rehearsal import Rehearsal
 from colonnade.federation import Federation
@@ -83,7 +84,7 @@ def told(federation: Federation, rehearsal: Rehearsal) -> Iterator[str]:
     attacker, names = federation.holdings.label_owner, federation.algorithm.named(*EMBEDDINGS)
     if attacker not in rehearsal.transcripts:
         return
-    for party in federation.owners:
+    for party in partners(federation):
         if party == attacker:
             continue
         came = list(received(rehearsal.transcripts[attacker], rehearsal.between(party), names, party))

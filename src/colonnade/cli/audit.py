@@ -15,8 +15,11 @@ from colonnade.attacks.finding import LIMITS, suggested
 from colonnade.attacks.promises import CANARIES, audit_promises
 from colonnade.attacks.report import prepare, write, write_promises
 from colonnade.cli.console import AllowModel, a_run, console, error_console, shown
+from colonnade.cli.options import Engine, Owner, StartupKit
+from colonnade.errors import ConfigError
 from colonnade.runs.layout import SETTINGS
 from colonnade.runs.run_directory import to_json
+from colonnade.settings.party_file import OWN
 
 
 def audit(
@@ -30,14 +33,22 @@ def audit(
         bool, typer.Option("--dp", help="Attack what colonnade privacy promises, with planted rows.")
     ] = False,
     canaries: Annotated[int, typer.Option(min=100, help="Rows to plant for --dp.")] = CANARIES,
+    owner: Owner = None,
+    engine: Engine = "in-process",
+    startup_kit: StartupKit = None,
     allow_model: AllowModel = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
 ) -> None:
     """Attack a run with what each party received: guess labels, rebuild columns. Exit code 5 when a score is above
     its threshold in the run's \\[audit] table, or one is set and something that can be read was not attacked; with --dp
-    when canaries show an epsilon above the one that is promised."""
+    when canaries show an epsilon above the one that is promised. Between machines each site attacks at home and tells
+    what \\[audit] in its own party.toml allows; with the label owner's thresholds there, one that does not tell has not
+    passed."""
     silent = quiet or json_
+    if engine != "in-process":
+        _between_sites(folder, engine, startup_kit, owner, rows, dp or party or out, json_=json_, quiet=quiet)
+        return
     if dp:
         _promises(folder, canaries, out, allow_model or [], json_=json_, quiet=quiet)
         return
@@ -49,6 +60,33 @@ def audit(
         prepare(place)
         found = audit_run(run, rows=rows, party=party, say=status.update, allow_models=allow_model or [])
         files = write(found, place)
+    _show(found, len(files), place, folder / SETTINGS, json_=json_, quiet=quiet)
+    found.check()
+
+
+def _between_sites(
+    folder: Path,
+    engine: str,
+    startup_kit: Path | None,
+    owner: str | None,
+    rows: int,
+    other: object,
+    *,
+    json_: bool,
+    quiet: bool,
+) -> None:
+    """Have a label owner audit a run with the others at their sites; on this machine what it was told is shown."""
+    from colonnade.cli.on_flare import audit_on_flare
+
+    if other:
+        raise ConfigError(f"--dp, --party and --out are for one process, not for {engine}: each site audits itself.")
+    found = audit_on_flare(folder, engine, startup_kit, owner, rows)
+    if found is not None:
+        _show(found[0], len(list(found[1].iterdir())), found[1], Path(OWN), json_=json_, quiet=quiet)
+        found[0].check()
+
+
+def _show(found: Audit, files: int, place: Path, limits: Path, *, json_: bool, quiet: bool) -> None:
     if json_:
         typer.echo(to_json(found.to_json(), indent=2))
     elif not quiet:
@@ -59,18 +97,19 @@ def audit(
             console.print("\n[bold]Not attacked[/bold], so nothing is known of what it tells")
             for one in found.not_attacked:
                 console.print(f"    {one}", markup=False, highlight=False, soft_wrap=True)
+        for name, said in found.sites.items():
+            console.print(f"{name}, of its own columns: {said}.", markup=False, highlight=False)
         for note in found.notes:
             console.print(f"Note: {note}", markup=False)
-        console.print(f"{len(files)} files are in [bold]{shown(place)}[/bold].", soft_wrap=True)
+        console.print(f"{files} files are in [bold]{shown(place)}[/bold].", soft_wrap=True)
         if not found.limited:
             limit, value = suggested(found.findings)
             console.print(
-                f"No threshold is set. For exit code 5 above one, add to {shown(folder / SETTINGS)}, as an example:\n"
+                f"No threshold is set. For exit code 5 above one, add to {shown(limits)}, as an example:\n"
                 f"    \\[audit]\n    {limit} = {value:g}",
                 highlight=False,
                 soft_wrap=True,
             )
-    found.check()
 
 
 def _promises(folder: Path, canaries: int, out: Path | None, allow: list[str], *, json_: bool, quiet: bool) -> None:

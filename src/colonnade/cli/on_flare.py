@@ -1,5 +1,5 @@
-"""`colonnade run`, `select`, `align --count`, `explain`, `predict` and `serve` with --engine flare-sim | flare-poc |
-flare."""
+"""`colonnade run`, `select`, `align --count`, `explain`, `audit`, `predict` and `serve` with --engine flare-sim |
+flare-poc | flare."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from colonnade.attacks.audit import Audit
 from colonnade.cli.console import console, error_console
 from colonnade.cli.options import VARIABLE, check_asker, say_how
 from colonnade.core.checks import from_mapping
-from colonnade.errors import ConfigError, DataError, InputError
+from colonnade.errors import AuditFailed, ConfigError, DataError, InputError
 from colonnade.explain.report import Report
 from colonnade.federation import Settings
 from colonnade.flare.engines import OnThisMachine, find_engine, train_on
 from colonnade.flare.job import Job
 from colonnade.rows.tables import read_labels, read_tables
-from colonnade.runs.layout import ALIGNMENT, ANSWERS, EXPLANATION, SELECTION, SETTINGS
+from colonnade.runs.layout import ALIGNMENT, ANSWERS, AUDIT, EXPLANATION, SELECTION, SETTINGS
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection import Selection, SelectionSettings
 from colonnade.settings.changes import Change
@@ -204,20 +205,42 @@ def explain_on_flare(
 ) -> Report | None:
     """Which parties matter in the run called as `folder` is, by a label owner's held-out rows; None where what it found
     stays with it."""
-    found = find_engine(engine, folder, startup_kit, waiting)
-    if not isinstance(found, OnThisMachine):
-        settings = agreed_in(startup_kit)
-        job = Job.to_do(settings, folder.name, "explain", how, owner)
-        found.perform(settings, job)
-        console.print(f"The explanation is at '{job.driver}', in its own runs/{folder.name}/{EXPLANATION}.")
+    there = _of_a_run(folder, engine, startup_kit, owner, "explain", how, EXPLANATION)
+    if there is None:
         return None
-    check_trained(found, folder, engine)
-    settings = RunDirectory(folder).settings()
-    there = found.perform(settings, Job.to_do(settings, folder.name, "explain", how, owner)) / EXPLANATION
     report = Report.from_json((there / "explain.json").read_text(encoding="utf-8"))
     if report.tsne is not None:
         report.tsne = json.loads((there / "tsne.json").read_text(encoding="utf-8"))
     return report
+
+
+def audit_on_flare(
+    folder: Path, engine: str, startup_kit: Path | None, owner: str | None, rows: int
+) -> tuple[Audit, Path] | None:
+    """What could be learned in the run called as `folder` is, as far as sites tell its label owner, and where its page
+    is; None where that stays with it."""
+    there = _of_a_run(folder, engine, startup_kit, owner, "audit", {"rows": rows}, AUDIT, whole=True)
+    return None if there is None else (Audit.from_json(json.loads((there / "audit.json").read_text("utf-8"))), there)
+
+
+def _of_a_run(
+    folder: Path, engine: str, startup_kit: Path | None, owner: str | None, do: str, how: Mapping[str, Any], place: str,
+    *, whole: bool = False,
+) -> Path | None:  # fmt: skip
+    """Have a label owner do something with a run of its own; gives where it left what it found, on this machine."""
+    found = find_engine(engine, folder, startup_kit, waiting)
+    if not isinstance(found, OnThisMachine):
+        settings = agreed_in(startup_kit)
+        job = Job.to_do(settings, folder.name, do, how, owner, whole=whole)
+        found.perform(settings, job)
+        console.print(f"What was found is at '{job.driver}', in its own runs/{folder.name}/{place}.")
+        return None
+    check_trained(found, folder, engine)
+    settings = RunDirectory(folder).settings()
+    job = Job.to_do(settings, folder.name, do, how, owner, whole=whole)
+    with suppress(AuditFailed):  # what it found is there, and says so itself
+        found.perform(settings, job)
+    return found.runs(job.driver, job.run) / place
 
 
 def serve_on_flare(

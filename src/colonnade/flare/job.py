@@ -84,10 +84,14 @@ class Job:
         return cls(asker_of(settings, owner), sites, run, do="select", how=how)
 
     @classmethod
-    def to_do(cls, settings: Settings, run: str, do: str, how: Mapping[str, Any], owner: str | None = None) -> Job:
-        """Something that one label owner does with those who hold columns."""
+    def to_do(
+        cls, settings: Settings, run: str, do: str, how: Mapping[str, Any], owner: str | None = None,
+        *, whole: bool = False,
+    ) -> Job:  # fmt: skip
+        """Something that one label owner does with those who hold columns; with all who train, where rows are found as
+        in training."""
         asker = asker_of(settings, owner)
-        return cls(asker, asked_with(settings, asker), run, do=do, how=how)
+        return cls(asker, sites_of(settings) if whole else asked_with(settings, asker), run, do=do, how=how)
 
     @property
     def trains(self) -> bool:

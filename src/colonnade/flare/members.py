@@ -22,10 +22,12 @@ from typing import Any
 
 from nvflare.collab import collab
 
+from colonnade.attacks.at_site import audit_at, takes_part
 from colonnade.core import checkpoint
 from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, ConfigError, PartyError, WireError
 from colonnade.explain.at_site import explain_at
 from colonnade.flare.orders import lead_of, opened
+from colonnade.report.write import write as write_page
 from colonnade.runs.layout import DRAINING, FAILURE
 from colonnade.runs.run_directory import write_text
 from colonnade.runs.site_state import keep_log
@@ -100,6 +102,7 @@ class Member:
         self.identity = Identity.load(kit, name, own.peers)
         self.channel = Channel(self.identity, own.everybody, run=str(collab.fl_ctx.get_job_id()))
         site = Site(own)
+        takes_part(site, write_page)
         site.read()
         self.site = site
 
@@ -187,6 +190,7 @@ def _known(how: Mapping[str, Any]) -> dict[str, Any]:
 
 
 TASKS: dict[str, Callable[[Site, str, Mapping[str, Any]], object]] = {
+    "audit": lambda site, run, how: audit_at(site, run, write_page, rows=int(how["rows"]))[0].check(),
     "count": lambda site, run, _: count_at(site, run),
     "explain": lambda site, run, how: explain_at(site, run, **_known(how)),
     "select": lambda site, run, how: select_at(site, run, int(how["keep"]), str(how["method"]), dict(how["given"])),

@@ -58,6 +58,8 @@ def audit_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     if missed:
         lines = [[one["release"], one["owner"], one["receiver"], one["why"]] for one in missed]
         told.append(table("Not attacked", ("release", "of", "read by", "why"), lines))
+    if said := facts.audit.get("sites"):
+        told.append(table("What sites say of their own columns", ("site", "says"), [list(one) for one in said.items()]))
     told += [h("p", sentence(note), class_="caption-note") for note in facts.audit.get("notes", [])]
     pictures = [
         h("figure", h("figcaption", _title(name)), h("img", src=address, alt=f"{_title(name)}, drawn by the audit"))

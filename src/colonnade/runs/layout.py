@@ -11,6 +11,7 @@
     alignment.json               between sites, at a label owner: how many rows are common, where it only counted
     selection.json               between sites, at a label owner: whose columns are worth having
     explain/                     explain.json, tsne.json and pictures: which parties matter
+    audit/                       audit.json and pictures: what could be learned; between sites, of one's own
     parties/<name>/              columns.json  ledger.jsonl  ledger-after.jsonl  spent.journal  used.rows
                                  quality.json (at a label owner: how well the model ranks and decides)
                                  checkpoint-<number>/  coefficients.json of a linear model
@@ -42,7 +43,7 @@ COEFFICIENTS, IMPORTANCE, TREES = "coefficients.json", "importance.json", "trees
 REFUSED, FAILURE, ALIGNED, USED = "refused.jsonl", "failed.json", "alignments.json", "used.rows"
 ORDERS, DRAWN = "orders.json", "drawn.labels"
 DRAINING, SITE_LOG = "draining", "site.log"
-EXPLANATION = "explain"
+EXPLANATION, AUDIT = "explain", "audit"
 HELD_OUT, STARTED = "held_out.json", "started"
 ALIGNMENT, SELECTION = "alignment.json", "selection.json"
 QUALITY = "quality.json"

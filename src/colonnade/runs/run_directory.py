@@ -206,7 +206,7 @@ class RunDirectory:
                 f"{self.path} is the part of '{party}' in a run between sites, and this needs the parts of all parties "
                 "in one folder. Rehearse the run where all tables are: colonnade run FEDERATION.toml --out DIR, in one "
                 "process or with --engine flare-sim. On this folder `report`, `privacy` and `export` work; between "
-                "sites `predict` and `serve` do, with --engine flare."
+                "sites `predict`, `serve`, `explain` and `audit` do, with --engine flare."
             )
 
     def widths(self) -> dict[str, tuple[int, ...]]:

@@ -155,6 +155,10 @@ class EngineSettings:
     noise: str = one_of("secret", "seeded", default="secret")  # "seeded": repeatable, and no protection: experiments
 
 
+TELLS = ("nothing", "verdict", "figures")
+"""What an organisation may tell a label owner of an audit at its site, from least to most."""
+
+
 @dataclass(frozen=True)
 class AuditSettings:
     """Scores that `colonnade audit` must not find exceeded; None: any will do. They may change after the run."""
@@ -163,9 +167,17 @@ class AuditSettings:
     inversion_ssim: float | None = None  # likeness of rebuilt pictures
     inversion_r2: float | None = None  # of the column that is rebuilt best
     recognition: float | None = None  # share of rebuilt rows whose class another classifier still sees
+    tell: str | None = None  # between sites, of one's own columns: "verdict" or "figures"; else nothing
+
+    @property
+    def limits(self) -> dict[str, float | None]:
+        """By kind of score, what it must not exceed."""
+        return {name: value for name, value in vars(self).items() if name != "tell"}
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
+        if self.tell not in (None, *TELLS):
+            raise ConfigError(f"[audit] tell must be one of {', '.join(TELLS)}; found {self.tell!r}.")
+        for name, value in self.limits.items():
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value <= 1):
                 raise ConfigError(f"[audit] {name} must be a number, at most 1; found {value!r}.")
 

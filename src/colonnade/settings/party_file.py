@@ -31,6 +31,10 @@
         per_day = 1                         # with each label owner
         queries = 256                       # rows whose neighbours it ranks in one of them
 
+        [audit]                             # of an audit between sites (`colonnade audit`), its page stays here
+        tell = "verdict"                    # to the label owner: nothing (unless said), verdict, or figures
+        inversion_r2 = 0.5                  # limits of its own, by which it gives its verdict
+
         [peers]                             # whose certificate has which fingerprint (`colonnade party check` tells)
         clinic = "sha256:9f86d0..."
 
@@ -61,7 +65,7 @@ from colonnade.core.checks import did_you_mean, from_mapping, read_toml
 from colonnade.core.wire import MAX_FRAME, UNPACKED
 from colonnade.errors import ConfigError
 from colonnade.selection.settings import SelectionAllowance
-from colonnade.settings.federation_file import Settings
+from colonnade.settings.federation_file import AuditSettings, Settings
 from colonnade.settings.known import LISTS
 from colonnade.settings.owners import (
     KEYS,
@@ -119,6 +123,7 @@ class SiteConfig:
     alignments: AllowanceSettings = field(default_factory=AllowanceSettings)  # what others may compare with its ids
     memory_per_call: int = UNPACKED  # bytes
     selections: SelectionAllowance | None = None  # None: it takes part in none
+    audit: AuditSettings = field(default_factory=AuditSettings)  # its own limits, and what it tells of them
 
     @property
     def everybody(self) -> tuple[str, ...]:
@@ -186,6 +191,7 @@ def read_own(path: Path) -> SiteConfig:
     allow, memory = _allowed(tables, path), _memory(tables, path)
     serve = _table(ServeSettings, tables, "serve", path)
     selections = _table(SelectionAllowance, tables, "selections", path)
+    audit = _table(AuditSettings, tables, "audit", path) or AuditSettings()
     alignments, pinned = _table(AllowanceSettings, tables, "alignments", path), tables.pop("peers", None)
     if not isinstance(name, str):
         raise ConfigError(f'{path} must have the name of its organisation, as in name = "lab"; found {name!r}.')
@@ -210,7 +216,9 @@ def read_own(path: Path) -> SiteConfig:
     known = [field.name for field in dataclasses.fields(kind)] if section else []
     for key in tables:
         if key not in known:
-            always = "memory_per_call name federation runs allow_models alignments selections serve peers tracking"
+            always = (
+                "memory_per_call name federation runs allow_models alignments selections audit serve peers tracking"
+            )
             knows = [*always.split(), *known]
             raise ConfigError(f"{path} has no setting {key!r}{did_you_mean(key, knows)}. It knows: {', '.join(knows)}.")
     if section:
@@ -237,7 +245,7 @@ def read_own(path: Path) -> SiteConfig:
     serve = None if serve is None else serve.below(path.parent)
     alignments, runs = alignments or AllowanceSettings(), (path.parent / runs).resolve()
     driver = driver_of(settings)
-    return SiteConfig(name, settings, names, driver, runs, serve, pinned, alignments, memory, selections)
+    return SiteConfig(name, settings, names, driver, runs, serve, pinned, alignments, memory, selections, audit)
 
 
 @contextmanager
@@ -390,6 +398,7 @@ def write_own(folder: Path, settings: Settings, name: str, *, runs: Path | None 
     head: dict[str, Any] = {"name": name, "federation": AGREED, "runs": "runs" if runs is None else str(runs)}
     tables = settings.to_mapping()
     told = {"tracking": tables["tracking"]} if "tracking" in tables and name == driver_of(settings) else {}
+    told |= {"audit": tables["audit"]} if tables.get("audit") and section else {}
     head |= {"allow_models": list(settings.allow_models)} if settings.allow_models else {}
     text = to_toml({**head, **party, **told})
     if settings.data.dataset is None and "table" not in party and section:
@@ -475,7 +484,7 @@ def _told_of(section: str, public: bool) -> tuple[str, ...]:
 
 def _refuse_private(tables: Mapping[str, Any], path: Path) -> None:
     public = tables.get("data", {}).get("dataset") is not None
-    for section in ("tracking", "serve", "alignments", "selections"):
+    for section in ("tracking", "serve", "alignments", "selections", "audit"):
         whose = "of who drives" if section in ("tracking", "serve") else "of each"
         if section in tables:
             raise ConfigError(f"{path} is agreed among all, and has [{section}]. Put it into the {OWN} {whose}.")

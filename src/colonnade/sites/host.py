@@ -16,8 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from torch import Tensor
-
 from colonnade.core import Done, Organisation, Party, Peers, serves
 from colonnade.core.message import Ping, Pong
 from colonnade.errors import ConfigError
@@ -68,11 +66,12 @@ class Home(Protocol):
         """Read this organisation's table, once."""
         ...
 
-    def take_part(
-        self, folder: Path, outputs: int, resumed: int | None, sides: str = "", rows: int = 0,
-        numbers: Tensor | None = None,
-    ) -> None:  # fmt: skip
+    def take_part(self, folder: Path, resumed: int | None, asked: Prepare) -> None:
         """Build this organisation's columns, and answer the algorithm's requests from here on."""
+        ...
+
+    def leave(self) -> None:
+        """Take part in it no longer."""
         ...
 
     def partners(self) -> Peers:
@@ -123,7 +122,7 @@ class Host(Party):
     def participant(self) -> Participant:
         """This organisation's part of the run that it was prepared for."""
         participant = self.site.participant
-        self.expect(participant is not None and not participant.predicts, "it was not prepared for a run")
+        self.expect(participant is not None and participant.trains, "it was not prepared for a run")
         assert participant is not None
         return participant
 
@@ -164,6 +163,10 @@ class ColumnHost(Host):
         self.expect(0 < request.outputs <= MOST_OUTPUTS, f"a model cannot have {request.outputs} outputs")
         self.expect(0 <= request.rows <= MOST_ROWS, f"nobody trains {request.rows} rows")
         self.expect(site.participant is None or not site.participant.predicts, "it answers a prediction now")
+        before = self.prepared.get(asker)
+        if before is not None and before.moment and request.moment:  # the next part of an audit
+            site.leave()
+            self.prepared = {}
         self.expect(asker not in self.prepared, "it takes part in a run already")
         first = next(iter(self.prepared.values()), request)
         self.expect(
@@ -171,11 +174,10 @@ class ColumnHost(Host):
             f"another label owner asked for the run {first.run!r}, from checkpoint {first.number}",
         )
         if site.participant is None:
-            number = request.number if request.resume else None
-            numbers = None if request.numbers is None else request.numbers.tensor
-            site.take_part(folder, request.outputs, number, request.sides, request.rows, numbers)
+            site.take_part(folder, request.number if request.resume else None, request)
+        participant, ids = site.participant, site.shared_with(asker)
+        assert participant is not None
         self.prepared = {**self.prepared, asker: request}
-        participant, ids = self.participant(), site.shared_with(asker)
         same = site.are_same(ids, request.run, request.ids)
         return Prepared(len(ids), same, participant.step, bool(participant.accounts))
 

@@ -30,6 +30,7 @@ class Prepare(Request[Prepared]):
     numbers: Released | None = None  # that put its rows into batches, where several keys are compared (`core.by_id`)
     sides: str = ""  # which rows train, where that does not follow from their ids (`rows.splits.told`)
     ids: str = ""  # a digest of all the asker's ids (`Site.digest`); none where they were compared privately
+    moment: str = ""  # of an audit that repeats some of a run; "": the run itself
 
 
 class Align(Request[Done]):

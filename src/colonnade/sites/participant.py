@@ -20,14 +20,15 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colonnade.core import Party, Peers, Step, checkpoint
+from colonnade.core import Message, Party, Peers, Step, checkpoint
 from colonnade.core.party import Bounds
+from colonnade.core.wire import Envelope
 from colonnade.errors import CheckpointError, NoAnswer
 from colonnade.federation.coefficients import write_own
 from colonnade.federation.federation import Federation
@@ -87,13 +88,38 @@ def started(folder: Path, owner: str) -> tuple[dict[str, list[str]], torch.Tenso
     return held_out, checkpoint.read(place / STARTED)["heads"] if (place / STARTED).exists() else None
 
 
+def stand(run: RunDirectory, federation: Federation, number: int) -> None:
+    """Let a federation be as that checkpoint of a run left it, 0: as before training, to release more of its rows."""
+    if number:
+        mark = run.marked(number)
+        run.load(federation, mark)
+        federation.batches.done = mark["step"]
+    else:
+        run.keep_accounts(federation)
+    run.follow(federation)
+
+
+class Listener(Protocol):
+    """Hears what an organisation is asked while it repeats some of a run, and what it answers."""
+
+    def asked(self, envelope: Envelope[Any]) -> None: ...
+    def answered(self, reply: Message) -> None: ...
+
+
 class Participant:
     """One organisation while it takes part in a run that another drives, or answers for rows to predict."""
 
     def __init__(
-        self, own: SiteConfig, federation: Federation, folder: Path, *, predicts_for: str | None = None
+        self,
+        own: SiteConfig,
+        federation: Federation,
+        folder: Path,
+        *,
+        predicts_for: str | None = None,
+        moment: str = "",
     ) -> None:
-        self.own, self.federation, self.predicts_for = own, federation, predicts_for
+        self.own, self.federation, self.predicts_for, self.moment = own, federation, predicts_for, moment
+        self.listener: Listener | None = None
         self.organisation = federation.organisations[own.name]
         self.organisation.bounds = Bounds(federation.holdings.outputs, own.memory_per_call)
         self.budget = BudgetOverRuns(
@@ -105,6 +131,20 @@ class Participant:
     @property
     def predicts(self) -> bool:
         return self.predicts_for is not None
+
+    @property
+    def trains(self) -> bool:
+        """Whether it takes part in the run itself: only that is saved."""
+        return not self.predicts and not self.moment
+
+    def answer(self, envelope: Envelope[Any]) -> Message:
+        """By the algorithm's role; where an audit listens, it hears both."""
+        if self.listener is not None:
+            self.listener.asked(envelope)
+        reply: Message = self.role.handle(envelope)
+        if self.listener is not None:
+            self.listener.answered(reply)
+        return reply
 
     @property
     def role(self) -> Party:
@@ -141,10 +181,10 @@ class Participant:
                 self.save(0, 1)
 
     def load(self, number: int) -> None:
-        """Stand where that checkpoint of the run left it, to predict."""
+        """Stand where that checkpoint of the run left it, to predict; or for an audit, with 0 as if nobody had trained.
+        What is spent counts, and the run stays as it is."""
         with self.budget.held():
-            self.run.load(self.federation, self.run.marked(number))
-            self.run.follow(self.federation)
+            stand(self.run, self.federation, number)
 
     def ask(self, rows: torch.Tensor) -> None:
         """From here on, `predict` are these rows of those that were looked for; refused where the budget does not cover

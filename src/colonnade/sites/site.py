@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from hashlib import sha256
@@ -71,14 +71,14 @@ from colonnade.rows.making import by_key
 from colonnade.rows.splits import told
 from colonnade.runs.layout import AFTER, ALIGNED, DRAWN, PARTIES
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings.federation_file import EngineSettings
+from colonnade.settings.federation_file import EngineSettings, Settings
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.candidate import SelectionHost
 from colonnade.sites.host import ColumnHost, Host, LabelHost, Refusals
 from colonnade.sites.label_sets import Describe, Describer, agreed_labels, labels_alone
 from colonnade.sites.messages import Prepare, Prepared
 from colonnade.sites.own_rows import own_columns, own_labels, read_own_table, written
-from colonnade.sites.participant import Participant, as_trained, keep_start
+from colonnade.sites.participant import Listener, Participant, as_trained, keep_start
 from colonnade.sites.reader import Asked, Reader
 from colonnade.sites.selecting import LeadingHost
 from colonnade.transport.remote import Endpoint, Remote, Route
@@ -101,6 +101,7 @@ class Site:
         self.id_owners: dict[str, IdOwner] = {}
         self.describer: Describer | None = None
         self.reader: Reader | None = None
+        self.audits: Callable[[Participant], Listener] | None = None  # set where an audit's host is (`attacks.at_site`)
         organisation = self._seat()
         self.host: Host = Host(organisation, self, ())
         if own.name in own.feature_owners:
@@ -139,6 +140,9 @@ class Site:
         role = self._role(envelope.sender, type(envelope.message))
         asked = None if type(envelope.message) in role.aside else self.reader
         with nullcontext() if asked is None else asked.answering(envelope.sender):
+            taking = self.participant
+            if taking is not None and role is taking.role:
+                return taking.answer(envelope)
             reply: Message = role.handle(envelope)
         return reply
 
@@ -284,21 +288,27 @@ class Site:
         """Whether these are the ids of which a label owner told the digest; those compared privately are."""
         return self.own.private or self.digest(run, ids) == told
 
-    def take_part(
-        self, folder: Path, outputs: int, resumed: int | None, sides: str = "", rows: int = 0,
-        numbers: torch.Tensor | None = None,
-    ) -> None:  # fmt: skip
-        """As who holds columns: build them, and answer the algorithm's requests of label owners from here on. `sides`
-        and `numbers` are of the rows of the one label owner, and `rows` how many of them train, where it told this."""
+    def take_part(self, folder: Path, resumed: int | None, asked: Prepare) -> None:
+        """As who holds columns: build them, and answer the algorithm's requests of label owners from here on. Where an
+        audit repeats some of a run, nothing of it is saved."""
         own = self.own
+        if asked.moment and self.audits is None:
+            raise BoundaryError(f"'{own.name}' takes part in no audit here.")
         self.read()
         ids = {name: self.common(name).ids for name in own.label_owners} if self.table is not None else {}
         table = self.table
         if table is not None and table.keys:  # rows are called by the keys that matched them
             table = matched_names(table, self.id_owners[own.driver].found)
-        holdings = replace(own_columns(own, table, ids, outputs, sides, rows, numbers), aligned=self._crossed())
-        participant = Participant(own, Federation(own.local, holdings, here={own.name}), folder)
-        participant.begin(resumed)
+        numbers = None if asked.numbers is None else asked.numbers.tensor
+        made = own_columns(own, table, ids, asked.outputs, asked.sides, asked.rows, numbers)
+        settings = as_trained(own.local, RunDirectory(folder)) if asked.moment else own.local
+        federation = Federation(settings, replace(made, aligned=self._crossed()), here={own.name})
+        participant = Participant(own, federation, folder, moment=asked.moment)
+        if asked.moment and self.audits is not None:
+            participant.load(resumed or 0)
+            participant.listener = self.audits(participant)
+        else:
+            participant.begin(resumed)
         self.serve(participant, own.label_owners)
 
     def get_ready(self, folder: Path, resumed: int | None) -> Federation:
@@ -313,9 +323,9 @@ class Site:
         self.serve(participant, {self.own.driver})
         return federation
 
-    def prepare(self, folder: Path, holdings: Holdings, resumed: int | None, step: int) -> Federation:
+    def prepare(self, folder: Path, holdings: Holdings, resumed: int | None, step: int, moment: str = "") -> Federation:
         """As a label owner: have everybody with columns build its part of a run, and meet them. `step` is where
-        training stands here."""
+        training stands here. Where an audit repeats some of it, that is recorded."""
         held, differ = holdings.label_owners[self.own.name], self.own.settings.rows_differ
         every, count = self.shared_with(self.own.name, holdings), training_rows(holdings) if differ else 0
         requests, rows = {}, {}
@@ -325,23 +335,27 @@ class Site:
             again, numbers = resumed is not None, None
             if part.numbers is not None:
                 numbers = self.host.outbox.release(part.numbers, NUMBERS, ALIGN)
-            requests[name] = Prepare(folder.name, holdings.outputs, again, resumed or 0, count, numbers, sides, mine)
+            requests[name] = Prepare(
+                folder.name, holdings.outputs, again, resumed or 0, count, numbers, sides, mine, moment
+            )
             rows[name] = len(ids)
         prepared = self.partners().ask_each(requests)
         holdings.aligned.setdefault(self.own.name, []).extend(self.host.ledger.take())
         self._compare(rows, step, prepared)
-        federation = self.federation(holdings)
+        settings = as_trained(self.own.local, RunDirectory(folder)) if moment else self.own.local
+        federation = self._federation(holdings, settings, record=bool(moment))
         federation.counted_elsewhere = any(one.counts for one in prepared.values())
         return federation
 
-    def federation(self, holdings: Holdings) -> Federation:
+    def _federation(self, holdings: Holdings, settings: Settings, *, record: bool) -> Federation:
         """This label owner with its holdings, and all who hold columns elsewhere."""
         own = self.own
         mine = {own.name} & holdings.columns.keys()
         names = [name for name in own.names if name in own.feature_owners or name in mine]
         return Federation(
-            own.local, holdings, here={own.name}, elsewhere=names, between=lambda _, here: self.carrier(here)
-        )
+            settings, holdings, here={own.name}, elsewhere=names, between=lambda _, here: self.carrier(here),
+            record=record,
+        )  # fmt: skip
 
     def serve(self, participant: Participant, askers: Collection[str]) -> None:
         """From here on the algorithm's requests are answered, to these alone."""

@@ -1,0 +1,308 @@
+"""An audit between organisations: each attacks at its own site, and tells what its own party.toml allows.
+
+    label owner                              everybody who holds columns
+    Join, (Agree ...), Kept             ->   as before a run
+    for the first rounds, a prediction, and training further:
+    Prepare with a moment               ->   its part as it was then; nothing of it is saved
+    Embed ... the algorithm's requests  ->   its feature owner, under its own rules and budget
+    Attack                              ->   attacks at home, writes its page, and tells: nothing, a verdict, figures
+
+Nothing is recorded while a run trains, so some of it is repeated, and what is released then counts as in training: it
+costs budget, and is in the ledgers. Scores need the truth, so each attack is scored where the truth is:
+
+    columns   at their owner's site: it has what left it, its model and its columns, so no reconstruction ever travels.
+              Its page says what others could learn; a label owner's own columns and labels it does not know.
+    labels    at the label owner's: it has what it sent to each party, and attacks itself with it. Attacks that need a
+              party's own model are made at that party's site; its guesses travel where it tells figures.
+
+So a site that lies can say wrong things of its own columns alone. Unless its owner decides otherwise it tells nothing,
+since how well columns can be rebuilt tells whoever would try; it has then not passed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from colonnade.attacks import audit
+from colonnade.attacks.audit import LABEL_ROWS, READS, Audit, Rehearsals
+from colonnade.attacks.coverage import not_attacked
+from colonnade.attacks.finding import LIMITS, Finding, column_verdict
+from colonnade.attacks.label_audit import ATTACKS, FEWEST, guesses
+from colonnade.attacks.received import Guess
+from colonnade.attacks.rehearsal import (
+    ASKED,
+    FIRST,
+    TRAINED,
+    Rehearsal,
+    gradients,
+    models_of,
+    predictions,
+    train_on,
+)
+from colonnade.attacks.report import write
+from colonnade.core import Batches, Message, Organisation, Party, Released, Request, Transcript, serves
+from colonnade.core.message import batch_of
+from colonnade.core.wire import Envelope
+from colonnade.errors import ConfigError, PartyError
+from colonnade.federation import Federation
+from colonnade.runs.layout import AFTER, AUDIT
+from colonnade.runs.run_directory import RunDirectory, to_json
+from colonnade.settings.party_file import OWN
+from colonnade.sites.host import MOST_OUTPUTS
+from colonnade.sites.messages import Join, Kept
+from colonnade.sites.participant import Participant, newest_common, numbers, stand
+from colonnade.sites.prediction import check_asks
+from colonnade.sites.site import Site
+from colonnade.transport.in_process import one_torch_thread
+
+MOMENTS = (FIRST, ASKED, TRAINED)
+GUESS = "audit_guess"
+REVEALS = {GUESS: "what this party could tell of the receiver's own labels, for these to be compared with the truth"}
+MOST_ROWS = 1 << 16
+"""That are rebuilt: a label owner says how many, and a site computes as long."""
+MOST_TOLD = 1 << 10
+"""Figures of one site that are read."""
+Page = Callable[[Path], object]
+"""Writes the page of a run's folder, for whoever answers for privacy there."""
+
+
+class Told(Message):
+    said: str  # what it says of its own columns (`audit.PASSED` and others)
+    figures: str  # JSON; "[]" unless its owner lets figures be told
+    about: tuple[str, ...]  # of each guess the attack, and when
+    rows: tuple[Released, ...]  # whose labels were guessed, by their number in the agreed order
+    labels: tuple[Released, ...]
+
+
+class Attack(Request[Told]):
+    """The moments are over: attack what left you and what you received, and tell what you may."""
+
+    rows: int  # to rebuild
+    classes: int  # 0: labels are numbers
+
+
+class Heard:
+    """What one organisation received, and what it sent, while it repeated some of a run."""
+
+    def __init__(self, participant: Participant) -> None:
+        self.federation, self.moment = participant.federation, participant.moment
+        self.party, self.asker = participant.own.name, self.federation.holdings.label_owner
+        self.models = models_of(self.federation)
+        self.received, self.sent = Transcript(self.party), Transcript(self.asker)
+        self.stepped: dict[str, torch.Tensor] = {}
+        self._first: str | None = None
+
+    def asked(self, envelope: Envelope[Any]) -> None:
+        batch = batch_of(envelope.message)
+        if batch is not None and not self.stepped:
+            self._first = self._first or batch
+            self.stepped = gradients(self.federation) if batch != self._first else {}
+        self.received.add(envelope.sender, envelope.message)
+
+    def answered(self, reply: Message) -> None:
+        self.sent.add(self.party, reply)
+
+    def rehearsal(self) -> Rehearsal:
+        models = models_of(self.federation) if self.federation.algorithm.learns_first else self.models
+        return Rehearsal(
+            self.moment,
+            self.federation.agreed.one,
+            {self.party: self.received, self.asker: self.sent},
+            models,
+            self.stepped or gradients(self.federation),
+            "" if self.sent.seen else "nothing left here",
+        )
+
+
+class AuditHost(Party):
+    """Answers for an organisation that holds columns."""
+
+    def __init__(self, organisation: Organisation, site: Site, page: Page) -> None:
+        super().__init__(organisation)
+        self.site, self.page, self.serves_for = site, page, frozenset(site.own.label_owners)
+        self.heard: dict[str, Heard] = {}
+
+    def listen(self, participant: Participant) -> Heard:
+        """From here on, to one moment."""
+        self.expect(participant.moment in MOMENTS, f"a moment of an audit is one of {', '.join(MOMENTS)}")
+        self.heard[participant.moment] = heard = Heard(participant)
+        return heard
+
+    @serves
+    def attack(self, request: Attack) -> Told:
+        participant = self.site.participant
+        whole = participant is not None and participant.moment == TRAINED and len(self.heard) == len(MOMENTS)
+        self.expect(whole, "the moments of an audit were not repeated here before")
+        self.expect(0 < request.rows <= MOST_ROWS, f"nobody rebuilds {request.rows} rows")
+        self.expect(0 <= request.classes <= MOST_OUTPUTS, f"there are no {request.classes} classes")
+        assert participant is not None
+        heard, self.heard = self.heard, {}
+        first, asked, trained = (heard[moment].rehearsal() for moment in MOMENTS)
+        rehearsals = first, asked, replace(trained, begun=first.transcripts)
+        folder = participant.run.path
+        self.site.leave()
+        self.ledger.follow(participant.run.party(self.name) / AFTER)
+        with one_torch_thread():
+            found = self._page(heard[TRAINED].federation, rehearsals, folder, request.rows)
+            tells = self.site.own.audit.tell
+            guessed = list(self._guesses(heard[TRAINED].federation, rehearsals, request.classes))
+        told = [_figure(one) for one in found.findings] if tells == "figures" else []
+        every = guessed if tells == "figures" else []
+        rows = tuple(self.outbox.release(guess.rows, GUESS) for _, guess in every)
+        labels = tuple(self.outbox.release(guess.labels, GUESS) for _, guess in every)
+        return Told(_said(found, tells), to_json(told), tuple(about for about, _ in every), rows, labels)
+
+    def _page(self, federation: Federation, rehearsals: Rehearsals, folder: Path, rows: int) -> Audit:
+        own, settings = self.site.own, federation.settings
+        found = Audit(folder.name, settings.algorithm, settings.data.dataset, own.audit.limits)
+        audit.note(found, federation, rehearsals)
+        findings = list(audit.on_columns(found, federation, rehearsals, rows, None, lambda _: None))
+        found.findings = [one.under(found.thresholds) for one in findings]
+        crossed = not_attacked(federation.algorithm, rehearsals, findings, reads=READS)
+        found.not_attacked = [one for one in crossed if one.owner == own.name]
+        found.notes.append(
+            f"This is about the columns of {own.name}, by what left it; what others sent it is theirs to judge. "
+            f"{federation.holdings.label_owner} was told: {own.audit.tell or 'nothing'}."
+        )
+        write(found, folder / AUDIT)
+        self.page(folder)
+        return found
+
+    def _guesses(self, federation: Federation, rehearsals: Rehearsals, classes: int) -> Iterator[tuple[str, Guess]]:
+        """By attacks that need this party's own model; all others the label owner can make itself."""
+        for rehearsal in () if federation.settings.rows_differ else rehearsals[::2]:
+            for attack, _, guess in guesses(federation, rehearsal, None, classes):
+                if attack.own and len(guess.rows) >= FEWEST:
+                    yield f"{attack.name}/{rehearsal.moment}", guess
+
+
+def _figure(one: Finding) -> dict[str, Any]:
+    """What leaves of a finding: no name of a column, and nothing by column or row."""
+    keep = ("attack", "moment", "assumes", "metric", "score", "baseline", "limit", "low", "high", "releases")
+    return {key: value for key, value in asdict(one).items() if key in keep}
+
+
+def _said(found: Audit, tells: str | None) -> str:
+    if tells == "figures":
+        return audit.FIGURES
+    if tells != "verdict":
+        return audit.NOT_TOLD
+    measured = found.limited and found.thresholds["recognition"] is None
+    return (audit.PASSED if found.passed else audit.FAILED) if measured else audit.NO_LIMITS
+
+
+def takes_part(site: Site, page: Page) -> None:
+    """Let a site that holds columns take part in audits."""
+    if site.reader is not None:
+        host = AuditHost(Organisation.at(site.own.name, Batches({}, batch_size=1, epochs=1, seed=0)), site, page)
+        site.audits = host.listen
+        site.roles.append(host)
+
+
+def audit_at(site: Site, run: str, page: Page, *, rows: int = 64) -> tuple[Audit, Path]:
+    """As the label owner of a run: repeat some of it with everybody, attack, and gather what the others tell. Its own
+    page and audit.json are in its own folder of the run."""
+    own = site.own
+    check_asks(own, run)
+    own.settings.check_one_label_owner()
+    if own.audit.recognition is not None:
+        raise ConfigError(
+            f"[audit] recognition = {own.audit.recognition} in the {OWN} of '{own.name}' is not measured between "
+            "sites: it takes labels and others' columns in one place. Remove it; inversion_r2 bounds what is rebuilt."
+        )
+    folder, others = RunDirectory(site.host.folder(run)), site.partners()
+    site.read()
+    others.ask(Join(own.agreed))
+    site.align()
+    kept = {name: one.numbers for name, one in others.ask(Kept(run)).items()}
+    number = newest_common({own.name: numbers(folder)} | kept)
+    step = folder.marked(number)["step"]
+
+    def at(moment: str) -> Federation:
+        begins = moment == FIRST
+        holdings = site.own_labels(folder)
+        made = site.prepare(folder.path, holdings, 0 if begins else number, 0 if begins else step, moment)
+        stand(folder, made, 0 if begins else number)
+        return made
+
+    with one_torch_thread():
+        first = train_on(at(FIRST), max(rows, LABEL_ROWS), FIRST)
+        asked = predictions(at(ASKED), rows)
+        federation = at(TRAINED)
+        trained = replace(train_on(federation, max(rows, LABEL_ROWS), TRAINED), begun=first.transcripts)
+    rehearsals = first, asked, trained
+    told = others.ask(Attack(rows, len(federation.holdings.encoder.classes)))
+    found = Audit(run, federation.settings.algorithm, federation.settings.data.dataset, own.audit.limits)
+    audit.note(found, federation, rehearsals)
+    with one_torch_thread():
+        guessed = {key: guess for name, one in told.items() for key, guess in _guessed(name, one, federation).items()}
+        findings = list(audit.on_labels(federation, rehearsals, None, lambda _: None, guessed))
+    findings += [one for name, said in told.items() for one in _figures(name, said, federation, rehearsals)]
+    found.sites = {name: one.said if one.said in SAID else audit.NOT_TOLD for name, one in told.items()}
+    found.findings = [one.under(found.thresholds) for one in findings]
+    crossed = not_attacked(federation.algorithm, rehearsals, findings, reads=READS)
+    found.not_attacked = [one for one in crossed if found.sites.get(one.owner, audit.FIGURES) == audit.FIGURES]
+    write(found, folder.path / AUDIT)
+    page(folder.path)
+    return found, folder.path / AUDIT
+
+
+SAID = (audit.FIGURES, audit.PASSED, audit.FAILED, audit.NO_LIMITS, audit.NOT_TOLD)
+
+
+def _guessed(name: str, told: Told, federation: Federation) -> dict[tuple[str, str, str], Guess]:
+    """A site's guesses, if they are such; others end the audit with its name."""
+    classes, count = len(federation.holdings.encoder.classes), len(federation.holdings.labelled.labels)
+    known = {f"{one.name}/{moment}": (one.name, name, moment) for one in ATTACKS if one.own for moment in MOMENTS}
+    found = {}
+    for about, rows, labels in zip(told.about, told.rows, told.labels, strict=False):
+        at, said = rows.tensor.cpu(), labels.tensor.cpu()
+        fits = about in known and at.dtype == torch.int64 and at.dim() == 1 and said.shape == at.shape
+        fits = fits and bool(((at >= 0) & (at < count)).all()) and len(torch.unique(at)) == len(at)
+        if classes:
+            fits = fits and said.dtype == torch.int64 and bool(((said >= 0) & (said < classes)).all())
+        if not fits:
+            raise PartyError(name, Attack.kind, None, "it told guesses of labels that are none")
+        found[known[about]] = Guess(at, said, named=True)
+    return found
+
+
+def _figures(name: str, told: Told, federation: Federation, rehearsals: Rehearsals) -> Iterator[Finding]:
+    """What a site says of its own columns, whatever names it gives: it is the victim, and the attack is on what reached
+    this label owner and others."""
+    names, owner = federation.algorithm.releases, federation.holdings.label_owner
+    try:
+        lines = json.loads(told.figures) if told.said == audit.FIGURES else []
+        if not isinstance(lines, list) or len(lines) > MOST_TOLD:
+            raise ValueError
+        for one in lines:
+            texts = [str(one[key])[:200] for key in ("attack", "moment", "assumes", "metric", "limit")]
+            score, baseline = float(one["score"]), float(one["baseline"])
+            if not (score <= 1 and math.isfinite(score) and math.isfinite(baseline)) or texts[4] not in LIMITS:
+                raise ValueError
+            releases = tuple(str(release) for release in one["releases"] if release in names)
+            reached = _reached(rehearsals, name, releases)
+            yield Finding(
+                texts[0], owner, name, texts[1], texts[2], texts[3], score, baseline, column_verdict(score, baseline),
+                texts[4], releases=releases, details={"reached": reached},
+            )  # fmt: skip
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise PartyError(name, Attack.kind, None, "it told figures that are none") from None
+
+
+def _reached(rehearsals: Rehearsals, owner: str, releases: tuple[str, ...]) -> list[str]:
+    """Whom somebody's releases reached, by what this label owner sent and received."""
+    return [
+        receiver
+        for rehearsal in rehearsals
+        for receiver, transcript in rehearsal.transcripts.items()
+        if any(item.receipt.owner == owner and item.receipt.name in releases
+               for seen in transcript for item in seen.message.released())
+    ]  # fmt: skip

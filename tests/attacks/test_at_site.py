@@ -1,0 +1,226 @@
+"""An audit between sites finds what one of one process finds, at each owner's site, and tells what owners allow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.attacks.runs import few_steps
+from tests.federation.small import quick
+from tests.federation.small_sites import ALONE, ask, folders, line, sites
+
+from colonnade.attacks import Audit, Finding, audit_run
+from colonnade.attacks import audit as saying
+from colonnade.attacks.at_site import Attack, AuditHost, Page, Told, _figures, _guessed, _said, audit_at, takes_part
+from colonnade.attacks.finding import LIMITS
+from colonnade.errors import AuditFailed, BoundaryError, ConfigError, PartyError
+from colonnade.federation import Federation
+from colonnade.report.write import write as write_page
+from colonnade.settings.party_file import OWN, write_table
+from colonnade.sites.driving import drive
+from colonnade.sites.messages import Close, Join, Prepare, Save
+from colonnade.sites.site import Site
+
+LEARN: dict[str, Any] = {"algorithm": {"name": "vimadmm"}, "train": {"epochs": 2, "batch_size": 16}, **ALONE}
+
+
+def auditing(base: Path, page: Page = lambda _: None) -> dict[str, Site]:
+    every = sites(base)
+    for site in every.values():
+        takes_part(site, page)
+    return every
+
+
+def audited(
+    base: Path, tells: str | None = None, limits: dict[str, Any] | None = None, page: Page = lambda _: None, **own: Any
+) -> Audit:
+    """Of base/*/runs/run, by who just started; the laboratory tells so much, by its `own` limits."""
+    write_table(base / "lab" / OWN, "audit", {"tell": tells or "nothing", **own})
+    write_table(base / "clinic" / OWN, "audit", limits or {})
+    with few_steps():
+        return audit_at(auditing(base, page)["clinic"], "run", page, rows=16)[0]
+
+
+@pytest.fixture(autouse=True)
+def _without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("colonnade.attacks.report._pictures", lambda *_: [])
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("sites")
+    file, _ = folders(base, settings=quick(**LEARN))
+    Federation.from_toml(file).fit(base / "here")
+    drive(sites(base)["clinic"], "run")
+    return base
+
+
+def score(one: Finding) -> tuple[Any, ...]:
+    return one.attack, one.attacker, one.victim, one.moment, one.metric, one.score, one.baseline, one.verdict
+
+
+def test_the_figures_are_those_of_one_process(base: Path) -> None:
+    found = audited(base, "figures")
+    with few_steps():
+        here = audit_run(base / "here", rows=16)
+    needs_both = {"class seen in rebuilt rows", "columns by regression on known rows"}
+    same = [score(one) for one in here.findings if one.attack not in needs_both]
+    assert [score(one) for one in found.findings if one.attack not in needs_both] == same
+    assert {one[0] for one in same} == {
+        "labels from residuals", "labels by the head it was sent", "columns by model inversion",
+        "columns by the known initial model",
+    }  # fmt: skip
+    assert not found.not_attacked
+    assert found.passed
+    assert found.sites == {"lab": saying.FIGURES}
+
+
+def test_every_site_has_a_page_of_its_own_and_nobody_elses_columns(base: Path) -> None:
+    audited(base, "verdict", page=write_page, inversion_r2=1.0)
+    here, there = (json.loads((base / name / "runs/run/audit/audit.json").read_text()) for name in ("clinic", "lab"))
+    assert {one["victim"] for one in there["findings"]} == {"lab"}
+    assert {one["victim"] for one in here["findings"]} == {"clinic"}
+    assert "iron" in json.dumps(there)
+    assert "iron" not in json.dumps(here)
+    for name in ("clinic", "lab"):
+        assert "What attacks could learn" in (base / name / "runs/run/report.html").read_text()
+    assert here["sites"] == {"lab": saying.PASSED}
+
+
+@pytest.mark.parametrize(
+    ("tells", "limits", "said"),
+    [
+        ("nothing", {"inversion_r2": 0.5}, saying.NOT_TOLD),
+        (None, {"inversion_r2": 0.5}, saying.NOT_TOLD),
+        ("verdict", {}, saying.NO_LIMITS),
+        ("verdict", {"inversion_r2": 0.5, "recognition": 0.9}, saying.NO_LIMITS),
+        ("verdict", {"inversion_r2": 0.5}, saying.PASSED),
+        ("verdict", {"inversion_r2": 0.3}, saying.FAILED),
+        ("figures", {}, saying.FIGURES),
+    ],
+)
+def test_what_a_site_says_of_its_own_columns(tells: str | None, limits: dict[str, float], said: str) -> None:
+    every: dict[str, float | None] = {**dict.fromkeys(LIMITS), **limits}
+    one = Finding("a", "clinic", "lab", "m", "", "R²", 0.4, 0.0, "", "inversion_r2").under(every)
+    found = Audit("run", "vimadmm", None, every, [one])
+    assert _said(found, tells) == said
+    whole = Audit("run", "vimadmm", None, {"label_inference": 1.0}, sites={"lab": said})
+    assert whole.passed is (said in (saying.PASSED, saying.FIGURES))
+
+
+def test_who_tells_nothing_has_not_passed(base: Path) -> None:
+    found = audited(base, None, {"label_inference": 1.0})
+    assert found.sites == {"lab": saying.NOT_TOLD}
+    assert not [one for one in found.findings if one.victim == "lab"]
+    with pytest.raises(AuditFailed, match="lab: not told"):
+        found.check()
+    assert Audit.from_json(json.loads((base / "clinic/runs/run/audit/audit.json").read_text())).sites == found.sites
+    with pytest.raises(ConfigError, match=r"recognition = 0.5 in the party.toml of 'clinic' is not measured"):
+        audited(base, "figures", {"recognition": 0.5})
+
+
+def test_guesses_leave_a_site_only_with_its_figures_and_are_in_its_ledger(base: Path) -> None:
+    ledger = base / "lab/runs/run/parties/lab/ledger-after.jsonl"
+
+    def left(tells: str | None) -> list[str]:
+        before = len(ledger.read_text().splitlines())
+        audited(base, tells)
+        lines = [json.loads(line) for line in ledger.read_text().splitlines()[before:]]
+        return [line["name"] for line in lines if line["direction"] == "out"]
+
+    told = left(None)
+    assert "audit_guess" not in told
+    assert "embedding" in told
+    assert left("figures").count("audit_guess") == 4  # rows and labels, of two moments
+
+
+def test_an_audit_leaves_checkpoints_as_they_are_and_saves_nothing(base: Path) -> None:
+    def files() -> dict[str, bytes]:
+        found = [*base.glob("*/runs/run/parties/*/checkpoint-*/*"), *base.glob("*/runs/run/checkpoint.json")]
+        return {str(path): path.read_bytes() for path in found}
+
+    before = files()
+    audited(base)
+    assert files() == before
+    lab = auditing(base)["lab"]
+    ask(lab, "clinic", Join(lab.own.agreed))
+    ask(lab, "clinic", Prepare("run", 1, True, 0, moment="first rounds"))
+    for request in (Save(9, 9, 1), Close("done")):
+        with pytest.raises(PartyError, match="it was not prepared for a run"):
+            ask(lab, "clinic", request)
+    assert files() == before
+
+
+def test_a_driver_that_lies_learns_no_more_than_a_site_tells(base: Path) -> None:
+    lab = auditing(base)["lab"]
+    with pytest.raises(PartyError, match="were not repeated here before"):
+        ask(lab, "clinic", Attack(16, 2))
+    ask(lab, "clinic", Join(lab.own.agreed))
+    with pytest.raises(PartyError, match="a moment of an audit is one of"):
+        ask(lab, "clinic", Prepare("run", 1, True, 0, moment="tomorrow"))
+    lab = auditing(base)["lab"]
+    for moment in ("first rounds", "prediction", "trained model"):
+        ask(lab, "clinic", Prepare("run", 1, True, 0, moment=moment))
+    for wrong in (Attack(10**9, 2), Attack(16, 10**9)):
+        with pytest.raises(PartyError, match=r"nobody rebuilds|there are no"):
+            ask(lab, "clinic", wrong)
+    write_table(base / "lab" / OWN, "audit", {"tell": "nothing"})
+    plain = sites(base)["lab"]
+    ask(plain, "clinic", Join(plain.own.agreed))
+    with pytest.raises(BoundaryError, match="takes part in no audit here"):
+        ask(plain, "clinic", Prepare("run", 1, True, 0, moment="first rounds"))
+
+
+def lying(base: Path, told: Any) -> Audit:
+    """The clinic's audit, where the laboratory answers `told` of what it should have told."""
+    write_table(base / "lab" / OWN, "audit", {"tell": "figures"})
+    write_table(base / "clinic" / OWN, "audit", {"label_inference": 0.7, "inversion_r2": 0.5})
+    every = auditing(base)
+    host = next(role for role in every["lab"].roles if isinstance(role, AuditHost))
+    answer = host.handle
+    host.handle = lambda envelope: told(answer(envelope))  # type: ignore[method-assign]
+    every["clinic"].routes["lab"] = line(every["lab"], "clinic")
+    with few_steps():
+        return audit_at(every["clinic"], "run", lambda _: None, rows=16)[0]
+
+
+def test_a_site_that_lies_deceives_about_its_own_columns_alone(base: Path) -> None:
+    silent = lying(base, lambda one: Told(saying.FIGURES, "[]", (), (), ()))
+    assert {one.release for one in silent.not_attacked} == {"embedding", "head"}  # what it is silent about is open
+    assert next(one.score for one in silent.findings if one.attack == "labels from residuals") == 1.0
+    assert not silent.passed
+    other = lying(base, lambda one: Told("all is well", "[]", (), (), ()))
+    assert other.sites == {"lab": saying.NOT_TOLD}
+    mine = json.dumps([{"attack": "labels from residuals", "victim": "clinic", "attacker": "lab", "moment": "m",
+                        "assumes": "", "metric": "", "score": 0.0, "baseline": 0.0, "limit": "label_inference",
+                        "releases": ["residual", "embedding"]}])  # fmt: skip
+    forged = lying(base, lambda one: Told(saying.FIGURES, mine, (), (), ()))
+    assert {one.victim for one in forged.findings if one.attacker == "lab"} == {"clinic"}
+    assert max(one.score for one in forged.findings if one.victim == "clinic") == 1.0
+
+
+def test_figures_and_guesses_that_are_none_end_the_audit_with_its_name(base: Path) -> None:
+    federation = Federation.from_toml(base / "all" / "federation.toml")
+    outbox = federation.organisations["lab"].outbox
+    numbers, parts = outbox.release(torch.arange(4), "g"), outbox.release(torch.rand(4), "g")
+    about = ("labels by the head it was sent/first rounds",)
+    for figures in ("{}", '[{"score": "NaN"}]', "[" * 100_000, "[7]", json.dumps([{}] * 2000)):
+        with pytest.raises(PartyError, match="'lab'"):
+            list(_figures("lab", Told(saying.FIGURES, figures, (), (), ()), federation, _nothing()))
+    for named, rows, labels in (
+        (("by magic",), numbers, numbers),
+        (about, parts, numbers),
+        (about, numbers, parts),
+        (about, outbox.release(torch.tensor([0, 10**6]), "g"), numbers),
+        (about, outbox.release(torch.zeros(4, dtype=torch.int64), "g"), numbers),
+        (about, numbers, outbox.release(torch.arange(4) - 1, "g")),
+    ):
+        with pytest.raises(PartyError, match="'lab'"):
+            _guessed("lab", Told(saying.FIGURES, "[]", named, (rows,), (labels,)), federation)
+
+
+def _nothing() -> Any:
+    return ()
