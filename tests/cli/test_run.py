@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -175,3 +176,14 @@ def test_a_tracker_that_is_not_installed_is_told_before_training(
     message = call.fails(2, "run", path, "--out", tmp_path / "run", "--quiet")
     assert 'pip install "colonnade[tracking]"' in message
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_imports_neither_scikit_learn_nor_torchs_compiler(tmp_path: Path) -> None:
+    """Each takes as long as importing torch, and a run of plain models on tables needs neither."""
+    path = write(tmp_path)
+    script = (
+        f"import sys; sys.argv[1:] = ['run', {str(path)!r}, '--quiet', '--out', {str(tmp_path / 'run')!r}]\n"
+        "from colonnade.cli import main\ntry: main()\nexcept SystemExit as end: assert not end.code, end.code\n"
+        "assert not {'sklearn', 'scipy.stats', 'torch._dynamo'} & {*sys.modules}"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.transport.in_process import at_once, one_torch_thread, work
 
@@ -51,3 +52,18 @@ def test_tasks_at_once_follow_what_came_before_and_come_before_what_follows(devi
     found = at_once([partial(torch.matmul, x, x * by) for by in range(4)], torch.device(device))
     for by, one in enumerate(found):
         torch.testing.assert_close(one, torch.full_like(one, 500.0 * by))
+
+
+@pytest.mark.parametrize(
+    ("shape", "layers"),
+    [
+        ((1, 7), (nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 3, bias=False))),
+        ((1, 2, 7), (nn.Flatten(), nn.Linear(14, 5), nn.Tanh(), nn.Identity())),
+        ((1, 2, 7), (nn.Linear(7, 5), nn.Flatten(-2), nn.Linear(10, 4))),
+    ],
+)
+def test_a_plain_chain_counts_as_torch_counts_it(shape: tuple[int, ...], layers: tuple[nn.Module, ...]) -> None:
+    row = torch.zeros(shape)
+    with FlopCounterMode(display=False) as counter:
+        nn.Sequential(*layers)(row)
+    assert work(nn.Sequential(*layers), row, 3) == 3 * counter.get_total_flops()

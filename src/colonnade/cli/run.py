@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,18 +28,19 @@ from colonnade.cli.console import (
     traffic_table,
     typed,
 )
-from colonnade.cli.on_flare import run_on_flare
 from colonnade.cli.options import Set
 from colonnade.cli.privacy import show_privacy
 from colonnade.core import Step
 from colonnade.errors import BudgetExhausted, ConfigError
 from colonnade.federation import Federation, Settings
-from colonnade.report.live import Live
 from colonnade.report.words import always_one
 from colonnade.runs.layout import MARK, SETTINGS
 from colonnade.runs.run_directory import RunDirectory, to_json
 from colonnade.settings.changes import changes_of
 from colonnade.transport.distant import Distant, Network
+
+if TYPE_CHECKING:  # what few runs need is imported by those
+    from colonnade.report.live import Live
 
 
 def run(
@@ -104,6 +105,8 @@ def run(
         raise ConfigError("--live shows a run of this machine, and with --engine flare its numbers stay at the sites.")
     with _page(folder, port or 0) if live else contextlib.nullcontext() as page:
         if engine != "in-process":
+            from colonnade.cli.on_flare import run_on_flare
+
             told = run_on_flare(
                 file,
                 engine,
@@ -174,6 +177,8 @@ def _page(folder: Path, port: int) -> Iterator[Live]:
     def folders() -> list[Path]:
         sites = (f"{place}/*/runs/{folder.name}" for place in ("sites", "kits/parties"))
         return [folder, *(found for pattern in sites for found in sorted(beside.glob(pattern)))]
+
+    from colonnade.report.live import Live
 
     with Live(folders, port=port) as page:
         error_console.print(f"The report, as it comes: {page.address}", highlight=False, soft_wrap=True)

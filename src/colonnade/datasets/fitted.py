@@ -1,7 +1,7 @@
 """What is learned about one column, and how it is applied.
 
-`Number`, `Quantile`, `Piecewise` and `Category` are plain records: medians, scales, knots, names. scikit-learn or NumPy
-learns them, NumPy applies them, and tests hold the result to scikit-learn's own.
+`Number`, `Quantile`, `Piecewise` and `Category` are plain records: medians, scales, knots, names. NumPy
+learns and applies them, and tests hold the result to scikit-learn's own.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ few quantile bins."""
 ENOUGH, TAIL = 1000, 8.0
 """Training rows from which on bins are worth their weights; and how many deviations from the mean a value of fewer rows
 must be, for its column to be ranked."""
+EPSILON = float(np.finfo(np.float64).eps)
 BINS = 12
 KNOTS = 101
 """Percentiles that a quantile column remembers."""
@@ -190,8 +191,6 @@ class Category:
 
 def fit_numbers(columns: Mapping[str, NDArray[np.float64]], scale: Scale) -> dict[str, Number]:
     """Medians, then the scaler on the filled columns; each column needs at least one value."""
-    from sklearn.preprocessing import MinMaxScaler, StandardScaler
-
     if not columns:
         return {}
     gaps = {name: np.isnan(values) for name, values in columns.items()}
@@ -199,16 +198,28 @@ def fit_numbers(columns: Mapping[str, NDArray[np.float64]], scale: Scale) -> dic
     filled = np.stack([np.where(gaps[name], medians[name], values) for name, values in columns.items()], axis=1)
     centre, divisor = np.zeros(len(columns)), np.ones(len(columns))
     if scale == "standard":
-        standard = StandardScaler().fit(filled)
-        centre, divisor = standard.mean_, standard.scale_
+        centre, divisor = _standard(filled)
     elif scale == "minmax":
-        minmax = MinMaxScaler().fit(filled)
-        # scikit-learn's factor is 1 for a column it takes as constant, whose range would be no divisor.
-        centre, divisor = minmax.data_min_, np.where(minmax.scale_ == 1.0, 1.0, minmax.data_range_)
+        centre = filled.min(0)
+        reach = filled.max(0) - centre
+        divisor = np.where(reach < 10 * EPSILON, 1.0, reach)
     return {
         name: Number(name, medians[name], float(centre[at]), float(divisor[at]), bool(gaps[name].any()))
         for at, name in enumerate(columns)
     }
+
+
+def _standard(filled: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation of each column, as scikit-learn's StandardScaler has them to the bit: the sum of the
+    deviations, 0 but for rounding, corrects the variance, and what rounding may have made of a constant is divided by
+    1."""
+    rows = len(filled)
+    mean = filled.sum(0) / rows
+    apart = filled - mean
+    correction = apart.sum(0)
+    variance = ((apart**2).sum(0) - correction**2 / rows) / rows
+    constant = variance <= rows * EPSILON * variance + (rows * mean * EPSILON) ** 2
+    return mean, np.where(constant | (variance == 0), 1.0, np.sqrt(variance))
 
 
 Column = Number | Quantile | Piecewise | Category
@@ -261,14 +272,14 @@ def _knots(filled: NDArray[np.float64], count: int) -> list[float]:
 
 def fit_categories(columns: Mapping[str, NDArray[np.object_]], max_categories: int) -> dict[str, Category]:
     """The categories of each column, sorted; beyond `max_categories` the least frequent share one output."""
-    from sklearn.preprocessing import OneHotEncoder
-
     learned = {}
     for name, words in columns.items():
-        encoder = OneHotEncoder(handle_unknown="ignore", max_categories=max_categories).fit(words[:, None])
-        pooled = encoder.infrequent_categories_[0]
-        rare = () if pooled is None else tuple(str(word) for word in pooled)
-        everything = (str(word) for word in encoder.categories_[0])
-        frequent, counts = tuple(word for word in everything if word not in set(rare)), Counter(words.tolist())
+        counts = Counter(words.tolist())
+        found = sorted(counts)
+        pooled: set[str] = set()
+        if len(found) >= max_categories:  # one output is for them
+            pooled.update(sorted(found, key=counts.__getitem__)[: len(found) - (max_categories - 1)])
+        frequent = tuple(word for word in found if word not in pooled)
+        rare = tuple(word for word in found if word in pooled)
         learned[name] = Category(name, frequent, rare, tuple(counts[word] for word in frequent))
     return learned

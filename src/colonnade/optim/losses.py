@@ -8,6 +8,7 @@ scored for a row stays as it is.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -174,6 +175,14 @@ class Settings(Protocol):
     def weight_decay(self) -> float: ...
 
 
+def _without_compiler() -> None:
+    """Torch puts what makes, saves and loads an optimizer out of its compiler's reach (`torch._disable_dynamo`), and
+    imports that one for it: as long as importing torch itself, where nobody compiles."""
+    for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
+        plain = inspect.unwrap(vars(torch.optim.Optimizer)[name])
+        vars(plain).setdefault("__dynamo_disable", plain)
+
+
 def make_optimizer(parameters: Iterable[Tensor], settings: Settings) -> torch.optim.Optimizer:
     """SGD with momentum, or Adam with `momentum` as its first decay rate; both act element by element, so that a
     cohort's stacked parameters move exactly as the members' own would."""
@@ -181,6 +190,7 @@ def make_optimizer(parameters: Iterable[Tensor], settings: Settings) -> torch.op
     tensors = list(parameters)
     if not tensors:
         raise ConfigError("A local model has no parameters, so there is nothing to train. Give it at least one layer.")
+    _without_compiler()
     if settings.optimizer == "adam":
         on_gpu = bool(tensors) and tensors[0].device.type == "cuda"
         return torch.optim.Adam(tensors, rate, betas=(momentum, 0.999), weight_decay=decay, capturable=on_gpu)

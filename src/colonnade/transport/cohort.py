@@ -34,7 +34,7 @@ from colonnade.core.release import Outbox, Released, release_stack
 from colonnade.core.roles import FeatureOwner
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, PartyError
-from colonnade.transport.in_process import A_STEP, at_once, one_torch_thread, work
+from colonnade.transport.in_process import A_STEP, ELEMENTWISE, at_once, one_torch_thread, work
 
 R = TypeVar("R", bound=Message)
 M = TypeVar("M", bound=Message)
@@ -335,9 +335,6 @@ def _shape(party: FeatureOwner) -> tuple[Any, ...]:
     kinds = ((type(part), repr({k: v for k, v in vars(part).items() if k not in PLAIN})) for part in model.modules())
     settings = (type(party), repr(party.config), str(party.device), tuple(party.features.shape), party.features.dtype)
     return (*settings, party.organisation.batches.fingerprint(), repr(model), tuple(kinds), tuple(parameters))
-
-
-ELEMENTWISE = (nn.ReLU, nn.ELU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.LeakyReLU, nn.Identity)
 
 
 class Stacked(nn.Module):
