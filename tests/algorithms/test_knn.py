@@ -274,6 +274,9 @@ def test_a_run_is_kept_and_predicts_rows_that_are_new(tmp_path: Path) -> None:
     outcome = federation.fit(tmp_path / "run")
     assert outcome.summary["metrics"]["test"]["accuracy"] == federation.evaluate("test")["accuracy"] >= 0.7
     assert (outcome.summary["rounds"], outcome.history) == (0, [])
+    asked = {entry.batch for entry in federation.ledgers["clinic"].entries if entry.batch}
+    assert not any(batch.startswith("train") for batch in asked), "each would be its own neighbour, at n x n distances"
+    assert "nearest to itself" in outcome.summary["not_measured"]["train"]
     new = [str(one) for one in range(1120, 1140)]
     loaded = load(tmp_path / "run", ids=new, frames=everything)
     rows = federation.batches.splits["train"]

@@ -68,6 +68,7 @@ OPTIMUM = 1e-9
 """The same, of an algorithm that trains to the one optimum."""
 COSTS_PRIVACY = "releasing training rows once more would cost privacy"
 KEPT_APART = "they were kept apart for whoever trains with the settings that are chosen"
+REMEMBERED = "they are the model, and each is the row that is nearest to itself"
 SENT_ONCE = "training rows are sent a single time; their loss is the last epoch's"
 
 
@@ -238,12 +239,13 @@ def summarise(
     splits = {split: rows for split, rows in federation.batches.splits.items() if split not in unseen}
     private = bool(federation.accounts) or federation.counted_elsewhere
     same = finished and before is not None and before["rounds"] == federation.batches.done
-    once = federation.algorithm.once
-    metrics, each = _measured(federation, outcome, before) if private or same or once else ({}, {})
+    algorithm = federation.algorithm
+    reason = COSTS_PRIVACY if private else SENT_ONCE if algorithm.once else None if algorithm.trains else REMEMBERED
+    metrics, each = _measured(federation, outcome, before) if private or same or algorithm.once else ({}, {})
     reported = next((split for split in REPORTED if split in splits), None)
     subsets: dict[str, Record] = dict((before or {}).get("subsets", {})) if same else {}
     for split in splits:
-        if split in metrics or ((private or once) and split == "train"):
+        if split in metrics or (reason and split == "train"):
             continue
         try:
             scores = federation.score(split)
@@ -283,8 +285,7 @@ def summarise(
         **({"findings": findings} if findings else {}),
         **({"constant_outputs": constant} if constant else {}),
         **({"label_owners": _label_owners(holdings, each, outcome)} if several else {}),
-        "not_measured": ({"train": COSTS_PRIVACY if private else SENT_ONCE} if private or once else {})
-        | dict.fromkeys(unseen, KEPT_APART),
+        "not_measured": ({"train": reason} if reason else {}) | dict.fromkeys(unseen, KEPT_APART),
         **({} if missing is None else {"missing": _added([*seen, missing])}),
         "privacy": [guarantee.to_json() for guarantee in guarantees(federation)],
     }
