@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -149,6 +149,7 @@ def parties(
     device: torch.device,
     config: multi_vfl.Config = CONFIG,
     stack: Stacking = "auto",
+    parallel: Literal["auto", "never"] = "never",
 ) -> tuple[Iterator[object], multi_vfl.AggregationServer, dict[str, multi_vfl.DataOwner]]:
     """The same as parties: a training that gives a round per step, the server, and the data owners."""
     every = torch.arange(data.sizes.label_owners * data.sizes.rows)
@@ -166,7 +167,7 @@ def parties(
         owner = multi_vfl.LabelOwner(
             organisation, labels, CrossEntropy(CLASSES), config, batches, lambda _: copy.deepcopy(head)
         )
-        owner.peers = Peers(k, list(data_owners), InProcess(data_owners, parallel="never"), organisation.ledger)
+        owner.peers = Peers(k, list(data_owners), InProcess(data_owners, parallel=parallel), organisation.ledger)
         owner.meet(owner.peers.ask(roles.Introduce()))
         label_owners[k] = owner
     organisation = Organisation.at("aggregation_server", agreed, device=device)
