@@ -1,13 +1,21 @@
-"""Which parties matter, on MNIST's 14 strips: VIM's Figure 5, Table 1 and Table 4, and its Figures 7 and 8.
+"""Which parties matter: VIM's Figure 5, Table 1 and Table 4, and its Figures 7 and 8, on MNIST's 14 strips and on
+CIFAR-10's nine patches.
 
 Trains VIMADMM; compares its head norms with what noise, permutation and leaving a party out say; trains again with the
-most and the least important parties, with one noisy party, and with other values of rho and tau.
+most and the least important parties, with one noisy party, and with other values of rho and tau. The methods' settings
+are those that the plan beside it has for accuracy alone.
+
+A training with one seed is a cell; what needs the head norms of the plain one is in its cell.
 """
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import dataclass
+
 from torch import Generator
 
+from colonnade import reproduction
 from colonnade.explain import (
     Retraining,
     correlation,
@@ -20,76 +28,100 @@ from colonnade.explain import (
     summarize,
 )
 from colonnade.federation import Federation
-from colonnade.reproduction import Study
+from colonnade.reproduction import Plan, Study
 
-TEST_NOISE, TRAINING_NOISE = 10.0, 1.0
-NOISY = "client_07"
 WORDS = {"most": "important", "least": "unimportant"}
-METHODS = {
-    "VIMADMM": {},
-    "VIMSGD": {"algorithm": {"name": "vimsgd", "learning_rate": 0.3}},
-    "VAFL": {"algorithm": {"name": "vafl", "learning_rate": 0.3}},
+METHODS = ("VIMADMM", "VIMSGD", "VAFL")
+
+
+@dataclass(frozen=True)
+class Data:
+    """What the paper says of a data set's study (Appendix B.3)."""
+
+    accuracy: str  # the plan that has the methods' settings
+    noisy: str
+    test_noise: float
+    training_noise: float
+    penalties: tuple[float, ...]  # rho and tau of Figures 7 and 8, besides the plan's own
+    local_steps: tuple[int, ...]
+    until: int  # epochs of Figures 7 and 8
+    leave_out: bool  # whether one seed is also trained without each party in turn
+
+
+DATA = {
+    "vim-explain": Data("vim-mnist", "client_07", 10.0, 1.0, (0.5, 1.0, 5.0), (1, 5, 10, 30), 10, True),
+    "vim-explain-cifar": Data("vim-cifar", "client_05", 1.0, 3.0, (0.5, 1.0, 5.0), (1, 5, 10, 20), 5, False),
 }
-PENALTIES, LOCAL_STEPS = (0.5, 1.0, 5.0), (1, 5, 10, 30)  # rho and tau; 2 and 20 are the plan's own
+PARTIES, NOISY, RHO, TAU = "parties", "Table 4, ", "Figure 7, rho ", "Figure 8, tau "
 
 
-def run(study: Study) -> None:
-    for seed in study.plan.seeds:
-        federation = study.train("VIMADMM", study.settings(), seed)
-        norms = _figure_5(study, federation)
-        _table_1(study, federation, norms)
-        _table_4(study, federation, seed, norms)
-    if not study.plan.short:
-        _figures_7_and_8(study, study.plan.seeds[0])
+def cells(plan: Plan) -> list[str]:
+    data = DATA[plan.name]
+    titles = [PARTIES, *(f"{NOISY}{method}" for method in METHODS)]
+    if not plan.short:
+        titles += [f"{TAU}{steps}" for steps in data.local_steps] + [f"{RHO}{rho:g}" for rho in data.penalties]
+    return [f"{title}, seed {seed}" for title, seed in itertools.product(titles, plan.seeds)]
 
 
-def _figure_5(study: Study, federation: Federation) -> dict[str, float]:
-    """Head norms, and whether noise, permutation and silence agree with them."""
-    norms = head_norms(federation)
-    embeddings = gather(federation, "test")
-    checks = {
-        f"noise of {TEST_NOISE:.0f}": noise_validation(federation, TEST_NOISE, embeddings=embeddings),
-        "permutation": permutation(embeddings),
-    }
-    for party, norm in norms.items():
-        study.record(f"Figure 5, head norm of {party}", norm, "")
-    for party, lost in checks[f"noise of {TEST_NOISE:.0f}"].items():
-        study.record(f"Figure 5, accuracy with noise at {party}", embeddings.score() - lost.mean)
-    for what, lost_by in checks.items():
-        agreement = correlation(norms, {party: lost.mean for party, lost in lost_by.items()})
-        study.record(f"rank correlation of head norms and {what}", agreement.spearman, "")
-    return norms
+def run(study: Study, cell: str) -> None:
+    data, (title, _, seed) = DATA[study.plan.name], cell.rpartition(", seed ")
+    if title == PARTIES:
+        _parties(study, data, int(seed))
+    elif title.startswith(NOISY):
+        _table_4(study, data, title.removeprefix(NOISY), int(seed))
+    else:
+        name, kind, value = ("rho", float, RHO) if title.startswith(RHO) else ("local_steps", int, TAU)
+        changes = {"algorithm": {name: kind(title.removeprefix(value))}, "until": data.until}
+        study.train(title, study.settings(changes), int(seed))
 
 
-def _table_1(study: Study, federation: Federation, norms: dict[str, float]) -> None:
-    """Train with the most and the least important parties alone; for one seed also without each party in turn."""
+def _parties(study: Study, data: Data, seed: int) -> None:
+    federation = study.train("VIMADMM", study.settings(), seed)
+    norms = _figure_5(study, data, federation)
     retraining = Retraining(federation, federation.evaluate("test")["accuracy"])
     study.record("Table 1, all", retraining.all.score)
-    for found in summarize(retraining, norms):
-        study.record(f"Table 1, {found.share} % {WORDS[found.which]}", found.score)
-    if not study.plan.short and federation.settings.engine.seed == study.plan.seeds[0]:
+    scores = {(found.share, found.which): found.score for found in summarize(retraining, norms)}
+    for (share, which), score in scores.items():
+        study.record(f"Table 1, {share} % {WORDS[which]}", score)
+        if which == "least":
+            study.record(f"Table 1, {share} %: important above unimportant", scores[share, "most"] - score)
+    if data.leave_out and not study.plan.short and seed == study.plan.seeds[0]:
         agreement = correlation(norms, left_out(retraining))
         study.record("rank correlation of head norms and leaving a party out", agreement.spearman, "")
 
 
-def _table_4(study: Study, federation: Federation, seed: int, norms: dict[str, float]) -> None:
+def _figure_5(study: Study, data: Data, federation: Federation) -> dict[str, float]:
+    """Head norms, and whether noise and permutation agree with them."""
+    norms = head_norms(federation)
+    embeddings = gather(federation, "test")
+    noise = f"noise of {data.test_noise:g}"
+    checks = {
+        noise: noise_validation(federation, data.test_noise, embeddings=embeddings),
+        "permutation": permutation(embeddings),
+    }
+    for party, norm in norms.items():
+        study.record(f"Figure 5, head norm of {party}", norm, "")
+    for party, lost in checks[noise].items():
+        study.record(f"Figure 5, accuracy with noise at {party}", embeddings.score() - lost.mean)
+    for what, lost_by in checks.items():
+        agreement = correlation(norms, {party: lost.mean for party, lost in lost_by.items()})
+        study.record(f"rank correlation of head norms and {what}", agreement.spearman, "")
+    study.record(f"Figure 5, rank of {data.noisy} among {len(norms)}", _rank(norms, data.noisy), "")
+    return norms
+
+
+def _table_4(study: Study, data: Data, method: str, seed: int) -> None:
     """One party's columns are noisy in training and in testing."""
+    settings = study.settings({**reproduction.plan(data.accuracy).runs[method], "until": max(study.plan.epochs)})
     generator = Generator().manual_seed(seed)
-    holdings = noised(federation.holdings, NOISY, None, TRAINING_NOISE, generator)
-    for method, changes in METHODS.items():
-        trained = study.train(f"Table 4, {method}", study.settings(changes), seed, holdings)
-        if method == "VIMADMM":
-            study.record(f"Figure 5, head norm of {NOISY} when noisy", head_norms(trained)[NOISY], "")
-            study.record(f"Figure 5, rank of {NOISY} among {len(norms)}", _rank(norms), "")
-            study.record(f"Figure 5, rank of {NOISY} when noisy", _rank(head_norms(trained)), "")
+    held = study.federation(settings, seed).holdings
+    holdings = noised(held, data.noisy, None, data.training_noise, generator)
+    trained = study.train(f"{NOISY}{method}", settings, seed, holdings)
+    if method == "VIMADMM":
+        norms = head_norms(trained)
+        study.record(f"Figure 5, head norm of {data.noisy} when noisy", norms[data.noisy], "")
+        study.record(f"Figure 5, rank of {data.noisy} when noisy", _rank(norms, data.noisy), "")
 
 
-def _rank(norms: dict[str, float]) -> float:
-    return float(sorted(norms.values(), reverse=True).index(norms[NOISY]) + 1)
-
-
-def _figures_7_and_8(study: Study, seed: int) -> None:
-    for rho in PENALTIES:
-        study.train(f"Figure 7, rho {rho:g}", study.settings({"algorithm": {"rho": rho}}), seed)
-    for steps in LOCAL_STEPS:
-        study.train(f"Figure 8, tau {steps}", study.settings({"algorithm": {"local_steps": steps}}), seed)
+def _rank(norms: dict[str, float], party: str) -> float:
+    return float(sorted(norms.values(), reverse=True).index(norms[party]) + 1)

@@ -1,9 +1,9 @@
 """VIM's Figures 4 and 6: what the most and the least important party's embeddings look like in the plane.
 
-VIMADMM is trained on Letter (in NUS-WIDE's place, Figure 4), MNIST and ModelNet10 (in ModelNet40's, Figure 6); t-SNE
-lays out 1,000 test rows of the parties with the largest and the smallest head norm. How well a party's embeddings tell
-classes apart is also a number: the share of test rows whose class a linear model on them alone names, fitted to 2,000
-training rows. A data set is a cell.
+VIMADMM is trained on Letter (in NUS-WIDE's place, Figure 4), MNIST, CIFAR-10 and ModelNet10 (in ModelNet40's,
+Figure 6); t-SNE lays out 1,000 test rows of the parties with the largest and the smallest head norm. How well a
+party's embeddings tell classes apart is also a number: the share of test rows whose class a linear model on them alone
+names, fitted to 2,000 training rows. A data set is a cell.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from colonnade.explain.plane import tsne
 from colonnade.federation import Federation, Settings
 from colonnade.reproduction import Plan, Study
 
-DATA = {"letter": 10, "modelnet10": 10, "mnist": 2}  # and epochs
+DATA = {"letter": 10, "modelnet10": 10, "mnist": 2, "cifar": 8}  # and epochs
 ROWS, FITTED = 1000, 2000
 
 

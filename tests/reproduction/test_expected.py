@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def test_every_plan_is_valid_and_complete(name: str) -> None:
         for changes in shape.runs.values():
             settings = study.settings(changes)
             assert settings.data.dataset is not None
-            assert settings.train.epochs == max(shape.epochs)
+            assert settings.train.epochs == min(changes.get("until", math.inf), max(shape.epochs))
             assert not settings.train.early_stop  # else a figure's epoch might never come
     if one.runs:  # a script names its own figures
         assert set(one.figures) <= expected_names(one)
@@ -113,7 +114,8 @@ def test_every_plan_is_valid_and_complete(name: str) -> None:
 
 def expected_names(one: Plan) -> set[str]:
     """What `runs` measure."""
-    names = {f"{run}, epoch {epoch}" for run in one.runs for epoch in one.epochs}
+    last = {run: changes.get("until", math.inf) for run, changes in one.runs.items()}
+    names = {f"{run}, epoch {epoch}" for run in one.runs for epoch in one.epochs if epoch <= last[run]}
     if one.reach is not None:
         wanted = f"{one.reach[0]:.0%}"
         names |= {f"{run}, {what} to {wanted}" for run in one.runs for what in ("rounds", "MB per party")}

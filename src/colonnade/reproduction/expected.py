@@ -4,6 +4,7 @@
     "claim":   one sentence
     "config":  the federation file that all runs start from
     "runs":    {"VIMSGD": {"algorithm": {"name": "vimsgd"}}, ...}     what each run changes in it
+                                                                     ("until": 8 ends a run after eight epochs)
     "script":  instead of runs, a file beside with `run(study)`; see `cells`
     "seeds":   [0, 1, 2]
     "epochs":  [2, 5, 10]                                            when the test rows are scored

@@ -55,8 +55,8 @@ def save(figure: Any, stem: Path, endings: tuple[str, ...] = ("png", "svg")) -> 
 
 
 def _line(axes: Any, number: int, title: str, seeds: Curves) -> None:
-    epochs = [epoch for epoch, _ in seeds[0]]
-    at_epochs = list(zip(*([value for _, value in curve] for curve in seeds), strict=True))
+    at_epochs = list(zip(*([value for _, value in curve] for curve in seeds), strict=False))  # as far as all have come
+    epochs = [epoch for epoch, _ in seeds[0]][: len(at_epochs)]
     colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
     every = max(1, len(epochs) // 10)
     middle = [sum(at) / len(at) for at in at_epochs]

@@ -107,22 +107,25 @@ class Study:
         self.arrays |= arrays or {}
 
     def settings(self, changes: Mapping[str, Any] | None = None) -> Settings:
-        """The plan's federation file with some settings changed."""
+        """The plan's federation file with some settings changed; `until` is the last epoch, where the plan's is
+        later."""
         tables = Settings.from_toml(self.plan.config).to_mapping()
         changes = dict(changes or {})
+        epochs = min(changes.pop("until", math.inf), max(self.plan.epochs))
         if "name" in changes.get("algorithm", {}):
             tables["algorithm"] = {}  # another algorithm has other settings
         for section, values in changes.items():
             tables[section] = {**tables.get(section, {}), **values}
-        tables["train"] = {**tables["train"], "epochs": max(self.plan.epochs), "early_stop": False}
+        tables["train"] = {**tables["train"], "epochs": epochs, "early_stop": False}
         return Settings.from_mapping(tables, where=self.plan.name)
 
     def train(self, title: str, settings: Settings, seed: int, holdings: Holdings | None = None) -> Federation:
-        """One run to its end; its test scores at the plan's epochs become its curve and are recorded. A run that
+        """One run to its end; its test scores become its curve, and at the plan's epochs they are recorded. A run that
         diverges scores NaN from there on."""
         federation = self.federation(settings, seed, holdings)
         score = HEADLINE[federation.holdings.encoder.task]
         curve: list[tuple[int, float]] = []
+        self.curves.setdefault(title, []).append(curve)
         sums: dict[int, float] = {}
         reached = self.plan.reach is None
         try:
@@ -133,18 +136,20 @@ class Study:
                 sums[epoch] = sums.get(epoch, 0.0) + step.loss * step.batch.size
                 if step.batch.number + 1 == federation.batches.per_epoch:
                     curve.append((epoch, federation.evaluate("test")[score]))
+                    if epoch in self.plan.epochs:
+                        self.record(f"{title}, epoch {epoch}", curve[-1][1])
                 done = step.batch.step + 1
                 if not reached and self.plan.reach is not None and done % self.plan.reach[1] == 0:
                     reached = federation.evaluate("test")[score] >= self.plan.reach[0]
                     if reached:
                         self._reached(title, federation, done)
         except Diverged:
-            curve += [(epoch, math.nan) for epoch in range(len(curve) + 1, settings.train.epochs + 1)]
-        self.curves.setdefault(title, []).append(curve)
+            for epoch in range(len(curve) + 1, settings.train.epochs + 1):
+                curve.append((epoch, math.nan))
+                if epoch in self.plan.epochs:
+                    self.record(f"{title}, epoch {epoch}", math.nan)
         rows = len(federation.batches.splits["train"])
         self.losses.setdefault(title, []).append([(epoch, sums.get(epoch, math.nan) / rows) for epoch, _ in curve])
-        for epoch in self.plan.epochs:
-            self.record(f"{title}, epoch {epoch}", curve[epoch - 1][1])
         return federation
 
     def federation(self, settings: Settings, seed: int, holdings: Holdings | None = None) -> Federation:
