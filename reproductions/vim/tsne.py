@@ -20,7 +20,7 @@ from colonnade.explain.plane import tsne
 from colonnade.federation import Federation, Settings
 from colonnade.reproduction import Plan, Study
 
-DATA = {"letter": 10, "modelnet10": 10, "mnist": 2, "cifar": 8}  # and epochs
+DATA = {"letter": 10, "modelnet10": 10, "mnist": 2, "cifar": 2}  # and epochs
 ROWS, FITTED = 1000, 2000
 
 
