@@ -10,6 +10,7 @@ hand, random pictures of the same shape are used and the line says so; only the 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -236,7 +237,7 @@ def _products_a_second(device: torch.device) -> float:
     """Operations a second of a large product of numbers of TF32, which convolutions compute with."""
     allowed, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, True
     a = torch.randn(8192, 8192, device=device)
-    seconds = race({"product": _steps(iter(lambda: a @ a, None), 10)}, turns=3)["product"] / 10
+    seconds = race({"product": _steps((a @ a for _ in itertools.count()), 10)}, turns=3)["product"] / 10
     torch.backends.cuda.matmul.allow_tf32 = allowed
     return 2 * 8192**3 / seconds
 
