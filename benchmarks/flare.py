@@ -1,7 +1,8 @@
 """A round between organisations: in FLARE's simulator, where every site is a process, against FLARE's own bare call.
 
 Four parties: each is asked for a 1024 x 60 embedding and is sent two 1024 x 10 matrices. Calls are sealed from site to
-site, as between machines; "in the clear" is the same without. Between machines, TLS and the network come on top.
+site, as between machines; "in the clear" is the same without. Between machines, TLS and the network come on top. Then
+the same with more parties, with more rows, and with one party asked after the other: calls of a round overlap.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import resource
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,10 @@ from colonnade.transport.remote import Endpoint, Remote, Route
 
 FOUND, QUICK, DRIVER = "COLONNADE_BENCH_FLARE", "COLONNADE_BENCH_QUICK", "driver"
 KITS = "COLONNADE_BENCH_KITS"
-PARTIES = ("ada", "bob", "cyd", "dan")
+FEW, MANY = 4, (4, 8, 16)
 ROWS, WIDTH, OUTPUTS = 1024, 60, 10
-TARGET = 60.0
+SIZES = (1, 4, 16)  # times so many rows
+TARGET = 1.2
 GIB = 1 << 30
 
 
@@ -74,6 +76,10 @@ class Answerer(Party):
         return Peak(peak())
 
 
+def sites(quick: bool) -> tuple[str, ...]:
+    return tuple(f"site_{number + 1}" for number in range(FEW if quick else MANY[-1]))
+
+
 def run(quick: bool) -> list[Result]:
     if importlib.util.find_spec("nvflare") is None:
         return [Result("a round over FLARE", "not measured", 'FLARE is not installed: pip install "colonnade[flare]"')]
@@ -81,14 +87,15 @@ def run(quick: bool) -> list[Result]:
     from colonnade.flare.simulator import simulator
 
     with tempfile.TemporaryDirectory(prefix="colonnade-flare-") as folder:
+        everybody = (DRIVER, *sites(quick))
         work, member = Path(folder), f"{Path(__file__).stem}.Measuring"
         path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-        issue({name: work / "kits" / name for name in (DRIVER, *PARTIES)}, ("lead", work / "lead"))
-        job = write_job(work / "job", Job(DRIVER, (DRIVER, *PARTIES), "bench"), work / "lead", member)
+        issue({name: work / "kits" / name for name in everybody}, ("lead", work / "lead"))
+        job = write_job(work / "job", Job(DRIVER, everybody, "bench"), work / "lead", member)
         environment = {FOUND: str(work / "found.json"), QUICK: "1" if quick else "", "PYTHONPATH": path}
         environment |= {KITS: str(work / "kits")}
         started = time.perf_counter()
-        with simulator(job, work, (DRIVER, *PARTIES), environment, allowed=[*ALLOWED, member]) as process:
+        with simulator(job, work, everybody, environment, allowed=[*ALLOWED, member]) as process:
             process.wait()
         whole = time.perf_counter() - started
         if not (work / "found.json").exists():
@@ -96,19 +103,29 @@ def run(quick: bool) -> list[Result]:
         found = json.loads((work / "found.json").read_text())
     if "error" in found:
         raise RuntimeError(found["error"])
-    ours, clear, bare, here = (found[key] * 1e3 for key in ("colonnade", "in the clear", "bare", "in process"))
-    against = f"in the clear: {clear:.1f} ms; FLARE's bare call: {bare:.1f} ms; in process: {here:.2f} ms"
-    numbers = {"milliseconds": ours, "in the clear": clear, "bare": bare, "in process": here}
-    numbers |= {"start and end, seconds": whole - found["took"]}
+    few = {way: seconds * 1e3 for way, seconds in found["parties"][str(FEW)].items()}
+    ratio, overlap = few["colonnade"] / few["bare"], few["one by one"] / few["colonnade"]
+    against = (
+        f"in the clear: {few['in the clear']:.1f} ms; FLARE's bare call: {few['bare']:.1f} ms; in process: "
+        f"{few['in process']:.2f} ms"
+    )
     results = [
         Result(
-            "a round, 4 parties, FLARE's simulator",
-            f"{ours:.1f} ms",
+            f"a round, {FEW} parties, FLARE's simulator",
+            f"{few['colonnade']:.1f} ms = {ratio:.2f} x FLARE's bare call",
             against,
-            f"≤ {TARGET:.0f} ms",
-            ours <= TARGET,
-            numbers,
-        )
+            f"≤ {TARGET} x",
+            ratio <= TARGET,
+            few | {"ratio": ratio, "start and end, seconds": whole - found["took"]},
+        ),
+        Result(
+            f"the calls of a round at once, {FEW} parties",
+            f"{overlap:.2f} times as fast",
+            f"one party after the other: {few['one by one']:.1f} ms",
+            numbers={"ratio": overlap},
+        ),
+        _growth("parties", found["parties"]),
+        _growth("times as many rows", found["rows"]),
     ]
     if "large" in found:
         large = found["large"]
@@ -126,6 +143,19 @@ def run(quick: bool) -> list[Result]:
     return results
 
 
+def _growth(of: str, found: dict[str, dict[str, float]]) -> Result:
+    """A round by what grows, and how many times FLARE's bare call it takes."""
+    times = {count: one["colonnade"] / one["bare"] for count, one in found.items()}
+    return Result(
+        f"a round by the number of {of}" if of == "parties" else f"a round by how many {of}",
+        ", ".join(f"{count}: {one['colonnade'] * 1e3:.0f} ms" for count, one in found.items()),
+        ", ".join(f"{count}: {ratio:.2f} x" for count, ratio in times.items()) + " FLARE's bare call",
+        f"≤ {TARGET} x each",
+        all(ratio <= TARGET for ratio in times.values()),
+        times,
+    )
+
+
 def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
@@ -134,13 +164,20 @@ def answerer(name: str) -> Answerer:
     return Answerer(Organisation.at(name, Batches({}, batch_size=1, epochs=1, seed=0)))
 
 
-def rounds(peers: Peers) -> Callable[[], object]:
+def rounds(peers: Peers, rows: int, *, one_by_one: bool = False) -> Callable[[], object]:
     outbox = Outbox(DRIVER, torch.Generator())
-    matrix = torch.zeros(ROWS, OUTPUTS)
+    matrix = torch.zeros(rows, OUTPUTS)
 
     def one() -> None:
-        peers.ask(Embed(ROWS))
-        peers.ask_each({n: Improve(outbox.release(matrix, "r"), outbox.release(matrix, "head")) for n in peers})
+        improve = {n: Improve(outbox.release(matrix, "r"), outbox.release(matrix, "head")) for n in peers}
+        if one_by_one:
+            for name in peers:
+                peers[name].ask(Embed(rows))
+            for name, request in improve.items():
+                peers[name].ask(request)
+        else:
+            peers.ask(Embed(rows))
+            peers.ask_each(improve)
         peers.ledger.entries.clear()
 
     return one
@@ -159,8 +196,8 @@ class Measuring:
         from colonnade.transport.identity import Identity
 
         torch.set_num_threads(1)
-        name = str(collab.site_name)
-        self.channel = Channel(Identity.load(Path(os.environ[KITS]) / name, name), (DRIVER, *PARTIES), "bench")
+        name, self.names = str(collab.site_name), sites(bool(os.environ[QUICK]))
+        self.channel = Channel(Identity.load(Path(os.environ[KITS]) / name, name), (DRIVER, *self.names), "bench")
         self.party = answerer(name)
         self.endpoint = Endpoint(name, self.party.handle, admitted=[DRIVER], allow=self.party.allow)
         self.proxies = {p.name: p for p in collab.other_clients}
@@ -184,7 +221,12 @@ class Measuring:
         started = time.perf_counter()
         found: dict[str, Any] = {}
         try:
-            found |= self._rounds(turns=30 if os.environ[QUICK] else 100)
+            quick, names = bool(os.environ[QUICK]), self.names
+            turns = 20 if quick else 40
+            found["parties"] = {str(n): self._rounds(names[:n], turns) for n in MANY if n <= len(names)}
+            found["rows"] = {
+                str(k): self._rounds(names[:FEW], max(5, turns // k), k * ROWS) for k in (SIZES[:2] if quick else SIZES)
+            }
             if not os.environ[QUICK]:
                 found["large"] = self._large(GIB // (4 * WIDTH))
             self.state = b"done"
@@ -194,49 +236,52 @@ class Measuring:
         found["took"] = time.perf_counter() - started
         Path(os.environ[FOUND]).write_text(json.dumps(found))
 
-    def _carriers(self) -> dict[str, Route]:
+    def _carriers(self, names: Sequence[str]) -> dict[str, Route]:
         def line(proxy: Any) -> Route:
             return lambda data, deadline: bytes(proxy(timeout=deadline).call(data))
 
-        return {name: line(self.proxies[name]) for name in PARTIES}
+        return {name: line(self.proxies[name]) for name in names}
 
-    def _lines(self) -> dict[str, Route]:
-        return {name: self.channel.line(name, carry) for name, carry in self._carriers().items()}
+    def _lines(self, names: Sequence[str]) -> dict[str, Route]:
+        return {name: self.channel.line(name, carry) for name, carry in self._carriers(names).items()}
 
-    def _in_the_clear(self) -> dict[str, Route]:
+    def _in_the_clear(self, names: Sequence[str]) -> dict[str, Route]:
         def line(carry: Route) -> Route:
             return lambda data, deadline: carry(b"\1" + data, deadline)
 
-        return {name: line(carry) for name, carry in self._carriers().items()}
+        return {name: line(carry) for name, carry in self._carriers(names).items()}
 
-    def _rounds(self, turns: int) -> dict[str, float]:
-        lines = self._carriers()
-        pool = ThreadPoolExecutor(len(PARTIES))
+    def _rounds(self, names: Sequence[str], turns: int, rows: int = ROWS) -> dict[str, float]:
+        lines = self._carriers(names)
+        pool = ThreadPoolExecutor(len(names))
 
         def bare() -> None:
-            for up, down in ((ROWS * WIDTH * 4, 200), (200, 2 * ROWS * OUTPUTS * 4)):
+            for up, down in ((rows * WIDTH * 4, 200), (200, 2 * rows * OUTPUTS * 4)):
                 data = b"\0" + up.to_bytes(8, "little") + bytes(down)
                 list(pool.map(lambda line, data=data: line(data, 60.0), lines.values()))
 
-        away = Peers(DRIVER, PARTIES, Remote(self._lines()), Ledger(DRIVER))
-        clear = Peers(DRIVER, PARTIES, Remote(self._in_the_clear()), Ledger(DRIVER))
-        parties = {name: answerer(name) for name in PARTIES}
-        here = Peers(DRIVER, PARTIES, InProcess(parties), Ledger(DRIVER))
-        ways = {"colonnade": rounds(away), "in the clear": rounds(clear), "bare": bare, "in process": rounds(here)}
+        away = Peers(DRIVER, names, Remote(self._lines(names)), Ledger(DRIVER))
+        clear = Peers(DRIVER, names, Remote(self._in_the_clear(names)), Ledger(DRIVER))
+        here = Peers(DRIVER, names, InProcess({name: answerer(name) for name in names}), Ledger(DRIVER))
+        ways: dict[str, Callable[[], object]] = {"colonnade": rounds(away, rows), "bare": bare}
+        if len(names) == FEW and rows == ROWS:
+            ways |= {"in the clear": rounds(clear, rows), "in process": rounds(here, rows)}
+            ways |= {"one by one": rounds(away, rows, one_by_one=True)}
         return race(ways, turns=turns)
 
     def _large(self, rows: int) -> dict[str, float]:
-        peers = Peers(DRIVER, PARTIES, Remote(self._lines()), Ledger(DRIVER))
-        own, theirs = peak(), peers["ada"].ask(Tell()).bytes
+        first = self.names[0]
+        peers = Peers(DRIVER, [first], Remote(self._lines([first])), Ledger(DRIVER))
+        own, theirs = peak(), peers[first].ask(Tell()).bytes
         start = time.perf_counter()
-        answer = peers["ada"].ask(Embed(rows))
+        answer = peers[first].ask(Embed(rows))
         seconds = time.perf_counter() - start
         size = answer.values.tensor.nbytes
         return {
             "size": size,
             "seconds": seconds,
             "asker": peak() - own,
-            "party": peers["ada"].ask(Tell()).bytes - theirs - size,  # less the tensor that it released from
+            "party": peers[first].ask(Tell()).bytes - theirs - size,  # less the tensor that it released from
         }
 
 
