@@ -6,8 +6,8 @@ Every party needs the labels, so it is computed in one place; the label owner's 
 
 trees: boosted trees, where rows that a party lacks go to the side of its splits that was learned for them.
 
-pretrained: any subset, each party's model beginning with what it learned from the columns of all its rows, also those
-that nobody else knows: from a row with 30 % of its numbers hidden to the row itself.
+pretrained: any subset with [train] pretrain, each party's model beginning with what it learned from the columns of all
+its rows, also those that nobody else knows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from colonnade.reproduction.expected import Plan
 from colonnade.rows.holdings import Holdings
 
 EPOCHS, PATIENCE, BATCH, RATE = 15, 4, 512, 0.002
-HIDDEN = 0.3
 TREES = {"name": "boosted_trees", "encryption": "none"}
 
 
@@ -68,31 +67,11 @@ def trained(study: Study, kind: str, holdings: Holdings, seed: int) -> Federatio
     if kind == "trees":
         tables["algorithm"] = TREES
         tables["train"] |= {"epochs": 100, "patience": 10}
-    federation = study.federation(Settings.from_mapping(tables), seed, holdings)
     if kind == "pretrained":
-        rows = torch.cat([holdings.splits["train"], holdings.splits["validation"]])
-        for name, owner in federation.owners.items():
-            pretrain(owner.model, holdings.columns[name].features[rows], seed)
+        tables["train"] |= {"pretrain": EPOCHS}
+    federation = study.federation(Settings.from_mapping(tables), seed, holdings)
     federation.fit(watch=None)
     return federation
-
-
-def pretrain(model: Any, x: Tensor, seed: int) -> None:
-    """A model but for its head, and a linear layer back to the columns, which is then forgotten."""
-    generator = torch.Generator().manual_seed(seed)
-    body = nn.Sequential(*list(model)[:-1])
-    torch.manual_seed(seed)
-    back = nn.Linear(body(x[:1]).shape[-1], x.shape[1])
-    optimizer = torch.optim.Adam([*body.parameters(), *back.parameters()], RATE)
-    mean, spread = x.mean(0), x.std(0).clamp_min(1e-6)
-    for _ in range(EPOCHS):
-        for rows in torch.randperm(len(x), generator=generator).split(BATCH):
-            hidden = torch.rand(x[rows].shape, generator=generator) < HIDDEN
-            guess = back(body(torch.where(hidden, mean, x[rows])))
-            loss = (((guess - x[rows]) / spread).square() * (hidden + 0.1)).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
 
 
 def task_sampling(holdings: Holdings, away: Mapping[str, Tensor], seed: int, epochs: int) -> tuple[float, float]:

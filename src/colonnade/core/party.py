@@ -106,6 +106,7 @@ class Organisation:
     roles: dict[str, Party] = field(default_factory=dict)
     fitted: State = field(default_factory=dict)
     bounds: Bounds | None = None  # None: in one process, where nobody is a stranger
+    pretrain: Callable[[], None] | None = None  # what its model learns from its own rows, before anybody trains
     best: State | None = None  # while it trains: its roles as they were when validation rows scored best
     last: State | None = None  # once it took its best: its roles as training left them, to go on from
 

@@ -132,6 +132,16 @@ def fit(
             run.leave()
 
 
+def pretrain(federation: Trainable) -> None:
+    """Everybody's model learns from its owner's rows alone, where [train] says so; not one that was trained before."""
+    mine = [one.pretrain for one in federation.organisations.values() if one.pretrain is not None]
+    if mine and not federation.holdings.earlier:
+        federation.settle()
+        for learn in mine:
+            learn()
+        federation.restack()
+
+
 def _fit(
     federation: Trainable,
     run: RunDirectory | None,
@@ -143,6 +153,8 @@ def _fit(
 ) -> Outcome:
     outcome = Outcome()
     finished = False
+    if not federation.batches.done and not (resume and run is not None and run.begun()):
+        pretrain(federation)
     if run is not None and resume:
         federation.settings.check_continues(run.settings())
         run.claim()

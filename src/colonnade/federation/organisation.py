@@ -21,6 +21,7 @@ from colonnade.core.chance import Secret
 from colonnade.core.checks import did_you_mean
 from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError, DataError
+from colonnade.models.pretraining import pretrain
 from colonnade.optim import estimators
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, balanced
 from colonnade.privacy import Account, TwoStage
@@ -184,12 +185,19 @@ def _joined(name: str, columns: Mapping[str, Any], labels: Mapping[str, Any]) ->
 
 def _feature_owner(organisation: Organisation, settings: Settings, holdings: Holdings) -> roles.FeatureOwner:
     """Columns and their model, which those with labels alone may ask."""
-    algorithm, features = find(settings.algorithm), holdings.columns[organisation.name].features
-    own = organisation.name in holdings.label_owners
-    model = local_model(settings, organisation, features, holdings.outputs, own=own)
+    algorithm, columns = find(settings.algorithm), holdings.columns[organisation.name]
+    features, own = columns.features, organisation.name in holdings.label_owners
+    model, body = local_model(settings, organisation, features, holdings.outputs, own=own)
     more = [] if algorithm.nested is None else [organisation.batches]
     owner: roles.FeatureOwner = algorithm.feature_owner(organisation, features, model, settings.config, *more)
     owner.serves_for = frozenset(holdings.label_owners)
+    if settings.train.pretrain:
+
+        def alone() -> None:
+            every = features[holdings.trained_rows] if columns.every is None else columns.every
+            pretrain(body, every.to(organisation.device), settings.train.pretrain, organisation.generator)
+
+        organisation.pretrain = alone
     return owner
 
 
@@ -295,15 +303,16 @@ def _drawn(
 
 def local_model(
     settings: Settings, organisation: Organisation, features: Tensor, outputs: int = 0, *, own: bool = False
-) -> nn.Module:
+) -> tuple[nn.Module, nn.Module]:
     """A party's own model: as its owner wants it or else as agreed, with the head that the algorithm may want, for so
-    many `outputs`; `own` says that its organisation holds the labels."""
+    many `outputs`; `own` says that its organisation holds the labels. Beside it, the same without that head."""
     name, seed = organisation.name, settings.engine.seed
     spec = settings.parties.get(name, PartySettings()).model or settings.model or "mlp"
     start, allow = organisation.start(seed_for(seed, name, "model")), settings.allow_models
-    model = models.build(spec, tuple(features.shape[1:]), seed=start, owner=name, allow=allow)
+    body = models.build(spec, tuple(features.shape[1:]), seed=start, owner=name, allow=allow)
+    body = models.seeded(body, organisation.generator, owner=name)
     head = organisation.start(seed_for(seed, name, "head"))
-    model = complete(find(settings.algorithm), model, features[:1], outputs, seed=head, config=settings.config, own=own)
+    model = complete(find(settings.algorithm), body, features[:1], outputs, seed=head, config=settings.config, own=own)
     model = models.seeded(model, organisation.generator, owner=name)
     if organisation.outbox.meter is not None and mixes_rows(model, features, organisation.generator):
         raise ConfigError(
@@ -311,7 +320,7 @@ def local_model(
             "for a row does not cover what it shows through the others, and no epsilon would be true. Use GroupNorm "
             "or LayerNorm, or remove the noise."
         )
-    return model
+    return model, body
 
 
 def models_told(settings: Settings, names: Iterable[str]) -> dict[str, str]:

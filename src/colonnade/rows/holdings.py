@@ -39,6 +39,7 @@ class Columns:
     features: Tensor
     preprocessor: Preprocessor | None = None
     own: Ids | None = None  # what its owner calls each row, where `Holdings.ids` are what it is called with others
+    every: Tensor | None = None  # the columns of all its own rows but those held out, where its model is pretrained
 
 
 @dataclass
@@ -122,6 +123,17 @@ class Holdings:
     def splits(self) -> dict[str, Tensor]:
         """How the rows of the one label owner are divided."""
         return self.labelled.splits
+
+    @property
+    def trained_rows(self) -> Tensor:
+        """Those that any label owner trains on, in order."""
+        owners = self.label_owners.values()
+        found = [
+            held.splits["train"] if held.rows is None else held.rows[held.splits["train"]]
+            for held in owners
+            if "train" in held.splits
+        ]
+        return torch.from_numpy(np.unique(torch.cat(found).numpy())) if found else torch.zeros(0, dtype=torch.int64)
 
     @property
     def loss(self) -> Loss:

@@ -49,6 +49,7 @@ def from_tables(
     """
     import pandas as pd
 
+    from colonnade.alignment.tables import matched_names, shared
     from colonnade.datasets.preprocess import Labels
     from colonnade.datasets.table import align
 
@@ -64,9 +65,11 @@ def from_tables(
         rows, columns, lacked, matched = _pairwise(settings, labelled, columns, crossed)
     elif len(settings.keys) > 1 and len(columns) > 1:
         ((owner, table),) = labelled.items()
-        columns, entries = in_common(settings, {**columns, owner: with_labels(table)}, owner)
+        tables = {**columns, owner: with_labels(table)}
+        found, entries = _found(settings, tables, owner)
         crossed |= entries
-        rows = labelled = {owner: columns[owner]}  # all call a row by the key that matched it
+        columns = {name: matched_names(held, found[name]) for name, held in tables.items()}  # as all call rows
+        rows = labelled = {owner: shared(tables[owner], found[owner])}
     else:
         rows = {name: _common(settings, name, table, columns, crossed) for name, table in labelled.items()}
     ids = {name: table.ids for name, table in rows.items()}
@@ -151,15 +154,25 @@ def labelled_rows(
 
 def own_columns(settings: Settings, name: str, table: Table, placed: Holdings, fitted: State | None = None) -> Columns:
     """One organisation's columns of all rows, prepared on the training rows of all label owners, or as was `fitted`."""
-    trained = [held.splits["train"] if held.rows is None else held.rows[held.splits["train"]]
-               for held in placed.label_owners.values()]  # fmt: skip
-    train = torch.from_numpy(np.unique(torch.cat(trained).numpy()))
+    train = placed.trained_rows
     if not settings.rows_differ or name in placed.label_owners:
         mine = table.in_order(placed.ids)
         prepared = _prepared(settings, name, mine, train, fitted)
-        return Columns(prepared.transform(mine), prepared, mine.own)
-    lacks = placed.away.get(name, torch.zeros(len(placed.ids), dtype=torch.bool))
-    return _some_columns(settings, name, table, placed.ids, ~lacks, train, fitted)
+        columns = Columns(prepared.transform(mine), prepared, mine.own)
+    else:
+        lacks = placed.away.get(name, torch.zeros(len(placed.ids), dtype=torch.bool))
+        columns = _some_columns(settings, name, table, placed.ids, ~lacks, train, fitted)
+    if settings.train.pretrain and columns.preprocessor is not None:
+        mine, learned = _not_held_out(table, placed.ids, train)
+        columns.every = columns.preprocessor.transform(mine.taking(learned.numpy()))
+    return columns
+
+
+def _not_held_out(table: Table, ids: Ids, train: Tensor) -> tuple[Table, Tensor]:
+    """All rows of an owner in an order that follows from its own names, and which of them nobody holds out."""
+    mine = table.taking(np.argsort(table.ids if table.own is None else table.own))
+    out = np.delete(ids, train.numpy())
+    return mine, torch.from_numpy((~np.isin(mine.ids, out)).nonzero()[0])
 
 
 def _prepared(settings: Settings, name: str, table: Table, rows: Tensor, fitted: State | None) -> Preprocessor:
@@ -176,9 +189,7 @@ def _some_columns(
 ) -> Columns:
     """The columns of who holds some of the rows only, zero in the others. They are prepared on all its own rows but
     those that are held out from training: few may be common, and nobody else is needed for it."""
-    mine = table.taking(np.argsort(table.ids if table.own is None else table.own))
-    out = held.clone().index_fill_(0, train, False)
-    learned = torch.from_numpy((~np.isin(mine.ids, ids[out.numpy()])).nonzero()[0])
+    mine, learned = _not_held_out(table, ids, train)
     prepared = _prepared(settings, name, mine, learned, fitted)
     known = prepared.transform(mine)
     features = known.new_zeros(len(held), *known.shape[1:])  # nobody is asked for a row that it lacks

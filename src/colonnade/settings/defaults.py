@@ -129,3 +129,14 @@ def check_differ(algorithm: str, config: object, rows: str, dropout: float, samp
             f'[train] sampling = "{sampling}" draws each batch from all rows, and a partner that lacks some cannot '
             'tell which of its own are drawn. With rows = "label_owner" set sampling = "epoch".'
         )
+
+
+def check_pretrains(name: str, algorithm: AnyAlgorithm) -> None:
+    """That a party has one model that is trained step by step, from a start that may be another."""
+    one = algorithm.nested is None and algorithm.local_model is not None
+    if not one or algorithm.converges or algorithm.grows or algorithm.most_epochs is not None:
+        raise ConfigError(
+            f"[train] pretrain gives each party's model a start, and {name} has none that keeps it: "
+            f"{'each label owner has its own copy of it' if algorithm.nested else 'it learns in its own way'}. "
+            "Remove it."
+        )

@@ -52,7 +52,7 @@ from colonnade.errors import ConfigError
 from colonnade.models import import_path
 from colonnade.selection.settings import SelectionSettings
 from colonnade.settings.changes import Change, check_continues, laid_over
-from colonnade.settings.defaults import SEVERAL, by_rows, check_differ, dropout_of, suggested
+from colonnade.settings.defaults import SEVERAL, by_rows, check_differ, check_pretrains, dropout_of, suggested
 from colonnade.settings.known import LISTS, MODELS, SECTIONS
 from colonnade.settings.owners import (
     NUMBERS,
@@ -132,6 +132,7 @@ class TrainSettings:
     class_weights: Any = equal_or_by_class()  # noqa: RUF009 - how much a row of a class counts
     sampling: str = one_of(*SAMPLINGS, default="epoch")  # "poisson", "without_replacement": each batch from all rows
     party_dropout: float | None = None  # of a partner, from a batch; None: 0.2 where rows differ, else 0
+    pretrain: int = whole(default=0, least=0)  # epochs in which each model first learns from its owner's rows alone
     early_stop: bool = True  # keep the models that validated best; stop by `patience`, or when nothing changes
     patience: int = whole(default=10)  # epochs without a better validation before it stops
     stop_on: str = one_of("auto", "loss", "score", default="auto")  # auto: AUC of two classes with many rows, or loss
@@ -374,6 +375,8 @@ class Settings:
                 f'[train] sampling = "{settings.train.sampling}" draws each batch by itself, and {name} {why}. '
                 'Set sampling = "epoch", or leave it out.'
             )
+        if settings.train.pretrain:
+            check_pretrains(name, algorithm)
         check_differ(name, settings.config, settings.data.rows, settings.party_dropout, settings.train.sampling)
         return settings
 

@@ -32,7 +32,7 @@ from colonnade.core.wire import Envelope
 from colonnade.errors import CheckpointError, NoAnswer
 from colonnade.federation.coefficients import write_own
 from colonnade.federation.federation import Federation
-from colonnade.federation.fit import Outcome, Record, Watch
+from colonnade.federation.fit import Outcome, Record, Watch, pretrain
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
 from colonnade.federation.scores import check_affordable
@@ -177,6 +177,7 @@ class Participant:
                 self.run.restore(self.federation)
                 self.run.keep(self.federation.settings)
             else:
+                pretrain(self.federation)
                 self.run.begin(self.federation)
                 self.save(0, 1)
 
