@@ -16,7 +16,7 @@ from torch import nn
 from colonnade.errors import ConfigError
 from colonnade.federation import Federation, Settings
 from colonnade.federation.fit import pretrain as begin
-from colonnade.models.pretraining import pretrain
+from colonnade.models.encoders import pretrain
 from colonnade.sites.driving import drive
 
 ON = {"pretrain": 3}

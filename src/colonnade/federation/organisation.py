@@ -21,7 +21,7 @@ from colonnade.core.chance import Secret
 from colonnade.core.checks import did_you_mean
 from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError, DataError
-from colonnade.models.pretraining import pretrain
+from colonnade.models.encoders import pretrain
 from colonnade.optim import estimators
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, balanced
 from colonnade.privacy import Account, TwoStage

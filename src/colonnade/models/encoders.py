@@ -4,6 +4,10 @@ PCA:           h = c W (x - m)          m the mean, W the directions in which ro
 autoencoder:   h = c (f(x) - m)         f the party's own model and a linear layer; a decoder d, thrown away after
                                         learning, makes ||x - d(f(x))||^2 small
 c: so that the mean squared length of h is 1, which is what a rule's clip of 1.0 is for
+
+A model that is trained with others may begin with what it learns so (`pretrain`): of each row some numbers are hidden,
+and the model and a linear layer behind it, which is then forgotten, say what the row was. Hidden columns are as in Yoon
+et al. (VIME, NeurIPS 2020).
 """
 
 from __future__ import annotations
@@ -17,6 +21,9 @@ from colonnade.models import initialised
 
 BATCH, RATE, HIDDEN = 256, 1e-3, 64
 """Of the autoencoder: rows in a step, Adam's step, and the width of its decoder."""
+MASKED, SEEN, PRE_BATCH, PRE_RATE = 0.3, 0.1, 512, 0.002
+"""Of pretraining: the share of numbers that are hidden, what one that is seen counts beside a hidden one, rows in a
+step, and Adam's step."""
 LEAST = 1e-6
 """A direction with a smaller share of the variance than this says nothing but rounding."""
 
@@ -108,3 +115,29 @@ class Autoencoder(Encoder):
     def codes(self, x: Tensor) -> Tensor:
         h: Tensor = self.narrow(self.model(x))
         return h
+
+
+def pretrain(model: nn.Module, x: Tensor, epochs: int, generator: Generator) -> None:
+    """Have a model learn from these rows, without labels. Nothing leaves for it, and no budget pays."""
+    training = model.training
+    with torch.no_grad():
+        width = model.eval()(x[:1]).flatten(1).shape[1]
+    flat = x.flatten(1)
+    mean, spread = flat.mean(0), flat.std(0, correction=0).clamp_min(1e-6)
+    with initialised(generator):
+        back = nn.Linear(width, math.prod(x.shape[1:])).to(x)
+    optimizer = torch.optim.Adam([*model.parameters(), *back.parameters()], PRE_RATE)
+    model.train()
+    with torch.enable_grad():
+        for _ in range(epochs):
+            order = torch.randperm(len(x), generator=generator, device=generator.device).to(x.device)
+            for rows in torch.split(order, PRE_BATCH):
+                drawn = torch.rand(len(rows), flat.shape[1], generator=generator, device=generator.device)
+                hidden = drawn.to(x.device) < MASKED
+                seen = torch.where(hidden, mean, flat[rows]).reshape(x[rows].shape)
+                missed = (back(model(seen).flatten(1)) - flat[rows]) / spread
+                optimizer.zero_grad(set_to_none=True)
+                torch.autograd.backward((missed.square() * (hidden + SEEN)).mean())
+                optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    model.train(training)
