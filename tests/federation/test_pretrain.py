@@ -46,6 +46,15 @@ def test_a_model_learns_to_fill_in_hidden_columns() -> None:
     assert all(one.grad is None for one in model.parameters())
 
 
+def test_a_head_that_the_algorithm_adds_is_not_pretrained() -> None:
+    one = made(**ON)
+    model = one.owners["lab"].model
+    before = [weight.clone() for weight in model.parameters()]
+    begin(one)
+    changed = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
+    assert changed == [True] * (len(before) - 1) + [False]  # the head is the last, without a bias
+
+
 def test_it_is_done_alone_once_and_with_all_rows_that_nobody_holds_out() -> None:
     one, plain = made(**ON), made()
     assert equal(models_of(one), models_of(plain)), "nothing is learned before training begins"

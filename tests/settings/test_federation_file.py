@@ -80,7 +80,8 @@ def test_every_default_is_written_out_and_read_back() -> None:
                                     "residual_heads": "old"}  # fmt: skip
     assert written["train"] == {"epochs": "auto", "batch_size": "auto", "early_stop": True, "patience": 10,
                                 "stop_on": "auto", "patience_drop": 0.0, "checkpoint_every": 1,
-                                "class_weights": "equal", "reshuffle": True, "sampling": "epoch"}  # fmt: skip
+                                "class_weights": "equal", "reshuffle": True, "sampling": "epoch",
+                                "pretrain": 0}  # fmt: skip
 
 
 def test_everything_that_can_be_set_comes_back() -> None:
