@@ -12,7 +12,7 @@ import torch
 
 from colonnade import benchmark, datasets
 from colonnade.algorithms.admm import z_update
-from colonnade.benchmark import Result, race
+from colonnade.benchmark import Result, Share, race
 from colonnade.datasets.preprocess import Labels
 from colonnade.errors import ConfigError
 from colonnade.models import build
@@ -24,6 +24,39 @@ from colonnade.benchmark import Result
 def run(quick):
     return [Result({name!r}, "quick" if quick else "slow")]
 """
+
+
+IN_CELLS = """\
+from colonnade.benchmark import Cells, Result
+def run(quick):
+    def results(measured):
+        return [Result("sum", str(sum(one["found"] for one in measured.values())))]
+    return Cells(["a, 1", "a, 2", "b, 1"], lambda cell: {"found": int(cell[-1])}, results)
+"""
+
+
+@pytest.fixture
+def in_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cells.py").write_text(IN_CELLS)
+    monkeypatch.setattr(benchmark, "folder", lambda: tmp_path)
+
+
+def test_cells_run_apart_and_are_put_together_from_their_folder(in_cells: None, tmp_path: Path) -> None:
+    """In one process each, as on two machines that share a folder; what it holds is not run again."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def here(jobs: int, *_: Any) -> ThreadPoolExecutor:  # a process would not know of the fixture's folder
+        return ThreadPoolExecutor(jobs)
+
+    out = tmp_path / "out"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(benchmark, "ProcessPoolExecutor", here)
+        assert benchmark.run("cells", share=Share(2, out, "a, *")) == [Result("sum", "3")]
+        assert benchmark.run("cells", share=Share(0, out)) == [Result("sum", "3")]
+        (out / "cells, a, 1.json").write_text('{"found": 40}')
+        assert benchmark.run("cells", share=Share(1, out)) == [Result("sum", "43")]
+        with pytest.raises(ConfigError, match=r"No cell of cells is named 'c\*'; they are named 'a, 1', 'a, 2'"):
+            benchmark.run("cells", share=Share(only="c*"))
 
 
 @pytest.fixture

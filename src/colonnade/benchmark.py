@@ -1,20 +1,25 @@
 """Benchmarks: ratios measured side by side in one run, because machines are shared and noisy.
 
-    benchmarks/<name>.py     a function `run(quick: bool) -> list[Result]`
+    benchmarks/<name>.py     a function `run(quick: bool) -> list[Result]`, or `-> Cells`
 
-The minimum over repetitions is taken on both sides, in turns.
+The minimum over repetitions is taken on both sides, in turns. What measures no time may be made of cells, which need
+nothing of each other: they run in many processes, on many machines, and are put together from a folder.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import json
+import multiprocessing
 import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +44,24 @@ class Result:
         return dataclasses.asdict(self)
 
 
+@dataclass(frozen=True)
+class Cells:
+    """A benchmark in named parts; what `measure` says of one is plain JSON."""
+
+    names: Sequence[str]
+    measure: Callable[[str], dict[str, Any]]
+    results: Callable[[Mapping[str, dict[str, Any]]], list[Result]]  # of all that were measured
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which cells are run here, in how many processes, and where what they measured is kept."""
+
+    jobs: int = 1  # 0: nothing is run, and what is kept is put together
+    out: Path | None = None
+    only: str = "*"
+
+
 def folder() -> Path:
     """Where the benchmarks are: in the installed package, or in the repository."""
     inside = Path(__file__).parent / "_benchmarks"
@@ -49,8 +72,10 @@ def names() -> list[str]:
     return sorted(path.stem for path in folder().glob("*.py"))
 
 
-def run(name: str = "all", *, quick: bool = False, say: Callable[[str], None] | None = None) -> list[Result]:
-    """One benchmark, or all of them."""
+def run(
+    name: str = "all", *, quick: bool = False, say: Callable[[str], None] | None = None, share: Share | None = None
+) -> list[Result]:
+    """One benchmark, or all of them; `share` is about those that are made of cells."""
     if name != "all" and name not in names():
         there = f"there are {', '.join(names())}" if names() else f"none is installed: {folder()} is not there"
         raise ConfigError(f"There is no benchmark {name!r}{did_you_mean(name, names())}; {there}.")
@@ -58,8 +83,42 @@ def run(name: str = "all", *, quick: bool = False, say: Callable[[str], None] | 
     for one in names() if name == "all" else [name]:
         if say is not None:
             say(one)
-        results += [dataclasses.replace(result, benchmark=one, on=machine()) for result in _load(one).run(quick)]
+        made = _load(one).run(quick)
+        if isinstance(made, Cells):
+            made = made.results(_measured(one, made, quick, say or (lambda _: None), share or Share()))
+        results += [dataclasses.replace(result, benchmark=one, on=machine()) for result in made]
     return results
+
+
+def _measured(
+    name: str, cells: Cells, quick: bool, say: Callable[[str], None], share: Share
+) -> dict[str, dict[str, Any]]:
+    """What each of the chosen cells measured, here or earlier; with a folder, every cell is kept as it ends."""
+    chosen = [cell for cell in cells.names if fnmatchcase(cell, share.only)]
+    if not chosen:
+        some = ", ".join(map(repr, cells.names[:3]))
+        raise ConfigError(f"No cell of {name} is named {share.only!r}; they are named {some} and so on.")
+    kept = {} if share.out is None else {cell: share.out / f"{name}, {cell}.json" for cell in chosen}
+    found = {cell: json.loads(path.read_text(encoding="utf-8")) for cell, path in kept.items() if path.exists()}
+    todo = [cell for cell in chosen if cell not in found] if share.jobs else []
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max(1, min(share.jobs, len(todo))), spawned) as pool:
+        running = {pool.submit(_cell, name, cell, quick): cell for cell in todo}
+        for done in as_completed(running):
+            cell = running[done]
+            found[cell] = done.result()
+            say(f"{len(found)} of {len(chosen)}: {cell} {json.dumps(found[cell])}")
+            if cell in kept:
+                kept[cell].parent.mkdir(parents=True, exist_ok=True)
+                kept[cell].write_text(json.dumps(found[cell]) + "\n", encoding="utf-8")
+    return {cell: found[cell] for cell in chosen if cell in found}
+
+
+def _cell(name: str, cell: str, quick: bool) -> dict[str, Any]:
+    """In a process of its own."""
+    made = _load(name).run(quick)
+    assert isinstance(made, Cells)
+    return made.measure(cell)
 
 
 def machine() -> str:

@@ -25,7 +25,7 @@ from colonnade.encryption import make_keys
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.transport import Fault, Faulty, Recording
 
-WAYS: dict[str, dict[str, str]] = {
+WAYS: dict[str, dict[str, Any]] = {
     "ckks": {"scheme": "ckks"},
     "bfv": {"scheme": "bfv"},
     "not encrypted": {"scheme": "plain"},
@@ -75,6 +75,24 @@ def test_it_predicts_what_scikit_learn_does_with_the_joined_columns(way: str, ta
     assert torch.equal(decided, expected)
     shares = torch.from_numpy(reference.predict_proba(joined(found, "test")))
     assert torch.allclose(found.driver.loss.scores(outputs).double(), shares, atol=1e-5)
+
+
+@pytest.mark.parametrize("task", ["classes", "binary", "regression"])
+def test_a_fading_vote_is_scikit_learns_with_weights_by_rank(task: Task) -> None:
+    found = federation(knn.ALGORITHM, config=knn.Config(k=9, fade=0.75, aggregation="plain"), task=task)
+    kind: Any = KNeighborsRegressor if task == "regression" else KNeighborsClassifier
+
+    def by_rank(distances: Any) -> Any:
+        return np.tile(np.arange(1.0, 10.0) ** -0.75, (len(distances), 1))
+
+    y = found.driver.labels[found.batches.splits["train"]].numpy()
+    reference = kind(9, algorithm="brute", weights=by_rank).fit(joined(found, "train"), y)
+    outputs, loss = found.predict(), found.driver.loss
+    if task == "regression":
+        expected, said = reference.predict(joined(found, "test")), loss.decide(outputs)
+    else:
+        expected, said = reference.predict_proba(joined(found, "test")), loss.scores(outputs)
+    assert torch.allclose(said.double(), torch.from_numpy(expected).double(), atol=1e-5)
 
 
 @every_way
@@ -250,9 +268,9 @@ def test_a_lost_call_is_named_and_can_be_repeated(kind: Any) -> None:
     assert torch.equal(found.predict(), toy("plain").predict())
 
 
-def test_more_neighbours_than_training_rows_are_refused() -> None:
-    with pytest.raises(ConfigError, match="at most the number of training rows; found 161 with 160"):
-        toy("plain", k=161)
+@every_way
+def test_where_k_is_more_than_the_training_rows_all_of_them_vote(way: str) -> None:
+    assert torch.equal(toy(way, k=161).predict(), toy(way, k=160).predict())
 
 
 # As a federation
@@ -270,7 +288,8 @@ def frames(rows: int = 120) -> dict[str, pd.DataFrame]:
 def test_a_run_is_kept_and_predicts_rows_that_are_new(tmp_path: Path) -> None:
     """Every party remembers its own training columns; nobody else's, and no keys."""
     known, everything = frames(120), frames(140)
-    federation = Federation.from_frames(known, id="id", label="label", settings={"algorithm": {"name": "knn", "k": 5}})
+    settings = {"algorithm": {"name": "knn", "k": 5, "fade": 0.0}}
+    federation = Federation.from_frames(known, id="id", label="label", settings=settings)
     outcome = federation.fit(tmp_path / "run")
     assert outcome.summary["metrics"]["test"]["accuracy"] == federation.evaluate("test")["accuracy"] >= 0.7
     assert (outcome.summary["rounds"], outcome.history) == (0, [])

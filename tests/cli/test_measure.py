@@ -96,7 +96,7 @@ def test_bench_gives_tables_and_json(call: Caller, monkeypatch: pytest.MonkeyPat
         Result("a frame", "9 ms", "", "≤ 5 ms", False),
         Result("x", "1"),
     ]
-    monkeypatch.setattr(benchmark, "run", lambda name, *, quick, say: results)
+    monkeypatch.setattr(benchmark, "run", lambda name, *, quick, say, share: results)
     shown = call("bench")
     assert shown.code == 0
     for part in ("a call", "3 µs", "reached", "missed"):

@@ -13,7 +13,7 @@ The squared distance between two rows is a sum over parties, d = sum_k d_k. For 
     aggregation = "plain"
     label owner:  adds what it reads, and sorts                                            unsafe: must be asked for
 
-    label owner:  the vote of their labels, or their mean where labels are numbers
+    label owner:  the vote of their labels, or their mean where labels are numbers; the r-th nearest weighs r^-fade
 
 What crosses: distances up, encrypted or not, their encrypted sum to the reader, and neighbours back.
 
@@ -60,7 +60,7 @@ from colonnade.core import (
     serves,
 )
 from colonnade.core.batches import CHUNK
-from colonnade.core.checks import one_of, whole
+from colonnade.core.checks import not_negative, one_of, whole
 from colonnade.core.cipher import NOT_ENCRYPTED
 from colonnade.core.receipt import PUBLIC
 from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_key
@@ -81,7 +81,8 @@ LEAST = 1e-6
 class Config:
     """How many neighbours, and who may see distances."""
 
-    k: int = whole(default=5)
+    k: int = whole(default=5)  # at most: of fewer training rows, all vote
+    fade: float = not_negative(default=0.0)  # the r-th nearest weighs r^-fade; 0: all weigh alike
     aggregation: str = one_of("encrypted", "plain", default="encrypted")
     scheme: str = one_of("ckks", "bfv", "plain", default="ckks")
 
@@ -207,11 +208,6 @@ class LabelOwner(roles.LabelOwner):
     def __init__(self, organisation: Organisation, labels: Tensor, loss: Loss, config: Config) -> None:
         super().__init__(organisation, labels, loss, config)
         self.memory = _remembered(organisation, self.labels)
-        if 0 < len(self.memory) < config.k:
-            raise ConfigError(
-                f"knn.k must be at most the number of training rows; found {config.k} with {len(self.memory)} rows at "
-                f"'{organisation.name}'. Lower k, or give more rows."
-            )
 
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         if self.config.aggregation == "encrypted" and len(introductions) == 2:
@@ -233,14 +229,15 @@ class LabelOwner(roles.LabelOwner):
     def vote(self, neighbours: Tensor) -> Tensor:
         """Outputs for the rows whose neighbours these are: log-shares of the vote, or the mean."""
         labels = self.memory[neighbours]
+        ranks = torch.arange(1, labels.shape[1] + 1, dtype=torch.float64, device=labels.device)
+        weights = (ranks**-self.config.fade).expand(labels.shape)
         if isinstance(self.loss, Squared):
-            return labels.mean(1, keepdim=True)
+            return ((labels * weights).sum(1, keepdim=True) / weights.sum(1, keepdim=True)).to(labels.dtype)
         binary = isinstance(self.loss, Logistic)
-        said = one_hot(labels, 2 if binary else self.loss.outputs).to(torch.get_default_dtype())
-        weights = self.loss.weigh(labels)
-        if weights is not None:
-            said = said * (weights / weights.mean(1, keepdim=True)).to(said.dtype)[..., None]
-        votes = said.mean(1)
+        by_class = self.loss.weigh(labels)
+        weights = weights if by_class is None else weights * by_class
+        said = one_hot(labels, 2 if binary else self.loss.outputs) * weights[..., None]
+        votes = (said.sum(1) / weights.sum(1, keepdim=True)).to(torch.get_default_dtype())
         log_p = votes.clamp_min(LEAST).log()
         return log_p[:, 1:] - log_p[:, :1] if binary else log_p
 
@@ -298,7 +295,7 @@ def reading(driver: LabelOwner, peers: Mapping[str, object]) -> str:
 
 
 def nearest(d: Tensor, k: int) -> Tensor:
-    return d.topk(k, dim=1, largest=False).indices
+    return d.topk(min(k, d.shape[1]), dim=1, largest=False).indices
 
 
 def pieces(rows: Rows, size: int) -> list[str]:
@@ -372,6 +369,6 @@ ALGORITHM = Algorithm(
     covers="covers rows that are asked about; training rows enter every distance, and nothing is promised for them",
     local_model=None,  # distances are between the columns themselves
     no_head="it compares new rows with training rows, which stay with their owners",
-    for_tables={"k": 15},
+    for_tables={"k": 60, "fade": 0.75},  # many neighbours tell shares, and the nearest one of many classes
     suits=lambda parties: parties != 2,  # encrypted, the distances of two hide nothing
 )

@@ -145,7 +145,7 @@ ALGORITHM = Algorithm(
             "columns as they hold",
         )
     },
-    for_tables={"estimator": "auto"},
+    for_tables={"estimator": "auto", "width": 8},
     most_epochs=1,
     in_batches=False,
     local_model=encoder,

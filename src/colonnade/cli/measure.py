@@ -82,16 +82,25 @@ def _reproduced(name: str, *, quick: bool, jobs: int, out: Path | None, json_: b
 def bench(
     name: Annotated[str, typer.Argument(help="Which one, or all.")] = "all",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
+    jobs: Annotated[
+        int, typer.Option(min=0, help="Processes, for benchmarks made of cells; 0: only put together what --out holds.")
+    ] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder that keeps each cell; those it has are not run again.")
+    ] = None,
+    only: Annotated[str, typer.Option(help='The cells to run: "letter, *", or "*, 2, *" for one seed.')] = "*",
     json_: Json = False,
 ) -> None:
     """Measure ratios side by side in one run; the machine's own speed cancels out."""
-    results = benchmark.run(name, quick=quick, say=None if json_ else lambda text: error_console.print(f"… {text}"))
+    share = benchmark.Share(jobs, out, only)
+    say = partial(error_console.print, "…", markup=False, soft_wrap=True)
+    results = benchmark.run(name, quick=quick, say=None if json_ else say, share=share)
     if json_:
         typer.echo(json.dumps([result.to_json() for result in results], indent=2))
         return
     table = Table(title="Benchmarks", title_justify="left")
     for heading in ("what", "measured", "against", "target", ""):
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for result in results:
         mark = "" if result.holds is None else "[green]reached[/green]" if result.holds else "[yellow]missed[/yellow]"
         table.add_row(result.what, result.measured, result.against, result.target, mark)

@@ -225,11 +225,11 @@ def _standard(filled: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
 Column = Number | Quantile | Piecewise | Category
 
 
-def best_way(values: NDArray[np.float64]) -> Numbers:
-    """Quantile bins where there are rows to fill them. Of fewer rows a network learns bins by heart: a column is
-    scaled, or, where its tail would outweigh all the rest, ranked."""
+def best_way(values: NDArray[np.float64], *, bins: bool) -> Numbers:
+    """Quantile bins where they suit the model and there are rows to fill them: of fewer rows a network learns them by
+    heart. Otherwise a column is scaled, or, where its tail would outweigh all the rest, ranked."""
     filled = values[np.isfinite(values)]
-    if len(values) >= ENOUGH:
+    if bins and len(values) >= ENOUGH:
         return "piecewise"
     spread = float(filled.std()) if len(filled) else 0.0
     return "quantile" if spread > 0 and float(np.abs(filled - filled.mean()).max()) > TAIL * spread else "standard"

@@ -449,14 +449,15 @@ class Settings:
 
 
 def prepared_as(settings: Settings, party: str) -> dict[str, Any]:
-    """How a party prepares its numbers, as `Preprocessor.fit` takes it. "auto" is for models that learn from columns:
-    where distances between rows are taken, or the owner has chosen another scale, it is that scale."""
-    own = settings.parties.get(party, PartySettings())
-    learns = find(settings.algorithm).local_model is not None and own.scale == "standard"
+    """How a party prepares its numbers, as `Preprocessor.fit` takes it. Where the owner chose another scale, "auto" is
+    that scale. Bins are for models that learn from labels what each is worth: distances between rows, and what is
+    learned without labels, take all columns alike."""
+    own, algorithm = settings.parties.get(party, PartySettings()), find(settings.algorithm)
+    bins = algorithm.local_model is not None and not algorithm.learns_first
     wanted = own.numbers if isinstance(own.numbers, Mapping) else {"": own.numbers or settings.preprocess.numbers}
     ways = {"": settings.preprocess.numbers, **wanted}
-    ways = {name: "standard" if way == "auto" and not learns else way for name, way in ways.items()}
-    return {"scale": own.scale, "numbers_as": ways}
+    ways = {name: "standard" if way == "auto" and own.scale != "standard" else way for name, way in ways.items()}
+    return {"scale": own.scale, "numbers_as": ways, "bins": bins}
 
 
 def _table(settings: Any) -> dict[str, Any]:
