@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -182,3 +183,28 @@ def test_what_would_not_run_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         check(wrong, tmp_path)
     assert DEFAULT in algorithms_for("classification", 2)
+
+
+def test_a_column_that_divides_rows_divides_them_and_is_no_feature(tmp_path: Path) -> None:
+    """As a feature it would tell nothing, and as a guess of the label nothing that is wanted."""
+    rows = range(40)
+    frame = pd.DataFrame({"id": rows, "x": [0.1 * one for one in rows], "y": [one % 2 for one in rows]})
+    frame["set"] = ["test" if one % 5 == 0 else "valid" if one % 5 == 1 else "train" for one in rows]
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    pd.DataFrame({"id": rows, "z": [one * 0.3 for one in rows]}).to_csv(tmp_path / "b.csv", index=False)
+    answers = ask([tmp_path / "a.csv", tmp_path / "b.csv"], Silent())
+    assert (answers.split_by, answers.parties["a"].columns) == ("set", ("x",))
+    check(answers, tmp_path)
+    text = write(answers, tmp_path, "federation.toml")
+    assert tomllib.loads(text)["data"]["split_by"] == "set"
+
+
+def test_what_describes_a_person_is_the_last_guess_of_a_label(tmp_path: Path) -> None:
+    rows = range(40)
+    one = {"id": rows, "outstanding": [1.5 * one for one in rows], "SEX": [one % 2 for one in rows]}
+    pd.DataFrame(one).to_csv(tmp_path / "a.csv", index=False)
+    pd.DataFrame({"id": rows, "CITY": [one % 3 for one in rows]}).to_csv(tmp_path / "b.csv", index=False)
+    asker = Scripted()
+    answers = ask([tmp_path / "a.csv", tmp_path / "b.csv"], asker)
+    assert answers.parties["a"].label == "outstanding"
+    assert any("hardly more than chance: name it with --label" in text for text in asker.said)

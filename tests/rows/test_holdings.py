@@ -192,7 +192,9 @@ def test_how_numbers_are_prepared_is_for_all_for_an_owner_or_for_a_column() -> N
     assert ways_of(1001, parties=scaled) == {"clinic": plain, "lab": ["quantile"] * 2}
     mixed = {"clinic": {"label": "diagnosis"}, "lab": {"numbers": {"zinc": "standard"}}}
     assert ways_of(1001, parties=mixed) == {"clinic": bins, "lab": ["piecewise", "number"]}
-    assert ways_of(1001, algorithm={"name": "knn"}) == {"clinic": plain, "lab": plain}, "distances are between columns"
+    for name in ("knn", "one_shot"):  # distances, and what is learned without labels, take every bin for a column
+        unbinned = ways_of(1001, algorithm={"name": name})
+        assert {way for ways in unbinned.values() for way in ways} <= {"number", "quantile"}
     wrong = {"clinic": {"label": "diagnosis"}, "lab": {"numbers": {"zink": "standard"}}}
     with pytest.raises(ConfigError, match="'lab' says how the numbers of 'zink' are prepared, and has no such column"):
         ways_of(parties=wrong)

@@ -189,6 +189,13 @@ def align(tables: Mapping[str, Table]) -> NDArray[np.str_]:
     return union
 
 
+def _by_rule(rule: str) -> str:
+    return (
+        f'write them alike in the files, or have them compared by a rule: id = ["ID"] and align = "private" under '
+        f'[data], and ID = "{rule}" under [alignment.rules], where ID is the column\'s name'
+    )
+
+
 WRITINGS: tuple[tuple[str, Callable[[str], str], str], ...] = (
     (
         "capitals or spaces",
@@ -198,7 +205,7 @@ WRITINGS: tuple[tuple[str, Callable[[str], str], str], ...] = (
     (
         "leading zeros",
         lambda one: one.lstrip("0") or "0",
-        'write them alike in the files, with zeros as in frame["id"].str.zfill(8) or without as in .str.lstrip("0")',
+        _by_rule("digits"),
     ),
     (
         'a ".0" at the end, which a column of numbers with a gap gets',
@@ -208,7 +215,7 @@ WRITINGS: tuple[tuple[str, Callable[[str], str], str], ...] = (
     (
         "hyphens, dots, slashes or spaces",
         lambda one: "".join(c for c in one.casefold() if c.isalnum()),
-        'write them alike in the files, as in frame["id"].str.replace(r"\\W", "", regex=True)',
+        _by_rule("code"),
     ),
 )
 """What ids of one person may differ in, how they look without it, and what to do about it."""

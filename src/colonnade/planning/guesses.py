@@ -10,12 +10,18 @@ from colonnade.alignment.rules import normalised
 from colonnade.datasets.table import how_written
 from colonnade.errors import DataError
 from colonnade.planning.tables import FEW, ID_NAME, Column, Seen
+from colonnade.rows.splits import SIDES, named_sides
 
 LABEL_NAME = re.compile(
     r"(^|_)(y|label|target|class|outcome|diagnosis|default|defaulted|churn|churned|fraud|response|result|survived|price"
     r"|quality|medv|g3)($|_)",
     re.I,
 )
+ABOUT_NAME = re.compile(
+    r"(^|_|\b)(sex|gender|age|city|town|country|region|state|zip|postcode|street|name|date|year|month|marital|education)($|_|\b)",
+    re.I,
+)
+"""What tells of a person, and is seldom what is asked about them."""
 
 MOST_WHOLE_CLASSES = 12
 """A label with more different whole numbers is a number, unless somebody says that they are classes."""
@@ -110,7 +116,8 @@ def _why_no_id(column: Column) -> str:
 
 
 def guess_label(tables: Sequence[Seen], id_column: str) -> tuple[Seen, str]:
-    """A column with a label's name; else the last of a table, with few values; else the last of all."""
+    """A column with a label's name; else one that does not merely describe a person: the last of a table, with few
+    values; else one with few values; else the last of all."""
     candidates = [
         (table, column)
         for table in tables
@@ -120,13 +127,21 @@ def guess_label(tables: Sequence[Seen], id_column: str) -> tuple[Seen, str]:
     if not candidates:
         raise DataError("No column can be the label: it needs two values at least, and few gaps.")
 
-    def worth(found: tuple[Seen, Column]) -> tuple[bool, bool, bool, bool]:
+    def worth(found: tuple[Seen, Column]) -> tuple[bool, ...]:
         table, column = found
-        last = column.name == list(table.columns)[-1]
-        return bool(LABEL_NAME.search(column.name)), last and column.distinct <= FEW, column.distinct <= FEW, last
+        last, few = column.name == list(table.columns)[-1], column.distinct <= FEW
+        named, about = LABEL_NAME.search(column.name), ABOUT_NAME.search(column.name)
+        return named is not None, about is None and side_words(table, column.name) is None, last and few, few, last
 
     table, column = max(candidates, key=worth)
     return table, column.name
+
+
+def side_words(table: Seen, column: str) -> list[str] | None:
+    """The words by which a column says of each row whether it trains, validates or tests; None where it does not."""
+    words = sorted(set(table.frame[column].astype(str))) if table.columns[column].distinct in (2, 3) else []
+    sides = named_sides(words) if words else None
+    return None if sides is None or SIDES.index("train") not in sides else words
 
 
 def passed_over(tables: Sequence[Seen], id_column: str) -> list[tuple[Seen, Column]]:
@@ -145,8 +160,9 @@ def why_label(table: Seen, column: str) -> str:
         return "by its name"
     last = column == list(table.columns)[-1]
     few = table.columns[column].distinct <= FEW
-    looks = " and ".join([*(["the last of its table"] if last else []), *(["has few different values"] if few else [])])
-    return f"no column has a label's name, and this one is {looks}: hardly more than chance" if looks else "chance"
+    looks = [*(["is the last of its table"] if last else []), *(["has few different values"] if few else [])]
+    why = f", and this one {' and '.join(looks)}" if looks else ""
+    return f"no column has a label's name{why}. That is hardly more than chance: name it with --label"
 
 
 def guess_task(label: Column) -> str:

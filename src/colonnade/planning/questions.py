@@ -81,6 +81,9 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None, task: str
     task = _task(about, asker, task)
     left_out = {name: guesses.left_out(table, id_column, label) for name, table in tables.items()}
     left_out[owner].pop(label, None)
+    split_by = _split_by(tables[owner], label, asker)
+    if split_by is not None:
+        left_out[owner][split_by] = "divides the rows"
     parties = {}
     for name, table in tables.items():
         for column, why in left_out[name].items():
@@ -106,7 +109,7 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None, task: str
     epochs = epochs if epsilon is None or epochs != "auto" else FEW_EPOCHS
     return Answers(
         parties, id_column, task, algorithm, epochs, round(0.7 * fit.common), not fit.is_same, epsilon,
-        left_out, is_normalised,
+        left_out, is_normalised, split_by,
     )  # fmt: skip
 
 
@@ -245,6 +248,16 @@ def _task(label: Column, asker: Asker, given: str | None) -> str:
     if why := guesses.why_task(label, task):
         asker.say(why)
     return task
+
+
+def _split_by(table: Seen, label: str, asker: Asker) -> str | None:
+    """The column that says which rows train and which test, if the label owner has one and wants it so."""
+    for name in table.columns:
+        words = guesses.side_words(table, name) if name != label else None
+        if words is not None and asker.yes(f"{name!r} says {', '.join(words)}. Divide the rows by it?", True):
+            asker.say(f"Rows train and test as {name!r} says ({', '.join(words)}).")
+            return name
+    return None
 
 
 def _rows(tables: Mapping[str, Seen], id_column: str, asker: Asker) -> tuple[guesses.Overlap, bool]:

@@ -44,6 +44,7 @@ class Answers:
     epsilon: float | None = None  # a budget for every party without labels
     left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     is_normalised: bool = False  # ids are compared without capitals and spaces
+    split_by: str | None = None  # the label owner's column that divides the rows
 
 
 def write(answers: Answers, folder: Path, name: str) -> str:
@@ -67,6 +68,8 @@ def _lines(answers: Answers, folder: Path, name: str) -> Iterator[str]:
         yield _line("align", "private", "the tables hold different rows: those that all share are found in private")
     else:
         yield _line("align", "exact", "all tables hold the same rows, in any order")
+    if answers.split_by is not None:
+        yield _line("split_by", answers.split_by, "the column that says which rows train, validate and test")
     yield _line("validation", VALIDATION, "share of the rows that decides when to stop")
     yield _line("test", 0.2, "share of the rows that tells how good the model is; never trained on")
     yield _line("task", answers.task, "what the label is: classes, or a number (regression)")

@@ -114,7 +114,7 @@ def by_column(
 ) -> dict[str, Tensor]:
     """Rows on the sides that a column names; or, where it has times or numbers, the latest as test rows and those
     before them as validation rows."""
-    sides = _named(cells)
+    sides = named_sides(cells)
     if sides is not None and data.test_from is None:
         return _completed(sides, ids, data, seed, owner, strata, salt)
     times = read_times(cells)
@@ -166,7 +166,7 @@ def by_ids(
     return _completed(np.where(there, 2, 0), ids, data, seed, owner, strata, salt)
 
 
-def _named(cells: Any) -> NDArray[np.int64] | None:
+def named_sides(cells: Any) -> NDArray[np.int64] | None:
     """The number of each cell's side, if all name one."""
     known = {word: side for side, name in enumerate(SIDES) for word in WORDS[name]}
     found = [known.get(str(cell).strip().lower(), -1) for cell in cells]
