@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from colonnade import datasets
+from colonnade.algorithms import find
 from colonnade.benchmark import Result
 from colonnade.core import Transport, mapped
 from colonnade.datasets.preprocess import Labels
@@ -35,6 +36,11 @@ COLUMNS, BATCH, PARTIES = 50, 1024, 4
 ROWS = (10_240, 102_400, 1_024_000)
 LIMIT = 4.0  # GB
 ALGORITHMS = ("splitnn", "vafl", "fdml", "vimsgd", "vimadmm", "vimadmm_joint", "compressed_vfl")
+OTHERS: dict[str, dict[str, Any]] = {
+    "logistic_regression": {},
+    "boosted_trees": {"encryption": "none"},
+}
+"""Of which only the growth is measured, in the clear."""
 
 
 def run(quick: bool) -> list[Result]:
@@ -44,7 +50,8 @@ def run(quick: bool) -> list[Result]:
         _by_rows(ROWS[:2] if quick else ROWS, laps=3 if quick else 20, steps=10 if quick else 50),
         _by_parties((2, 4, 8) if quick else (2, 4, 8, 16, 32, 64), laps=2 if quick else 5),
         *(_traffic(name, rows=4 * BATCH if quick else 20 * BATCH) for name in ALGORITHMS),
-        *(_exponents(name, laps=2 if quick else 4) for name in ALGORITHMS),
+        *(_exponents(name, {}, laps=2 if quick else 4) for name in ALGORITHMS),
+        *(_exponents(name, config, laps=1 if quick else 2) for name, config in OTHERS.items()),
     ]
 
 
@@ -121,9 +128,9 @@ def _traffic(name: str, rows: int) -> Result:
     )
 
 
-def _exponents(name: str, *, laps: int) -> Result:
-    """How an epoch's CPU time grows: b in time ~ size^b, between a size and some times as much of one thing. The number
-    of batches grows with the rows, so for rows it is 1 and what a batch costs more."""
+def _exponents(name: str, config: Mapping[str, Any], *, laps: int) -> Result:
+    """How an epoch's CPU time grows: b in time ~ size^b, between a size and some times as much of one thing. Where the
+    number of batches grows with the rows, it is 1 for rows, and what a batch costs more."""
     sizes: dict[str, dict[str, int]] = {"": {}} | {
         "rows": {"rows": 16 * 4 * BATCH},
         "columns": {"columns": 8 * COLUMNS},
@@ -132,10 +139,11 @@ def _exponents(name: str, *, laps: int) -> Result:
     }
     times = {"rows": 16, "columns": 8, "parties": 4, "classes": 16}
     base = {"rows": 4 * BATCH, "parties": PARTIES, "columns": COLUMNS, "classes": 2}
-    runs = {what: Federation(_settings(name), _holdings(**base | size)).train() for what, size in sizes.items()}
+    settings = _settings(name, **config)
+    runs = {what: Federation(settings, _holdings(**base | size)).train() for what, size in sizes.items()}
     best = {what: min(seconds) for what, seconds in _laps(runs, laps, 2).items()}
     found = {what: math.log(best[what] / best[""]) / math.log(factor) for what, factor in times.items()}
-    found["rows"] += 1
+    found["rows"] += find(name).in_batches
     return Result(
         f"{name}: exponents of an epoch's CPU time",
         ", ".join(f"{what} {value:.2f}" for what, value in found.items()),
