@@ -89,11 +89,11 @@ class PlainSlopes:
 
     @cached_property
     def both(self) -> tuple[Floats, float] | None:
-        """g room + h, where they are whole numbers whose sums fit beside each other into a float64."""
+        """g room + h, [trees, rows], where they are whole numbers whose sums fit beside each other into a float64."""
         room = float(2 ** int(max(self.h.sum(), 1)).bit_length())
         fits = np.abs(self.g).sum() * room < 2**51
         whole = fits and (self.g == np.rint(self.g)).all() and (self.h == np.rint(self.h)).all()
-        return (self.g * room + self.h, room) if whole else None
+        return (np.ascontiguousarray((self.g * room + self.h).T), room) if whole else None
 
     def sums(self, growing: Growing) -> Tensor:
         made = np.empty((len(growing.told_nodes), len(growing.candidates), 2))
@@ -111,7 +111,7 @@ class PlainSlopes:
         nodes = len(told.nodes)
         if self.both is not None:
             weights, room = self.both
-            both = summed(told.cells, weights[told.rows, told.tree], nodes, width)
+            both = summed(told.cells, weights[told.tree].take(told.rows), nodes, width)
             first = np.floor(both / room)
             return first, both - first * room
         g, h = (summed(told.cells, part[told.rows, told.tree], nodes, width) for part in (self.g, self.h))

@@ -73,6 +73,7 @@ class Round:
     right: list[int] = field(default_factory=list)
     gain: list[float] = field(default_factory=list)
     absent_left: list[bool] = field(default_factory=list)
+    _rows: list[int] = field(default_factory=list)  # sampled ones of each node, since the last level was divided
 
     @classmethod
     def begin(cls, rounded: Rounded, sampled: Whole, rows: int, held: Mapping[str, Tensor | None]) -> Round:
@@ -191,16 +192,16 @@ class Round:
         for part in self.parts:
             if part.held is not None and part.asked:
                 part.divide(before, self.node, list(chosen), children)
-        rows = np.bincount(self._sampled_node.reshape(-1), minlength=len(self.tree))
+        self._rows = rows = np.bincount(self._sampled_node.reshape(-1), minlength=len(self.tree)).tolist()
         for (node, best), (left, right) in zip(chosen.items(), children, strict=True):
-            held, of = self.parts[best.party].held, before[self.tree[node]] == node
-            learned = held is not None and bool((of & ~held)[self.sampled].any())
+            held = self.parts[best.party].held
+            learned = held is not None and bool(((before[self.tree[node]] == node) & ~held)[self.sampled].any())
             self.absent_left[node] = best.absent_left if learned else bool(rows[left] >= rows[right])
 
     def smaller(self, chosen: Mapping[int, Best], *, hidden: bool) -> list[list[int]]:
         """By party, of each pair of children the one with fewer sampled rows, the left one where they are as many; -1
         where a party has none of the rows. Where nodes are hidden, all are asked for the same."""
-        rows = np.bincount(self._sampled_node.reshape(-1), minlength=len(self.tree))
+        rows = self._rows
         pairs = [(self.left[node], self.right[node]) for node in chosen]
         small = [left if rows[left] <= rows[right] else right for left, right in pairs]
         return [small if hidden or part.held is None or not part.asked else part.small for part in self.parts]
@@ -220,7 +221,8 @@ class Round:
         children = [child for node in chosen for child in (self.left[node], self.right[node])]
         sums = []
         for small, mine, before in zip(smaller, told, self.sums, strict=True):
-            first = np.isin(children[::2], small)
+            told_of = set(small)
+            first = np.array([child in told_of for child in children[::2]])
             others = np.where(mine[..., 1:] >= 0, before[parents] - mine, (0.0, -1.0))
             both = np.empty((2 * len(parents), *mine.shape[1:]))
             both[::2], both[1::2] = (

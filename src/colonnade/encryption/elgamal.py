@@ -34,7 +34,6 @@ ROWS = "rows"  # the layout: each row's points one after the other
 MOST_VALUES = 2048  # of a row
 LARGEST = 2.0**31  # of a sum that can still be found
 BABIES = 1 << 16
-AT_ONCE = 1 << 14  # rows that are encrypted in one go: their points' addresses take some megabytes
 
 
 class ElGamalPublicKey:
@@ -79,17 +78,20 @@ class ElGamalPublicKey:
 
     def blinded(self, parts: NDArray[np.uint64], values: Sequence[int], *, owner: str) -> Points:
         """Sums of points by their addresses, [n, 1 + values, k] (0: nothing to add), under a fresh r for each line."""
-        count, wide, _ = parts.shape
-        digits = curve.random_digits(count)
+        count, wide, most = parts.shape
         bases = [curve.generator(), *(self._base(value) for value in values)]
-        added = np.stack([base.addresses(digits) for base in bases], axis=1)
-        every = np.concatenate([parts, added], axis=2)
-        every = every.reshape(count * wide, every.shape[2])  # of no bins, too: a party's columns may all be constant
-        there = every != 0
-        starts = np.concatenate([[0], np.cumsum(there.sum(1))]).astype(np.int64)
         made = curve.empty(count * wide)
-        if curve.sums(every[there], starts, made).any():
-            _cancelled(owner)
+
+        def some(first: int, last: int) -> None:
+            digits = curve.random_digits(last - first)
+            added = np.stack([base.addresses(digits) for base in bases], axis=1)
+            every = np.concatenate([parts[first:last], added], axis=2).reshape(-1, most + curve.SCALAR)
+            there = every != 0
+            starts = np.concatenate([[0], np.cumsum(there.sum(1))]).astype(np.int64)
+            if curve.sums(every[there], starts, made[first * wide : last * wide]).any():
+                _cancelled(owner)
+
+        curve.in_threads(some, count)
         return made
 
     def written(self, points: Points, shape: tuple[int, ...]) -> Encrypted:
@@ -129,11 +131,9 @@ class ElGamalSecretKey:
         points = curve.generator().times(curve.digits_of([value for value in different.tolist() if value]))
         lie = np.zeros(len(different), dtype=np.uint64)
         lie[different != 0] = curve.address(points)  # 0 has no point, and adds nothing
-        by_row, made = lie[which].reshape(rows.shape), []
-        for first in range(0, len(rows), AT_ONCE):
-            parts = np.pad(by_row[first : first + AT_ONCE], ((0, 0), (1, 0)))[..., None]  # r G has nothing to add to it
-            made.append(self._public.blinded(parts, range(rows.shape[1]), owner=owner))
-        return _written(self._public, np.concatenate([curve.empty(0), *made]), tuple(flat.shape))
+        parts = np.pad(lie[which].reshape(rows.shape), ((0, 0), (1, 0)))[..., None]  # r G has nothing to add to it
+        made = self._public.blinded(parts, range(rows.shape[1]), owner=owner)
+        return _written(self._public, made, tuple(flat.shape))
 
     def decrypt(self, x: Encrypted) -> Tensor:
         """All values of a row."""

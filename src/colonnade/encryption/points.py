@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 MEMORY, WIRE, SCALAR = 64, 33, 32  # bytes
 SLICE, ADDED = 512, 1 << 14  # calls, or points to be added up, that a thread takes at a time: milliseconds
 COMPRESSED = 258  # libsecp256k1's word for 33 bytes
+WORKER = "points"
 SHIFT = sum(256**place for place in range(SCALAR)) % ORDER
 
 Points = NDArray[np.uint8]
@@ -71,7 +73,7 @@ def parsed(data: NDArray[np.uint8]) -> Points:
             if not parse(context, into + at, given + WIRE * at, WIRE):
                 raise NotAPoint(f"point {at} is not on the curve secp256k1")
 
-    _in_threads(some, len(data))
+    in_threads(some, len(data))
     return found
 
 
@@ -113,7 +115,7 @@ def multiplied(points: Points, scalar: int) -> Points:
         for at in range(start, stop):
             multiply(context, into + at, factor)
 
-    _in_threads(some, len(made))
+    in_threads(some, len(made))
     return made
 
 
@@ -133,7 +135,7 @@ def sums(addresses: NDArray[np.uint64], starts: NDArray[np.int64], into: Points)
             if not count or not combine(context, out + at, first + begin, count):
                 none[at] = True
 
-    _in_threads(some, len(none), len(addresses))
+    in_threads(some, len(none), len(addresses))
     return none
 
 
@@ -229,15 +231,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def _in_threads(some: Callable[[int, int], None], count: int, work: int | None = None) -> None:
-    """In slices over the machine's cores; `work` are the points to be touched, where one call takes many."""
+def in_threads(some: Callable[[int, int], None], count: int, work: int | None = None) -> None:
+    """In slices over the machine's cores; `work` are the points to be touched, where one call takes many. A slice that
+    asks for threads in turn has the one that it runs in."""
     size = SLICE if work is None else max(1, count * ADDED // max(work, 1))
     bounds = [(start, min(start + size, count)) for start in range(0, count, size)]
     threads = min(cores(), len(bounds), *_limits)
-    if threads < 2:
+    if threads < 2 or threading.current_thread().name.startswith(WORKER):
         for start, stop in bounds:
             some(start, stop)
         return
-    with ThreadPoolExecutor(threads, thread_name_prefix="points") as pool:
+    with ThreadPoolExecutor(threads, thread_name_prefix=WORKER) as pool:
         for done in [pool.submit(some, start, stop) for start, stop in bounds]:
             done.result()
