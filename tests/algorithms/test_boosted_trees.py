@@ -14,7 +14,7 @@ from tests.algorithms import central_trees
 from tests.conformance.toy import Toy, assert_bit_equal, federation
 from torch import Tensor
 
-from colonnade.algorithms import boosted_trees, tree_owner
+from colonnade.algorithms import boosted_trees, tree_learning, tree_owner
 from colonnade.algorithms.boosted_trees import ALGORITHM, Config
 from colonnade.core import Batches, Organisation, Peers, roles
 from colonnade.errors import ConfigError, DataError
@@ -250,6 +250,37 @@ def test_a_weight_of_two_is_a_row_twice_and_of_none_no_row(loss: str) -> None:
     repeated = between({"bank": x[every, :3], "lab": x[every, 3:]}, labels[every], config, loss=of)
     assert weighted.run() == pytest.approx(repeated.run(), rel=1e-9)
     assert torch.allclose(weighted.driver.scores[often], repeated.driver.scores[: len(often)], rtol=0, atol=1e-9)
+
+
+def test_a_forest_is_the_mean_of_trees_that_each_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splits come from a tree's own rows, leaves from all: the law is a centralized one, tree by tree."""
+    x, y = table(rows=480)
+    x = x.round().clamp(-1, 1)  # every node has rows of each value, so that no two splits part its rows alike
+    config = dataclasses.replace(PLAIN, ensemble="forest", row_share=0.5, depth=2)
+    toy, drawn = between({"bank": x[:, :2], "lab": x[:, 2:]}, y, config, rounds=5), []
+
+    def sampled(*given: Any) -> Any:
+        drawn.append(tree_learning.sampled(*given))
+        return drawn[-1]
+
+    monkeypatch.setattr(boosted_trees, "sampled", sampled)
+    toy.run()
+    train = toy.batches.splits["train"]
+    p = float(y[train].double().mean())
+    edges = [central_trees.borders(column, config.bins) for column in x[train].double().numpy().T]
+    means = []
+    for number, (rows, _) in enumerate(drawn):
+        mine = toy.batches.epoch_rows(number)
+        here, truth = x[mine].double().numpy(), y[mine].double().numpy()
+        g, h = p - truth, np.full(len(truth), p * (1 - p))
+        tree = central_trees.grown(here[rows], g[rows], h[rows], edges, depth=2, l2=config.l2, rate=1.0)
+        leaf = np.array([id(tree.of(row)) for row in here])
+        value = {one: -g[leaf == one].sum() / (h[leaf == one].sum() + config.l2) for one in np.unique(leaf)}
+        means.append([value[id(tree.of(row))] for row in x[train].double().numpy()])
+    start = np.log(p / (1 - p))
+    assert np.allclose(toy.predict("train")[:, 0].numpy(), start + np.mean(means, axis=0), atol=1e-5)
+    with pytest.raises(ConfigError, match="averages trees that were grown from different rows and columns"):
+        Config(ensemble="forest")
 
 
 def test_classes_can_weigh_the_same_and_counts_cannot_be_negative() -> None:

@@ -26,6 +26,7 @@ def tables(encryption: str = "elgamal", **changes: Any) -> dict[str, Any]:
         "bins": 6,
         "learning_rate": 0.5,
         "min_rows": 2,
+        **changes.pop("algorithm", {}),
     }
     train = {"epochs": 3, "early_stop": False, **changes.pop("train", {})}
     return {**quick(train=train, **changes), "algorithm": trees}
@@ -36,12 +37,13 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
     return Caller(monkeypatch, capfd)
 
 
-def test_it_runs_resumes_and_predicts_bit_equal(call: Caller, tmp_path: Path) -> None:
-    whole = Federation.from_toml(write(tmp_path / "whole", frames(90), tables()))
+@pytest.mark.parametrize("more", [{}, {"ensemble": "forest", "row_share": 0.7}], ids=["boosted", "forest"])
+def test_it_runs_resumes_and_predicts_bit_equal(call: Caller, tmp_path: Path, more: dict[str, Any]) -> None:
+    whole = Federation.from_toml(write(tmp_path / "whole", frames(90), tables(algorithm=more)))
     whole.fit()
-    file = write(tmp_path / "half", frames(90), tables(train={"epochs": 1}))
+    file = write(tmp_path / "half", frames(90), tables(algorithm=more, train={"epochs": 1}))
     assert call("run", file, "--out", tmp_path / "run", "--quiet").code == 0
-    file = write(tmp_path / "half", frames(90), tables())
+    file = write(tmp_path / "half", frames(90), tables(algorithm=more))
     assert call("run", file, "--out", tmp_path / "run", "--resume", "--quiet").code == 0
     again = load(tmp_path / "run")
     assert torch.equal(again.outputs("test"), whole.outputs("test"))

@@ -32,6 +32,7 @@ ALGORITHMS: list[tuple[dict[str, Any], Any]] = [
     ({"name": "multi_vfl", "learning_rate": 0.01}, "binary"),
     ({"name": "boosted_trees", "encryption": "none", "learning_rate": 0.5, "bins": 8}, "classes"),
     ({"name": "boosted_trees", "encryption": "none", "depth": 3, "min_rows": 2}, "regression"),
+    ({"name": "boosted_trees", "encryption": "none", "ensemble": "forest", "row_share": 0.6}, "binary"),
 ]
 
 

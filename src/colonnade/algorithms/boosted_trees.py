@@ -44,8 +44,9 @@ from colonnade.algorithms.tree_learning import (
     Round,
     Rounded,
     Table,
+    first_trees,
+    gains_of,
     joined,
-    nodes_of,
     sampled,
     scores_of,
     splits_of,
@@ -78,8 +79,6 @@ from colonnade.optim.losses import Loss
 
 PACKED = {"nodes": Integers(0.0, 1.0, 3), "sample": Integers(0.0, 1.0, 2)}
 """What the label owner says of every row, in two bits and in one."""
-DRAWN = 3
-"""Of the first trees, to be looked at."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,7 @@ class Config:
 
     encryption: str = one_of("elgamal", "none", default="elgamal")
     nodes: str = one_of("shown", "hidden", default="shown")
+    ensemble: str = one_of("boosted", "forest", default="boosted")
     loss: str = one_of("auto", "squared", "absolute", "poisson", default="auto")
     learning_rate: float = positive(default=0.1)
     depth: int = whole(default=5, most=10)
@@ -114,11 +114,21 @@ class Config:
                 'boosted_trees.nodes = "hidden" hides nodes behind encrypted gradients, and encryption is "none". '
                 'Set encryption = "elgamal".'
             )
+        if self.is_forest and (self.row_share * self.column_share == 1 or self.goss_top):
+            raise ConfigError(
+                'boosted_trees.ensemble = "forest" averages trees that were grown from different rows and columns: set '
+                "row_share or column_share below 1, as in 0.6, and leave goss_top out."
+            )
         if self.goss_top and not 0 < self.goss_rest <= 1 - self.goss_top:
             raise ConfigError(
                 f"boosted_trees.goss_rest is the share of rows kept beside the goss_top = {self.goss_top} with the "
                 f"largest gradients: above 0, and both at most 1 together; found {self.goss_rest}."
             )
+
+    @property
+    def is_forest(self) -> bool:
+        """Whether every tree begins where the first does, and they are averaged."""
+        return self.ensemble == "forest"
 
 
 def crossing(config: Config) -> tuple[Crossing, Crossing]:
@@ -171,8 +181,8 @@ class LabelOwner(roles.LabelOwner):
         rows = self.rows(batch)
         assert self.scores is not None
         scores, labels, weights = self.scores[rows.cpu()], self.labels[rows].cpu(), self.weights(rows)
-        g, h = self.objective.slopes(scores, labels)
-        loss = self.objective.loss(scores, labels, weights)
+        g, h = self.objective.slopes(self.followed(scores), labels)
+        loss = self.objective.loss(self.averaged(scores), labels, weights)
         return loss, (g * weights[:, None]).numpy(), (h * weights[:, None]).numpy()
 
     def finish(self, batch: str, grown: Round, g: Floats, h: Floats) -> None:
@@ -181,8 +191,9 @@ class LabelOwner(roles.LabelOwner):
         assert self.scores is not None
         left = None
         if self.objective.medians:
-            left = self.labels[rows].cpu().double()[:, None] - self.scores[rows]
-        table = grown.table(g, h, l2=self.config.l2, learning_rate=self.config.learning_rate, left=left)
+            left = self.labels[rows].cpu().double()[:, None] - self.followed(self.scores[rows])
+        rate = 1.0 if self.config.is_forest else self.config.learning_rate
+        table = grown.table(g, h, l2=self.config.l2, learning_rate=rate, left=left)
         scores = self.scores.clone()
         scores[rows] += table["value"][torch.from_numpy(grown.node.T)]
         self.scores, self.rounds = scores, [*self.rounds, table]
@@ -193,7 +204,16 @@ class LabelOwner(roles.LabelOwner):
 
     def told(self, scores: Tensor) -> Tensor:
         """Scores as the loss reads them."""
-        return self.objective.outputs(scores).to(torch.get_default_dtype()).to(self.device)
+        return self.objective.outputs(self.averaged(scores)).to(torch.get_default_dtype()).to(self.device)
+
+    def followed(self, scores: Tensor) -> Tensor:
+        """What the next tree begins with: a forest's with what the first did."""
+        return self.base.expand_as(scores) if self.config.is_forest and self.base is not None else scores
+
+    def averaged(self, scores: Tensor) -> Tensor:
+        """A forest's trees are averaged, not added up."""
+        start, trees = self.followed(scores), max(len(self.rounds), 1)
+        return start + (scores - start) / trees if self.config.is_forest else scores
 
     def added(
         self,
@@ -225,20 +245,11 @@ class LabelOwner(roles.LabelOwner):
 
     def importance(self) -> dict[str, float]:
         """By party the share of all gains that its splits had."""
-        gains = dict.fromkeys(self.shapes, 0.0)
-        for table in self.rounds:
-            for k, name in enumerate(gains):
-                gains[name] += float(table["gain"][table["party"] == k].sum())
-        total = sum(gains.values())
-        return {name: gain / total if total else 0.0 for name, gain in gains.items()}
+        return gains_of(self.rounds, list(self.shapes))
 
     def told_of_trees(self) -> dict[str, Any]:
         """How much each party's splits gained, and the first trees: whose each split is, and what leaves add."""
-        names = list(self.shapes)
-        drawn = [(at, output) for at in range(len(self.rounds)) for output in range(self.loss.outputs)][:DRAWN]
-        first = [
-            {"round": at, "output": output, "nodes": nodes_of(self.rounds[at], output, names)} for at, output in drawn
-        ]
+        first = first_trees(self.rounds, self.loss.outputs, list(self.shapes))
         return {"rounds": len(self.rounds), "importance": self.importance(), "first": first}
 
     def state(self) -> State:

@@ -27,6 +27,10 @@ Table = dict[str, Tensor]
 its party lacks go left (`absent_left`); and of each party whether it took part (`asked`)."""
 
 
+DRAWN = 3
+"""Of the first trees, to be looked at."""
+
+
 @dataclass(frozen=True, eq=False)
 class Rounded:
     """Gradients and Hessians of the sampled rows as whole numbers, [rows, trees], and what one of them is worth."""
@@ -269,6 +273,18 @@ def scores_of(table: Table, trees: int, directions: Sequence[Flags]) -> Tensor:
     """What one round adds to the scores, [rows, trees]: directions are those of its own splits, by party."""
     party, split, left, right = (table[name].numpy() for name in ("party", "split", "left", "right"))
     return table["value"][torch.from_numpy(reached(party, split, left, right, trees, directions))]
+
+
+def gains_of(rounds: Sequence[Table], parties: Sequence[str]) -> dict[str, float]:
+    """By party the share of all gains that its splits had."""
+    gains = [sum(float(table["gain"][table["party"] == k].sum()) for table in rounds) for k in range(len(parties))]
+    return {name: gain / sum(gains) if sum(gains) else 0.0 for name, gain in zip(parties, gains, strict=True)}
+
+
+def first_trees(rounds: Sequence[Table], outputs: int, parties: Sequence[str]) -> list[dict[str, Any]]:
+    """A few, to be looked at."""
+    drawn = [(at, output) for at in range(len(rounds)) for output in range(outputs)][:DRAWN]
+    return [{"round": at, "output": output, "nodes": nodes_of(rounds[at], output, parties)} for at, output in drawn]
 
 
 def nodes_of(table: Table, root: int, parties: Sequence[str]) -> list[dict[str, Any]]:

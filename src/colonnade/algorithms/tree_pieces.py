@@ -60,6 +60,7 @@ class Trees(nn.Module):
         super().__init__()
         rounds: Sequence[Table] = given.state["rounds"]
         self.outputs, self.rounds, self.depth = given.outputs, len(rounds), 0
+        self.is_forest = given.config.is_forest and len(rounds) > 0
         poisson = given.config.loss == "poisson"
         self.units = (given.mean, given.scale) if poisson else None
         start, first, nodes = _starts(given.widths), [0] * len(given.widths), 0
@@ -93,7 +94,7 @@ class Trees(nn.Module):
             below = torch.where(goes_left, self.left[node], self.right[node])
             node = torch.where(at >= 0, below, node)
         added = self.value[node].reshape(said.shape[0], self.rounds, self.outputs)
-        scores = self.base + added.sum(1)
+        scores = self.base + (added.mean(1) if self.is_forest else added.sum(1))
         if self.units is not None:
             scores = (scores.exp() - self.units[0]) / self.units[1]
         return scores.float()
