@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tests.federation.small import frames, quick, write
 
 from colonnade.explain import explain
 from colonnade.federation import Federation, Settings, load
+from colonnade.planning import measure
 from colonnade.planning.plan import plan
 from colonnade.sites.driving import drive
 
@@ -79,6 +82,20 @@ def test_a_plan_says_about_its_bytes(tmp_path: Path) -> None:
     for name, book in ran.ledgers.items():
         assert planned.bytes[name]["out"] == pytest.approx(book.total("out"), rel=0.2)
         assert planned.bytes[name]["in"] == pytest.approx(book.total("in"), rel=0.2)
+
+
+def test_a_plans_seconds_are_not_of_the_tree_that_makes_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    laps_of = measure.laps_of
+
+    def slow_at_first(federation: Federation) -> Iterator[measure.Lap]:
+        for number, lap in enumerate(laps_of(federation)):
+            yield dataclasses.replace(lap, seconds=1.0 if number else 100.0)
+
+    monkeypatch.setattr(measure, "laps_of", slow_at_first)
+    federation = Federation.from_toml(write(tmp_path, frames(90), tables("none")))
+    found = measure.train(federation.settings, federation.holdings, lambda rows: rows)
+    assert found is not None
+    assert found.seconds == [1.0]
 
 
 def test_while_it_trains_validation_rows_are_asked_about_new_rounds_alone(tmp_path: Path) -> None:

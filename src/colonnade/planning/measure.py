@@ -107,7 +107,8 @@ def train(
     several = bool(holdings.server)
     batches = sum(one.per_epoch for one in batches_of(federation).values())
     batches *= local_epochs(settings)
-    laps = list(islice(laps_of(federation), steps or (ROUNDS if several else batches)))
+    laps_made = max(batches, 2) if federation.algorithm.grows else batches  # the first tree makes keys and tables
+    laps = list(islice(laps_of(federation), steps or (ROUNDS if several else laps_made)))
     if not laps:
         return None
     per = batches if several else 1
