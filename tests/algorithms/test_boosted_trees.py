@@ -164,6 +164,7 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         Config(gradient_bits=0)
     with pytest.raises(ConfigError, match=r"above 0, and both at most 1 together; found 0.9"):
         Config(goss_top=0.5, goss_rest=0.9)
+    assert Config(goss_top=0.9).goss_rest == 0.1  # together 1, however floats round it
     with pytest.raises(ConfigError, match="hides nodes behind encrypted gradients"):
         Config(encryption="none", nodes="hidden")
     x, y = table()

@@ -119,7 +119,7 @@ class Config:
                 'boosted_trees.ensemble = "forest" averages trees that were grown from different rows and columns: set '
                 "row_share or column_share below 1, as in 0.6, and leave goss_top out."
             )
-        if self.goss_top and not 0 < self.goss_rest <= 1 - self.goss_top:
+        if self.goss_top and not 0 < self.goss_rest <= 1 - self.goss_top + 1e-9:
             raise ConfigError(
                 f"boosted_trees.goss_rest is the share of rows kept beside the goss_top = {self.goss_top} with the "
                 f"largest gradients: above 0, and both at most 1 together; found {self.goss_rest}."
