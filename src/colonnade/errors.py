@@ -104,3 +104,12 @@ class AuditFailed(ColonnadeError):  # noqa: N818 - the name of the condition
     """An attack scored above a threshold in [audit], or one is set and something that can be read was not attacked."""
 
     exit_code = 5
+
+
+LONGEST = 4_096
+"""Characters that are shown of a text from elsewhere."""
+
+
+def printable(text: str) -> str:
+    """What came from elsewhere, as it may be shown: without signs that a terminal would obey, and not too long."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else "\ufffd" for sign in text[:LONGEST])

@@ -114,6 +114,32 @@ def test_a_draining_site_takes_no_new_run_and_takes_them_again(base: Path, call:
     assert "colonnade_site_up 1" in prometheus(state_of("lab", base / "lab" / "runs"))
 
 
+BELL = "\x1b]0;owned\x07"
+
+
+def test_what_a_sender_calls_its_tensors_runs_nowhere(base: Path, call: Caller, tmp_path: Path) -> None:
+    """Neither in a spreadsheet, nor in a terminal, nor as markup. A name comes with the tensor."""
+    entry = json.loads(next(iter((base / "lab/runs/first" / PARTIES / "lab" / LEDGER).read_text().splitlines())))
+    folder = tmp_path / "run" / PARTIES / "lab"
+    folder.mkdir(parents=True)
+    names = ["=HYPERLINK(A1)", "@SUM(1)", f"a{BELL}", "[/nothing]"]
+    lines = [json.dumps({**entry, "direction": "in", "name": name, "event": name}) for name in names]
+    (folder / LEDGER).write_text("\n".join([*lines, ""]))
+    rows = list(csv.DictReader(io.StringIO(call("ledger", tmp_path / "run", "--format", "csv").out)))
+    assert [row["release"] for row in rows] == ["'=HYPERLINK(A1)", "'@SUM(1)", f"a{BELL}", "[/nothing]"]
+    assert all(row["mechanism"][0] not in "=@" for row in rows)
+    seen = call("ledger", tmp_path / "run").out
+    assert "[/nothing]" in seen
+    assert "\x1b" not in seen
+    assert "\x07" not in seen
+    (tmp_path / OWN).write_text('name = "lab"\n')
+    (tmp_path / "runs").mkdir()
+    forged = {"time": "t", "level": "info", "what": f"x{BELL}\n2026 info lab: all is well"}
+    (tmp_path / "runs" / SITE_LOG).write_text(json.dumps(forged) + "\n")
+    (told,) = call("site", "logs", tmp_path / OWN).out.splitlines()
+    assert "\x1b" not in told
+
+
 def test_the_log_has_events_and_no_data_is_rotated_and_is_read(tmp_path: Path, call: Caller) -> None:
     (tmp_path / OWN).write_text('name = "lab"\n')
     runs, logger = tmp_path / "runs", logging.getLogger("colonnade")
@@ -128,6 +154,7 @@ def test_the_log_has_events_and_no_data_is_rotated_and_is_read(tmp_path: Path, c
             logging.getLogger("colonnade.party").warning("lab: an error", exc_info=True)
         handler.doRollover()  # type: ignore[attr-defined]
         logging.getLogger("colonnade.party").warning("lab: after it")
+        logging.getLogger("colonnade.party").warning("lab: refused \ud800")  # half a sign is no way out of the log
     finally:
         for one in [one for one in logger.handlers if one not in before]:
             logger.removeHandler(one)
@@ -138,6 +165,7 @@ def test_the_log_has_events_and_no_data_is_rotated_and_is_read(tmp_path: Path, c
     told = call("site", "logs", tmp_path / OWN, "--last", "5").out.splitlines()
     assert told[0].endswith("lab: an error (ValueError)")
     assert told[1].endswith("lab: after it")
+    assert "lab: refused" in told[2]
     assert json.loads(call("site", "logs", tmp_path / OWN, "--json", "--last", "1").out)["level"] == "warning"
 
 

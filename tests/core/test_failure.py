@@ -91,3 +91,16 @@ def test_a_failure_of_a_party_behind_the_party_keeps_its_name_and_is_redacted_on
 def test_a_failure_from_outside_cannot_name_another_exception() -> None:
     error = raised(Failure("SystemExit", "bank", "x.Y", None, "now"))
     assert type(error) is PartyError
+
+
+def test_a_text_from_elsewhere_does_nothing_to_a_terminal() -> None:
+    """A cause is written by whoever failed, and ends in the asker's log and on its screen."""
+    sent = "\x1b[2Jall is well\r\x07\x9b\ud800\nsecond" + "x" * 10_000
+    for name in ("PartyError", "BoundaryError", "WireError"):
+        frame = wire.encode(Envelope("bank", 1, Failure(name, f"bank{sent}", sent, sent, sent)))
+        failure = wire.decode(frame).message
+        assert isinstance(failure, Failure)
+        told = str(raised(failure))
+        assert "all is well" in told
+        assert all(sign.isprintable() or sign == "\n" for sign in told)
+        assert len(told) < 20_000

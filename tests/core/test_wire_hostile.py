@@ -232,6 +232,7 @@ def test_deeply_nested_headers_are_refused(depth: int, left: str, right: str) ->
         (changed("fields", "values", to={"$tensor": 0, "$tuple": []}), "ValueError"),
         (changed("fields", "values", to={"$pickle": {"$tensor": 0}}), "ValueError"),
         (changed("tensors", 0, "receipt", 2, to="x" * 300), "without a proper receipt"),
+        (changed("tensors", 0, "receipt", 2, to="a\x1b[2J"), "without a proper receipt"),
         (changed("tensors", 0, "receipt", 3, to=["a"]), "without a proper receipt"),
         (changed("tensors", 0, "receipt", 5, to={"sigma": "1"}), "without a proper receipt"),
         (changed("from", to=3), "must name its sender"),

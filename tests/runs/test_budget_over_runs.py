@@ -146,9 +146,9 @@ def test_a_folder_of_before_is_counted_with_the_journals_of_all_its_runs(tmp_pat
         spent_before("lab", tmp_path, account(), "normalised")
 
 
-@pytest.mark.parametrize("run", ["spent.journal", "Spent.Journal", "account", "refused.jsonl", "failed.json"])
+@pytest.mark.parametrize("run", ["spent.journal", "Spent.Journal", "account", "refused.jsonl", "orders.json", "Draining", "site.log", "site.log.1"])
 def test_a_run_is_not_called_what_lies_beside_the_runs(tmp_path: Path, run: str) -> None:
     for accounts in ({}, {"lab": account()}):
-        with pytest.raises(ConfigError, match=f"A run cannot be called '{run}', which 'lab' keeps beside its runs"):
+        with pytest.raises(ConfigError, match=f"'lab' keeps no run called '{run}': a run's name .* none of a file that"):
             BudgetOverRuns("lab", tmp_path, run, accounts)
     assert list(tmp_path.iterdir()) == []

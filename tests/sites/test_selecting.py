@@ -23,6 +23,7 @@ from colonnade.federation.choosing import choose
 from colonnade.selection import Selection, participant
 from colonnade.settings.party_file import OWN
 from colonnade.sites.candidate import Leave, TakePart
+from colonnade.sites.messages import Prepare
 from colonnade.sites.selecting import SelectFor, count_at, select_at
 from colonnade.sites.site import Site
 
@@ -267,3 +268,41 @@ def test_a_label_owner_that_does_not_say_so_tells_nobody_what_it_found(tmp_path:
         select_at(sites(tmp_path)["aggregation_server"], "choice", 1, "vf_ps", {})
     with pytest.raises(BoundaryError, match="this is for aggregation_server to ask"):
         ask(sites(tmp_path)["north"], "lab", SelectFor("c", 1, "vf_ps", {}))
+
+
+def test_a_refused_selection_leaves_the_one_before_as_it_was(tmp_path: Path) -> None:
+    """It was ended, and could then be ended no more: the site took part in no selection until it was started again."""
+    made(tmp_path)
+    every = sites(tmp_path)
+    for site in every.values():
+        site.read()
+    begin(every, "lab")
+    before = list(every["lab"].roles)
+    for lie in ({"queries": 257}, {"parties": 9}, {"run": "draining"}):
+        with pytest.raises(PartyError):
+            begin(every, "lab", **lie)
+    begin(every, "lab")
+    with pytest.raises(PartyError, match="takes part in 2 selections of 'clinic' a day, had 2 today"):
+        begin(every, "lab")
+    assert ask(every["lab"], "clinic", participant.Join(5)).rows > 0
+    assert ask(every["lab"], "clinic", Leave()).sent > 0
+    assert len(every["lab"].roles) == len(before) - 1
+
+
+@pytest.mark.parametrize("run", ["draining", "Spent.journal", "orders.json", "site.log", "used.rows"])
+def test_no_driver_puts_a_run_in_the_place_of_a_sites_own_file(tmp_path: Path, run: str) -> None:
+    """A selection called `draining` would end all runs of a site, and one called `spent.journal` all with a budget."""
+    made(tmp_path)
+    every = sites(tmp_path)
+    for site in every.values():
+        site.read()
+    for request in (
+        lambda: begin(every, "lab", run=run),
+        lambda: ask(every["lab"], "clinic", Prepare(run, 1, False)),
+        lambda: count_at(every["clinic"], run),
+        lambda: select_at(every["clinic"], run, 1, "vf_ps", {}),
+    ):
+        with pytest.raises((PartyError, ConfigError), match="none of a file that lies beside runs"):
+            request()
+    assert not (tmp_path / "lab/runs" / run).exists()
+    assert not (tmp_path / "clinic/runs" / run).exists()

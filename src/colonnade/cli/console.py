@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from colonnade.errors import CheckpointError
+from colonnade.errors import CheckpointError, printable
 from colonnade.report.words import metric
 from colonnade.runs.layout import MARK
 
@@ -46,8 +46,9 @@ def a_run(folder: Path) -> Path:
 
 
 def shown(what: object) -> str:
-    """A path, or a message that may quote one, among markup: a folder may be called [2]."""
-    return escape(str(what))
+    """A path, or a message that may quote one, among markup: a folder may be called [2], and what came from elsewhere
+    may have signs that move a terminal's cursor."""
+    return escape(printable(str(what)))
 
 
 def typed(path: Path) -> str:

@@ -67,7 +67,7 @@ def _show(found: list[Crossing]) -> None:
         return
     for run in dict.fromkeys(one.run for one in found):
         mine = [one for one in found if one.run == run]
-        table = Table(title=f"{run}, begun {mine[0].begun}", title_justify="left", title_style="bold not italic")
+        table = Table(title=f"{shown(run)}, begun {mine[0].begun}", title_justify="left", title_style="bold not italic")
         for heading in ("of", "what", "with", "protected by"):
             table.add_column(heading, overflow="fold")
         for heading in ("rows", "bytes", "epsilon"):
@@ -77,6 +77,6 @@ def _show(found: list[Crossing]) -> None:
             after = " (later)" if one.during == "after" else ""
             epsilon = "" if one.direction != "sent" else "none" if one.epsilon is None else f"{one.epsilon:.3g}"
             cells = (one.party, one.release + after, f"{way} {one.peer}", one.mechanism, f"{one.rows:,}")
-            table.add_row(*cells, size(one.bytes), epsilon)
+            table.add_row(*map(shown, cells), size(one.bytes), epsilon)
         console.print(table)
     console.print("A row that crossed twice counts twice. Epsilon: of the row that paid most; none is no guarantee.")

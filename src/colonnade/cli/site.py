@@ -16,7 +16,7 @@ from rich.table import Table
 
 from colonnade.cli.console import Json, console, shown, size
 from colonnade.core.checks import read_toml
-from colonnade.errors import ConfigError
+from colonnade.errors import ConfigError, printable
 from colonnade.runs.layout import SITE_LOG
 from colonnade.runs.run_directory import to_json
 from colonnade.runs.site_state import LOG_FILES, SiteState, drain, prometheus, state_of
@@ -126,9 +126,10 @@ def _log(path: Path, last: int, follow: bool) -> Iterator[str]:
 def _readable(line: str) -> str:
     try:
         one = json.loads(line)
-        return f"{one['time']} {one['level']:<8}{one['what']}" + (f" ({one['error']})" if "error" in one else "")
+        what = printable(str(one["what"])).replace("\n", " ")  # an event is one line, whatever it quotes
+        return f"{one['time']} {one['level']:<8}{what}" + (f" ({one['error']})" if "error" in one else "")
     except (ValueError, KeyError, TypeError):
-        return line
+        return printable(line)
 
 
 def _listen(name: str, runs: Path, kit: Path, host: str, port: int) -> None:

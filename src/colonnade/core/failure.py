@@ -15,7 +15,7 @@ import secrets
 import traceback
 
 from colonnade.core.message import Message, batch_of
-from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, PartyError, WireError
+from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, PartyError, WireError, printable
 
 log = logging.getLogger("colonnade.party")
 
@@ -49,10 +49,11 @@ def failure_of(error: BaseException, party: str, request: Message | None) -> Fai
 
 
 def raised(failure: Failure) -> ColonnadeError:
-    """The error behind a failure that arrived, to be raised at the asker."""
+    """The error behind a failure that arrived, to be raised at the asker, whose log and terminal will have its text."""
+    party, request, cause = (printable(text) for text in (failure.party, failure.request, failure.cause))
     if failure.error in FOR_THE_ASKER:
-        return FOR_THE_ASKER[failure.error](failure.cause)
-    return PartyError(failure.party, failure.request, failure.batch, failure.cause)
+        return FOR_THE_ASKER[failure.error](cause)
+    return PartyError(party, request, None if failure.batch is None else printable(failure.batch), cause)
 
 
 def redacted(error: PartyError) -> PartyError:

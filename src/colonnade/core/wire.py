@@ -267,8 +267,8 @@ def _settings(said: Any) -> dict[str, Scalar]:
 def _receipt(written: Any, codec: str, size: int) -> Receipt:
     owner, number, name, batch, kind, parameters = written
     words = [owner, name, kind, *parameters, *([] if batch is None else [batch])]
-    short = all(isinstance(word, str) and len(word) <= LONGEST_WORD for word in words)
-    if not (short and _is_count(number) and all(map(_is_number, parameters.values()))):
+    plain = all(isinstance(word, str) and len(word) <= LONGEST_WORD and word.isprintable() for word in words)
+    if not (plain and _is_count(number) and all(map(_is_number, parameters.values()))):
         raise WireError("A frame's tensor came without a proper receipt.")
     event = DpEvent(kind, {key: float(value) for key, value in parameters.items()})
     return Receipt(owner, number, name, batch, event, codec, size)

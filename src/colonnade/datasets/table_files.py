@@ -271,15 +271,16 @@ def _unreadable(path: Path, owner: str, expected: str, error: Exception) -> Data
     )
 
 
+def safe(value: Any) -> Any:
+    """A cell of a CSV file. Text that a spreadsheet would run gets an apostrophe in front, which spreadsheets take for
+    "this is text"; so does text that begins with apostrophes before such a sign, so that taking one away again gives
+    what was there. Numbers stay as they are."""
+    runs = isinstance(value, str) and FORMULA.match(value) and not NUMBER.fullmatch(value)
+    return f"'{value}" if runs else value
+
+
 def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
-    """A table as it may be written to a CSV file. Text that a spreadsheet would run, in cells and headings, gets an
-    apostrophe in front, which spreadsheets take for "this is text"; so does text that begins with apostrophes before
-    such a sign, so that taking one away again gives what was there. Numbers stay as they are."""
-
-    def safe(value: Any) -> Any:
-        runs = isinstance(value, str) and FORMULA.match(value) and not NUMBER.fullmatch(value)
-        return f"'{value}" if runs else value
-
+    """A table as it may be written to a CSV file, with safe cells and headings."""
     columns = [each if each.dtype.kind in "biufc" else each.map(safe) for _, each in frame.items()]
     written = dict(enumerate(columns))  # two headings may become one
     return type(frame)(written, index=frame.index).set_axis([safe(name) for name in frame.columns], axis="columns")

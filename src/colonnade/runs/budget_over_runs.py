@@ -21,23 +21,19 @@ from colonnade.core import checkpoint
 from colonnade.core.lock import hold
 from colonnade.errors import ConfigError
 from colonnade.privacy import Account
-from colonnade.runs.layout import ALIGNED, DRAWN, FAILURE, JOURNAL, REFUSED, USED
+from colonnade.runs.layout import A_RUN, ACCOUNT, JOURNAL, is_run
 
-ACCOUNT = "account"
-"""What all runs spent was kept in this file before there was one journal."""
 SYNC_EVERY = 1.0
 """Seconds between two times that journals are forced onto the disk while all parties train in one process: what was
 released is in its memory alone, and is lost with it."""
-NO_RUNS = (JOURNAL, ACCOUNT, REFUSED, FAILURE, ALIGNED, USED, DRAWN)
-"""What else lies in that folder: whoever starts a run chooses its name, and must not write over these."""
 
 
 class BudgetOverRuns:
     """Of one organisation, while it takes part in a run."""
 
     def __init__(self, owner: str, runs: Path, run: str, accounts: Mapping[str, Account], ids: str = "exact") -> None:
-        if run.lower() in NO_RUNS:
-            raise ConfigError(f"A run cannot be called {run!r}, which '{owner}' keeps beside its runs. Rename it.")
+        if not is_run(run):
+            raise ConfigError(f"'{owner}' keeps no run called {run!r}: a {A_RUN}. Rename it.")
         self.owner, self.runs, self.run, self.accounts, self.ids = owner, runs, run, accounts, ids
         self._lock: IO[str] | None = self._alone() if accounts else None
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.core.receipt import DpEvent
+from colonnade.datasets.table_files import safe
 from colonnade.errors import CheckpointError, InputError
 from colonnade.privacy.report import describe
 from colonnade.runs.layout import AFTER, LEDGER, PARTIES, SETTINGS
@@ -133,8 +134,9 @@ def _read(path: Path, run: str, when: str, party: str, during: str) -> Iterator[
 
 
 def to_csv(found: Iterable[Crossing]) -> str:
+    """For spreadsheets, too: what a tensor that was received is called, its sender says."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([one.name for one in fields(Crossing)])
-    writer.writerows(["" if cell is None else cell for cell in asdict(one).values()] for one in found)
+    writer.writerows(["" if cell is None else safe(cell) for cell in asdict(one).values()] for one in found)
     return text.getvalue()

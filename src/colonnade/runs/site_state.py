@@ -174,7 +174,9 @@ def keep_log(runs: Path) -> None:
     if any(isinstance(one, RotatingFileHandler) and Path(one.baseFilename) == path for one in logger.handlers):
         return
     runs.mkdir(parents=True, exist_ok=True)
-    handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8", delay=True)
+    handler = RotatingFileHandler(
+        path, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8", delay=True, errors="backslashreplace"
+    )  # whatever text a call brings, its line is written
     handler.setFormatter(AsJson())
     logger.addHandler(handler)
     if logger.getEffectiveLevel() > logging.INFO:

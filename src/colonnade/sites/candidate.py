@@ -23,7 +23,7 @@ import torch
 from colonnade.alignment.allowance import Allowance
 from colonnade.core import Batches, Message, Organisation, Party, Peers, Request, serves
 from colonnade.rows.holdings import Holdings, Ids
-from colonnade.runs.layout import AFTER, ALIGNED, PARTIES
+from colonnade.runs.layout import A_RUN, AFTER, ALIGNED, DRAINING, PARTIES, is_run
 from colonnade.selection import choosing
 from colonnade.selection.aggregation import AggregationServer
 from colonnade.selection.inputs import as_columns
@@ -32,7 +32,6 @@ from colonnade.selection.participant import Participant as Candidate
 from colonnade.selection.sorting import KeyServer
 from colonnade.settings.owners import KEYS, SERVER
 from colonnade.settings.party_file import SiteConfig
-from colonnade.sites.host import RUN
 from colonnade.sites.own_rows import own_columns
 
 if TYPE_CHECKING:
@@ -112,10 +111,11 @@ class SelectionHost(Party):
     def take_part(self, request: TakePart, asker: str) -> Taking:
         own, name = self.own, self.own.name
         self.expect(request.agreed == own.agreed, f"it agreed to {own.agreed}, and was asked for another federation")
-        self.expect(RUN.fullmatch(request.run) is not None, "a run's name has letters, digits, '-', '_' and '.'")
+        self.expect(is_run(request.run), f"a {A_RUN}")
+        self.expect(not (own.runs / DRAINING).exists(), "it takes no new runs now: its owner is draining it")
         self.expect(2 <= request.parties <= len(own.names), f"there are no {request.parties} participants")
-        self.end()
         role, rows, same = self._part(request, asker)
+        self.end()  # now only: where this is refused, the one before goes on
         self.run, self.role = request.run, role
         choosing.admit(role, asker)
         if name == SERVER:
@@ -135,13 +135,14 @@ class SelectionHost(Party):
         """Another selection may begin; what crossed is written down. Gives how many bytes left."""
         if self.role is None:
             return 0
-        role, self.role = self.role, None
-        self.site.roles.remove(role)
+        role = self.role
         folder = self.own.runs / self.run
         (folder / PARTIES / self.name).mkdir(parents=True, exist_ok=True)
         sent = role.ledger.total("out")
         role.ledger.flush(folder / PARTIES / self.name / AFTER)
         self.site.keep_alignment(folder)
+        self.site.roles.remove(role)
+        self.role = None
         return sent
 
     def _part(self, request: TakePart, asker: str) -> tuple[Party, int, bool]:

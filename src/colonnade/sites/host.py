@@ -8,7 +8,6 @@ owners: the aggregation server asks it, and it asks those with columns in turn. 
 from __future__ import annotations
 
 import json
-import re
 import threading
 import time
 from collections.abc import Collection
@@ -21,7 +20,7 @@ from colonnade.core.message import Ping, Pong
 from colonnade.errors import ConfigError
 from colonnade.federation.federation import Federation
 from colonnade.rows.holdings import Ids
-from colonnade.runs.layout import DRAINING, REFUSED
+from colonnade.runs.layout import A_RUN, DRAINING, REFUSED, is_run
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.owners import SERVER
 from colonnade.settings.party_file import SiteConfig
@@ -43,7 +42,6 @@ from colonnade.sites.messages import (
 )
 from colonnade.sites.participant import Participant, numbers
 
-RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 MOST_OUTPUTS = 1 << 14
 MOST_ROWS = 1 << 40
 """Of a model: whoever asks says how many, and a party makes that much room, in its model and for every row."""
@@ -51,8 +49,8 @@ MOST_ROWS = 1 << 40
 
 def check_run(run: str) -> None:
     """That this names a run."""
-    if not RUN.fullmatch(run):
-        raise ConfigError(f"A run's name has letters, digits, '-', '_' and '.'; found {run!r}.")
+    if not is_run(run):
+        raise ConfigError(f"A {A_RUN}; found {run!r}.")
 
 
 class Home(Protocol):
@@ -112,11 +110,15 @@ class Host(Party):
         """To the same agreed file, or not at all."""
         mine = self.own.agreed
         self.expect(agreed == mine, f"it agreed to {mine}, and was asked to join {agreed[:64]!r}")
+        self.check_open()
+
+    def check_open(self) -> None:
+        """What begins is refused while its owner wants it to end."""
         self.expect(not (self.own.runs / DRAINING).exists(), "it takes no new runs now: its owner is draining it")
 
     def folder(self, run: str) -> Path:
         """This organisation's own, of a run."""
-        self.expect(RUN.fullmatch(run) is not None, "a run's name has letters, digits, '-', '_' and '.'")
+        self.expect(is_run(run), f"a {A_RUN}")
         return self.own.runs / run
 
     def participant(self) -> Participant:
@@ -159,6 +161,7 @@ class ColumnHost(Host):
     @serves
     def prepare(self, request: Prepare, asker: str) -> Prepared:
         site = self.site
+        self.check_open()
         folder = self.folder(request.run)
         self.expect(0 < request.outputs <= MOST_OUTPUTS, f"a model cannot have {request.outputs} outputs")
         self.expect(0 <= request.rows <= MOST_ROWS, f"nobody trains {request.rows} rows")

@@ -24,7 +24,7 @@ from colonnade.errors import BoundaryError, ConfigError, DataError
 from colonnade.federation.call_policy import CallPolicy
 from colonnade.rows.holdings import Holdings, Ids
 from colonnade.rows.splits import told
-from colonnade.runs.layout import AFTER, ALIGNMENT, PARTIES, SELECTION
+from colonnade.runs.layout import A_RUN, AFTER, ALIGNMENT, PARTIES, SELECTION, is_run
 from colonnade.runs.run_directory import write_text
 from colonnade.selection import choosing
 from colonnade.selection.choosing import KEYS, SERVER
@@ -35,7 +35,7 @@ from colonnade.selection.result import Cost, Selection
 from colonnade.selection.settings import SelectionSettings
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.candidate import Counted, Home, Leave, TakePart, counted_by, participant, seat
-from colonnade.sites.host import RUN, check_run
+from colonnade.sites.host import check_run
 from colonnade.sites.messages import Join
 from colonnade.transport import InProcess, Recording
 
@@ -81,7 +81,7 @@ class LeadingHost(Party):
     def select_for(self, request: SelectFor) -> Chosen:
         own = self.site.own
         self.expect(own.selections is not None, "its owner tells nobody: its party.toml has no [selections]")
-        self.expect(RUN.fullmatch(request.run) is not None, "a run's name has letters, digits, '-', '_' and '.'")
+        self.expect(is_run(request.run), f"a {A_RUN}")
         found, rows = select(self.site, request.run, request.keep, request.method, request.given)
         return Chosen(json.dumps(found.to_json()), rows)
 
