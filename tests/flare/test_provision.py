@@ -72,6 +72,7 @@ def test_every_organisation_gets_its_own_kit_and_nobody_the_key_that_signs(kits:
     assert len(set(keys.values())) == len(keys) == 4
     for folder in ("state", "parties/lab", "parties/clinic"):
         assert stat.S_IMODE((kits / folder).stat().st_mode) == 0o700
+    assert stat.S_IMODE(kits.stat().st_mode) == 0o700  # from the first key on: it is the folder they were made in
     root = json.loads((kits / "state" / "cert.json").read_text())
     assert not any(root["root_pri_key"] in path.read_text() for path in (kits / "parties").rglob("*") if path.is_file())
 

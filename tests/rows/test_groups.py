@@ -59,6 +59,8 @@ def test_numbers_may_be_written_as_people_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
+        ({"group": {"amount": 3}}, "group of 'amount' must be of count, sum, mean, last; found 3"),
+        ({"group": {"amount": [{"sum": 1}]}}, "group of 'amount' must be of count, sum, mean, last; found"),
         ({"group": {"amount": "median"}}, "group of 'amount' must be of count, sum, mean, last; found 'median'"),
         ({"group": {}}, "group must say what"),
         ({"group": {"amount": "sum"}, "by": 3}, "by must be text"),

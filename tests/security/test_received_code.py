@@ -223,6 +223,24 @@ def test_a_received_run_writes_and_reads_in_its_own_folder_alone(tmp_path: Path,
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("link", ["parties/lab/ledger-after.jsonl", "parties/lab/spent.journal", "explain", "parties"])
+def test_a_link_in_a_received_run_leads_nowhere(call: Caller, tmp_path: Path, link: str) -> None:
+    """What is predicted is written down at the end of a ledger, which would be a file of the reader's."""
+    run = received(tmp_path, {"name": "mlp", "hidden": [6], "width": 4})
+    mine = tmp_path / "mine"
+    if link in ("explain", "parties"):
+        (run / link).rename(mine) if link == "parties" else mine.mkdir()
+    else:
+        mine.write_text("do not touch\n")
+    (run / link).symlink_to(mine)
+    before = {path: path.read_bytes() for path in [mine, *mine.rglob("*")] if path.is_file()}
+    ids = tmp_path / "ids.csv"
+    ids.write_text("patient\nP001\n")
+    for called in (("predict", run, "--rows", ids), ("explain", run, "--no-pictures", "--quiet")):
+        assert "is a link, and a run is read and written in its own folder alone" in call.fails(2, *called)
+    assert before == {path: path.read_bytes() for path in [mine, *mine.rglob("*")] if path.is_file()}
+
+
 @pytest.mark.parametrize("kind", ["annotations", "__builtins__", "SystemExit", "NoSuchError", "__loader__"])
 def test_a_failure_on_disk_names_an_error_of_ours_and_no_other_class(tmp_path: Path, kind: str) -> None:
     (tmp_path / FAILURE).write_text(json.dumps({"error": kind, "message": "what happened"}), encoding="utf-8")

@@ -175,6 +175,7 @@ WRONG: list[tuple[str, str]] = [
         '[parties."../lab"]',
         r"A party's name has 1 to 64 letters, digits, '-' or '_', since .* folder; found '\.\./lab'",
     ),
+    ("[parties.Lab]\n[parties.lab]", r"'Lab' and 'lab' differ in capitals alone, and names are names of folders"),
     ('[parties.""]', r"A party's name has 1 to 64 letters.*; found ''"),
     (f"[parties.{'x' * 65}]", r"A party's name has 1 to 64 letters"),
     ("[train\n", r"The federation file .*federation\.toml is not TOML: .*line 1"),

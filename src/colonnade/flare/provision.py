@@ -83,7 +83,7 @@ def provision(
     project = project_of(settings, server=server, port=port, admin_port=admin_port)
     fresh = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
+    fresh.mkdir(parents=True, mode=0o700)  # keys are made in it, and whoever has the root's makes sites
     known = _known(state, [str(one["name"]) for one in project["participants"]], renew)
     try:
         (fresh / "project.yml").write_text(json.dumps(project, indent=2) + "\n", encoding="utf-8")  # JSON is YAML

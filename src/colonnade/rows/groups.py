@@ -64,9 +64,9 @@ def _checked(name: str, given: Any, where: str, id_column: str) -> GroupedTable:
         raise ConfigError(
             f'{where}: group must say what becomes of which column, as in {{ amount = ["sum", "mean"] }}.'
         )
-    ways = {column: (some,) if isinstance(some, str) else tuple(some) for column, some in group.items()}
+    ways = {column: tuple(some) if isinstance(some, list | tuple) else (some,) for column, some in group.items()}
     for column, some in ways.items():
-        if not some or not set(some) <= set(WAYS):
+        if not some or any(way not in WAYS for way in some):
             raise ConfigError(f"{where}: group of {column!r} must be of {', '.join(WAYS)}; found {group[column]!r}.")
     return GroupedTable(name, given["table"], by, ways, order)
 

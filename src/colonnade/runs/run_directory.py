@@ -355,11 +355,22 @@ class RunDirectory:
         """As the run keeps them. It may be somebody else's: which code they may name is for the reader to say."""
         if not (self.path / SETTINGS).exists():
             raise CheckpointError(f"{self.path} is not a run directory: {SETTINGS} is missing.")
+        self._check_links()
         self._check_settings()
         found = Settings.from_toml(self.path / SETTINGS, allow_models=allow_models, saved=True)
         if self.begun() and self.mark()["split"] < SPLIT:  # it divided rows by their ids alone
             found = replace(found, data=replace(found.data, stratify=False))
         return found
+
+    def _check_links(self) -> None:
+        """A run may be somebody else's, and is written to by who predicts: a link would lead out of its folder."""
+        for pattern in ("*", f"{PARTIES}/*", f"{PARTIES}/*/*"):
+            for found in self.path.glob(pattern):
+                if found.is_symlink():
+                    raise CheckpointError(
+                        f"{found} is a link, and a run is read and written in its own folder alone. Put there what it "
+                        "leads to."
+                    )
 
     def _check_settings(self) -> None:
         path = self.path / SETTINGS

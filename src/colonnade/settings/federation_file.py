@@ -64,7 +64,7 @@ from colonnade.settings.owners import (
     check_keys,
     check_lists,
     check_moved,
-    check_name,
+    check_names,
     label_owner,
     party_of,
     with_paths,
@@ -337,8 +337,7 @@ class Settings:
         held = by_name(section, tables.get(section, [])) if several else tables.get(section, {})
         parties = {party: party_of(party, given, section) for party, given in held.items()}
         labelled = by_name("label_owners", tables.get("label_owners", []))
-        for party in labelled:
-            check_name(party)
+        check_names([*held, *labelled])
         model, label_model = ({"name": m} if isinstance(m := tables.get(key, {}), str) else dict(m) for key in MODELS)
         settings = cls(
             algorithm=name,

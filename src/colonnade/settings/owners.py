@@ -10,7 +10,7 @@ that stands in both lists plays both roles: it has one outbox, and calls between
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -219,6 +219,18 @@ def check_name(name: str) -> None:
         raise ConfigError(
             f"A party's name has 1 to 64 letters, digits, '-' or '_', since it names a folder; found {name!r}."
         )
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Of all organisations: where a disk takes capitals and small letters for one, two would have one folder."""
+    alike: dict[str, str] = {}
+    for name in names:
+        check_name(name)
+        if alike.setdefault(name.casefold(), name) != name:
+            raise ConfigError(
+                f"{alike[name.casefold()]!r} and {name!r} differ in capitals alone, and names are names of folders. "
+                "Rename one of them."
+            )
 
 
 def _words(words: Sequence[str]) -> str:
