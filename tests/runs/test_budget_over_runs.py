@@ -14,8 +14,8 @@ from colonnade.errors import CheckpointError, ConfigError
 from colonnade.privacy import Account
 from colonnade.privacy.gaussian import Gaussian
 from colonnade.privacy.journal import Journal
-from colonnade.runs.budget_over_runs import ACCOUNT, BudgetOverRuns, spent_before
-from colonnade.runs.layout import JOURNAL
+from colonnade.runs.budget_over_runs import BudgetOverRuns, spent_before
+from colonnade.runs.layout import ACCOUNT, JOURNAL
 
 pytest.importorskip("dp_accounting")
 
@@ -146,9 +146,11 @@ def test_a_folder_of_before_is_counted_with_the_journals_of_all_its_runs(tmp_pat
         spent_before("lab", tmp_path, account(), "normalised")
 
 
-@pytest.mark.parametrize("run", ["spent.journal", "Spent.Journal", "account", "refused.jsonl", "orders.json", "Draining", "site.log", "site.log.1"])
+@pytest.mark.parametrize(
+    "run", ["Spent.Journal", "account", "refused.jsonl", "orders.json", "Draining", "site.log", "site.log.1"]
+)
 def test_a_run_is_not_called_what_lies_beside_the_runs(tmp_path: Path, run: str) -> None:
     for accounts in ({}, {"lab": account()}):
-        with pytest.raises(ConfigError, match=f"'lab' keeps no run called '{run}': a run's name .* none of a file that"):
+        with pytest.raises(ConfigError, match=f"'lab' keeps no run called '{run}': a run's name .* is none of"):
             BudgetOverRuns("lab", tmp_path, run, accounts)
     assert list(tmp_path.iterdir()) == []
