@@ -14,8 +14,8 @@ from colonnade.errors import CheckpointError, ConfigError
 from colonnade.privacy import Account
 from colonnade.privacy.gaussian import Gaussian
 from colonnade.privacy.journal import Journal
-from colonnade.runs.budget_over_runs import BudgetOverRuns, spent_before
-from colonnade.runs.layout import ACCOUNT, JOURNAL
+from colonnade.runs.budget_over_runs import ACCOUNT, BudgetOverRuns, spent_before
+from colonnade.runs.layout import JOURNAL
 
 pytest.importorskip("dp_accounting")
 

@@ -237,7 +237,7 @@ def test_a_link_in_a_received_run_leads_nowhere(call: Caller, tmp_path: Path, li
     ids = tmp_path / "ids.csv"
     ids.write_text("patient\nP001\n")
     for called in (("predict", run, "--rows", ids), ("explain", run, "--no-pictures", "--quiet")):
-        assert "is a link, and a run is read and written in its own folder alone" in call.fails(2, *called)
+        assert "is a link out of its run, which is one folder" in call.fails(2, *called)
     assert before == {path: path.read_bytes() for path in [mine, *mine.rglob("*")] if path.is_file()}
 
 

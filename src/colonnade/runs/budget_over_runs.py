@@ -12,6 +12,7 @@ Where these are found and the one journal is not, all of them are counted: a rel
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,11 +22,21 @@ from colonnade.core import checkpoint
 from colonnade.core.lock import hold
 from colonnade.errors import ConfigError
 from colonnade.privacy import Account
-from colonnade.runs.layout import A_RUN, ACCOUNT, JOURNAL, is_run
+from colonnade.runs.layout import ALIGNED, DRAINING, DRAWN, FAILURE, JOURNAL, ORDERS, REFUSED, SITE_LOG, USED
 
+ACCOUNT = "account"
+"""What all runs spent was kept in this file before there was one journal."""
+RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+BESIDE = (JOURNAL, ACCOUNT, REFUSED, FAILURE, ALIGNED, USED, DRAWN, ORDERS, DRAINING)
+A_RUN = "run's name has letters, digits, '-', '_' and '.', and is none of a file that lies beside runs"
 SYNC_EVERY = 1.0
 """Seconds between two times that journals are forced onto the disk while all parties train in one process: what was
 released is in its memory alone, and is lost with it."""
+
+
+def is_run(name: str) -> bool:
+    """Whether a run can be called so: whoever starts one chooses its name, and must not take the place of a file."""
+    return RUN.fullmatch(name) is not None and name.lower() not in BESIDE and not name.lower().startswith(SITE_LOG)
 
 
 class BudgetOverRuns:

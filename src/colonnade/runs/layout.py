@@ -35,10 +35,6 @@ a folder with its own part, and beside its runs:
     site.log                     what happened, in lines of JSON without data; site.log.1 to .4 are older
 """
 
-from __future__ import annotations
-
-import re
-
 MARK, METRICS, SUMMARY, SETTINGS = "checkpoint.json", "metrics.jsonl", "summary.json", "federation.toml"
 WIDTHS, ANSWERS, LOCK = "widths.json", "serve.json", ".lock"
 ROWS, PREDICTIONS, PARTIES = "rows", "predictions", "parties"
@@ -52,14 +48,3 @@ HELD_OUT, STARTED = "held_out.json", "started"
 ALIGNMENT, SELECTION = "alignment.json", "selection.json"
 QUALITY = "quality.json"
 """Of a label owner: curves, counts and costs on held-out rows."""
-ACCOUNT = "account"
-"""What all runs spent was kept in this file before there was one journal."""
-
-RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-BESIDE = (JOURNAL, ACCOUNT, REFUSED, FAILURE, ALIGNED, USED, DRAWN, ORDERS, DRAINING)
-A_RUN = "run's name has letters, digits, '-', '_' and '.', and is none of a file that lies beside runs"
-
-
-def is_run(name: str) -> bool:
-    """Whether a run can be called so: whoever starts one chooses its name, and must not take the place of a file."""
-    return RUN.fullmatch(name) is not None and name.lower() not in BESIDE and not name.lower().startswith(SITE_LOG)

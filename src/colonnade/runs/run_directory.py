@@ -363,14 +363,10 @@ class RunDirectory:
         return found
 
     def _check_links(self) -> None:
-        """A run may be somebody else's, and is written to by who predicts: a link would lead out of its folder."""
-        for pattern in ("*", f"{PARTIES}/*", f"{PARTIES}/*/*"):
-            for found in self.path.glob(pattern):
-                if found.is_symlink():
-                    raise CheckpointError(
-                        f"{found} is a link, and a run is read and written in its own folder alone. Put there what it "
-                        "leads to."
-                    )
+        """It may be somebody else's, and is written to by who predicts: a link would lead out of its folder."""
+        for found in (one for some in ("*", f"{PARTIES}/*", f"{PARTIES}/*/*") for one in self.path.glob(some)):
+            if found.is_symlink():
+                raise CheckpointError(f"{found} is a link out of its run, which is one folder. Put the file there.")
 
     def _check_settings(self) -> None:
         path = self.path / SETTINGS

@@ -23,7 +23,8 @@ import torch
 from colonnade.alignment.allowance import Allowance
 from colonnade.core import Batches, Message, Organisation, Party, Peers, Request, serves
 from colonnade.rows.holdings import Holdings, Ids
-from colonnade.runs.layout import A_RUN, AFTER, ALIGNED, DRAINING, PARTIES, is_run
+from colonnade.runs.budget_over_runs import A_RUN, is_run
+from colonnade.runs.layout import AFTER, ALIGNED, DRAINING, PARTIES
 from colonnade.selection import choosing
 from colonnade.selection.aggregation import AggregationServer
 from colonnade.selection.inputs import as_columns

@@ -20,7 +20,8 @@ from colonnade.core.message import Ping, Pong
 from colonnade.errors import ConfigError
 from colonnade.federation.federation import Federation
 from colonnade.rows.holdings import Ids
-from colonnade.runs.layout import A_RUN, DRAINING, REFUSED, is_run
+from colonnade.runs.budget_over_runs import A_RUN, is_run
+from colonnade.runs.layout import DRAINING, REFUSED
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.owners import SERVER
 from colonnade.settings.party_file import SiteConfig

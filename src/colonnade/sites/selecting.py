@@ -24,7 +24,8 @@ from colonnade.errors import BoundaryError, ConfigError, DataError
 from colonnade.federation.call_policy import CallPolicy
 from colonnade.rows.holdings import Holdings, Ids
 from colonnade.rows.splits import told
-from colonnade.runs.layout import A_RUN, AFTER, ALIGNMENT, PARTIES, SELECTION, is_run
+from colonnade.runs.budget_over_runs import A_RUN, is_run
+from colonnade.runs.layout import AFTER, ALIGNMENT, PARTIES, SELECTION
 from colonnade.runs.run_directory import write_text
 from colonnade.selection import choosing
 from colonnade.selection.choosing import KEYS, SERVER
