@@ -13,12 +13,16 @@ import torch
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from sklearn.linear_model import LogisticRegression, Ridge
 from tests.federation.small import frames, quick
-from tests.federation.small_sites import ALONE, folders, sites
+from tests.federation.small_sites import ALONE, ask, folders, sites
 
 from colonnade import Federation, load
-from colonnade.errors import ConfigError
+from colonnade.algorithms import logistic_regression
+from colonnade.core import Outbox
+from colonnade.errors import BudgetExhausted, ConfigError
 from colonnade.federation.coefficients import weights_of
 from colonnade.sites.driving import drive
+from colonnade.sites.messages import Prepare
+from colonnade.sites.site import Site
 
 OPTIMUM = {"epochs": 120, "early_stop": False}
 
@@ -122,3 +126,39 @@ def test_between_sites_it_is_the_same_and_each_has_its_own_coefficients_alone(tm
 def test_a_secure_sum_of_one_is_refused() -> None:
     with pytest.raises(ConfigError, match="A secure sum hides nothing here"):
         federated(load_wine, parties=1, aggregation="secure")
+
+
+def test_products_of_rows_are_not_read_past_a_budget(tmp_path: Path) -> None:
+    """A label owner that sends gradients of its choice has the laboratory answer e C^-1 e with e = X^T g: by two rows
+    at a time it reads their products, to the last digits. They leave through the outbox, so a budget refuses them, and
+    without one they are in the ledger."""
+    noisy = {"logits": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 50.0}}}
+    batch = "train/0/0"
+    for budget in ({}, {"budget": {"epsilon": 1.0}}):
+        base = tmp_path / ("with" if budget else "without")
+        own = {"lab": {"outbox": noisy, **budget}}
+        folders(base, settings={**quick(**ALONE, parties=own), "algorithm": {"name": "logistic_regression"}})
+        every = sites(base)
+        clinic, lab = every["clinic"], every["lab"]
+        clinic.read()
+        digest = clinic.digest("run", clinic.shared_with("clinic"))
+        ask(lab, "clinic", Prepare("run", 1, False, ids=digest))
+        assert lab.participant is not None
+        owner = lab.participant.role
+        assert isinstance(owner, logistic_regression.FeatureOwner)
+        rows = owner.rows(batch)
+
+        def answered(*chosen: int, lab: Site = lab, rows: torch.Tensor = rows) -> float:
+            gradient = torch.zeros(len(rows), 1)
+            gradient[list(chosen)] = 1.0
+            sent = Outbox("clinic", torch.Generator()).release(gradient, "gradient", batch)
+            return float(ask(lab, "clinic", logistic_regression.Move(batch, 0.0, sent)).lengths.tensor[0])
+
+        if budget:
+            with pytest.raises(BudgetExhausted, match=r'will not release "lengths" again: epsilon would be infinite'):
+                answered(0, 1)
+            continue
+        product = (answered(0, 1) - answered(0) - answered(1)) / 2
+        x = owner.features[rows].flatten(1).double()
+        assert product == pytest.approx(float(x[0] @ torch.cholesky_solve(x[1:2].T, owner._factor(batch))))
+        assert [entry.name for entry in owner.ledger.entries if entry.direction == "out"] == ["lengths"] * 3

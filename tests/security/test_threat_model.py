@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 from tests.fuzz.corpus import classes
 
+from colonnade.algorithms import ALGORITHMS
 from colonnade.core import Request
 from colonnade.core.failure import Failure
 
@@ -48,3 +49,12 @@ def test_every_request_stands_in_a_table(generator: ModuleType) -> None:
 def test_a_changed_table_is_noticed(generator: ModuleType) -> None:
     text = generator.DOCUMENT.read_text(encoding="utf-8")
     assert generator.renewed(text.replace("| `Embed(", "| `Forget(", 1)) == text
+
+
+def test_no_answer_of_who_holds_columns_has_a_bare_number(generator: ModuleType) -> None:
+    """What is computed from columns leaves through the outbox, by its owner's rules and under its budget; a float in a
+    message would pass by all of it."""
+    for name, algorithm in ALGORITHMS.items():
+        for request in algorithm.feature_owner.served():
+            hints = generator._reply(request).hints()
+            assert float not in hints.values(), f"{name}: {request.kind} is answered with {hints}"

@@ -34,6 +34,7 @@ from colonnade.algorithms.secure_sum import Masked, Summing
 from colonnade.core import Batches, Message, Organisation, Peers, Released, Request, Rows, State, Step, roles, serves
 from colonnade.core.checks import not_negative, one_of
 from colonnade.core.receipt import NON_PRIVATE, DpEvent
+from colonnade.errors import PartyError
 from colonnade.optim.losses import CrossEntropy, Loss, Squared
 
 SEARCH = 60
@@ -53,13 +54,12 @@ class Config:
 def crossing(config: Config) -> tuple[Crossing, Crossing]:
     """What crosses from columns and from labels. A sum of scores can be read, so no epsilon follows from the masks."""
     scores = DpEvent("summed (secure aggregation)") if config.aggregation == "secure" else NON_PRIVATE
-    return {"logits": scores}, {"gradient": NON_PRIVATE}
+    return {"logits": scores, "lengths": NON_PRIVATE}, {"gradient": NON_PRIVATE}
 
 
 class Aimed(Message):
     values: Released  # d_k = X_k p_k, [rows, outputs]
-    direction: float  # p_k.p_k
-    along: float  # w_k.p_k
+    lengths: Released  # p_k.p_k and w_k.p_k
 
 
 class Aim(Request[Aimed]):
@@ -68,8 +68,7 @@ class Aim(Request[Aimed]):
 
 
 class Moved(Message):
-    now: float  # e_k.z_k
-    before: float  # e_k times the z_k before
+    lengths: Released  # e_k.z_k, and e_k times the z_k before
 
 
 class Move(Request[Moved]):
@@ -117,17 +116,22 @@ class FeatureOwner(Masked, roles.FeatureOwner):
         with torch.no_grad():
             d = functional_call(self.model, {name: self.p.T}, (self.x(request.batch).double(),)).to(self.features.dtype)
         released = self.outbox.release(d, "logits", request.batch, to=asker)
-        return Aimed(released, float(self.p.square().sum()), float((self.w * self.p).sum()))
+        return Aimed(released, self._lengths(self.p.square().sum(), (self.w * self.p).sum(), request.batch, asker))
 
     @serves
-    def move(self, request: Move) -> Moved:
+    def move(self, request: Move, asker: str | None) -> Moved:
         self.expect_shape("the gradient", request.gradient, len(self.rows(request.batch)), self.w.shape[1])
         self.w = self.w + request.step * self.p
         e = self._x(request.batch).T @ request.gradient.tensor.double() + self.config.l2 * self.w
-        before = float((e * self.z).sum())
+        before = (e * self.z).sum()
         self.z = torch.cholesky_solve(e, self._factor(request.batch)).contiguous()  # as a checkpoint has it
         self._show()
-        return Moved(float((e * self.z).sum()), before)
+        return Moved(self._lengths((e * self.z).sum(), before, request.batch, asker))
+
+    def _lengths(self, one: Tensor, other: Tensor, batch: str, asker: str | None) -> Released:
+        """Sums over all rows leave through the outbox, too: by gradients of its choice, an asker reads products of any
+        two rows off them."""
+        return self.outbox.release(torch.stack([one, other]), "lengths", batch, to=asker)
 
     def _factor(self, batch: str) -> Tensor:
         """Of C_k, from the training rows in their own order, so that a resumed run has the same bits."""
@@ -213,9 +217,10 @@ class LabelOwner(roles.LabelOwner):
         """The next beta, from everybody's part and the intercept's own."""
         rows = self.rows(batch)
         e = self.gradient(batch, self.o[rows]).sum(0)
-        before = float((e * self.z).sum()) + sum(one.before for one in moved.values())
+        now, before = summed(moved, batch)
+        before += float((e * self.z).sum())
         self.z = e / (curvature(self.loss.outputs) * max(len(rows), 1))
-        size = float((e * self.z).sum()) + sum(one.now for one in moved.values())
+        size = float((e * self.z).sum()) + now
         beta = max(0.0, (size - before) / self.size) if self.size > 0 else 0.0
         self.size = size
         return beta
@@ -242,6 +247,16 @@ def curvature(outputs: int) -> float:
     return 0.25 if outputs == 1 else 0.5
 
 
+def summed(told: Mapping[str, Aimed] | Mapping[str, Moved], batch: str) -> tuple[float, float]:
+    """Everybody's lengths, added up."""
+    for name, one in told.items():
+        if one.lengths.shape != (2,):
+            found = list(one.lengths.shape)
+            raise PartyError(name, one.kind, batch, f"it sent lengths of shape {found}, and two numbers were expected")
+    first, second = torch.stack([one.lengths.tensor.double() for one in told.values()]).sum(0).tolist()
+    return first, second
+
+
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
     for batch in batches:
         name, nothing = batch.name, torch.zeros(1, dtype=torch.float64, device=driver.device)
@@ -255,7 +270,7 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
 
         driver.p = driver.beta * driver.p - driver.z
         d = driver.sum.of(peers, ask, torch.float64).double() + driver.p
-        direction, along = (sum(parts) for parts in zip(*((a.direction, a.along) for a in aims.values()), strict=True))
+        direction, along = summed(aims, name)
         loss = float(driver.lost(driver.o[driver.rows(name)], name))
         t = driver.search(name, d, direction, along)
         driver.beta = driver.turn(name, peers.ask(Move(name, t, driver.move(name, d, t))))
@@ -298,6 +313,13 @@ ALGORITHM = Algorithm(
             per_row=True,
             tells="a party's part of each row's score, or how a step changes it; with secure aggregation a share that "
             "is uniform by itself, and from all shares together only the parties' sum",
+        ),
+        "lengths": Release(
+            Kind.OTHER,
+            of="columns",
+            per_row=False,
+            tells="how long a party's coefficients and directions are, in its own measure; to who chooses gradients, "
+            "products of rows. No noise protects a row in it, so an owner with a budget refuses it",
         ),
         "gradient": Release(
             Kind.LOGIT_GRADIENT,

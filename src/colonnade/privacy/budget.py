@@ -338,9 +338,12 @@ def refusal(owner: str, name: str, epsilon: float, budget: Budget) -> str:
     else:
         would = f"{epsilon:.2f}" if epsilon - budget.epsilon > 0.005 else f"{epsilon:.6g}"
     delta = f"{budget.delta:g}".replace("e-0", "e-")
+    cure = 'More noise or fewer epochs would cost less (sigma = "auto" finds the noise), or raise the budget; rows '
+    cure += "that were not released before can still be."
+    if math.isinf(epsilon):
+        cure = f'No rule with noise applies to it. Give "{name}" one where it has a line per row; else take an '
+        cure += "algorithm that releases nothing of the kind, or do without the budget."
     return (
         f"'{owner}' will not release \"{name}\" again: epsilon would be {would} and its budget is "
-        f"{budget.epsilon} at delta={delta}.\n"
-        '    More noise or fewer epochs would cost less (sigma = "auto" finds the noise), or raise the budget; rows '
-        "that were not released before can still be."
+        f"{budget.epsilon} at delta={delta}.\n    {cure}"
     )
