@@ -16,11 +16,14 @@ from tests.federation import small_multi, small_multi_sites
 from tests.federation.small import Frames, quick
 from tests.federation.small_sites import ask, folders, sites
 
-from colonnade.core import Batches, Organisation
+from colonnade.core import Batches, Organisation, Released
+from colonnade.encryption import read_public_key
+from colonnade.encryption.key_server import AskPublicKey
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.federation import Settings
 from colonnade.federation.choosing import choose
-from colonnade.selection import Selection, participant
+from colonnade.selection import Selection, aggregation, participant, sorting
+from colonnade.settings.owners import KEYS, SERVER
 from colonnade.settings.party_file import OWN
 from colonnade.sites.candidate import Leave, TakePart
 from colonnade.sites.messages import Prepare
@@ -306,3 +309,32 @@ def test_no_driver_puts_a_run_in_the_place_of_a_sites_own_file(tmp_path: Path, r
             request()
     assert not (tmp_path / "lab/runs" / run).exists()
     assert not (tmp_path / "clinic/runs" / run).exists()
+
+
+def test_a_small_frame_makes_no_server_and_no_candidate_find_room(tmp_path: Path) -> None:
+    """Counts that no candidate has, rows that nobody holds, or one query many times: gigabytes for some bytes."""
+    made(tmp_path)
+    every = sites(tmp_path)
+    for site in every.values():
+        site.read()
+    for name in (SERVER, KEYS, "lab"):
+        begin(every, name)
+    outbox = Organisation.at(SERVER, Batches({}, batch_size=1, epochs=1, seed=0)).outbox
+
+    def sent(*numbers: int) -> Released:
+        return outbox.release(torch.tensor(numbers, dtype=torch.int32), "candidates")
+
+    public = ask(every[KEYS], "clinic", AskPublicKey()).public
+    key = read_public_key(public, scheme="plain", use="sums")
+    part = outbox.encrypt(torch.arange(3.0, dtype=torch.float64), "distances", key=key).encrypted
+    total = outbox.pass_on(next(iter(key.add_groups([part, part], [[0, 1]]))), "total")
+    assert ask(every[KEYS], SERVER, sorting.Sort(0, total, sent(3), 2)).order.tensor.tolist() == [[0, 1]]
+    for counts in ((1 << 29,), (1 << 29, 3 - (1 << 29)), (3, *[0] * (1 << 23))):
+        with pytest.raises(PartyError, match="the counts are not of the candidates that came, or differ too much"):
+            ask(every[KEYS], SERVER, sorting.Sort(0, total, sent(*counts), 2))
+    ask(every[SERVER], "clinic", aggregation.Begin(1 << 40, {KEYS: public}))
+    with pytest.raises(PartyError, match="no room for 1 queries of 1099511627776 rows"):
+        ask(every[SERVER], "clinic", aggregation.Scan(("lab", "bank"), sent(0), 5))
+    ask(every["lab"], "clinic", participant.Join(5))
+    with pytest.raises(PartyError, match="each query is asked for once"):
+        ask(every["lab"], SERVER, participant.RankRows(sent(0, 0), 0, 3))

@@ -90,11 +90,11 @@ class Add(Request[Sums]):
 
 
 class AggregationServer(roles.AggregationServer):
-    """Serves the leader; asks participants and whoever sorts."""
+    """Serves the leader; asks participants and whoever sorts. Between sites it makes room for `most` ranks at once."""
 
-    def __init__(self, organisation: Organisation, *, scheme: str) -> None:
+    def __init__(self, organisation: Organisation, *, scheme: str, most: int | None = None) -> None:
         super().__init__(organisation)
-        self.scheme = scheme
+        self.scheme, self.most = scheme, most
         self.total_rows, self.candidates, self.operations = 0, 0, Counter[str]()
         self._keys: dict[str, PublicKey] = {}
 
@@ -109,6 +109,8 @@ class AggregationServer(roles.AggregationServer):
     def scan(self, request: Scan) -> Seen:
         self._among, self._queries = request.among, request.queries
         count = request.queries.shape[0]
+        told = f"its owner has no room for {count} queries of {self.total_rows} rows (memory_per_call in party.toml)"
+        self.expect(self.most is None or 0 < count * self.total_rows <= self.most, told)
         self._fagin = Fagin(count, self.total_rows, len(request.among))
         return self._read(np.arange(count), request.page)
 

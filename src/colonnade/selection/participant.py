@@ -208,6 +208,7 @@ class Participant(Party):
     def _queries(self, released: Released) -> NDArray[np.int64]:
         """Rows whose neighbours are asked for: all together no more than its owner allows."""
         found = self._numbers(released)
+        self.expect(found.ndim == 1 and len(np.unique(found)) == len(found), "each query is asked for once")
         if self._most is not None:
             asked = np.union1d(self._asked, found)
             allowed = f"its owner lets the neighbours of {self._most} rows be ranked"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade.core import Ciphertext, Encrypted, Message, Organisation, Released, Request, roles, serves
+from colonnade.core.party import Refused
 from colonnade.encryption import make_keys
 from colonnade.encryption.key_server import AskPublicKey, Key
 from colonnade.selection.fagin import Ids
@@ -26,6 +27,10 @@ PACK = {"ckks": 4096, "bfv": 8192}
 """Values that share a ciphertext, in keys for sums."""
 CAPACITY = {"ckks": 2.0**16, "bfv": 2.0**28}
 """Of a sum; what is not encrypted is scaled like CKKS."""
+
+
+FEW, UNEVEN = 1 << 24, 64
+"""Places that are made without a question, and for each candidate: queries have about as many."""
 
 
 class Sorted(Message):
@@ -56,6 +61,10 @@ class Orders:
     """Candidates in the order of their distance, [queries, most candidates]."""
 
     def __init__(self, values: Numbers, counts: Ids, tolerance: float = 0.0) -> None:
+        whole = counts.ndim == 1 and counts.min(initial=0) >= 0 and counts.sum(dtype=np.int64) == len(values)
+        room = len(counts) * int(counts.max(initial=0)) if whole else 0
+        if not whole or room > max(FEW, UNEVEN * len(values)):  # before there is room for them
+            raise Refused("the counts are not of the candidates that came, or differ too much: ask for fewer queries")
         padded = np.full((len(counts), int(counts.max(initial=0))), np.inf)
         present = np.arange(padded.shape[1]) < counts[:, None]
         padded[present] = values

@@ -150,7 +150,7 @@ class SelectionHost(Party):
         """What this organisation is in it, how many rows it shares with the asker, and whether they are the same."""
         own, agreed = self.own, self.own.settings.selection
         if own.name == SERVER:
-            return AggregationServer(seat(own), scheme=agreed.scheme), 0, True
+            return AggregationServer(seat(own), scheme=agreed.scheme, most=2 * own.memory_per_call), 0, True
         if own.name == KEYS:
             return KeyServer(seat(own), scheme=agreed.scheme, most=request.parties), 0, True
         allowed = own.selections
