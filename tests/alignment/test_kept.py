@@ -12,7 +12,7 @@ import pytest
 from colonnade import alignment
 from colonnade.alignment import kept
 from colonnade.datasets.table import Table, table_from_frame
-from colonnade.federation import Settings
+from colonnade.federation import Federation, Settings
 from colonnade.rows.making import in_common
 
 pytest.importorskip("coincurve")
@@ -82,3 +82,14 @@ def test_old_ones_make_way(counted: list[int], monkeypatch: pytest.MonkeyPatch) 
         in_common(SETTINGS, tables(first), "a")
     assert len(list(kept.folder().glob("*.npz"))) == 2
     assert len(counted) == 3
+
+
+def test_ids_that_a_rule_makes_alike_are_compared_once_too(counted: list[int]) -> None:
+    """They are kept by what was compared, however a table writes them."""
+    one = pd.DataFrame({"id": range(60), "x": range(60), "y": [0, 1] * 30})
+    other = pd.DataFrame({"id": [f"{number:05d}" for number in range(10, 70)], "z": range(60)})
+    settings = {"data": {"align": "private"}, "alignment": {"rules": {"id": "digits"}}}
+    for _ in range(2):
+        made = Federation.from_frames({"a": one, "b": other}, id=["id"], label="y", settings=settings)
+        assert len(made.holdings.ids) == 50
+    assert len(counted) == 1

@@ -125,3 +125,12 @@ def test_scores_are_not_class_numbers(given: torch.Tensor) -> None:
 def test_an_unknown_task_is_refused() -> None:
     with pytest.raises(ConfigError, match="'bank' sets task to 'ranking', and it must be one of"):
         Labels.fit(pd.Series([0, 1]), owner="bank", task="ranking")  # type: ignore[arg-type]
+
+
+def test_whole_numbers_that_a_gap_made_floats_are_whole_again() -> None:
+    """Else a report would speak of the class 1.0, and a prediction say it."""
+    label = pd.Series([0.0, 1.0, 1.0, 0.0], name="y")
+    fitted = Labels.fit(label, owner="bank", task="classification")
+    assert [repr(one) for one in fitted.classes] == ["0", "1"]
+    assert fitted.encode(label).tolist() == [0, 1, 1, 0]
+    assert Labels.fit(pd.Series([0.5, 1.0]), owner="bank", task="classification").classes == (0.5, 1.0)

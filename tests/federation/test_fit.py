@@ -161,7 +161,7 @@ def test_it_stops_when_patience_ends_and_keeps_the_models_that_validated_best(
     one = federation(settings=quick(train={"epochs": 9, "patience": 3}))
     outcome = one.fit(tmp_path / "run")
     assert len(outcome.history) == 5, "one dip, or two, end nothing"
-    assert outcome.stopped == "validation auc was best, 0.9000 in epoch 2, and did not improve since"
+    assert outcome.stopped == "validation AUC was best, 0.9000 in epoch 2, and did not improve since"
     assert outcome.told == "validation auc did not improve"
     assert (outcome.summary["rounds"], outcome.summary["best_epoch"]) == (20, 2)
     kept = {place: t for place, t in models_of(one).items() if "/last/" not in place}

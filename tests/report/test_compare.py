@@ -72,7 +72,8 @@ def test_of_two_classes_the_auc_decides_too() -> None:
     assert headline(runs(a=(0.9, 0.6), b=(0.9, 0.7))) == f"{best.format('b')}, as high as a; by AUC too, 0.700."
     silent = {"metrics": {"test": {"accuracy": 0.9}}, "majority": {"test": {"share": 0.9, "always_one": True}}}
     assert warnings({"a": Facts("a", summary=silent)}) == [
-        "a: It says the same class of every row: its accuracy on test rows, 0.9000, is that class's share."
+        "a: It says the same class of every row: its accuracy on test rows, 0.9000, is that class's share. Scores may "
+        "still tell rows apart: choose the score from which on to act."
     ]
 
 

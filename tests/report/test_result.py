@@ -23,10 +23,10 @@ def test_scores_are_those_of_the_summary_to_the_last_digit(noisy_facts: Facts) -
     for line, keys, (split, values) in zip(shown[1:], page.keys(markup, "How good"), metrics.items(), strict=True):
         assert line[1] == str(rows[split])
         share = noisy_facts.summary["majority"][split]["share"]
-        told = [values["loss"], values["accuracy"], share, *list(values.values())[2:]]
+        told = [values["accuracy"], share, values["loss"], *list(values.values())[2:]]  # what it leads with is first
         assert line[2:] == [f"{value:.4f}" for value in told]
         assert [float(key) for key in keys] == [rows[split], *told]
-    assert shown[0][3:5] == ["accuracy", "largest class"]
+    assert shown[0][2:5] == ["accuracy", "largest class", "loss"]
     assert "The train rows were not measured: releasing training rows once more would cost privacy." in page.text
 
 

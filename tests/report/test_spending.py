@@ -56,7 +56,7 @@ def test_who_is_protected(noisy_facts: Facts, plain: Path) -> None:
 def test_a_rehearsal_is_said_to_be_one(noisy_facts: Facts) -> None:
     """In one process weights follow from the seed; where an owner's are secret, that is said, too."""
     page = Page(text(spending(noisy_facts)))
-    assert "A rehearsal: the initial weights of clinic, lab follow from the agreed seed" in page.text
+    assert "A rehearsal: the initial weights of clinic and lab follow from the agreed seed" in page.text
     assert noisy_facts.summary is not None
     mixed = dataclasses.replace(noisy_facts, summary=noisy_facts.summary | {"models": {"a": "seeded", "b": "secret"}})
     told = Page(text(spending(mixed))).text

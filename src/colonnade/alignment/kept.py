@@ -4,7 +4,8 @@
 
 Where all tables are on one machine, finding common rows again takes long and tells nobody anything new. It is kept as
 row numbers and no ids, counts only for the very same ids and settings, and is checked against the tables: rows must
-have the same ids at all. Small tables are aligned again, which takes no time. Between sites nothing is kept.
+have the same ids, as they are compared, at all. Small tables are aligned again, which takes no time. Between sites
+nothing is kept.
 """
 
 from __future__ import annotations
@@ -48,19 +49,29 @@ def key_of(ids: Mapping[str, Ids], settings: AlignmentSettings, driver: str, *, 
     return digest.hexdigest()
 
 
-def look_up(key: str | None, tables: Mapping[str, NDArray[np.str_]]) -> tuple[Rows, Crossed] | None:
-    """What was kept under this key; None where nothing was, or where it does not fit the ids in these tables."""
+def look_up(key: str | None, ids: Mapping[str, Ids]) -> tuple[Rows, Crossed] | None:
+    """What was kept under this key; None where nothing was, or where it does not fit these ids."""
     if key is None:
         return None
     try:
         with np.load(folder() / f"{key}.npz", allow_pickle=False) as kept:
-            rows = {name: kept[f"rows:{name}"].astype(np.int64) for name in tables}
+            rows = {name: kept[f"rows:{name}"].astype(np.int64) for name in ids}
             told = json.loads(kept["crossed"].tobytes())
-        crossed = {name: [_entry(one) for one in told[name]] for name in tables}
-        common = [tables[name][rows[name]] for name in tables]
+        crossed = {name: [_entry(one) for one in told[name]] for name in ids}
+        common = [held.digests[_places(held, rows[name])] for name, held in ids.items()]
     except (OSError, ValueError, KeyError, IndexError, TypeError, zipfile.BadZipFile):
         return None
     return (rows, crossed) if all(np.array_equal(common[0], other) for other in common[1:]) else None
+
+
+def _places(held: Ids, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where among its ids those of these rows are."""
+    places = np.full(held.total, -1)
+    places[held.rows] = np.arange(len(held))
+    found = places[rows]
+    if (found < 0).any():
+        raise ValueError("a row without an id of its own")
+    return found
 
 
 def keep(key: str | None, rows: Rows, crossed: Crossed) -> None:

@@ -105,7 +105,7 @@ def _show(found: Audit, files: int, place: Path, limits: Path, *, json_: bool, q
         if not found.limited:
             limit, value = suggested(found.findings)
             console.print(
-                f"No threshold is set. For exit code 5 above one, add to {shown(limits)}, as an example:\n"
+                f"No threshold is set. For exit code 5 above one, as an example,\nadd to {shown(limits)}:\n"
                 f"    \\[audit]\n    {limit} = {value:g}",
                 highlight=False,
                 soft_wrap=True,

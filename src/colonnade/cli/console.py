@@ -102,7 +102,7 @@ def score(value: float | None) -> str:
 
 def metrics_table(summary: Mapping[str, Any]) -> Table:
     """One column per split, one row per score; under the accuracy, the largest class's share."""
-    from colonnade.evaluate.metrics import beside_majority, lead
+    from colonnade.evaluate.metrics import beside_majority, in_order, lead
 
     metrics = beside_majority(summary)
     table = Table(title="How good the joint model is", title_justify="left")
@@ -110,8 +110,7 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
     for split in metrics:
         table.add_column(f"{split} rows", justify="right")
     led = lead(summary)
-    names = list(next(iter(metrics.values())))
-    for name in sorted(names, key=lambda one: one != led):  # the one that shows most comes first
+    for name in in_order(summary, next(iter(metrics.values()))):
         told = metric(name) if name != led else f"[bold]{metric(name)}[/bold]"
         table.add_row(told, *(score(values[name]) for values in metrics.values()))
     return table

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from colonnade.cli.console import AllowModel, Json, console, size, typed
 from colonnade.errors import ConfigError
@@ -68,10 +69,10 @@ def show(found: Plan, file: Path) -> None:
     for what in found.estimates:
         console.print(f"  estimated: {what}.")
     console.print(_time(found))
-    console.print(_privacy(found, file), soft_wrap=True)
+    console.print(_privacy(found))
+    console.print(f"Everything promised: [bold]colonnade privacy {typed(file)}[/bold]", soft_wrap=True)
     for number, warning in enumerate(found.warnings, 1):
-        console.print(f"[bold yellow]![/bold yellow] {number}. ", end="")
-        console.print(warning, markup=False, highlight=False)
+        console.print(Text.assemble(("!", "bold yellow"), f" {number}. {warning}"))
     console.print(f"Nothing was sent or written. Run it: [bold]colonnade run {typed(file)}[/bold]", soft_wrap=True)
 
 
@@ -137,14 +138,14 @@ def _time(found: Plan) -> str:
     return f"{text}."
 
 
-def _privacy(found: Plan, file: Path) -> str:
+def _privacy(found: Plan) -> str:
     kept = [
         f"'{one.party}' needs {one.budget['spent']:.3g} of its budget of {one.budget['epsilon']:g}"
         for one in found.privacy
         if one.budget is not None and one.budget["spent"] is not None
     ]
     text = "epsilon: of one row's own releases, for whoever knows the batches; ∞ is no guarantee"
-    return f"{text}. {'; '.join(kept)}{'. ' if kept else ''}Everything promised: colonnade privacy {typed(file)}"
+    return f"{text}. {'; '.join(kept)}{'.' if kept else ''}".rstrip()
 
 
 def duration(seconds: float) -> str:

@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,7 +34,8 @@ from colonnade.cli.privacy import show_privacy
 from colonnade.core import Step
 from colonnade.errors import BudgetExhausted, ConfigError
 from colonnade.federation import Federation, Settings
-from colonnade.report.words import always_one
+from colonnade.federation.soundness import Finding
+from colonnade.report.words import always_one, many
 from colonnade.runs.layout import MARK, SETTINGS
 from colonnade.runs.run_directory import RunDirectory, to_json
 from colonnade.settings.changes import changes_of
@@ -143,6 +145,8 @@ def run(
                     if page is not None:
                         page.watch(event)
 
+                if not (quiet or json_):
+                    warnings.simplefilter("ignore", Finding)  # the summary has them
                 outcome = federation.fit(folder, resume=resume, watch=watch)
             summary, exhausted = outcome.summary, outcome.exhausted
         if page is not None:
@@ -152,7 +156,7 @@ def run(
         elif not quiet:
             show(summary)
             next_ = f"colonnade predict {typed(folder)} --rows FILE"
-            console.print(f"The run is in [bold]{shown(folder)}[/bold]. Predict with: {next_}", soft_wrap=True)
+            console.print(f"The run is in [bold]{shown(folder)}[/bold]. Predict with:\n  {next_}", soft_wrap=True)
     if exhausted:
         raise BudgetExhausted(str(summary["stopped"]))
 
@@ -214,9 +218,9 @@ def show(summary: dict[str, Any]) -> None:
         done = ", ".join(f"{words[what]} {number} times" for what, number in times.items())
         console.print(f"{party} did not always answer: {done}.")
     show_privacy(summary["privacy"])
-    epochs = "" if "label_owners" in summary else f"{summary['epochs']} epochs, "  # there, an epoch is a round
+    epochs = "" if "label_owners" in summary else f"{many(summary['epochs'], 'epoch')}, "  # there, an epoch is a round
     console.print(
-        f"{summary['algorithm']}: {epochs}{summary['rounds']} rounds, {summary['seconds']:.1f} s; "
+        f"{summary['algorithm']}: {epochs}{many(summary['rounds'], 'round')}, {summary['seconds']:.1f} s; "
         f"{shown(summary['stopped'].rstrip('.'))}."
     )
 

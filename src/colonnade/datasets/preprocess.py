@@ -358,6 +358,8 @@ class Labels:
             values = _as_floats(training, owner)
             return cls(owner, task, mean=float(values.mean()), scale=float(values.std()))
         found = {_plain(value) for value in training.astype(object).unique()}
+        if all(isinstance(value, float) and value.is_integer() for value in found):  # a gap in a column makes 1 a 1.0
+            found = {int(value) for value in found}
         return cls(owner, task, classes=tuple(sorted(found, key=lambda value: (isinstance(value, str), value))))
 
     def encode(self, label: pd.Series[Any]) -> Tensor:

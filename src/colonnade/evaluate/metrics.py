@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -70,6 +70,13 @@ def lead(summary: Mapping[str, Any]) -> str:
     two = metrics[split].get("auc") is not None
     uneven = shares.get(split, {}).get("share", 0.0) > UNEVEN[two]
     return ("auc" if two else "loss") if uneven else HEADLINE["classification"]
+
+
+def in_order(summary: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Scores with the one that shows most first, and the largest class's share beside the accuracy."""
+    led = lead(summary)
+    first = (led, "majority") if led == "accuracy" else (led,)
+    return sorted(names, key=lambda name: name not in first)
 
 
 def beside_majority(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:

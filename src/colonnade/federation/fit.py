@@ -21,7 +21,7 @@ from colonnade.federation.coefficients import write_own
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
 from colonnade.federation.scores import WEIGHTED, Scores
-from colonnade.federation.soundness import learned_nothing, silent, told
+from colonnade.federation.soundness import Finding, learned_nothing, silent, told
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import RunDirectory, Trained
 from colonnade.tracking import About, Trackers, parameters_of, trackers_of
@@ -221,7 +221,7 @@ def _fit(
     before = None if run is None else run.summary()
     outcome.summary = summarise(federation, outcome, clock.total(), before, finished=finished, unseen=unseen)
     for finding in outcome.summary.get("findings", []):
-        warnings.warn(finding, stacklevel=3)
+        warnings.warn(finding, Finding, stacklevel=3)
     if failures := trackers.finish(outcome.summary):
         outcome.summary["tracking"] = failures
     if run is not None:
@@ -476,6 +476,7 @@ def _stop(federation: Trainable, history: list[Record]) -> tuple[str, str] | Non
     if federation.algorithm.converges:
         return None
     name, scores = _watched(federation, history)
+    name = name.upper() if name == "auc" else name
     if scores and len(scores) - 1 - scores.index(max(scores)) >= train.patience:
         best = f"{abs(max(scores)[0]):.4f} in epoch {history[scores.index(max(scores))]['epoch']}"
         return f"validation {name} was best, {best}, and did not improve since", f"validation {name} did not improve"

@@ -18,6 +18,10 @@ ROWS = 1000
 """So many training rows show whether an output of a model is the same in all."""
 
 
+class Finding(UserWarning):
+    """A sentence on a run that must not be taken for a result."""
+
+
 def constant_loss(
     loss: Loss, known: Tensor, labels: Tensor, known_count: Tensor | None = None, count: Tensor | None = None
 ) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 from colonnade.report.facts import Facts
 from colonnade.report.html import Content, Html, h
 from colonnade.report.spending import THROUGH, protected, unprotected
-from colonnade.report.words import BETTER_LOW, COUNTS, always_one, count, epsilon, metric, seconds, sentence, size
+from colonnade.report.words import BETTER_LOW, COUNTS, always_one, count, epsilon, many, metric, seconds, sentence, size
 
 
 def opening(facts: Facts) -> Html:
@@ -24,7 +24,7 @@ def opening(facts: Facts) -> Html:
             class_="state",
         )
     elif facts.summary is not None and facts.summary.get("stopped", "all epochs done") != "all epochs done":
-        state = h("p", h("b", "It stopped early: "), sentence(facts.summary["stopped"]), class_="state")
+        state = h("p", h("b", "It stopped early: "), sentence(facts.summary["stopped"]), class_="about")
     return h(
         "header",
         h("h1", "Run report: ", h("b", facts.name)),
@@ -134,7 +134,7 @@ def best_alone(baselines: dict[str, Any] | None) -> tuple[str, float] | None:
 def took(facts: Facts) -> Content:
     if facts.part is not None and not facts.metrics:  # epochs and seconds are with who drives
         return _took_part(facts, facts.part)
-    epochs = [] if facts.several else [f"{facts.epochs} epochs, " if facts.epochs != 1 else "1 epoch, "]
+    epochs = [] if facts.several else [f"{many(facts.epochs, 'epoch')}, "]
     return [
         h("b", facts.algorithm), ", ", *epochs, f"{facts.rounds:,} rounds of exchange, ",
         h("b", size(facts.sent)), " sent in all, " if facts.part is None else f" sent by {facts.part}, ",

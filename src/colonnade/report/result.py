@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from colonnade.evaluate.metrics import beside_majority
+from colonnade.evaluate.metrics import beside_majority, in_order
 from colonnade.report.chart import Figure
 from colonnade.report.facts import Facts
 from colonnade.report.html import Content, Html, h, number, table
@@ -40,7 +40,7 @@ def result_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
 
 def _scores(facts: Facts) -> Html:
     scores = beside_majority({"metrics": facts.scores, "majority": (facts.summary or {}).get("majority", {})})
-    names = list(dict.fromkeys(name for one in scores.values() for name in one))
+    names = in_order(facts.summary or {}, dict.fromkeys(name for one in scores.values() for name in one))
     counts = (facts.summary or {}).get("rows") or {}
     rows = [
         [split, number(f"{counts[split]:,}" if split in counts else "–", counts.get(split)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
@@ -36,13 +36,16 @@ def always_one(summary: Mapping[str, Any]) -> str:
     if split is None or not told[split].get("always_one"):
         return ""
     right = score(summary["metrics"][split]["accuracy"])
-    return f"It says the same class of every row: its accuracy on {split} rows, {right}, is that class's share."
+    return (
+        f"It says the same class of every row: its accuracy on {split} rows, {right}, is that class's share. Scores "
+        "may still tell rows apart: choose the score from which on to act."
+    )
 
 
 def whose_models(summary: Mapping[str, Any]) -> list[str]:
     """Sentences on whose local models everybody could know from the agreed seed, and whose nobody."""
     told = summary.get("models") or {}
-    seeded, secret = (", ".join(name for name, one in told.items() if one == how) for how in ("seeded", "secret"))
+    seeded, secret = (_and([name for name, one in told.items() if one == how]) for how in ("seeded", "secret"))
     found = []
     if seeded:
         found.append(
@@ -56,6 +59,15 @@ def whose_models(summary: Mapping[str, Any]) -> list[str]:
             "model; what embeddings tell somebody who knows columns of some rows, `colonnade audit` measures."
         )
     return found
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def many(count: int, what: str) -> str:
+    """A count and its noun."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def capital(words: str) -> str:

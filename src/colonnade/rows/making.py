@@ -224,11 +224,11 @@ def _found(
     settings.alignment.check_trains()
     ids = {name: ids_of(table) for name, table in tables.items()}
     through_bytes = settings.engine.through_bytes
-    key = None
+    key, every = None, {}
     if len(settings.keys) == 1:
         every = {name: one for name, (one,) in ids.items()}
         key = kept.key_of(every, settings.alignment, driver, through_bytes=through_bytes)
-    known = kept.look_up(key, {name: table.ids for name, table in tables.items()})
+    known = kept.look_up(key, every)
     if known is not None:
         rows, entries = known
         return {name: [rows[name]] for name in tables}, entries
