@@ -326,3 +326,10 @@ def test_who_fits_twice_is_told_that_nothing_was_trained() -> None:
     assert again.stopped.startswith("nothing was trained: all 2 epochs were done before.")
     assert "nothing was trained" in again._repr_html_()
     assert "lab" in one._repr_html_()
+
+
+def test_who_fits_on_is_told_that_it_goes_on() -> None:
+    one = federation(settings=splitnn())
+    next(iter(one.train()))
+    with pytest.warns(UserWarning, match="was trained before, for 1 rounds, and goes on from there"):
+        one.fit()

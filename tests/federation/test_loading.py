@@ -165,3 +165,12 @@ def test_who_loads_a_run_cuts_nothing_off_that_is_being_trained(tmp_path: Path) 
 
 def federation_total(run: Path, party: str) -> int:
     return int(json.loads((run / "summary.json").read_text())["bytes"][party]["out"])
+
+
+def test_new_rows_without_labels_that_are_loaded_to_be_measured_get_the_cure(tmp_path: Path) -> None:
+    one = federation(settings=quick())
+    one.fit(tmp_path / "run")
+    new = frames() | {"clinic": frames()["clinic"].drop(columns="diagnosis")}
+    with pytest.raises(DataError, match=r"'clinic' has no column 'diagnosis'.*ids=.all., frames=frames"):
+        load(tmp_path / "run", frames=new)
+    assert len(load(tmp_path / "run", ids="all", frames=new).predict().ids)

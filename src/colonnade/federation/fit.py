@@ -176,6 +176,12 @@ def _fit(
     again = not resume and 0 < len(federation.batches) <= federation.batches.done  # whoever calls `fit` twice
     epoch: list[Step] = []
     done = federation.batches.done
+    if done and not resume and not again:
+        warnings.warn(
+            f"This federation was trained before, for {done:,} rounds, and goes on from there. To train from the "
+            "start, build it anew.",
+            stacklevel=3,
+        )
     trackers.begin(_about(federation, run, resumed=resume))
     if _is_best(federation, outcome.history):  # where it is resumed, nobody has trained since
         federation.keep_best()

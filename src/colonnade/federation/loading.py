@@ -57,6 +57,12 @@ def load(
     else:
         settings = _moved(settings, tables)
         if ids is None:
+            for name, party in settings.parties.items():
+                if frames is not None and name in frames and party.label not in (None, *frames[name].columns):
+                    raise DataError(
+                        f"'{name}' has no column {party.label!r}, its label, which measuring needs. To predict rows "
+                        'without labels, load them: colonnade.load(folder, ids="all", frames=frames).'
+                    )
             held = None if frames is None else tables_of(settings, frames)
             fitted = run.fitted_earlier(settings)
             federation = Federation(settings, holdings_of(settings, held, run.salt(), fitted), record=record)

@@ -27,7 +27,7 @@ def importance_section(facts: Facts, figures: dict[str, Figure]) -> list[Content
     assert found is not None
     measures = {name: found["measures"][name] for name in HEADINGS if name in found["measures"]}
     order = [h("span", name, class_="party") for name in found["ranking"][:8]]
-    by = MEASURES.get(found["ranked_by"], found["ranked_by"])
+    by = str(MEASURES.get(found["ranked_by"], found["ranked_by"]))
     by = f"what is {by}" if by.startswith("lost") else by
     told: list[Content] = [h("p", "Ranked by ", by, ", from most to least important: ", joined(order), ".")]
     if words := disagreement(measures, found["ranked_by"], HEADINGS):
