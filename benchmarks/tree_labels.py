@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from colonnade.attacks.label_nodes import memberships
+from colonnade.attacks.label_clustering import memberships
 from colonnade.attacks.received import Holdings
 from colonnade.benchmark import Result
 from colonnade.federation import Federation

@@ -30,8 +30,8 @@ from torch import Generator, Tensor, nn
 from colonnade import models
 from colonnade.algorithms.embedding import Embed
 from colonnade.attacks.inversion import PICTURE, Defence, defence_of, invert
-from colonnade.attacks.pictures import psnr, ssim
 from colonnade.attacks.received import Received
+from colonnade.attacks.scores import psnr, ssim
 from colonnade.core.release import Packed
 from colonnade.errors import Diverged
 from colonnade.federation import Federation, Settings

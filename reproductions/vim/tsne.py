@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 from colonnade.explain import explain, gather, head_norms
-from colonnade.explain.plane import tsne
+from colonnade.explain.pictures import tsne
 from colonnade.federation import Federation, Settings
 from colonnade.reproduction import Plan, Study
 

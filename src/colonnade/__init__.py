@@ -23,16 +23,7 @@ if TYPE_CHECKING:
     from colonnade.errors import ColonnadeError
     from colonnade.federation import Federation, Outcome, Predictions, Settings, load
 
-__all__ = [
-    "ALGORITHMS",
-    "ColonnadeError",
-    "Federation",
-    "Outcome",
-    "Predictions",
-    "Settings",
-    "__version__",
-    "load",
-]
+__all__ = ["ALGORITHMS", "ColonnadeError", "Federation", "Outcome", "Predictions", "Settings", "__version__", "load"]
 
 _HOME = {
     "ALGORITHMS": "colonnade.algorithms",

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colonnade.alignment import AlignmentSettings, Ids
-from colonnade.alignment.rules import normalised
+from colonnade.alignment.settings import normalised
 from colonnade.errors import DataError
 
 NORMALISED = AlignmentSettings(ids="normalised")

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from colonnade.alignment import AlignmentSettings, Ids
-from colonnade.alignment.tables import read_ids, with_comparable_ids
+from colonnade.alignment.ids import read_ids, with_comparable_ids
 from colonnade.datasets.table import table_from_frame
 from colonnade.errors import DataError
 

@@ -12,7 +12,7 @@ import pytest
 from tests.federation.small import equal, federation, frames, models_of, quick, write
 
 from colonnade.alignment import REVEALS, Ids, align_here
-from colonnade.alignment.rules import normalised
+from colonnade.alignment.settings import normalised
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings
 from colonnade.federation.loading import load

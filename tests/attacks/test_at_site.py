@@ -18,7 +18,7 @@ from colonnade.attacks.at_site import Attack, AuditHost, Page, Told, _figures, _
 from colonnade.attacks.finding import LIMITS
 from colonnade.errors import AuditFailed, BoundaryError, ConfigError, PartyError
 from colonnade.federation import Federation
-from colonnade.report.write import write as write_page
+from colonnade.report.page import write as write_page
 from colonnade.settings.party_file import OWN, write_table
 from colonnade.sites.driving import drive
 from colonnade.sites.messages import Close, Join, Prepare, Save

@@ -12,7 +12,7 @@ from tests.federation.small import frames
 
 from colonnade.algorithms import ALGORITHMS, Kind, Release, embedding, splitnn
 from colonnade.attacks import Audit, audit_federation
-from colonnade.attacks.coverage import FAILED, SUMMED, UNDECLARED, UNREAD
+from colonnade.attacks.finding import FAILED, SUMMED, UNDECLARED, UNREAD
 from colonnade.core import Batches, Peers, Step
 from colonnade.errors import AuditFailed
 

@@ -23,7 +23,7 @@ from colonnade.core import Batches, Transcript
 from colonnade.core.party import seed_for
 from colonnade.settings.party_file import OWN, read_own
 from colonnade.sites import driving, site
-from colonnade.sites.own_rows import own_columns, read_own_table
+from colonnade.sites.reader import own_columns, read_own_table
 from colonnade.transport import Recording
 from colonnade.transport.remote import Remote
 

@@ -10,7 +10,7 @@ from tests.attacks.runs import three, trained
 
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.label_audit import _holdings, label_findings
-from colonnade.attacks.label_nodes import from_columns, from_nodes, memberships
+from colonnade.attacks.label_clustering import from_columns, from_nodes, memberships
 from colonnade.attacks.rehearsal import first_rounds
 
 

@@ -10,7 +10,7 @@ from torch import Generator
 from torch.func import functional_call, jacrev, vmap
 
 from colonnade.attacks.label_audit import label_findings
-from colonnade.attacks.label_solving import from_batch_gradient, own_jacobian, solve
+from colonnade.attacks.label_reading import from_batch_gradient, own_jacobian, solve
 from colonnade.attacks.received import Holdings
 from colonnade.attacks.rehearsal import first_rounds
 from colonnade.core import Transcript

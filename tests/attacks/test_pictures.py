@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from colonnade.attacks.pictures import psnr, ssim
+from colonnade.attacks.scores import psnr, ssim
 
 
 def pictures(*shape: int, seed: int = 0) -> Tensor:

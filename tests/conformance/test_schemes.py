@@ -97,24 +97,6 @@ def test_sums_of_groups_are_the_sums_of_each(scheme: str) -> None:
 
 
 @every_scheme
-@every_use
-def test_plain_values_are_added(scheme: str, use: str) -> None:
-    x, y, public = random(5), random(5, seed=1), remote(scheme, use)
-    total = public.add_plain(public.encrypt(x, owner="ada"), y, owner="bob")
-    assert largest(keys(scheme, use).decrypt(total) - x - y) <= 2 * public.error + FLOAT64
-
-
-@every_scheme
-@settings(max_examples=10)
-@given(st.lists(st.tuples(st.floats(-LIMIT, LIMIT), st.floats(-9, 9)), min_size=1, max_size=9))
-def test_plain_values_multiply(scheme: str, pairs: list[tuple[float, float]]) -> None:
-    x, w = torch.tensor(pairs, dtype=torch.float64).T
-    public = remote(scheme, "products")
-    product = keys(scheme, "products").decrypt(public.times_plain(public.encrypt(x, owner="ada"), w, owner="bob"))
-    assert largest(product - x * w) <= public.product_error(w[None]) + 1e-9
-
-
-@every_scheme
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 5), (7, 9000), (40, 3)])
 def test_a_vector_times_a_matrix(scheme: str, rows: int, columns: int) -> None:
     x, matrix = random(rows) / LIMIT, random(rows, columns, seed=1) / 20
@@ -207,8 +189,6 @@ def test_what_could_overflow_is_refused_before_it_does(scheme: str) -> None:
     assert largest(sums.decrypt(sums.public.add(one, one)) - 2 * full) <= 1e-4
     with pytest.raises(DataError, match="The sum could reach"):
         sums.public.add(one, one, one)
-    with pytest.raises(DataError, match="The sum could reach"):
-        sums.public.add_plain(sums.public.add(one, one), full, owner="bob")
     public = remote(scheme, "products")
     with pytest.raises(DataError, match="'bob' has a value that it cannot multiply by in a column"):
         public.product(public.encrypt(random(2), owner="ada"), torch.full((2, 2), public.capacity), owner="bob")
@@ -219,7 +199,7 @@ def test_keys_are_for_one_use_and_say_so(scheme: str) -> None:
     x = remote(scheme).encrypt(random(2), owner="ada")
     if scheme != "plain":
         with pytest.raises(ConfigError, match=r'made for "products"; these were made for "sums"'):
-            remote(scheme).times_plain(x, random(2), owner="bob")
+            remote(scheme).product(x, random(2, 1), owner="bob")
         with pytest.raises(ConfigError, match=r'make_keys\(".*", use="combinations"\)'):
             remote(scheme).combine(random(2), x, owner="bob")
 

@@ -21,7 +21,7 @@ def test_whatever_a_feature_owner_serves_is_asked_in_some_run(name: str) -> None
     asked = set(HOUSEKEEPING)
     for way in [algorithm, *others]:
         toy = federation(way, TRANSPORTS["recording"])
-        toy.run()
+        toy.run(2)
         toy.predict()
         asked |= {seen.message.kind for party in toy.parties for seen in toy.transport.of(party)}
     party = next(iter(toy.parties.values()))

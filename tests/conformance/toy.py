@@ -43,8 +43,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 ALSO: dict[str, list[dict[str, Any]]] = {
     "vfedcce": [{"mode": mode, "scheme": "plain"} for mode in ("encrypted-coefficients", "encrypted-jacobian")],
     "boosted_trees": [
-        {"encryption": "elgamal", "row_share": 0.5, "depth": 2},
-        {"encryption": "elgamal", "nodes": "hidden", "depth": 3, "bins": 4},
+        {"encryption": "elgamal", "row_share": 0.5, "depth": 2, "bins": 4},
+        {"encryption": "elgamal", "nodes": "hidden", "depth": 2, "bins": 4},
     ],
     "knn": [{"aggregation": "plain"}],
 }

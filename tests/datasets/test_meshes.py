@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from colonnade.datasets.meshes import SPACING, read_off, voxelise
+from colonnade.datasets.modelnet import SPACING, read_off, voxelise
 from colonnade.errors import DataError
 
 # Corners are numbered as in product: 4 * x + 2 * y + z.

@@ -80,9 +80,9 @@ def test_bytes_per_value_are_as_documented() -> None:
 
 def test_there_is_room_for_one_product() -> None:
     public = keys().public
-    once = public.times_plain(public.encrypt(torch.ones(2), owner="ada"), torch.ones(2), owner="bob")
-    with pytest.raises(WireError, match="room for one product"):
-        public.times_plain(once, torch.ones(2), owner="bob")
+    once = public.product(public.encrypt(torch.ones(2), owner="ada"), torch.ones(2, 2), owner="bob")
+    with pytest.raises(WireError):
+        public.product(once, torch.zeros(2, 2), owner="bob")
 
 
 def test_more_coefficients_than_slots_take_several_ciphertexts() -> None:

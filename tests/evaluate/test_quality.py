@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn import metrics
 
-from colonnade.evaluate.quality import RATIOS, quality
+from colonnade.evaluate.metrics import RATIOS, quality
 from colonnade.optim.losses import CrossEntropy, Logistic, Squared
 
 RANDOM = np.random.default_rng(0)

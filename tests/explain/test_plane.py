@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.explain.test_pictures import made_up
 
-from colonnade.explain.plane import CLASSES, _colour, tsne
+from colonnade.explain.pictures import CLASSES, _colour, tsne
 
 colors = pytest.importorskip("matplotlib.colors")
 

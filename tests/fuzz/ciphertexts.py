@@ -91,8 +91,6 @@ def _operations(secret: Any, bad: Encrypted, good: Encrypted, rng: random.Random
         lambda: secret.decrypt(bad),
         lambda: secret.open_blinded(bad),
         lambda: public.add(good, bad),
-        lambda: public.add_plain(bad, torch.tensor(1.0), owner="ada"),
-        lambda: public.times_plain(bad, torch.tensor(1.0), owner="ada"),
         lambda: public.product(bad, matrix, owner="ada"),
         lambda: public.combine(torch.ones(4), bad, owner="ada"),
         lambda: public.blind(bad),

@@ -9,8 +9,8 @@ import pytest
 from tests.federation.test_rows_differ import ABLE, NAMES, settings, three
 
 from colonnade.federation import Federation, Settings
-from colonnade.planning.apart import UNSEEN
 from colonnade.planning.budgets import budget_ends
+from colonnade.planning.cost import UNSEEN
 from colonnade.planning.plan import plan
 
 

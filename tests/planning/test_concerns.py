@@ -9,7 +9,7 @@ from tests.federation import small_multi
 from tests.planning.three import GAUSSIAN, federation
 
 from colonnade.planning.budgets import budget_ends, plan
-from colonnade.planning.concerns import concerns
+from colonnade.planning.plan import concerns
 
 PROTECTED = {name: {"outbox": GAUSSIAN} for name in ("lab", "scan")}
 DRAWN = {"labels": {"mechanism": {"name": "randomized_response", "epsilon": 3.0}}}

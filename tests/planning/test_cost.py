@@ -6,7 +6,7 @@ import pytest
 from tests.planning.three import GAUSSIAN, federation
 
 from colonnade.planning import cost
-from colonnade.planning.traffic import Traffic, taken, total
+from colonnade.planning.measure import Traffic, taken, total
 
 
 def test_training_validation_and_the_end_each_cost_what_they_do() -> None:

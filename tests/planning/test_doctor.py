@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from colonnade.planning import doctor
-from colonnade.planning.doctor import Check, Trouble
-from colonnade.planning.installation import Package
+from colonnade.planning.doctor import Check, Package, Trouble
 
 
 def fails(check: object) -> Check:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from colonnade.planning.installation import Package, in_range, packages
+from colonnade.planning.doctor import Package, in_range, packages
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 

@@ -8,7 +8,7 @@ from tests.federation import small_multi
 from tests.planning.three import GAUSSIAN, federation
 
 from colonnade.planning import measure
-from colonnade.planning.traffic import taken, total
+from colonnade.planning.measure import taken, total
 
 
 def test_fewer_training_rows_and_everything_else_as_it_was() -> None:

@@ -15,7 +15,7 @@ from colonnade.errors import ConfigError
 from colonnade.federation import Federation, Settings
 from colonnade.planning.plan import columns, parameters, plan
 from colonnade.settings.owners import SERVER
-from colonnade.transport.distant import Network
+from colonnade.transport.faulty import Network
 
 DRAWN = {"labels": {"mechanism": {"name": "randomized_response", "epsilon": 3.0}}}
 AUTO = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": "auto"}, "codec": "half"}}

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from tests.planning.three import federation
 
-from colonnade.planning.traffic import TRAINING, Traffic, encrypted, taken, total
+from colonnade.planning.measure import TRAINING, Traffic, encrypted, taken, total
 
 
 def test_pieces_add_up_to_the_ledgers() -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import binom
 
-from colonnade.privacy import binomial_loss
+from colonnade.privacy import binomial
 from colonnade.privacy.accounting import Key, binomial_cpsgd, binomial_pld, gaussian_epsilon, known_batch
 
 
@@ -90,18 +90,18 @@ def test_cpsgd_as_printed() -> None:
     second = (12 * math.sqrt(2) * 1.75 * math.sqrt(log(10 / delta)) + 48 / 3) / (v * (1 - delta / 10))
     third = (2 * log(1.25 / delta) + 2 * log(20 * d / delta) * log(10 / delta)) / v
     assert binomial_cpsgd(key(levels, trials, 0.5, d), 1, delta) == pytest.approx(first + second + third)
-    assert binomial_loss.cpsgd(4, 65536, 0.3, 16, delta) == pytest.approx(binomial_loss.cpsgd(4, 65536, 0.7, 16, delta))
+    assert binomial.cpsgd(4, 65536, 0.3, 16, delta) == pytest.approx(binomial.cpsgd(4, 65536, 0.7, 16, delta))
 
 
 def test_cpsgd_needs_enough_noise() -> None:
-    assert binomial_loss.cpsgd(16, 1024, 0.5, 60, 1e-5) == math.inf  # 256 < 23 log(10 d / delta)
-    assert binomial_loss.cpsgd(10_000, 4096, 0.5, 1, 1e-5) == math.inf  # 1024 < 2 Delta_inf
+    assert binomial.cpsgd(16, 1024, 0.5, 60, 1e-5) == math.inf  # 256 < 23 log(10 d / delta)
+    assert binomial.cpsgd(10_000, 4096, 0.5, 1, 1e-5) == math.inf  # 1024 < 2 Delta_inf
 
 
 def test_the_tighter_of_the_two_is_the_exact_one_where_both_hold() -> None:
     item = key(4, 65536, 0.5, 16)
     exact, theorem = binomial_pld([(item, 1)], 0.0, 1e-5), binomial_cpsgd(item, 1, 1e-5)
-    assert theorem < binomial_loss.PROVEN
+    assert theorem < binomial.PROVEN
     assert exact < theorem
     assert known_batch({item: 1}, "replace-one", 1e-5) == exact
 
@@ -109,8 +109,8 @@ def test_the_tighter_of_the_two_is_the_exact_one_where_both_hold() -> None:
 def test_cpsgd_as_printed_can_claim_too_little_and_is_then_not_believed() -> None:
     """One coordinate, ten standard deviations: at the theorem's epsilon an outcome has a chance far above delta."""
     levels, trials, delta = 5001, 10**6, 1e-5
-    claimed = binomial_loss.cpsgd(levels, trials, 0.5, 1, delta)
-    true_delta = binomial_loss.curve(levels - 1, trials, 0.5, np.array([claimed]))[0]
+    claimed = binomial.cpsgd(levels, trials, 0.5, 1, delta)
+    true_delta = binomial.curve(levels - 1, trials, 0.5, np.array([claimed]))[0]
     assert claimed < 60
     assert true_delta > 1000 * delta
     assert known_batch({key(levels, trials): 1}, "replace-one", delta) > claimed

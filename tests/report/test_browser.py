@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from colonnade.report.facts import read
-from colonnade.report.write import write
+from colonnade.report.page import write
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt install chromium")

@@ -8,8 +8,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-from colonnade.report.facts import read
-from colonnade.report.ledgers import flows, totals
+from colonnade.report.facts import flows, read, totals
 
 
 def entries(run: Path, party: str) -> list[dict[str, object]]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colonnade.report.scale import around, ticks, written
+from colonnade.report.chart import around, ticks, written
 
 numbers = st.floats(-1e9, 1e9)
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from tests.report.made import HOSTILE, Page
 
-from colonnade.report.streams import MOST, streams
+from colonnade.report.figures import MOST, streams
 
 
 def widths(svg: str) -> list[float]:

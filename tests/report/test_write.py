@@ -10,8 +10,7 @@ from tests.report.test_figures import EVERY
 
 from colonnade.errors import InputError
 from colonnade.report.facts import read
-from colonnade.report.page import render
-from colonnade.report.write import write
+from colonnade.report.page import render, write
 
 
 def test_the_page_and_every_figure(noisy: Path, tmp_path: Path) -> None:

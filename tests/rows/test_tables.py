@@ -17,7 +17,7 @@ from tests.cli.called import Caller
 from tests.federation import small, small_multi, small_multi_sites, small_sites
 from tests.federation.small_sites import ALONE, saved, sites, told
 
-from colonnade.alignment.rules import normalised
+from colonnade.alignment.settings import normalised
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings
 from colonnade.rows.tables import labels_of, read_labels, read_tables, tables_of

@@ -33,9 +33,8 @@ from colonnade.runs.budget_over_runs import spent_before
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import OWN, read_own
 from colonnade.sites import participant as participant_module
-from colonnade.sites.own_rows import own_columns, read_own_table
 from colonnade.sites.participant import Participant
-from colonnade.sites.reader import Asked
+from colonnade.sites.reader import Asked, own_columns, read_own_table
 
 pytest.importorskip("dp_accounting")
 CPU = torch.device("cpu")

@@ -24,8 +24,7 @@ from colonnade.core import Outbox, Released
 from colonnade.errors import ColonnadeError, PartyError
 from colonnade.settings.party_file import OWN
 from colonnade.sites.messages import Join, Prepare
-from colonnade.sites.own_rows import digests_of
-from colonnade.sites.reader import Look
+from colonnade.sites.reader import Look, digests_of
 from colonnade.sites.site import Site
 
 BOTH = ("clinic", "lab")

@@ -27,8 +27,7 @@ from colonnade.rows.splits import divide
 from colonnade.settings.party_file import AGREED, OWN, read_own
 from colonnade.sites.driving import drive
 from colonnade.sites.messages import Join
-from colonnade.sites.own_rows import digests_of
-from colonnade.sites.reader import Look, Take
+from colonnade.sites.reader import Look, Take, digests_of
 from colonnade.sites.site import Site
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from colonnade.selection import REVEALS, SelectionSettings
-from colonnade.selection.learned import by_information, solvable
+from colonnade.selection.result import by_information, solvable
 
 
 def told(leader: str = "leader", **settings: Any) -> dict[str, str]:

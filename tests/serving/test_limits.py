@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from colonnade.serving.limits import Bucket, Gate, Limits, Probing, Quota
-from colonnade.serving.metrics import Metrics
+from colonnade.serving.limits import Bucket, Gate, Limits, Metrics, Probing, Quota
 
 TOKEN = "a-token-of-some-length"
 

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from colonnade.serving.metrics import BOUNDS, Metrics
+from colonnade.serving.limits import BOUNDS, Metrics
 
 LINE = re.compile(r'colonnade_[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\.)*"(,[a-z]+="(?:[^"\\\n]|\\.)*")*\})? [0-9.e+-]+')
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from colonnade.serving.schema import Asked
+from colonnade.serving.service import Asked
 
 
 @pytest.mark.parametrize("ids", [["17"], [17, "x"], [" spaced "], ["ü" * 256], [0]])

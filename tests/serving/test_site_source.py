@@ -14,7 +14,7 @@ from tests.federation.small_sites import SKIP, new_people, sites, trained
 from colonnade.errors import NoAnswer
 from colonnade.federation import Federation
 from colonnade.serving.batcher import Batcher, Unknown
-from colonnade.serving.site_source import SiteSource, hurried
+from colonnade.serving.site_service import SiteSource, hurried
 from colonnade.serving.source import Source
 from colonnade.settings.federation_file import EngineSettings
 from colonnade.settings.owners import SERVER

@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from colonnade.errors import ConfigError
-from colonnade.settings.leave_out import leave_out
+from colonnade.settings.changes import leave_out
 
 FILE = """\
 # Whose idea this was.

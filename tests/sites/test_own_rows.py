@@ -14,7 +14,7 @@ from colonnade.errors import DataError
 from colonnade.federation import Settings
 from colonnade.rows.public import from_dataset
 from colonnade.settings.party_file import OWN, read_own, write_agreed, write_own
-from colonnade.sites.own_rows import own_columns, read_own_table, rows_of
+from colonnade.sites.reader import own_columns, read_own_table, rows_of
 
 
 def test_rows_are_in_the_order_of_the_ids(tmp_path: Path) -> None:

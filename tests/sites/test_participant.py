@@ -20,8 +20,8 @@ from colonnade.rows.holdings import Holdings
 from colonnade.rows.making import NOBODY
 from colonnade.rows.splits import told
 from colonnade.settings.party_file import OWN, read_own
-from colonnade.sites.own_rows import own_columns, read_own_table
 from colonnade.sites.participant import Participant
+from colonnade.sites.reader import own_columns, read_own_table
 
 organisation = pytest.mark.parametrize(
     ("kind", "name"),

@@ -20,8 +20,7 @@ from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import OWN
 from colonnade.sites.driving import drive
 from colonnade.sites.messages import Join
-from colonnade.sites.own_rows import DIGEST, digests_of
-from colonnade.sites.reader import Enough, Look, Reader, Take
+from colonnade.sites.reader import DIGEST, Enough, Look, Reader, Take, digests_of
 from colonnade.sites.site import Site
 
 

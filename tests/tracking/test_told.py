@@ -9,7 +9,7 @@ from tests.federation.small import federation, quick, write
 from tests.federation.small_multi import write as write_multi
 
 from colonnade.federation import Settings
-from colonnade.tracking.told import LONGEST, numbers_of, parameters_of, totals_of
+from colonnade.tracking.trackers import LONGEST, numbers_of, parameters_of, totals_of
 
 NOISE = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 8.0}}}
 DRAWN = {"labels": {"mechanism": {"name": "randomized_response", "epsilon": 3.0}}}

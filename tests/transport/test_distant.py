@@ -14,7 +14,7 @@ from colonnade.core import Message
 from colonnade.errors import ConfigError
 from colonnade.federation import Federation
 from colonnade.planning.plan import plan
-from colonnade.transport.distant import HEADER, Distant, Network
+from colonnade.transport.faulty import HEADER, Distant, Network
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,6 @@ def test_a_plan_over_a_network_is_what_a_run_over_it_waits(
     """Within a fifth; the run meets everybody first, which the plan does not count."""
     path, network, waited = write(tmp_path, tables(train={"epochs": 4})), Network.parse(words), list[float]()
     settings = Federation.from_toml(path).settings
-    monkeypatch.setattr("colonnade.transport.distant.time.sleep", waited.append)
+    monkeypatch.setattr("colonnade.transport.faulty.time.sleep", waited.append)
     Federation.from_settings(settings, between=lambda owner, inner: Distant(owner, inner, network)).fit()
     assert sum(waited) == pytest.approx(plan(settings, batches=3, network=network).network, rel=0.2)

@@ -163,7 +163,7 @@ class LabelOwner(roles.LabelOwner):
         self.following: dict[str, tuple[int, Tensor]] | None = None  # while it trains: by batch, rounds and scores
 
     def begin(self) -> None:
-        """Before the first round."""
+        """Get ready for the first round."""
         train = self._trained()
         if self.base is None and train is not None:
             self.base = self.objective.start(self.labels[train].cpu(), self.weights(train))

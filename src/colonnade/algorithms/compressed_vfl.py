@@ -268,16 +268,10 @@ ALGORITHM = Algorithm(
             tells="the local model's output for each row, a summary of its columns; all other parties get it too",
         ),
         "model": Release(
-            Kind.MODEL,
-            of="labels",
-            per_row=False,
-            tells="the label owner's model, from which labels can be guessed",
+            Kind.MODEL, of="labels", per_row=False, tells="the label owner's model, from which labels can be guessed"
         ),
         "targets": Release(
-            Kind.LABELS,
-            of="labels",
-            per_row=True,
-            tells="the labels of all training rows, to every party",
+            Kind.LABELS, of="labels", per_row=True, tells="the labels of all training rows, to every party"
         ),
         "inputs": Release(
             Kind.LAYOUT,

@@ -101,7 +101,7 @@ class Config:
         return -1 if self.concatenate == "features" else -2
 
     def weight(self, rows: int) -> float:
-        """Of a label owner with so many training rows in every mean."""
+        """How much a label owner with so many training rows counts in every mean."""
         return float(rows) if self.weighting == "rows" else 1.0
 
     def server_optimizer(self, rounds: int) -> ServerOptimizer:

@@ -27,7 +27,7 @@ class Weighting(Settings, Protocol):
     """What the algorithm's Config says to a data owner."""
 
     def weight(self, rows: int) -> float:
-        """Of a label owner with so many training rows in every mean."""
+        """How much a label owner with so many training rows counts in every mean."""
         ...
 
 
@@ -111,7 +111,7 @@ class Copy:
         return h
 
     def descend(self, gradient: Tensor) -> None:
-        """A step with dloss/df(x)."""
+        """Take a step with dloss/df(x)."""
         assert self._h is not None
         kept, self._h, self.pending = self._h, None, None
         if self._captured is None:

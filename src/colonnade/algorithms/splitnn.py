@@ -95,7 +95,7 @@ def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
 
 
 def head(given: HeadInputs[Config]) -> nn.Module:
-    """g, to export it."""
+    """The module g, to be exported."""
     if given.config.combine == "concat":
         return heads.concatenating(given, given.config.head_hidden)
     model = embedding.head(given.widths[0], given.outputs, given.config.head_hidden, seed=0)

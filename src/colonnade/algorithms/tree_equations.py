@@ -51,7 +51,7 @@ def equations(secret: ElGamalSecretKey | None, heard: Transcript, told: Transcri
 
 
 def _begun(secret: ElGamalSecretKey | None, request: Start) -> Growing:
-    """As the party that was asked has it, without columns."""
+    """What the party that was asked has of it, without columns."""
     if isinstance(request.gradients, Ciphertext):
         assert secret is not None
         values = secret.decrypt(request.gradients.encrypted).double().numpy()

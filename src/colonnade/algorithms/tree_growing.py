@@ -74,7 +74,7 @@ class Slopes(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PlainSlopes:
-    """As they are, [rows, trees] each."""
+    """Gradients and Hessians that are not encrypted, [rows, trees] each."""
 
     g: Floats
     h: Floats

@@ -212,7 +212,7 @@ class Round:
 
     @property
     def asked(self) -> dict[str, Part]:
-        """Who takes part."""
+        """The parties that take part."""
         return {party: part for party, part in zip(self.parties, self.parts, strict=True) if part.asked}
 
     def take_children(

@@ -41,7 +41,7 @@ class Part:
         return node if self.held is None else self._numbers[node]
 
     def of_batch(self, lines: Lines) -> Lines:
-        """Of lines for the rows of a batch, those that are its own."""
+        """The lines of its own rows, among those for the rows of a batch."""
         return lines if self.rows is None else lines[self.rows]
 
     def of_sampled(self, lines: Floats, sampled: Whole) -> Floats:

@@ -97,7 +97,7 @@ class Key(Message):
 
 
 class AskKey(Request[Key]):
-    """For a public key of the party's own."""
+    """Asks a party for a public key of its own."""
 
     coefficients: int  # how many will be multiplied with a column of the Jacobian
 

@@ -216,10 +216,7 @@ ALGORITHM = Algorithm(
         "embedding": EMBEDDING,
         "residual": admm.RESIDUAL,
         "head": Release(
-            Kind.HEAD,
-            of="labels",
-            per_row=False,
-            tells="how the label owner weighs this party's embedding",
+            Kind.HEAD, of="labels", per_row=False, tells="how the label owner weighs this party's embedding"
         ),
     },
     missing=missing,

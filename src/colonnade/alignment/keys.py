@@ -4,7 +4,7 @@
     id = ["email", ["name", "birth_date", "zip"], "phone"]   three keys: rows that no key matched so far are compared by
                                                              the next; a key may have several columns
 
-Each column is compared by a rule (`alignment.rules`). A row that was matched by its first key is called by it, and one
+Each column is compared by a rule (`settings`). A row that was matched by its first key is called by it, and one
 that was matched by another by that: "key 2: anna muster | 1980-12-31 | 8001". So all who share a row call it the same.
 What its owner calls it, whoever it is shared with, is by the first key that it has; budgets are kept by that name.
 """
@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.alignment.rules import find_rule, text_of
-from colonnade.alignment.settings import AlignmentSettings, Key, in_words
+from colonnade.alignment.settings import AlignmentSettings, Key, find_rule, in_words, text_of
 from colonnade.errors import DataError
 
 Texts = NDArray[np.str_]

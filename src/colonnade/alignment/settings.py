@@ -1,15 +1,126 @@
 """What parties must agree on before they align, the [alignment] table of a federation file; and what each allows of it,
-the [alignments] table of its own party.toml."""
+the [alignments] table of its own party.toml.
+
+A named rule makes one form of what a cell may say in many; rows are compared by it:
+
+    exact        as it is; whole numbers as their decimal digits
+    text         Unicode NFKC, case folded, white space stripped at the ends and made one space inside
+    name         text without accents, and with hyphens, dots, commas and apostrophes as spaces: "Müller-Lüthi" and
+                 "MULLER LUTHI" are one; "Mueller" is another
+    email        text without any space
+    code         letters and digits alone, in small letters: "AB-12 3" and "ab123"; zeros in front count
+    digits       digits alone, without zeros in front
+    phone        digits, with 00 in front as +; "phone +41" gives numbers that begin with one 0 that country's prefix
+    date         a day as 1980-12-31, of 1980-12-31, 31.12.1980, 31/12/1980, 31-12-1980, 19801231 or a date; the day
+                 comes before the month; "date month-first" takes 12/31/1980
+
+What a rule cannot read is as good as a gap: it matches nothing, and is counted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import operator
+import re
+import unicodedata
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, datetime
 from typing import Any
 
-from colonnade.alignment.rules import find_rule
-from colonnade.core.checks import one_of, whole
+from colonnade.core.checks import did_you_mean, one_of, whole
 from colonnade.errors import ConfigError
+
+Rule = Callable[[Any], str]
+APART = re.compile(r"[-‐‑–—.,;'’`´\s]+")
+PREFIX = re.compile(r"\+[1-9]\d{0,3}")
+DAYS = (re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})"), re.compile(r"(\d{1,2})[/-](\d{1,2})[/-](\d{4})"))
+ISO = re.compile(r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?:[T ].*)?|(\d{4})(\d{2})(\d{2})")
+
+
+def text_of(value: Any) -> str:
+    """A cell as text, "" where it is a gap. Whole numbers that a gap in their column made floats are whole again."""
+    if isinstance(value, str):
+        return value.strip()
+    if value is None or type(value).__name__ in ("NAType", "NaTType") or value != value:
+        return ""
+    if isinstance(value, date):
+        return value.date().isoformat() if isinstance(value, datetime) else value.isoformat()
+    try:
+        return str(operator.index(value))
+    except TypeError:
+        return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else ""
+
+
+def normalised(text: str) -> str:
+    """The same for all forms of a name that differ in Unicode form, case or white space."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return " ".join(folded.split())
+
+
+def without_accents(text: str) -> str:
+    apart = unicodedata.normalize("NFKD", normalised(text))
+    bare = "".join(letter for letter in apart if not unicodedata.combining(letter))
+    return " ".join(APART.sub(" ", bare).split())
+
+
+def code(text: str) -> str:
+    return "".join(letter for letter in normalised(text) if letter.isalnum())
+
+
+def digits(text: str) -> str:
+    found = "".join(str(unicodedata.digit(letter)) for letter in text if letter.isdigit())
+    return found.lstrip("0") or found[:1]
+
+
+def phone(text: str, prefix: str = "") -> str:
+    """+41791234567, of all ways to write it that say the country; or that do not, where the prefix says it."""
+    bare = re.sub(r"[^\d+]", "", text.replace("(0)", ""))
+    if bare.startswith("00"):
+        bare = f"+{bare[2:]}"
+    elif bare.startswith("0") and prefix:
+        bare = prefix + bare[1:]
+    return bare if len(bare) > 4 and "+" not in bare[1:] else ""
+
+
+def day(text: str, month_first: bool = False) -> str:
+    """1980-12-31; "" where it is no day."""
+    if (found := ISO.fullmatch(text)) is not None:
+        parts = [int(part) for part in found.groups() if part is not None]
+    elif (found := next((one for one in (form.fullmatch(text) for form in DAYS) if one is not None), None)) is not None:
+        first, second, year = (int(part) for part in found.groups())
+        parts = [year, first, second] if month_first and "." not in text else [year, second, first]
+    else:
+        return ""
+    try:
+        return date(*parts).isoformat()
+    except ValueError:
+        return ""
+
+
+RULES: dict[str, Callable[[str], str]] = {
+    "exact": lambda text: text,
+    "text": normalised,
+    "name": without_accents,
+    "email": lambda text: normalised(text).replace(" ", ""),
+    "code": code,
+    "digits": digits,
+    "phone": phone,
+    "date": day,
+    "date month-first": lambda text: day(text, month_first=True),
+}
+
+
+def find_rule(name: Any, where: str) -> Rule:
+    """The rule of this name; what it gives for a cell is "" where there is nothing to compare."""
+    word, _, prefix = name.partition(" ") if isinstance(name, str) else ("", "", "")
+    if word == "phone" and PREFIX.fullmatch(prefix):
+        return lambda value: phone(text_of(value), prefix)
+    if not isinstance(name, str) or name not in RULES:
+        near = did_you_mean(name, list(RULES)) if isinstance(name, str) else ""
+        raise ConfigError(f'{where} must be one of {", ".join(RULES)}, or "phone +41"; found {name!r}{near}.')
+    rule = RULES[name]
+    return lambda value: rule(text_of(value))
+
 
 Key = tuple[str, ...]
 """The columns of one of the keys by which rows are matched: `alignment.keys`."""
@@ -48,7 +159,7 @@ class AlignmentSettings:
     """A party refuses a driver that asks for other `ids` or `learners` than its settings say, or to `reveal` more."""
 
     ids: str = one_of("exact", "normalised", default="exact")  # how ids are compared, also to train: `ids.normalised`
-    rules: Mapping[str, str] = field(default_factory=dict)  # how a column of a key is compared: `alignment.rules`
+    rules: Mapping[str, str] = field(default_factory=dict)  # how a column of a key is compared
     duplicates: str = one_of("refuse", "first", "none", default="refuse")  # of rows with one id: the first, or none
     reveal: str = one_of("rows", "count", default="rows")  # which rows are common, or only how many
     learners: tuple[str, ...] = ()  # the parties that are told; none named: all

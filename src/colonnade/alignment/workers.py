@@ -98,7 +98,7 @@ class Pool:
             return made
 
     def end(self) -> None:
-        """All that wait."""
+        """End all workers that wait."""
         while True:
             try:
                 self.idle.get_nowait().end()

@@ -32,8 +32,7 @@ import torch
 
 from colonnade.attacks import audit
 from colonnade.attacks.audit import LABEL_ROWS, READS, Audit, Rehearsals
-from colonnade.attacks.coverage import not_attacked
-from colonnade.attacks.finding import LIMITS, Finding, column_verdict
+from colonnade.attacks.finding import LIMITS, Finding, column_verdict, not_attacked
 from colonnade.attacks.label_audit import ATTACKS, FEWEST, guesses
 from colonnade.attacks.received import Guess
 from colonnade.attacks.rehearsal import (

@@ -16,8 +16,7 @@ from typing import Any
 from colonnade.algorithms import Kind
 from colonnade.attacks import trigger
 from colonnade.attacks.column_sums import sums_findings
-from colonnade.attacks.coverage import NotAttacked, not_attacked
-from colonnade.attacks.finding import LIMITS, Finding
+from colonnade.attacks.finding import LIMITS, Finding, NotAttacked, not_attacked
 from colonnade.attacks.inversion_audit import EMBEDDINGS, Rebuilt, inversion_findings, joined, rebuild
 from colonnade.attacks.jacobian import jacobian_findings
 from colonnade.attacks.known_model import known_findings

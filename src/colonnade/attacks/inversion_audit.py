@@ -13,10 +13,9 @@ from torch import Tensor
 from colonnade.algorithms import Kind
 from colonnade.attacks.finding import Finding, column_verdict, recognition_verdict
 from colonnade.attacks.inversion import PICTURE, TABLE, Attack, defence_of, invert
-from colonnade.attacks.pictures import psnr, ssim
 from colonnade.attacks.received import Received, received
 from colonnade.attacks.rehearsal import Rehearsal
-from colonnade.attacks.scores import Recogniser, correlation, r_squared, wilson
+from colonnade.attacks.scores import Recogniser, correlation, psnr, r_squared, ssim, wilson
 from colonnade.federation import Federation
 
 TRAINING_ROWS = 2000  # for the classifier that looks at reconstructions

@@ -11,11 +11,15 @@ from torch import Tensor
 
 from colonnade.algorithms import Kind
 from colonnade.attacks.finding import Finding, label_verdict
-from colonnade.attacks.label_clustering import by_direction, by_norm
-from colonnade.attacks.label_completion import from_head, from_model
-from colonnade.attacks.label_nodes import from_nodes
-from colonnade.attacks.label_reading import from_logit_gradients, from_residuals, from_targets
-from colonnade.attacks.label_solving import from_batch_gradient
+from colonnade.attacks.label_clustering import by_direction, by_norm, from_nodes
+from colonnade.attacks.label_reading import (
+    from_batch_gradient,
+    from_head,
+    from_logit_gradients,
+    from_model,
+    from_residuals,
+    from_targets,
+)
 from colonnade.attacks.received import Guess, Holdings
 from colonnade.attacks.rehearsal import Rehearsal
 from colonnade.attacks.scores import score_labels

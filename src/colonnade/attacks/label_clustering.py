@@ -8,6 +8,17 @@ Li et al., Label Leakage and Protection in Two-party Split Learning, 2022 (arXiv
 by the norm of gradients; Liu and Lyu, Clustering Label Inference Attack against Practical Split Learning, 2022
 (arXiv:2203.05222) by clustering them. The attacker knows the number of classes. What it finds are groups of rows that
 share a label.
+
+Labels guessed from which rows fall into the same nodes of trees.
+
+Rows of one node have gradients, and so labels, that are alike: that is what its split was chosen for. Takahashi, Liu
+and Liu, Eliminating Label Leakage in Tree-Based Vertical Federated Learning, 2023 (arXiv:2307.10318) join rows by how
+often they are in one node and look for communities in that graph (ID2Graph). Here the graph's main directions are
+clustered by k-means, which needs no more than the number of classes. What it finds are groups of rows that share a
+label.
+
+Where nodes are hidden, a party still hears when one of its splits is chosen, and of no row where it is. Then what it
+can group rows by are its own columns: the same attack on these is the control.
 """
 
 from __future__ import annotations
@@ -62,3 +73,53 @@ def groups(points: Tensor, count: int, seed: int) -> Tensor:
     count = min(count, len(torch.unique(points, dim=0)))
     found = KMeans(count, n_init=RESTARTS, random_state=seed).fit_predict(points.numpy())
     return torch.from_numpy(found).long()
+
+
+def from_nodes(transcript: Transcript, holdings: Holdings, *, seed: int = 0) -> Guess:
+    """By the rows' paths through all trees that were heard of; for numbers, the position along the main direction."""
+    rows, paths = memberships(transcript, holdings)
+    if not len(rows) or not paths.shape[1]:
+        return from_columns(transcript, holdings, seed=seed)
+    every = [torch.nn.functional.one_hot(column)[:, :-1] for column in paths.T]  # one of them follows from the others
+    known = torch.cat(every, 1).double()
+    flat = main_directions(known - known.mean(0), max(holdings.classes - 1, 1))
+    if holdings.classes == 0:
+        return Guess(rows, flat[:, 0], named=False)
+    return Guess(rows, groups(flat, holdings.classes, seed), named=False)
+
+
+def from_columns(transcript: Transcript, holdings: Holdings, *, seed: int = 0) -> Guess:
+    """The control: the party's own columns of the rows that trees are grown on, grouped in the same way."""
+    heard = next(received(transcript, holdings.batches, holdings.named(Kind.NODES)), None)
+    if heard is None or holdings.columns is None:
+        nothing = torch.empty(0, dtype=torch.int64)
+        return Guess(nothing, nothing, named=False)
+    rows = heard.rows
+    own = holdings.columns[rows].flatten(1).double().nan_to_num()
+    flat = main_directions((own - own.mean(0)) / own.std(0).clamp_min(1e-12), max(holdings.classes - 1, 1))
+    return Guess(rows, flat[:, 0] if holdings.classes == 0 else groups(flat, holdings.classes, seed), named=False)
+
+
+def memberships(transcript: Transcript, holdings: Holdings) -> tuple[Tensor, Tensor]:
+    """Rows, and for each tree and level, or sample, the number of the node that a row is in, [rows, trees and levels].
+    A row's way below its node comes level by level, each as a few words."""
+    places: dict[int, int] = {}
+    columns: list[Tensor] = []
+    before: dict[tuple[str, int, int], Tensor] = {}
+    for name in holdings.named(Kind.NODES):
+        for one in received(transcript, holdings.batches, (name,)):
+            if one.values.dim() != 2 or len(one.values) != len(one.rows):
+                continue
+            places = places or {row: at for at, row in enumerate(one.rows.tolist())}
+            if len(places) != len(one.rows):
+                continue
+            at = torch.tensor([places[row] for row in one.rows.tolist()])
+            for tree, way in enumerate(one.values.T.long()):
+                key = one.batch, tree, len(one.values.T)
+                path = torch.zeros_like(way)
+                path[at] = way
+                path = before.get(key, torch.zeros_like(path)) * 3 + path
+                before[key] = torch.unique(path, return_inverse=True)[1]
+                columns.append(before[key])
+    rows = torch.tensor(list(places), dtype=torch.int64)
+    return rows, torch.stack(columns, 1) if columns else torch.zeros(len(rows), 0, dtype=torch.int64)

@@ -86,7 +86,7 @@ class Promises:
         return [one for one in self.attempts if one.broken]
 
     def to_json(self) -> dict[str, Any]:
-        """Figures alone."""
+        """The figures, as JSON can hold them."""
         attempts = [dataclasses.asdict(one) | {"broken": one.broken} for one in self.attempts]
         return {
             "run": self.run, "algorithm": self.algorithm, "confidence": CONFIDENCE, "passed": not self.broken,

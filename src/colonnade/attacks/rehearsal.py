@@ -76,7 +76,7 @@ def reopen(folder: Path, allow_models: Sequence[str] = ()) -> Iterator[Federatio
 
 
 def fingerprint(folder: Path) -> str:
-    """Of a run's last checkpoint, all parties' states together."""
+    """A digest of a run's last checkpoint, all parties' states together."""
     run = RunDirectory(folder)
     mark, digest = run.mark(), hashlib.sha256()
     for party in sorted((folder / PARTIES).iterdir()):

@@ -15,9 +15,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from colonnade.alignment import Aligned, AlignmentSettings, Ids, align_here
+from colonnade.alignment.ids import read_ids
 from colonnade.alignment.in_process import check_free
 from colonnade.alignment.settings import in_words
-from colonnade.alignment.tables import read_ids
 from colonnade.cli.console import console, error_console, shown, size
 from colonnade.cli.options import Engine, StartupKit
 from colonnade.errors import ConfigError

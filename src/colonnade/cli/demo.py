@@ -25,9 +25,9 @@ from colonnade.explain import report as explaining
 from colonnade.explain.write import write as write_explanation
 from colonnade.federation import Federation, Settings
 from colonnade.federation.learned import learned
-from colonnade.report.write import write
+from colonnade.report.page import write
 from colonnade.runs.run_directory import write_text
-from colonnade.settings.leave_out import leave_out
+from colonnade.settings.changes import leave_out
 
 if TYPE_CHECKING:
     import pandas as pd

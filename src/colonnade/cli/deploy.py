@@ -25,15 +25,7 @@ from colonnade.privacy import Budget
 from colonnade.privacy.used_rows import weaker
 from colonnade.runs.budget_over_runs import spent_before
 from colonnade.runs.layout import ALIGNED
-from colonnade.settings.party_file import (
-    OWN,
-    STARTUP,
-    SiteConfig,
-    driver_of,
-    in_own_words,
-    read_own,
-    sites_of,
-)
+from colonnade.settings.party_file import OWN, STARTUP, SiteConfig, driver_of, in_own_words, read_own, sites_of
 from colonnade.settings.rules import LABEL_MECHANISMS, LABELS, MECHANISMS, PURPOSES
 from colonnade.sites.driving import rehearse
 

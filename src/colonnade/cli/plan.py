@@ -18,7 +18,7 @@ from colonnade.planning.plan import PartyPlan, Plan
 from colonnade.planning.plan import plan as make_plan
 from colonnade.runs.run_directory import to_json
 from colonnade.settings.party_file import OWN
-from colonnade.transport.distant import Network
+from colonnade.transport.faulty import Network
 
 
 def plan(
@@ -59,7 +59,7 @@ def read_whole(file: Path, allow_models: Sequence[str] = ()) -> Settings:
 
 
 def show(found: Plan, file: Path) -> None:
-    """A plan as tables."""
+    """Print a plan as tables."""
     rows = ", ".join(f"{count:,} {split}" for split, count in found.rows.items())
     console.print(f"[bold]{found.algorithm}[/bold], {found.task}: {rows} rows; on {found.device}.")
     console.print(_rounds(found))

@@ -15,8 +15,8 @@ from colonnade.errors import CheckpointError, ConfigError
 from colonnade.report import baselines as baselines_of
 from colonnade.report import compare as comparing
 from colonnade.report.facts import BASELINES
+from colonnade.report.page import write
 from colonnade.report.words import epsilon, score, seconds
-from colonnade.report.write import write
 from colonnade.runs.layout import MARK, METRICS, SETTINGS, SUMMARY
 
 TRACES = ("parties", MARK, METRICS, SUMMARY)

@@ -39,7 +39,7 @@ from colonnade.report.words import always_one, many
 from colonnade.runs.layout import MARK, SETTINGS
 from colonnade.runs.run_directory import RunDirectory, to_json
 from colonnade.settings.changes import changes_of
-from colonnade.transport.distant import Distant, Network
+from colonnade.transport.faulty import Distant, Network
 
 if TYPE_CHECKING:  # what few runs need is imported by those
     from colonnade.report.live import Live

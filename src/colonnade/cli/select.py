@@ -21,8 +21,8 @@ from colonnade.federation.choosing import choose
 from colonnade.runs.run_directory import write_text
 from colonnade.selection import METHODS, Selection
 from colonnade.selection.settings import BINS
+from colonnade.settings.changes import leave_out
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.leave_out import leave_out
 from colonnade.settings.party_file import asker_of, label_owners_of
 
 BAR = 24

@@ -10,17 +10,7 @@ from typing import Annotated
 import typer
 
 from colonnade.cli.console import AllowModel, a_run, console
-from colonnade.cli.options import (
-    VARIABLE,
-    Engine,
-    Model,
-    Owner,
-    StartupKit,
-    Table,
-    check_asker,
-    overrides,
-    say_how,
-)
+from colonnade.cli.options import VARIABLE, Engine, Model, Owner, StartupKit, Table, check_asker, overrides, say_how
 from colonnade.errors import ConfigError
 from colonnade.runs.run_directory import RunDirectory
 

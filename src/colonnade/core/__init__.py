@@ -10,13 +10,12 @@ if TYPE_CHECKING:
     from colonnade.core import mapped, roles
     from colonnade.core.batches import Agreed, Batch, Batches, Rounds, Rows, Step
     from colonnade.core.cipher import Ciphertext, Encrypted
-    from colonnade.core.ledger import Entry, Ledger
+    from colonnade.core.ledger import Entry, Ledger, Transcript
     from colonnade.core.message import Done, Message, Request
     from colonnade.core.party import Organisation, Party, State, serves
     from colonnade.core.peers import Peer, Peers, Transport
     from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
     from colonnade.core.release import Codec, Identity, Mechanism, Outbox, Packed, Plain, Released, Rule
-    from colonnade.core.transcript import Transcript
     from colonnade.core.wire import Envelope
 
 __all__ = [
@@ -62,13 +61,12 @@ _HOME = {
     for line in (
         "batches Agreed Batch Batches Rounds Rows Step",
         "cipher Ciphertext Encrypted",
-        "ledger Entry Ledger",
+        "ledger Entry Ledger Transcript",
         "message Done Message Request",
         "party Organisation Party State serves",
         "peers Peer Peers Transport",
         "receipt NON_PRIVATE DpEvent Receipt",
         "release Codec Identity Mechanism Outbox Packed Plain Released Rule",
-        "transcript Transcript",
         "wire Envelope",
     )
     for name in line.split()[1:]

@@ -26,7 +26,7 @@ FOR_THE_ASKER: dict[str, type[ColonnadeError]] = {
 
 
 class Failure(Message):
-    """Instead of an answer."""
+    """What is sent where there is no answer."""
 
     error: str  # the name of one of ours
     party: str

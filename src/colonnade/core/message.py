@@ -78,7 +78,7 @@ class Message:
         return found
 
     def released(self) -> list[Released]:
-        """The tensors among them."""
+        """The tensors among a message's fields."""
         return [item for item in self.crossing() if isinstance(item, Released)]
 
 
@@ -155,7 +155,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 class Pong(Message):
-    """It is there."""
+    """The party is there."""
 
 
 class Ping(Request[Pong]):

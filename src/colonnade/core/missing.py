@@ -150,7 +150,7 @@ class Missing:
         times[what] = times.get(what, 0) + 1
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint: the answers that may have to stand in."""
+        """What a checkpoint keeps: the answers that may have to stand in."""
         return {to: vars(memory) for to, memory in self._memory.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:

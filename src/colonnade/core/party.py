@@ -71,7 +71,7 @@ class Calls:
         self.recent = deque((number,), 2 * WINDOW)  # while a number is in the window, fewer others can be answered
 
     def note(self, number: int, reply: Message) -> None:
-        """A call was answered."""
+        """Remember that a call was answered."""
         self.recent.append(number)
         if number > self.newest:
             self.newest, self.reply = number, reply

@@ -193,7 +193,7 @@ class LabelOwner(Party):
         return self.row_weights[rows] / self.row_weights[train].mean()
 
     def weighted_loss(self, outputs: Tensor, rows: Tensor) -> float | None:
-        """Of these rows, where some count more than others."""
+        """The loss of these rows, where some count more than others."""
         if self.row_weights is None and not self.loss.weights:
             return None
         return float(self.loss(outputs, self.labels[rows], self.counts(rows)))

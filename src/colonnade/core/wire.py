@@ -60,7 +60,7 @@ class Envelope(Generic[M]):
 
 
 def encode(envelope: Envelope[Any]) -> bytes:
-    """One frame."""
+    """An envelope as one frame."""
     return b"".join(buffers(envelope))
 
 

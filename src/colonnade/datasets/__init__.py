@@ -56,8 +56,7 @@ __all__ = [
 _HOME = {
     "catalogue": ("CATALOGUE", "Entry", "load"),
     "dataset": ("Dataset", "Rows"),
-    "labels": ("Labels",),
-    "preprocess": ("Preprocessor",),
+    "preprocess": ("Labels", "Preprocessor"),
     "split": (
         "Split",
         "by_names",

@@ -35,11 +35,7 @@ MADE_OF = "made_of.txt"
 
 
 def load(
-    name: str,
-    *,
-    folder: Path | str | None = None,
-    offline: bool = False,
-    catalogue: Mapping[str, Entry] = CATALOGUE,
+    name: str, *, folder: Path | str | None = None, offline: bool = False, catalogue: Mapping[str, Entry] = CATALOGUE
 ) -> Dataset:
     """The data set of this name; `colonnade datasets` lists them. Downloads it if need be, unless `offline`."""
     if name not in catalogue:

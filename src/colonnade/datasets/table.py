@@ -197,11 +197,7 @@ def _by_rule(rule: str) -> str:
 
 
 WRITINGS: tuple[tuple[str, Callable[[str], str], str], ...] = (
-    (
-        "capitals or spaces",
-        lambda one: " ".join(one.casefold().split()),
-        'set ids = "normalised" under [alignment]',
-    ),
+    ("capitals or spaces", lambda one: " ".join(one.casefold().split()), 'set ids = "normalised" under [alignment]'),
     (
         "leading zeros",
         lambda one: one.lstrip("0") or "0",
@@ -272,13 +268,7 @@ def is_large(path: Path, columns: Sequence[str] | None) -> bool:
 
 
 def read_pieces(
-    path: Path,
-    *,
-    owner: str,
-    id_column: str,
-    label: str | None,
-    columns: Sequence[str] | None,
-    aside: Aside = None,
+    path: Path, *, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, aside: Aside = None
 ) -> tuple[NDArray[np.str_], Columns, dict[str | None, pd.Series[Any]]]:
     """The ids, the columns, and by name the label and what divides rows, of a file that is too large to be read whole:
     some rows at a time, into columns that are mapped.

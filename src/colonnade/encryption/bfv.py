@@ -86,25 +86,6 @@ class BfvPublicKey:
             yield wrap(self, first.shape, first.layout, bound, seal.body(total))
 
     @refusing
-    def add_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted:
-        flat = within(values.expand(x.shape), self.limit, owner=owner, scheme="bfv", what="add")
-        bound = fits(x.bound + self.limit, self.capacity, scheme="bfv", what="The sum")
-        total = self._open(x)
-        bits = self.fraction * (2 if x.layout == "product" else 1)
-        for one, slots in zip(total, self._arranged(flat, bits), strict=True):
-            self._evaluator.add_plain_inplace(one, self._encoded(slots))
-        return wrap(self, x.shape, x.layout, bound, seal.body(total))
-
-    @refusing
-    def times_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted:
-        if self.use != "products":
-            unsuited(self, "products", "Multiplying by plain values")
-        flat = within(values.expand(x.shape), self.capacity / x.bound, owner=owner, scheme="bfv", what="multiply by")
-        arranged = zip(self._open(x, "tiled"), self._arranged(flat, self.fraction), strict=True)
-        result = [self._times(one, slots) for one, slots in arranged]
-        return wrap(self, x.shape, "product", self.capacity, seal.body(result))
-
-    @refusing
     def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
         if self.use != "products":
             unsuited(self, "products", "A product with a matrix")
@@ -133,13 +114,7 @@ class BfvPublicKey:
         count, width = rows.shape
         if tuple(flat.shape) != (count,):
             raise WireError(f"{flat.numel()} weights do not fit {count} encrypted rows.")
-        within(
-            flat.abs().sum(),
-            self.capacity / rows.bound,
-            owner=owner,
-            scheme="bfv",
-            what="weigh by in all",
-        )
+        within(flat.abs().sum(), self.capacity / rows.bound, owner=owner, scheme="bfv", what="weigh by in all")
         parts, chunks = self._open(rows, "rows"), -(-width // SLOTS)
         total: list[Any] = []
         for row, weight in enumerate(_whole(flat, self.fraction)):

@@ -97,26 +97,6 @@ class CkksPublicKey:
             yield self._closed(total, first, bound)
 
     @refusing
-    def add_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted:
-        flat = within(values.expand(x.shape), self.limit, owner=owner, scheme="ckks", what="add")
-        bound = fits(x.bound + self.limit, self.capacity, scheme="ckks", what="The sum")
-        total = self._open(x, self._layout(flat))
-        for one, slots in zip(total, self._arranged(flat), strict=True):
-            self._evaluator.add_plain_inplace(one, self._encoded(slots, one.parms_id(), one.scale))
-        return self._closed(total, x, bound)
-
-    @refusing
-    def times_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted:
-        if self.use != "products":
-            unsuited(self, "products", "Multiplying by plain values")
-        flat = within(values.expand(x.shape), self.capacity / x.bound, owner=owner, scheme="ckks", what="multiply by")
-        arranged = zip(self._fresh(x, "tiled"), self._arranged(flat), strict=True)
-        result = [self._times(one, slots) for one, slots in arranged]
-        for one in result:
-            self._evaluator.rescale_to_next_inplace(one)
-        return self._closed(result, x, self.capacity)
-
-    @refusing
     def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
         if self.use != "products":
             unsuited(self, "products", "A product with a matrix")
@@ -147,13 +127,7 @@ class CkksPublicKey:
         if self.use != "combinations":
             unsuited(self, "combinations", "A weighted sum of rows")
         flat = within(weights, self.capacity, owner=owner, scheme="ckks", what="weigh by")
-        within(
-            flat.abs().sum(),
-            self.capacity / rows.bound,
-            owner=owner,
-            scheme="ckks",
-            what="weigh by in all",
-        )
+        within(flat.abs().sum(), self.capacity / rows.bound, owner=owner, scheme="ckks", what="weigh by in all")
         count, width = rows.shape
         if tuple(flat.shape) != (count,):
             raise WireError(f"{flat.numel()} weights do not fit {count} encrypted rows.")

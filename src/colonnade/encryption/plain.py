@@ -54,17 +54,6 @@ class PlainPublicKey:
         return (self.add(*(parts[at] for at in group)) for group in groups)
 
     @refusing
-    def add_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted:
-        added = within(values.expand(x.shape), self.limit, owner=owner, scheme="plain", what="add")
-        bound = fits(x.bound + self.limit, CAPACITY, scheme="plain", what="The sum")
-        return self._wrapped(self._values(x) + added, bound)
-
-    @refusing
-    def times_plain(self, x: Encrypted, values: Tensor, *, owner: str) -> Encrypted:
-        factors = within(values.expand(x.shape), CAPACITY / x.bound, owner=owner, scheme="plain", what="multiply by")
-        return self._wrapped(self._values(x) * factors, CAPACITY)
-
-    @refusing
     def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
         if math.prod(x.shape) != len(matrix):
             raise WireError(f"Encrypted values of shape {list(x.shape)} do not fit a matrix with {len(matrix)} rows.")
@@ -73,7 +62,7 @@ class PlainPublicKey:
         return self._wrapped(self._values(x).flatten() @ matrix.detach().to("cpu", torch.float64), CAPACITY)
 
     def product_error(self, matrix: Tensor) -> float:
-        """Float64's own."""
+        """The error of float64 itself."""
         return 2.0**-44 * (float(matrix.abs().sum(0).max()) + 1) * self.limit if matrix.numel() else 0.0
 
     @refusing

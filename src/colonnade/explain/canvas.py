@@ -75,7 +75,7 @@ def headline(figure: Figure, text: str, below: str = "") -> None:
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """As PNG and SVG; each file appears whole or not at all."""
+    """Save it as PNG and SVG; each file appears whole or not at all."""
     made = []
     for kind, metadata in (("png", None), ("svg", {"Date": None})):
         path = stem.with_suffix(f".{kind}")

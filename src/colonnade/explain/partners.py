@@ -18,7 +18,7 @@ SCORE = {
 
 
 def draw(selection: Selection, folder: Path) -> list[Path]:
-    """selection.png and selection.svg."""
+    """Draw selection.png and selection.svg."""
     canvas.can_draw()
     from matplotlib import rc_context
 

@@ -88,7 +88,7 @@ class Trained:
         return checkpoint.read(self.run._checkpoint(party, self.mark))
 
     def shape(self, party: str) -> tuple[int, ...]:
-        """Of one row of a party's prepared columns."""
+        """The shape of one row of a party's prepared columns."""
         if "columns" in self.fitted[party]:
             return (len(Preprocessor.from_state(self.fitted[party]["columns"]).names),)
         features = self._as_trained.owners[party].features  # a named data set has no columns of its own to prepare

@@ -36,7 +36,7 @@ from colonnade.transport import Retrying
 
 
 class CallPolicy:
-    """For one driver; `elsewhere` says that some parties are not in this process."""
+    """What one driver does; `elsewhere` says that some parties are not in this process."""
 
     def __init__(self, engine: EngineSettings, *, elsewhere: bool) -> None:
         self.engine, self.needed = engine, elsewhere or engine.on_missing != "fail"

@@ -30,7 +30,7 @@ from colonnade.core import Agreed, DpEvent, Ledger, Organisation, Peers, Rows, S
 from colonnade.core.batches import PREDICT, Progress
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError, DataError, Diverged
-from colonnade.evaluate.quality import quality
+from colonnade.evaluate.metrics import quality
 from colonnade.federation.call_policy import CallPolicy, calibrated, left_out, presence_of
 from colonnade.federation.fit import REPORTED, Outcome, Watch, fit
 from colonnade.federation.organisation import (
@@ -232,7 +232,7 @@ class Federation:
         return torch.cat([outputs for outputs, _ in self._outputs(name, self.agreed[name].chunks(split), model)])
 
     def _outputs(self, owner: str, chunks: Sequence[Any], model: str | None) -> Iterator[tuple[Tensor, list[str]]]:
-        """Of each chunk of rows the outputs, and who was missing."""
+        """The outputs of each chunk of rows, and who was missing."""
         asks = self.label_owners[owner]
         missing = asks.peers.missing
         for rows in chunks:
@@ -406,7 +406,7 @@ class Federation:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of one row's embedding at each party with columns."""
+        """The shape of one row's embedding at each party with columns."""
         return dict(next(iter(self.label_owners.values())).shapes)
 
     @property
@@ -423,7 +423,7 @@ class Federation:
 
     @property
     def accounts(self) -> dict[str, Account]:
-        """Of every party whose rules promise something for its columns."""
+        """The accounts of all parties whose rules promise something for their columns."""
         return accounts_of(self.organisations)
 
     def keep_best(self) -> None:

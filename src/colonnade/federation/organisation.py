@@ -55,7 +55,7 @@ def epochs_of(settings: Settings) -> int:
 
 
 def training_rows(holdings: Holdings) -> int:
-    """Of the label owner that has most."""
+    """The number of training rows of the label owner that has most."""
     here = max((len(held.splits.get("train", ())) for held in holdings.label_owners.values()), default=0)
     return holdings.trained or here
 

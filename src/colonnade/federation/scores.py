@@ -13,8 +13,7 @@ from torch import Tensor
 
 from colonnade.algorithms import find
 from colonnade.core import Rows, roles
-from colonnade.evaluate.metrics import measure
-from colonnade.evaluate.quality import Quality
+from colonnade.evaluate.metrics import Quality, measure
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import Trained
 

@@ -192,7 +192,7 @@ class Session:
                 time.sleep(1.0)
 
     def sites(self) -> set[str]:
-        """Those that are connected."""
+        """The sites that are connected."""
         return {client.name for client in self.session.get_connected_client_list()}
 
     def wait_for(self, names: Collection[str], patience: float) -> None:

@@ -77,7 +77,7 @@ class Job:
 
     @classmethod
     def to_select(cls, settings: Settings, run: str, how: Mapping[str, Any], owner: str | None = None) -> Job:
-        """For a label owner, or for several jointly where none is named."""
+        """A job that selects for a label owner, or for several jointly where none is named."""
         if owner is None:
             return cls(driver_of(settings), all_sites(settings), run, do="select", how=how)
         sites = (*asked_with(settings, asker_of(settings, owner)), SERVER, KEYS)

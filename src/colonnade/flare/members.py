@@ -27,7 +27,7 @@ from colonnade.core import checkpoint
 from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, ConfigError, PartyError, WireError
 from colonnade.explain.at_site import explain_at
 from colonnade.flare.orders import lead_of, opened
-from colonnade.report.write import write as write_page
+from colonnade.report.page import write as write_page
 from colonnade.runs.layout import DRAINING, FAILURE
 from colonnade.runs.run_directory import write_text
 from colonnade.runs.site_state import keep_log
@@ -107,7 +107,7 @@ class Member:
         self.site = site
 
     def call(self, data: bytes) -> bytes:
-        """A sealed call of another site, for the desk; or the relay's wish that the driver begins."""
+        """A sealed call of another site, for the endpoint; or the relay's wish that the driver begins."""
         if not isinstance(data, (bytes, bytearray, memoryview)):  # of a number, bytes() would make as many zeros
             raise BoundaryError(f"A call brings bytes; found {type(data).__name__}.")
         caller, data = str(collab.caller), bytes(data)

@@ -29,7 +29,7 @@ class Simulator:
 
     @property
     def kept(self) -> Path:
-        """Where the organisations are."""
+        """The folder of the organisations."""
         return self.work / "sites"
 
     @property

@@ -23,17 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.core.party import TASKS
-from colonnade.optim.written_out import (
-    NONE,
-    RELU,
-    SIGMOID,
-    TANH,
-    Layers,
-    Moving,
-    forward,
-    squared_steps,
-    step_back,
-)
+from colonnade.optim.written_out import NONE, RELU, SIGMOID, TANH, Layers, Moving, forward, squared_steps, step_back
 
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: RELU, nn.Tanh: TANH, nn.Sigmoid: SIGMOID}
 """Those whose slope shows in their output."""
@@ -182,7 +172,7 @@ class Flat:
         )
 
     def moving(self) -> Moving:
-        """For the next steps, with the optimizer's settings as they are now."""
+        """What moves the parameters in the next steps, with the optimizer's settings as they are now."""
         group = self.group
         settings = {name: float(group[name]) for name in ("lr", "weight_decay", "maximize")}
         if "step" in self.kept:
@@ -193,7 +183,7 @@ class Flat:
         return Moving(self.values, self.gradients, self.moments or [self.values], settings)
 
     def moved(self, steps: int) -> None:
-        """So many steps were done."""
+        """Tell the optimizer that so many steps were done."""
         if not self.done:
             self._show()
         self.done += steps

@@ -48,7 +48,7 @@ class Estimated(nn.Module):
         raise NotImplementedError
 
     def forward(self, parts: list[Tensor]) -> Tensor:
-        """Of what each party sent for the same rows."""
+        """The outputs for what each party sent for the same rows."""
         x = torch.cat([part.flatten(1) for part in parts], dim=1)
         return (self.said(x.double()) @ self.place + self.offset).to(x.dtype)
 
@@ -133,7 +133,7 @@ def _best(x: Tensor, labels: Tensor, loss: Loss, seed: int) -> str:
 
 
 def restored(state: Mapping[str, Tensor]) -> Estimated:
-    """From a `state_dict`."""
+    """Make it again from a `state_dict`."""
     held = dict(state)
     place, offset = held.pop("place"), held.pop("offset")
     if "threshold" in held:

@@ -79,7 +79,7 @@ def _end(federation: Federation, party: str, purpose: str) -> End | None:
 
 
 def epsilon_of(account: Account) -> float:
-    """Of the row that paid most."""
+    """The epsilon of the row that paid most."""
     worst = 0.0
     for way in account.spent():
         spent: dict[Key, int] = {}
@@ -90,7 +90,7 @@ def epsilon_of(account: Account) -> float:
 
 
 def told(end: End, epochs: int) -> str:
-    """In words."""
+    """A budget's end in words."""
     whose = {"train": "training", "validation": "validation", "test": "test"}[end.purpose]
     when = f"epoch {end.epoch} of {epochs}" if end.purpose != "test" and epochs else f"the {end.purpose} at the end"
     often = {0: "not even once", 1: "once"}.get(end.times, f"{end.times} times")

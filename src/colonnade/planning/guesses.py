@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from colonnade.alignment.rules import normalised
+from colonnade.alignment.settings import normalised
 from colonnade.datasets.table import how_written
 from colonnade.errors import DataError
 from colonnade.planning.tables import FEW, ID_NAME, Column, Seen

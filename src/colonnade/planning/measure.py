@@ -6,8 +6,10 @@ and holdings, with the training rows cut down to a few batches; nothing is writt
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from statistics import median
@@ -15,13 +17,56 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from colonnade.core import Batches
+from colonnade.core import Batches, Ledger
 from colonnade.core.batches import CHUNK, Rows
 from colonnade.core.peers import NUMBERS
+from colonnade.encryption import SCHEMES
 from colonnade.federation import Federation, Settings
 from colonnade.federation.organisation import local_epochs
-from colonnade.planning.traffic import TRAINING, Traffic, encrypted, taken, total
 from colonnade.rows.holdings import Holdings
+
+TRAINING = re.compile(r"(?:(.+):)?train/(\d+)/(\d+)")
+"""A training batch's name: whose it is where there are several label owners, its epoch, its number."""
+
+
+class Traffic(Counter[tuple[str, str]]):
+    """(party, "out" or "in") -> bytes. Traffic can be added up, and taken so many times."""
+
+    def __mul__(self, times: int) -> Traffic:
+        return Traffic({key: count * times for key, count in self.items()})
+
+    def scaled(self, share: float) -> Traffic:
+        """An estimate for so much more, or less."""
+        return Traffic({key: round(count * share) for key, count in self.items()})
+
+    def by_party(self, names: Iterable[str]) -> dict[str, dict[str, int]]:
+        """As a summary has it."""
+        return {name: {way: self[name, way] for way in ("out", "in")} for name in names}
+
+
+def total(parts: Iterable[Traffic]) -> Traffic:
+    found = Traffic()
+    for part in parts:
+        found.update(part)
+    return found
+
+
+def taken(ledgers: Mapping[str, Ledger]) -> dict[str | None, Traffic]:
+    """What was written since this was last asked, by batch name; None: what was about no batch."""
+    found: dict[str | None, Traffic] = {}
+    for party, book in ledgers.items():
+        for entry in book.entries:
+            if entry.direction != "own":
+                found.setdefault(entry.batch, Traffic())[party, entry.direction] += entry.bytes
+        book.entries.clear()
+    return found
+
+
+def encrypted(ledgers: Mapping[str, Ledger]) -> bool:
+    """Whether any of what was written since it was last taken is a ciphertext: their sizes vary a little."""
+    hiding = SCHEMES.keys() - {"plain"}
+    return any(entry.codec in hiding for book in ledgers.values() for entry in book.entries)
+
 
 ROUNDS = 3
 """Of several label owners: in the first some things happen once, and a median needs two others."""
@@ -69,7 +114,7 @@ class Scored:
 
 
 def build(settings: Settings, holdings: Holdings) -> Federation:
-    """As a run builds it, with accounts that count and never refuse."""
+    """Build a federation as a run does, with accounts that count and never refuse."""
     federation = Federation(settings, holdings)
     for account in federation.accounts.values():
         account.budget = None

@@ -237,7 +237,7 @@ def _label(tables: Mapping[str, Seen], id_column: str, asker: Asker, given: str 
 
 
 def _task(label: Column, asker: Asker, given: str | None) -> str:
-    """Classes, or a number."""
+    """Ask whether the label is a class or a number."""
     if given == "regression" and not label.numeric:
         raise DataError(
             f"{label.name!r} holds text, and a number to predict must be one. Leave --task out, or convert."

@@ -75,7 +75,7 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """One file."""
+    """What was seen of one file."""
 
     path: Path
     frame: pd.DataFrame

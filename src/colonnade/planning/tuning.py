@@ -87,7 +87,7 @@ def choices(settings: Settings) -> dict[str, Draw]:
 
 
 def draw(settings: Settings, runs: int) -> list[Trial]:
-    """So many trials, of which the first has the settings as they are."""
+    """Draw so many trials, of which the first has the settings as they are."""
     drawn = choices(settings)
     if not drawn and runs > 1:
         raise ConfigError(f"There is nothing to search over with {settings.algorithm}: it has none of these settings.")

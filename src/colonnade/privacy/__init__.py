@@ -3,7 +3,6 @@
 from colonnade.privacy.binomial import Binomial
 from colonnade.privacy.budget import Account, Budget
 from colonnade.privacy.gaussian import Gaussian, NoiseOnly
-from colonnade.privacy.randomized_response import RandomizedResponse
-from colonnade.privacy.two_stage import TwoStage
+from colonnade.privacy.randomized_response import RandomizedResponse, TwoStage
 
 __all__ = ["Account", "Binomial", "Budget", "Gaussian", "NoiseOnly", "RandomizedResponse", "TwoStage"]

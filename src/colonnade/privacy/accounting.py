@@ -19,7 +19,7 @@ from typing import Any, Literal
 from colonnade.core.cipher import NOT_ENCRYPTED
 from colonnade.core.receipt import PUBLIC, DpEvent
 from colonnade.errors import ConfigError
-from colonnade.privacy import binomial, binomial_loss, gaussian, randomized_response
+from colonnade.privacy import binomial, gaussian, randomized_response
 
 Relation = Literal["replace-one", "add-or-remove"]
 Key = tuple[str, tuple[tuple[str, float], ...]]
@@ -103,12 +103,12 @@ def _known_batch(spent: tuple[tuple[Key, int], ...], moves: float, delta: float)
     exact = binomial_pld(tuple(binomials), mu, delta)
     if len(binomials) == 1 and not mu:
         theorem = binomial_cpsgd(*binomials[0], delta)
-        return min(exact, theorem) if theorem <= binomial_loss.PROVEN else exact
+        return min(exact, theorem) if theorem <= binomial.PROVEN else exact
     return exact
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Of a Gaussian whose mean moves by mu standard deviations."""
+    """The epsilon of a Gaussian whose mean moves by mu standard deviations."""
     return float(dp_accounting().get_epsilon_gaussian(1 / mu, delta)) if mu else 0.0
 
 
@@ -117,13 +117,13 @@ def binomial_pld(spent: Sequence[tuple[Key, int]], mu: float, delta: float) -> f
     d = dp_accounting()
     parts = [(*_sizes(key), int(dict(key[1])["coordinates"]) * times) for key, times in spent]
     mass = 1e-5 * delta / sum(part[3] for part in parts)
-    if 1 - math.prod((1 - binomial_loss.certain(*part[:3])) ** part[3] for part in parts) >= delta:
+    if 1 - math.prod((1 - binomial.certain(*part[:3])) ** part[3] for part in parts) >= delta:
         return math.inf
-    reaches = [binomial_loss.reach(*part[:3], mass) for part in parts]
-    spacing = max(reaches) / binomial_loss.GRID
+    reaches = [binomial.reach(*part[:3], mass) for part in parts]
+    spacing = max(reaches) / binomial.GRID
     whole: Any = d.pld.privacy_loss_distribution.identity(spacing)
     for part in parts:
-        whole = whole.compose(binomial_loss.distribution(*part, spacing, mass, d.pld))
+        whole = whole.compose(binomial.distribution(*part, spacing, mass, d.pld))
     if mu:
         gauss = d.pld.privacy_loss_distribution.from_gaussian_mechanism
         whole = whole.compose(gauss(1 / mu, value_discretization_interval=spacing))
@@ -137,7 +137,7 @@ def _sizes(key: Key) -> tuple[int, int, float]:
 
 def binomial_cpsgd(key: Key, times: int, delta: float) -> float:
     """By cpSGD's theorem, over all releases at once."""
-    return binomial_loss.cpsgd(*_sizes(key), int(dict(key[1])["coordinates"]) * times, delta)
+    return binomial.cpsgd(*_sizes(key), int(dict(key[1])["coordinates"]) * times, delta)
 
 
 @lru_cache(maxsize=256)

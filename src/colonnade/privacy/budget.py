@@ -151,7 +151,7 @@ class Account:
         return rows if rows is not None and len(rows) == size else None
 
     def _epsilon(self, touched: Rows, item: Item, times: Rows) -> float:
-        """Of the worst of these rows after one more release."""
+        """The epsilon of the worst of these rows after one more release."""
         items = list(self.counts) if item in self.counts else [*self.counts, item]
         after = [self.counts[i][touched] if i in self.counts else np.zeros_like(times) for i in items]
         after[items.index(item)] = after[items.index(item)] + times
@@ -332,7 +332,7 @@ def _one(batches: Batches | Agreed) -> Batches:
 
 
 def refusal(owner: str, name: str, epsilon: float, budget: Budget) -> str:
-    """As the owner and the asking party read it."""
+    """The refusal, as the owner and the asking party read it."""
     if math.isinf(epsilon):
         would = "infinite"
     else:

@@ -35,7 +35,7 @@ class Record:
 
 
 class Counts:
-    """Of every row that is known, by release name and event."""
+    """How often every known row was released, by release name and event."""
 
     def __init__(self, keys: Rows | Sequence[int] = ()) -> None:
         self.keys: Rows = np.unique(np.asarray(keys, dtype=np.int64))  # sorted, each once
@@ -96,7 +96,7 @@ class Counts:
         return [dict(zip(self.counts, map(int, one), strict=True)) for one in different(list(self.counts.values()))]
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """What a checkpoint keeps of it."""
         items = [
             {"name": name, "event": key[0], "parameters": dict(key[1]), "rounds": self.rounds[name, key]}
             for name, key in self.counts

@@ -39,7 +39,7 @@ Kept = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class DrawnLabels:
-    """Of one label owner, in one file for all its runs."""
+    """What one label owner drew, in one file for all its runs."""
 
     owner: str
     path: Path

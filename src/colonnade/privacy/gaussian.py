@@ -60,7 +60,7 @@ def clip_rows(tensor: Tensor, clip: float) -> Tensor:
 
 
 def rows_of(tensor: Tensor) -> Tensor:
-    """As a matrix with one row per row of data."""
+    """The tensor as a matrix with one row per row of data."""
     return tensor.flatten(1) if tensor.dim() > 1 else tensor.reshape(-1, 1)
 
 

@@ -219,7 +219,7 @@ class Journal:
             yield record, start
 
     def _bare(self, data: bytes) -> Iterator[tuple[Record, int]]:
-        """Of the first form."""
+        """Read a journal of the first form."""
         start = 0
         while data.find(b"\n", start) >= 0:
             record, end = self._parsed(data, start)

@@ -26,7 +26,7 @@ from colonnade.privacy.accounting import (
     known_batch,
     moves,
 )
-from colonnade.privacy.binomial_loss import PROVEN
+from colonnade.privacy.binomial import PROVEN
 from colonnade.privacy.budget import Account
 
 HIDDEN = "who does not know the batches"

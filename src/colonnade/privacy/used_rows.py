@@ -62,7 +62,7 @@ class UsedRows:
 
     @cached_property
     def _was(self) -> dict[str, NDArray[np.bool_]]:
-        """For each side, which rows have been there."""
+        """Which rows have been on each side."""
         keys, none = self._here if self._kept is None else self._kept, np.empty(0, np.int64)
         return {side: np.isin(self._keys, keys.get(side, none)) for side in SIDES}
 

@@ -12,11 +12,10 @@ from colonnade.report.chart import Figure, Series, lines
 from colonnade.report.course import flat, plain
 from colonnade.report.facts import Facts, read
 from colonnade.report.html import Content, Html, h, number, table
-from colonnade.report.page import assembled, document
+from colonnade.report.page import assembled, document, save
 from colonnade.report.plates import plates
 from colonnade.report.spending import protected, unprotected
 from colonnade.report.words import BETTER_LOW, always_one, count, epsilon, metric, score, seconds, size
-from colonnade.report.write import save
 
 Named = dict[str, Facts]
 PAGE = "compare.html"
@@ -41,7 +40,7 @@ def write(folders: Sequence[Path], out: Path) -> Path:
 
 
 def render(runs: Named) -> str:
-    """One document."""
+    """The comparison as one document."""
     return document(f"Colonnade: {len(runs)} runs compared", main_of(runs))
 
 
@@ -150,7 +149,7 @@ def _notes(runs: Named) -> list[Content]:
 
 
 def warnings(runs: Named) -> list[str]:
-    """Of runs whose accuracy says nothing."""
+    """Warn of runs whose accuracy says nothing."""
     found = {run: always_one(facts.summary or {}) for run, facts in runs.items()}
     return [f"{run}: {words}" for run, words in found.items() if words]
 

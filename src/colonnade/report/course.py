@@ -105,7 +105,7 @@ def missing_section(facts: Facts) -> list[Content] | None:
 
 
 def sign_section(facts: Facts) -> list[Content]:
-    """For whoever answers for it, mostly in print."""
+    """The section in which somebody signs for the run, mostly in print."""
     lines = ("Reviewed by (name, organisation)", "Signature", "Date")
     return [
         h("p", "I have read what each party sent, and the guarantees and their limits"

@@ -7,9 +7,8 @@ from typing import Any
 
 from colonnade.alignment import REVEALS
 from colonnade.report.chart import Figure
-from colonnade.report.facts import Facts
+from colonnade.report.facts import Facts, Flow
 from colonnade.report.html import Cell, Content, Html, h, number, table
-from colonnade.report.ledgers import Flow
 from colonnade.report.opening import listed
 from colonnade.report.plates import plates
 from colonnade.report.words import amount, size

@@ -132,7 +132,7 @@ class Live:
             time.sleep(0.05)
 
     def document(self) -> str:
-        """The whole page."""
+        """The whole page as it is now."""
         shown = self._look()
         text = page.document(f"{shown.facts.name}: Colonnade run report", shown.main, live=True)
         state = self._progress(shown)

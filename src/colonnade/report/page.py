@@ -1,12 +1,19 @@
-"""The page of one run: a single HTML document that needs nothing outside itself."""
+"""The page of one run: a single HTML document that needs nothing outside itself.
+
+On disk its figures lie beside it as SVG.
+"""
 
 from __future__ import annotations
 
 from importlib.resources import files
+from pathlib import Path
 
+from colonnade.errors import InputError
+from colonnade.report.chart import Figure
 from colonnade.report.course import missing_section, settings_section, sign_section, timing_section
 from colonnade.report.crossing import crossing_section, parties_section
-from colonnade.report.facts import Facts
+from colonnade.report.facts import Facts, read
+from colonnade.report.figures import figures
 from colonnade.report.figures import figures as drawn
 from colonnade.report.findings import audit_section
 from colonnade.report.html import Content, Html, h
@@ -16,6 +23,7 @@ from colonnade.report.quality import quality_section
 from colonnade.report.result import result_section
 from colonnade.report.spending import spending
 from colonnade.report.trees import trees_section
+from colonnade.runs.run_directory import write_text
 
 
 def resource(name: str) -> str:
@@ -70,8 +78,43 @@ def main_of(facts: Facts) -> Html:
 
 
 def assembled(header: Html, sections: list[tuple[str, str, list[Content]]]) -> Html:
-    """Header, contents, sections."""
+    """The page from header, contents and sections."""
     listed = [h("li", h("a", title, href=f"#{name}")) for name, title, _ in sections]
     contents = h("nav", h("h2", "Contents", id="contents"), h("ul", listed), aria_labelledby="contents")
     made = [h("section", h("h2", title, id=name), content, aria_labelledby=name) for name, title, content in sections]
     return Html(header + contents + "".join(made))
+
+
+PAGE, FIGURES = "report.html", "figures"
+
+
+def write(folder: Path, out: Path | None = None) -> Path:
+    """The report of a run directory: `out`, or report.html in it; figures go into a folder beside the page."""
+    facts = read(folder)
+    return save(render(facts), _drawn(facts), out or folder / PAGE)
+
+
+def _drawn(facts: Facts) -> list[Figure]:
+    return list(figures(facts).values())
+
+
+def save(page: str, drawn: list[Figure], path: Path) -> Path:
+    """A page and its figures, each file whole or not at all."""
+    try:
+        (path.parent / FIGURES).mkdir(parents=True, exist_ok=True)
+        for figure in drawn:
+            write_text(path.parent / FIGURES / f"{figure.name}.svg", standalone(figure))
+        write_text(path, page)
+    except OSError as error:
+        raise InputError(f"The report cannot be written to {path}: {error.strerror}. Choose another --out.") from None
+    return path
+
+
+def standalone(figure: Figure) -> str:
+    """A figure as a file of its own: its rules inside, on white."""
+    opened, rest = figure.svg.split(">", 1)
+    width, height = opened.split('viewBox="0 0 ')[1].split('"')[0].split(" ")
+    size = f' width="{width}" height="{height}"'
+    back = f'<rect width="{width}" height="{height}" fill="#fff"/>'
+    named = opened.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
+    return f"{named}{size}><style>{resource('figure.css')}</style>{back}{rest}\n"

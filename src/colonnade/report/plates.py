@@ -10,7 +10,7 @@ from colonnade.report.words import amount
 
 
 def plate(figure: Figure) -> Html:
-    """One figure."""
+    """A figure with its title and words."""
     saves = [
         h("button", kind.upper(), type="button", data_save=kind, aria_label=f"Save {figure.title} as {kind.upper()}")
         for kind in ("svg", "png")

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from colonnade.report.chart import WIDTH, Figure, _place, _svg, clipped, width_of
+from colonnade.report.chart import WIDTH, Figure, _place, _svg, around, clipped, ticks, width_of, written
 from colonnade.report.html import Html, h
-from colonnade.report.scale import around, ticks, written
 
 LABEL, WIDEST, VALUE = 140, 200, 76
 """Beside the bars there is room for labels from 140 pixels to 200; longer ones stand above them."""

@@ -93,7 +93,7 @@ def cells(plan: Plan) -> list[str]:
 
 
 def run(study: Study, cell: str) -> None:
-    """One cell, here."""
+    """Run one cell in this process."""
     plan = study.plan
     if plan.script is None:
         title, _, seed = cell.rpartition(", seed ")

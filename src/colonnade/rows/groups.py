@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from colonnade.alignment.tables import read_columns
+from colonnade.alignment.ids import read_columns
 from colonnade.datasets import readings
 from colonnade.datasets.table_files import read_frame
 from colonnade.errors import ConfigError, DataError

@@ -49,7 +49,7 @@ def from_tables(
     """
     import pandas as pd
 
-    from colonnade.alignment.tables import matched_names, shared
+    from colonnade.alignment.ids import matched_names, shared
     from colonnade.datasets.preprocess import Labels
     from colonnade.datasets.table import align
 
@@ -207,7 +207,7 @@ def _own_names(names: Ids, ids: Ids, held: Tensor) -> Ids:
 
 def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> tuple[dict[str, Table], Crossed]:
     """Only the rows whose ids all parties hold, and what crossed to find them."""
-    from colonnade.alignment.tables import shared
+    from colonnade.alignment.ids import shared
 
     found, entries = _found(settings, tables, driver)
     return {name: shared(table, found[name]) for name, table in tables.items()}, entries
@@ -219,7 +219,7 @@ def _found(
     """Of each party the rows that all hold, by each key, which they find out without showing each other the rest; and
     what crossed for it. As long as ids and settings are the same, it is found once (`alignment.kept`)."""
     from colonnade.alignment import align_here, kept
-    from colonnade.alignment.tables import ids_of
+    from colonnade.alignment.ids import ids_of
 
     settings.alignment.check_trains()
     ids = {name: ids_of(table) for name, table in tables.items()}
@@ -248,8 +248,8 @@ def _found(
 def called_alike(settings: Settings, tables: Mapping[str, Table]) -> dict[str, Table]:
     """To predict where all tables are here: rows that a key matches are called by it at all, as they were in training;
     where rows differ, as the label owner calls them. Tables of one key are called alike as they are."""
+    from colonnade.alignment.ids import renamed, shared
     from colonnade.alignment.keys import matched
-    from colonnade.alignment.tables import renamed, shared
 
     if len(tables) < 2 or not all(table.keys for table in tables.values()):
         return dict(tables)
@@ -319,7 +319,7 @@ def _pairwise(
     each partner that lacks some, which; and of several keys, how many rows each matched with a partner. Each partner
     is compared with the label owner alone, and nobody learns what another partner holds. Rows of which nobody holds a
     column are left out."""
-    from colonnade.alignment.tables import renamed
+    from colonnade.alignment.ids import renamed
 
     ((owner, table),) = labelled.items()
     table = with_labels(table)  # first: nobody need know of the others

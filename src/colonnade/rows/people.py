@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from colonnade.alignment.ids import read_columns
 from colonnade.alignment.keys import Keyed, keyed
 from colonnade.alignment.settings import in_words
-from colonnade.alignment.tables import read_columns
 from colonnade.datasets.columns import check_present
 from colonnade.datasets.table import table_from_frame
 from colonnade.datasets.table_files import read_frame
@@ -34,7 +34,7 @@ ROW = "the owner's name of a row"
 
 
 def groups_of(settings: Settings, name: str, owner: Owner) -> list[GroupedTable]:
-    """Of one owner, its tables with many rows for one person."""
+    """One owner's tables with many rows for one person."""
     if isinstance(owner, LabelOwnerSettings):
         return []
     return grouped_tables(owner.tables, place_of(settings.section, name), settings.id_of(owner))
@@ -52,7 +52,7 @@ def read_keyed(settings: Settings, name: str, owner: Owner, path: str) -> Keyed:
 def read_people(
     settings: Settings, name: str, owner: Owner, path: str, label: str | None, columns: Sequence[str] | None
 ) -> Table:
-    """From a file."""
+    """Read an owner's people from its file."""
     groups = groups_of(settings, name, owner)
     added = [column for one in groups for column in one.columns]
     keys = [column for key in settings.keys_of(owner) for column in key if column]
@@ -70,7 +70,7 @@ def read_people(
 def people_of(
     settings: Settings, name: str, owner: Owner, frame: pd.DataFrame, label: str | None, columns: Sequence[str] | None
 ) -> Table:
-    """From a data frame."""
+    """Take an owner's people from its data frame."""
     keys = settings.keys_of(owner)
     named = [column for key in keys for column in key if column]
     check_present(named, [str(column) for column in frame.columns], owner=name, part="id")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from colonnade.alignment.ids import with_comparable_ids
 from colonnade.alignment.keys import written_in
 from colonnade.alignment.settings import Key
-from colonnade.alignment.tables import with_comparable_ids
 from colonnade.datasets.columns import check_present
 from colonnade.errors import ConfigError, DataError
 from colonnade.rows.holdings import Ids
@@ -28,7 +28,7 @@ Owner = PartySettings | LabelOwnerSettings
 
 
 def read_tables(settings: Settings) -> dict[str, Table]:
-    """Of all that hold columns, and of one label owner."""
+    """The tables of all that hold columns, and of one label owner."""
     if not settings.parties:
         where = place_of(settings.section, "NAME")
         raise ConfigError(f"Nobody holds columns. Add {where} with table = ..., or [data] dataset = ...")
@@ -36,12 +36,12 @@ def read_tables(settings: Settings) -> dict[str, Table]:
 
 
 def read_labels(settings: Settings) -> dict[str, Table]:
-    """Of several label owners."""
+    """The tables of several label owners."""
     return {name: read_own_labels(settings, name) for name in settings.label_owners}
 
 
 def read_own(settings: Settings, name: str) -> Table:
-    """Of one that holds columns, and perhaps the labels."""
+    """The table of one that holds columns, and perhaps the labels."""
     party = settings.parties[name]
     if party.table is None:
         raise ConfigError(

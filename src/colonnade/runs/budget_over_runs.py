@@ -40,7 +40,7 @@ def is_run(name: str) -> bool:
 
 
 class BudgetOverRuns:
-    """Of one organisation, while it takes part in a run."""
+    """The budget of one organisation, while it takes part in a run."""
 
     def __init__(self, owner: str, runs: Path, run: str, accounts: Mapping[str, Account], ids: str = "exact") -> None:
         if not is_run(run):

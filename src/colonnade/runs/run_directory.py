@@ -281,13 +281,13 @@ class RunDirectory:
         return stood
 
     def mark(self) -> dict[str, Any]:
-        """Of the newest checkpoint."""
+        """The mark of the newest checkpoint."""
         for mark in self.marks():
             return mark
         raise CheckpointError(f"{self.path} holds no finished checkpoint. Start the run without --resume.")
 
     def marks(self) -> list[dict[str, Any]]:
-        """Of all checkpoints that are kept, the newest first."""
+        """The marks of all checkpoints that are kept, the newest first."""
         try:
             newest = checkpoint.read_json(self.path / MARK, NEW_RUN)
             return [
@@ -304,7 +304,7 @@ class RunDirectory:
             ) from None
 
     def marked(self, number: int) -> dict[str, Any]:
-        """Of the checkpoints that are kept, this one's mark."""
+        """The mark of this one of the checkpoints that are kept."""
         for mark in self.marks():
             if mark["number"] == number:
                 return mark
@@ -463,7 +463,7 @@ class RunDirectory:
 
 
 def _fingerprint(federation: Trained) -> str:
-    """Of the agreed batches and the ids behind their row numbers."""
+    """A digest of the agreed batches and the ids behind their row numbers."""
     digest, ids = hashlib.sha256(federation.batches.fingerprint().encode()), federation.ids
     for start in range(0, len(ids), 65_536):
         digest.update("".join(f"\n{one}" for one in ids[start : start + 65_536].tolist()).encode())

@@ -38,7 +38,7 @@ class RunState:
 
 @dataclass
 class SiteState:
-    """All of it."""
+    """How a site is."""
 
     name: str
     runs: list[RunState] = field(default_factory=list)
@@ -56,7 +56,7 @@ class SiteState:
 
 
 def state_of(name: str, runs: Path, kit: Path | None = None) -> SiteState:
-    """Of an organisation whose runs are here, and its startup kit."""
+    """How the site is of an organisation whose runs are here, and its startup kit."""
     found = SiteState(name, draining=(runs / DRAINING).exists())
     for folder in sorted((one.parent for one in runs.glob(f"*/{PARTIES}")), key=begun):
         found.runs.append(_run(folder))

@@ -8,8 +8,7 @@ found.chosen, found.scores, found.cost, found.learned
 
 from colonnade.selection.choosing import METHODS
 from colonnade.selection.in_process import information_here, select_here
-from colonnade.selection.learned import REVEALS
-from colonnade.selection.result import Cost, Selection
+from colonnade.selection.result import REVEALS, Cost, Selection
 from colonnade.selection.settings import SelectionSettings
 
 __all__ = ["METHODS", "REVEALS", "Cost", "Selection", "SelectionSettings", "information_here", "select_here"]

@@ -57,7 +57,7 @@ def lasso(features: Mapping[str, Numbers], labels: Whole | Numbers, *, seed: int
 
 
 def random(participants: Sequence[str], generator: Generator) -> dict[str, float]:
-    """A random number each."""
+    """Score every participant by a random number."""
     return dict(zip(participants, torch.rand(len(participants), generator=generator).tolist(), strict=True))
 
 

@@ -142,7 +142,7 @@ def choose(
 
 
 def entropy(classes: NDArray[Any]) -> float:
-    """In nats."""
+    """The entropy, in nats."""
     _, counts = np.unique(classes, return_counts=True)
     shares = counts / counts.sum()
     return float(-(shares * np.log(shares)).sum())

@@ -63,7 +63,7 @@ class Columns:
         return self._rounded(total)
 
     def _rounded(self, distances: Numbers) -> Numbers:
-        """In place."""
+        """Round values in place."""
         distances *= self._steps
         np.rint(distances, out=distances)
         distances /= self._steps

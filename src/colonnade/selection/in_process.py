@@ -18,9 +18,8 @@ from colonnade.selection.group_testing import Group
 from colonnade.selection.inputs import Array, as_columns, as_groups, as_labels, check_hidden, check_parties
 from colonnade.selection.knn_mi import Numbers, Whole
 from colonnade.selection.leader import Leader, Watch
-from colonnade.selection.learned import by_information
 from colonnade.selection.participant import Participant
-from colonnade.selection.result import Cost, Selection
+from colonnade.selection.result import Cost, Selection, by_information
 from colonnade.selection.settings import SelectionSettings
 from colonnade.selection.sorting import KeyServer, Sorter
 from colonnade.transport import InProcess, Recording

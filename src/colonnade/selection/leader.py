@@ -142,7 +142,7 @@ class Leader(Party):
         return found
 
     def _at_once(self, groups: int) -> int:
-        """Queries."""
+        """How many queries are asked at once."""
         distances = AT_ONCE // 4 // groups if self.sorter else AT_ONCE if self.settings.fagin else AT_ONCE // 4
         return max(1, distances // len(self.labels))
 

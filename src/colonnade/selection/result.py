@@ -1,4 +1,4 @@
-"""What a selection gives: who was chosen, by which scores, at what cost, and who learned what."""
+"""What a selection gives: who was chosen, by which scores, at what cost, and who learned what, in words."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from numpy.typing import NDArray
 
 from colonnade.core import Ledger
 from colonnade.errors import ConfigError
+from colonnade.selection.aggregation import CANDIDATES, SEEN, SORTED, TOTAL
+from colonnade.selection.group_testing import Group
+from colonnade.selection.leader import QUERIES, STOPS, UNFINISHED
+from colonnade.selection.participant import DISTANCES, RANKING, REACH
+from colonnade.selection.settings import SelectionSettings
+from colonnade.selection.sorting import ORDER
 from colonnade.transport import Recording
 
 DRAWS = 200
 """How often queries are drawn again to see how far scores may be off."""
-Group = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -109,3 +114,104 @@ def within_error(
     last = min(chosen, key=lambda name: now[name])
     gaps = {name: np.std([one[last] - one[name] for one in draws], ddof=1) for name in now if name not in chosen}
     return errors, tuple(name for name, gap in gaps.items() if now[last] - now[name] < 2 * gap)
+
+
+REVEALS = {
+    RANKING: "which pseudo ids are nearest to a query in this participant's columns, in order",
+    DISTANCES: "nothing: encrypted for whoever decrypts, who is given sums of two or more participants only",
+    REACH: "the power of two above this participant's largest partial distance",
+    ORDER: "the nearest of a query's candidates by a group's distance, in order; not the distances",
+    SEEN: "which pseudo ids are near a query in the columns of all participants",
+    SORTED: "the nearest pseudo ids of a query in a group's columns, in order, as many as were asked for",
+    TOTAL: "to who has the key: a group's distances",
+    CANDIDATES: "which pseudo ids are candidates of a query, so also how deep its scan went",
+    QUERIES: "which pseudo ids are queries",
+    STOPS: "at which instance a query's scan stopped, so which of those seen has the query's label",
+    UNFINISHED: "for which queries more of an order is needed, since few near instances have their label",
+}
+COMMON = "about how common the labels are, by how many places are asked for first"
+
+
+def by_information(
+    settings: SelectionSettings,
+    *,
+    leader: str,
+    server: str,
+    keys: str,
+    participants: Sequence[str],
+    groups: Sequence[Group],
+) -> dict[str, str]:
+    """After VF-MINE with these groups: for each party what it knows now and did not before."""
+    decryptor, shared = settings.decryptor, [group for group in groups if len(group) > 1]
+    found = {server: _server(settings), leader: _leader(settings, leader, shared)}
+    scan = settings.fagin and decryptor != "leader"
+    mine = (
+        "which rows are queries"
+        + (" and candidates, so how deep each query's scan went" if scan else "")
+        + "; the power of two above everybody's distances"
+    )
+    for name in participants:
+        parts = [found[leader]] if name == leader else []
+        parts.append(mine)
+        if decryptor == "participants" or ((name,) in groups and decryptor != "leader"):
+            parts.append(COMMON)
+        if decryptor == "participants":
+            parts.append(
+                "of queries it was drawn for, the distances summed over groups of two or more participants; "
+                + _solved(shared, known=[name])
+            )
+        found[name] = "; ".join(parts)
+    if decryptor == "key_server":
+        found[keys] = (
+            "distances summed over groups of two or more participants, of rows without any name; "
+            f"{_solved(shared)}; {COMMON}. It is trusted to work with nobody"
+        )
+    if settings.scheme == "plain":
+        found = {name: f"{text}. Nothing was encrypted: distances crossed readable" for name, text in found.items()}
+    return found
+
+
+def _server(settings: SelectionSettings) -> str:
+    if settings.decryptor == "leader":
+        return "which pseudo ids are queries; never a distance, an order, a label or a row's identity"
+    order = f"each group's nearest candidates, in order; {COMMON}; never a distance, a label or a row's identity"
+    if not settings.fagin:
+        return order
+    return (
+        f"each participant's nearest pseudo ids of each query, in order; {order}; of one instance per query, that it "
+        "has the query's label, whichever that is"
+    )
+
+
+def _leader(settings: SelectionSettings, leader: str, groups: Sequence[Group]) -> str:
+    powers = "how many columns each participant has that vary, and the power of two above its distances"
+    if settings.decryptor == "leader":
+        return (
+            "the joint mutual information of each tested group; the distance of each group's columns from every query "
+            "to every row, by which, with enough queries, the group's columns can be rebuilt but for a rotation (with "
+            f"classes and a key server it would learn orders alone); {_solved(groups, known=[leader])}; {powers}"
+        )
+    near = ", and which are near in the columns of all participants" if settings.fagin else ""
+    return (
+        "the joint mutual information of each tested group; per query and group, which rows are nearest, in order, as "
+        f"far as it asked{near}; {powers}"
+    )
+
+
+def _solved(groups: Sequence[Group], known: Sequence[str] = ()) -> str:
+    alone = solvable(groups, known)
+    if not alone:
+        return "no single participant's distances follow from these sums"
+    return f"from these sums follow, by solving for them, the distances of {', '.join(sorted(alone))} alone"
+
+
+def solvable(groups: Sequence[Group], known: Sequence[str] = ()) -> list[str]:
+    """Whose own distances are a combination of the groups' sums, for somebody who knows those of `known`."""
+    names = list(dict.fromkeys(name for group in groups for name in group if name not in known))
+    if not names:
+        return []
+    member = np.array([[name in group for name in names] for group in groups], dtype=np.float64)
+    rank = np.linalg.matrix_rank(member)
+    return [
+        n for n, one in zip(names, np.eye(len(names)), strict=True) if np.linalg.matrix_rank([*member, one]) == rank
+    ]

@@ -25,8 +25,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from colonnade.errors import BudgetExhausted, ColonnadeError, DataError, NoAnswer
-from colonnade.serving.limits import Quota
-from colonnade.serving.metrics import Metrics
+from colonnade.serving.limits import Metrics, Quota
 from colonnade.serving.source import Asked, Row
 
 MOST_ROWS = 4096
@@ -48,7 +47,7 @@ class Unknown(DataError):  # noqa: N818 - the name of the condition
 
 
 class Busy(ColonnadeError):  # noqa: N818 - the name of the condition
-    """More requests wait than the desk takes, one waited too long, or it is closing."""
+    """More requests wait than the batcher takes, one waited too long, or it is closing."""
 
 
 @dataclass(eq=False)
@@ -87,7 +86,7 @@ class Batcher:
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self._closed = False
-        self._worker = threading.Thread(target=self._work, daemon=True, name="desk")
+        self._worker = threading.Thread(target=self._work, daemon=True, name="batcher")
         self._worker.start()
         source.watch(self.forget)
 
@@ -153,7 +152,7 @@ class Batcher:
                     late.answer.set_exception(Busy(f"It was not answered within {self.patience:g} seconds."))
 
     def _answer(self, requests: list[Waiting]) -> None:
-        """Each request gets its rows or an error, whatever happens: nobody else answers, so the desk must go on."""
+        """Each request gets its rows or an error, whatever happens: nobody else answers, so the batcher must go on."""
         self._failures = 0
         self._refused.clear()
         self._isolating(self._look, requests)

@@ -1,4 +1,4 @@
-"""The HTTP service in front of a desk: POST /predict, GET /health, /metrics, /openapi.json and a page that says so.
+"""The HTTP service in front of a batcher: POST /predict, GET /health, /metrics, /openapi.json and a page that says so.
 
 There is no Swagger page: it would be loaded from somewhere else. Needs the extra `serve`.
 
@@ -16,11 +16,67 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, DataError, NoAnswer, PartyError
 from colonnade.serving.batcher import Batcher, Busy, Unknown
 from colonnade.serving.limits import App, Gate, Limits, Probing, Problem, internal
+
+
+def not_blank(text: str) -> str:
+    """No table has an id of nothing but spaces, by what Python takes for one (a regular expression takes less)."""
+    if not text.strip():
+        raise ValueError("an id is not blank")
+    return text
+
+
+Text = Annotated[StrictStr, Field(min_length=1, max_length=256, pattern=r"^[^\x00]+$"), AfterValidator(not_blank)]
+Id = Text | StrictInt
+"""Without NUL: arrays of text drop it at an end, so "17" and "17" with NULs would be the same row."""
+
+
+class Asked(BaseModel):
+    """Rows to predict."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"ids": ["17", "23"]}]})
+
+    ids: list[Id] = Field(min_length=1, description="Their ids; whole numbers stand for their digits.")
+
+
+class Prediction(BaseModel):
+    """The prediction for one row."""
+
+    id: str
+    prediction: Any = Field(description="The predicted label, or the value itself.")
+    scores: dict[str, float | None] = Field(description="A score per class; empty where the label is a number.")
+    answered: list[str] = Field(description="The parties that answered for this row.")
+    missing: list[str] = Field(description="Those that did not: the prediction is degraded.")
+
+
+class Answer(BaseModel):
+    """Predictions, in the order of the ids."""
+
+    predictions: list[Prediction]
+    degraded: int = Field(description="How many rows were answered without some party.")
+
+
+class Trouble(BaseModel):
+    """What every error is sent as."""
+
+    error: str
+    rule: str
+    cure: str
+
+
+class Health(BaseModel):
+    """Alive is who answers; ready is who can predict."""
+
+    status: str = Field(description="ready, degraded (a party is missing, which is allowed), or unavailable")
+    parties: dict[str, bool] | None = Field(default=None, description="Who answers; told to those with the token.")
+    tables: str | None = Field(default=None, description="current; or old, where a changed file cannot be used.")
+
 
 HEARTBEAT = 2.0
 """Seconds for which what the parties said last counts: monitors may ask often."""
@@ -49,14 +105,13 @@ def needed() -> None:
 
 
 def application(batcher: Batcher, limits: Limits) -> App:
-    """The ASGI application; when it ends, the desk is closed."""
+    """The ASGI application; when it ends, the batcher is closed."""
     from fastapi import FastAPI, Request
     from fastapi.exceptions import RequestValidationError
     from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
     from starlette.exceptions import HTTPException
 
     from colonnade.serving.connections import counted
-    from colonnade.serving.schema import Answer, Asked, Health, Trouble
 
     source, pulse = batcher.source, Pulse(batcher.source.heartbeat)
 

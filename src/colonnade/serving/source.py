@@ -37,7 +37,7 @@ class Row:
 
 
 class Asked(Protocol):
-    """What a desk asks: the parties of this process (`Source`), or those of other sites (`SiteSource`)."""
+    """What a batcher asks: the parties of this process (`Source`), or those of other sites (`SiteSource`)."""
 
     settings: Settings
     failed: str | None
@@ -92,12 +92,12 @@ class Source:
 
     @property
     def label_owner(self) -> str:
-        """Who asks."""
+        """The label owner that asks."""
         return self.federation.owner_named(self.owner)
 
     @property
     def parties(self) -> list[str]:
-        """Who is asked."""
+        """The parties that are asked."""
         return list(self.federation.owners)
 
     def lacking(self, ids: Sequence[str]) -> set[str]:

@@ -66,7 +66,7 @@ class PartySettings:
     models: str | None = None  # "secret" or "seeded": where its initial weights come from
 
     def limit(self, name: str, section: str = "parties") -> Budget | None:
-        """The budget, checked."""
+        """The budget, once it is checked."""
         return from_mapping(Budget, self.budget, where=place_of(section, name, "budget")) if self.budget else None
 
 
@@ -101,7 +101,7 @@ def by_name(section: str, given: Any) -> dict[str, dict[str, Any]]:
 
 
 def label_owner(name: str, given: Mapping[str, Any]) -> LabelOwnerSettings:
-    """Checked."""
+    """The label owner, once its settings are checked."""
     where = place_of("label_owners", name)
     owner = from_mapping(LabelOwnerSettings, given, where=where)
     rows = owner.rows is None or (isinstance(owner.rows, int) and not isinstance(owner.rows, bool) and owner.rows >= 1)

@@ -67,15 +67,7 @@ from colonnade.errors import ConfigError
 from colonnade.selection.settings import SelectionAllowance
 from colonnade.settings.federation_file import AuditSettings, Settings
 from colonnade.settings.known import LISTS
-from colonnade.settings.owners import (
-    KEYS,
-    SERVER,
-    LabelOwnerSettings,
-    PartySettings,
-    by_name,
-    place_of,
-    with_paths,
-)
+from colonnade.settings.owners import KEYS, SERVER, LabelOwnerSettings, PartySettings, by_name, place_of, with_paths
 from colonnade.settings.serving import ServeSettings, checked_pins
 from colonnade.settings.toml_text import to_toml
 

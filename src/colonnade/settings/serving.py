@@ -22,7 +22,7 @@ FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """As the options of `colonnade serve`."""
+    """What the options of `colonnade serve` say."""
 
     host: str = "127.0.0.1"  # other than this machine needs a token
     port: int = whole(default=8080, least=0)  # 0 takes a free one

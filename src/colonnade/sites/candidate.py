@@ -33,7 +33,7 @@ from colonnade.selection.participant import Participant as Candidate
 from colonnade.selection.sorting import KeyServer
 from colonnade.settings.owners import KEYS, SERVER
 from colonnade.settings.party_file import SiteConfig
-from colonnade.sites.own_rows import own_columns
+from colonnade.sites.reader import own_columns
 
 if TYPE_CHECKING:
     from colonnade.datasets.table import Table

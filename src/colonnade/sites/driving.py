@@ -23,8 +23,8 @@ from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.host import check_run
 from colonnade.sites.label_sets import labels_alone
 from colonnade.sites.messages import Align, GetReady, Join, Measure, Ready
-from colonnade.sites.own_rows import own_columns
 from colonnade.sites.participant import Saves, keep_start
+from colonnade.sites.reader import own_columns
 from colonnade.sites.site import Site
 
 log = logging.getLogger("colonnade.party")
@@ -40,7 +40,7 @@ def drive(site: Site, run: str, *, resume: bool = False, watch: Watch | None = N
 
 
 def _label_owner(site: Site, folder: RunDirectory, resume: bool, watch: Watch | None) -> Outcome:
-    """As the one label owner, which drives those who hold columns."""
+    """Drive those who hold columns, as the one label owner."""
     own = site.own
     others = site.partners()
     site.read()
@@ -60,7 +60,7 @@ def _label_owner(site: Site, folder: RunDirectory, resume: bool, watch: Watch | 
 
 
 def _aggregate(site: Site, folder: RunDirectory, resume: bool, watch: Watch | None) -> Outcome:
-    """As the aggregation server, which drives several label owners."""
+    """Drive several label owners, as the aggregation server."""
     own = site.own
     site.routes = {name: site.routes[name] for name in own.label_owners}
     others = site.peers(own.label_owners)

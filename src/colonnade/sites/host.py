@@ -142,7 +142,7 @@ class Host(Party):
 
 
 class ColumnHost(Host):
-    """Of an organisation that holds columns; label owners ask it."""
+    """The host of an organisation that holds columns; label owners ask it."""
 
     def __init__(self, organisation: Organisation, site: Home, askers: Collection[str]) -> None:
         super().__init__(organisation, site, askers)
@@ -209,7 +209,7 @@ class ColumnHost(Host):
 
 
 class LabelHost(Host):
-    """Of one of several label owners; the aggregation server alone asks it."""
+    """The host of one of several label owners; the aggregation server alone asks it."""
 
     def __init__(self, organisation: Organisation, site: Home) -> None:
         super().__init__(organisation, site, {SERVER})

@@ -18,7 +18,7 @@ from colonnade.errors import ConfigError, DataError
 from colonnade.rows.holdings import Holdings
 from colonnade.rows.splits import divide
 from colonnade.settings.party_file import SiteConfig
-from colonnade.sites.own_rows import own_labels
+from colonnade.sites.reader import own_labels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +37,7 @@ class Described(Message):
 
 
 class Describe(Request[Described]):
-    """What are your labels?"""
+    """Asks a label owner what its labels are."""
 
 
 class Describer(Party):
@@ -57,7 +57,7 @@ class Describer(Party):
 
 
 def described(labels: pd.Series[Any], owner: str, task: Any) -> Described:
-    """Of one label owner's training rows, which may all be of one class."""
+    """The labels of one label owner's training rows, which may all be of one class."""
     if labels.nunique() == 1 and not labels.isna().any() and task != "regression":
         return Described(False, json.dumps([_plain(labels.iloc[0])]), len(labels), 0.0, 1.0)
     mine = Labels.fit(labels, owner=owner, task=task)

@@ -53,9 +53,19 @@ from colonnade.settings.federation_file import EngineSettings
 from colonnade.settings.party_file import SiteConfig, asker_id
 from colonnade.sites.host import check_run
 from colonnade.sites.messages import Join, Kept
-from colonnade.sites.own_rows import DIGEST, OwnRows, digests_of, has_columns
 from colonnade.sites.participant import as_trained, newest_common, numbers
-from colonnade.sites.reader import ASKED_IDS, ASKED_ROWS, Enough, Look, Looked, Take
+from colonnade.sites.reader import (
+    ASKED_IDS,
+    ASKED_ROWS,
+    DIGEST,
+    Enough,
+    Look,
+    Looked,
+    OwnRows,
+    Take,
+    digests_of,
+    has_columns,
+)
 from colonnade.sites.site import Site
 
 
@@ -177,7 +187,7 @@ class Session:
                 self.look(none)
 
     def close(self) -> None:
-        """That was all."""
+        """Tell everybody that no more rows are asked for."""
         self.there.attempt({name: Enough() for name in self.there if name in self.met})
         self.site.keep_alignment(self.folder.path)
 

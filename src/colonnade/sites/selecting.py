@@ -31,8 +31,7 @@ from colonnade.selection import choosing
 from colonnade.selection.choosing import KEYS, SERVER
 from colonnade.selection.inputs import as_labels, check_parties
 from colonnade.selection.leader import Leader, Watch
-from colonnade.selection.learned import by_information
-from colonnade.selection.result import Cost, Selection
+from colonnade.selection.result import Cost, Selection, by_information
 from colonnade.selection.settings import SelectionSettings
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.candidate import Counted, Home, Leave, TakePart, counted_by, participant, seat

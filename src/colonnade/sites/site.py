@@ -54,9 +54,9 @@ from numpy.typing import NDArray
 from colonnade.alignment.allowance import Allowance
 from colonnade.alignment.helper import Helper, align_by_helper, sizes_of, takes_helper
 from colonnade.alignment.id_owner import ALIGN, NUMBERS, Agree, IdOwner
+from colonnade.alignment.ids import ids_of, matched_names, shared
 from colonnade.alignment.intersection import Alignment, align
 from colonnade.alignment.keyed import AgreeKeyed, KeyedIds
-from colonnade.alignment.tables import ids_of, matched_names, shared
 from colonnade.core import Batches, Message, Organisation, Party, Peers, Request, Transport
 from colonnade.core.by_id import numbers_of
 from colonnade.core.ledger import Entry
@@ -77,9 +77,8 @@ from colonnade.sites.candidate import SelectionHost
 from colonnade.sites.host import ColumnHost, Host, LabelHost, Refusals
 from colonnade.sites.label_sets import Describe, Describer, agreed_labels, labels_alone
 from colonnade.sites.messages import Prepare, Prepared
-from colonnade.sites.own_rows import own_columns, own_labels, read_own_table, written
 from colonnade.sites.participant import Listener, Participant, as_trained, keep_start
-from colonnade.sites.reader import Asked, Reader
+from colonnade.sites.reader import Asked, Reader, own_columns, own_labels, read_own_table, written
 from colonnade.sites.selecting import LeadingHost
 from colonnade.transport.remote import Endpoint, Remote, Route
 
@@ -426,7 +425,7 @@ class Site:
         self._seen = seen
 
     def _seat(self) -> Organisation:
-        """For what is not about the algorithm: rows are agreed on later."""
+        """The organisation in what is not about the algorithm: rows are agreed on later."""
         return Organisation.at(self.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
 
     def _id_owners(self, table: Table) -> dict[str, IdOwner]:
@@ -459,7 +458,7 @@ class Site:
         return part.called(pair.ids, pair.own)
 
     def _shared_with(self, partner: str) -> NDArray[Any]:
-        """As a label owner: the ids that a partner holds, too."""
+        """The ids of a label owner that a partner holds, too."""
         assert self.table is not None
         rows = self.id_owners[partner].common_rows
         return self.table.ids[:0] if rows is None else self.table.ids[rows]

@@ -14,8 +14,7 @@ from pathlib import Path
 from colonnade.tracking.mlflow import MLflow
 from colonnade.tracking.settings import TrackingSettings
 from colonnade.tracking.tensorboard import TensorBoard
-from colonnade.tracking.told import parameters_of
-from colonnade.tracking.trackers import FAILED, FINISHED, INTERRUPTED, About, Tracker, Trackers
+from colonnade.tracking.trackers import FAILED, FINISHED, INTERRUPTED, About, Tracker, Trackers, parameters_of
 
 __all__ = [
     "FAILED",

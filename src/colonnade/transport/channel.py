@@ -130,7 +130,7 @@ class Channel:
 
         return line
 
-    def answer(self, data: bytes, desk: Endpoint, said: str = "") -> bytes:
+    def answer(self, data: bytes, endpoint: Endpoint, said: str = "") -> bytes:
         """One call of the line, whoever sent it: nothing is done but what a peer sealed. `said` is who it is by the
         word of who carried it, and counts for nothing but the log."""
         try:
@@ -141,9 +141,9 @@ class Channel:
                 return self._finish(data)
             keys, number, call = self._opened(data)
         except (BoundaryError, WireError) as error:
-            desk.note(said, str(error))
+            endpoint.note(said, str(error))
             return REFUSED
-        return keys.seal(ANSWER, number, desk(keys.peer, call))
+        return keys.seal(ANSWER, number, endpoint(keys.peer, call))
 
     def _keys(self, to: str, carry: Route, deadline: float) -> Keys:
         """Those of the open channel, or of one that is opened now; one thread opens, the others wait for it."""

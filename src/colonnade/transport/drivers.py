@@ -197,7 +197,7 @@ class Drivers:
 
 
 def parties_of(driver: Any) -> dict[str, Any]:
-    """Whom it asks."""
+    """The parties that it asks."""
     return {name: driver.peers.transport.parties[name] for name in driver.peers}
 
 

@@ -1,8 +1,17 @@
 """What networks do, on purpose: delay, drop, duplicate, fail at the n-th call (`Faulty`), or all of it by chance, calls
-that overtake each other included (`Storm`)."""
+that overtake each other included (`Storm`).
+
+A rehearsal of a wide-area network in one process: every question and answer takes as long as it would over links of
+a bandwidth and a latency (`colonnade run --network 50ms,100mbit`).
+
+Whoever asks has one link. Questions leave over it one after the other, and answers come over it one after the other, as
+they are ready; half of the latency is spent each way. Who answers computes meanwhile, and all of them at once. What two
+roles of one organisation tell each other crosses no link.
+"""
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -122,3 +131,68 @@ class Storm:
         for envelope in late:
             with suppress(ColonnadeError):  # refused as a replay, which is as it should be
                 self.inner.exchange(to, envelope)
+
+
+UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "ms": 1e-3, "s": 1.0}
+WORD = re.compile(r"(\d+(?:\.\d+)?)\s*(kbit|mbit|gbit|ms|s)(?:/s|ps)?")
+HEADER = 200
+"""Bytes of a message besides its tensors, about; ledgers do not count them."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """Bits a second each way at every party, and seconds for a message and its answer."""
+
+    bandwidth: float
+    latency: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Network:
+        """From words: "50ms,100mbit"; one of the two is enough."""
+        found: dict[str, float] = {}
+        for word in filter(None, re.split(r"[,\s]+", text.strip().lower())):
+            match = WORD.fullmatch(word)
+            kind = "" if match is None else "bandwidth" if match[2].endswith("bit") else "latency"
+            if match is None or kind in found:
+                raise ConfigError(f"--network is a latency and a bandwidth, as in 50ms,100mbit; found {text!r}.")
+            found[kind] = float(match[1]) * UNITS[match[2]]
+        if not found or found.get("bandwidth") == 0:
+            raise ConfigError(f"--network needs a bandwidth above 0 or a latency, as in 50ms,100mbit; found {text!r}.")
+        return cls(found.get("bandwidth", float("inf")), found.get("latency", 0.0))
+
+    def seconds(self, traffic: Mapping[str, Mapping[str, int]], exchanges: float) -> float:
+        """For all of it: the busiest party's link carries what it sends and then what it receives, and every question
+        waits for its answer."""
+        busiest = max((sum(ways.values()) for ways in traffic.values()), default=0)
+        headers = 2 * HEADER * exchanges * max(len(traffic) - 1, 0)
+        return (busiest + headers) * 8 / self.bandwidth + exchanges * self.latency
+
+
+class Distant:
+    """Passes calls on, and lets their answers arrive when they would."""
+
+    def __init__(self, owner: str, inner: Transport, network: Network) -> None:
+        self.owner, self.inner, self.network = owner, inner, network
+
+    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
+        return self.exchange_each({to: envelope})[to]
+
+    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
+        begun, away = time.perf_counter(), 0.0
+        arrived = dict[str, float]()
+        for to, envelope in envelopes.items():
+            if to != self.owner:
+                away += self._carrying(envelope.message)
+                arrived[to] = away + self.network.latency / 2
+        replies = self.inner.exchange_each(envelopes)
+        computing, back = time.perf_counter() - begun, 0.0
+        for to, arrives in arrived.items():
+            back = max(back, arrives + computing) + self._carrying(replies[to])
+        if arrived:
+            until = begun + back + self.network.latency / 2
+            time.sleep(max(until - time.perf_counter(), 0.0))
+        return replies
+
+    def _carrying(self, message: Message) -> float:
+        bytes_ = HEADER + sum(item.receipt.bytes for item in message.crossing())
+        return bytes_ * 8 / self.network.bandwidth

@@ -124,7 +124,7 @@ class Identity:
 
 
 def fingerprint(certificate: bytes) -> str:
-    """Of a certificate in DER, as [peers] has it."""
+    """The fingerprint of a certificate in DER, as [peers] has it."""
     return f"sha256:{hashlib.sha256(certificate).hexdigest()}"
 
 

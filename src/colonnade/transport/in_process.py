@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.core import wire
+from colonnade.core.ledger import Transcript
 from colonnade.core.message import Message, Request, batch_of
 from colonnade.core.party import TASKS, Party
 from colonnade.core.peers import Transport
-from colonnade.core.transcript import Transcript
 from colonnade.core.wire import Envelope
 from colonnade.errors import PartyError
 
