@@ -224,7 +224,7 @@ def _timed(federation: Federation, first: Trained, batches: int) -> Trained:
 
 def _score(costs: Costs, federation: Federation) -> None:
     """Validation rows after every epoch; in the end every split, where that costs no privacy and may be."""
-    splits, often = list(federation.batches.splits), 1
+    splits, often = [one for one in federation.batches.splits if one != "train" or federation.algorithm.trains], 1
     if federation.algorithm.grows and costs.rounds:
         federation, often = measure.after_one_step(federation), costs.rounds  # while it trains, it asks what is new
         costs.estimates[GROWS] = None
