@@ -178,6 +178,11 @@ def text(cells: pd.Series[Any]) -> NDArray[np.object_]:
 def ids_as_text(column: pd.Series[Any], owner: str) -> NDArray[np.str_]:
     """Ids as they are compared: whole numbers by their digits, strings exactly."""
     values = column.astype(object).tolist()
+    kinds = set(map(type, values))
+    if kinds == {str}:  # as of every file: looked at all at once
+        known = np.array(values, dtype=np.str_)
+        if (np.strings.str_len(np.strings.strip(known)) > 0).all():
+            return known
     missing = sum(
         empty or (isinstance(value, str) and not value.strip())
         for value, empty in zip(values, column.isna().tolist(), strict=True)
@@ -187,7 +192,7 @@ def ids_as_text(column: pd.Series[Any], owner: str) -> NDArray[np.str_]:
             f"'{owner}' has {missing} rows without an id in column {str(column.name)!r}, and every row needs one. "
             f"Remove these rows, or give them ids."
         )
-    wrong = {kind.__name__ for kind in set(map(type, values)) if kind is bool or not issubclass(kind, str | int)}
+    wrong = {kind.__name__ for kind in kinds if kind is bool or not issubclass(kind, str | int)}
     if wrong:
         raise DataError(
             f"'{owner}' has ids of type {', '.join(sorted(wrong))} in column {str(column.name)!r}, and ids must be "
