@@ -52,10 +52,12 @@ def align(
     json_: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
 ) -> None:
-    """Find the rows that all parties hold, and one order for them, by private set intersection. Only id columns are
-    read; settings are in the file's \\[alignment] table. Where \\[data] rows is "label_owner", each partner is compared
-    with the label owner alone; where several hold labels, all data owners with each of them. Between machines, before a
-    run, rows can be counted (--count --engine ...): which they are, each learns when it trains."""
+    """Find the rows that all parties hold, and one order for them, by private set intersection.
+
+    Only id columns are read; settings are in the file's \\[alignment] table. Where \\[data] rows is "label_owner", each
+    partner is compared with the label owner alone; where several hold labels, all data owners with each of them. Between
+    machines, before a run, rows can be counted (--count --engine ...): which they are, each learns when it trains.
+    """
     settings = Settings.from_toml(file)
     if out is not None:
         check_free(out)

@@ -40,11 +40,13 @@ def audit(
     json_: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
 ) -> None:
-    """Attack a run with what each party received: guess labels, rebuild columns. Exit code 5 when a score is above
-    its threshold in the run's \\[audit] table, or one is set and something that can be read was not attacked; with --dp
-    when canaries show an epsilon above the one that is promised. Between machines each site attacks at home and tells
-    what \\[audit] in its own party.toml allows; with the label owner's thresholds there, one that does not tell has not
-    passed."""
+    """Attack a run with what each party received: guess labels, rebuild columns. Exit code 5 gates a release.
+
+    The exit code is 5 when a score is above its threshold in the run's \\[audit] table, or one is set and something that
+    can be read was not attacked; with --dp when canaries show an epsilon above the one that is promised. Between machines
+    each site attacks at home and tells what \\[audit] in its own party.toml allows; with the label owner's thresholds
+    there, one that does not tell has not passed.
+    """
     silent = quiet or json_
     if engine != "in-process":
         _between_sites(folder, engine, startup_kit, owner, rows, dp or party or out, json_=json_, quiet=quiet)

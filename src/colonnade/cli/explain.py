@@ -57,8 +57,10 @@ def explain(
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of tables.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no tables.")] = False,
 ) -> None:
-    """Which parties matter in a trained federation: head norms, and checks that agree with them or do not. Between
-    machines each partner is asked once for its held-out rows; --retrain and noise are for one process."""
+    """Which parties matter in a trained federation: head norms, and checks that agree with them or do not.
+
+    Between machines each partner is asked once for its held-out rows; --retrain and noise are for one process.
+    """
     if draw:
         canvas.can_draw()
     _check(noise, "--noise")

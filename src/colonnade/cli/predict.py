@@ -41,7 +41,9 @@ def predict(
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Predict rows by id with a trained federation. Every party must hold the rows; they may be new since training.
+    """Predict rows by id with a trained federation; they may be new since training.
+
+    Every party must hold them, unless the run was trained on rows that partners lack (\\[data] rows = "label_owner").
 
     Where a party may be missing (\\[federation] on_missing = "skip" or "stale"), the column degraded says who was.
     An id that occurs twice is asked for once, and pays once.
