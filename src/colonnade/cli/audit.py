@@ -42,9 +42,9 @@ def audit(
 ) -> None:
     """Attack a run with what each party received: guess labels, rebuild columns. Exit code 5 gates a release.
 
-    The exit code is 5 when a score is above its threshold in the run's \\[audit] table, or one is set and something that
-    can be read was not attacked; with --dp when canaries show an epsilon above the one that is promised. Between machines
-    each site attacks at home and tells what \\[audit] in its own party.toml allows; with the label owner's thresholds
+    It is 5 when a score is above its threshold in the run's \\[audit] table, or one is set and something that can be
+    read was not attacked; with --dp when canaries show an epsilon above the one that is promised. Between machines each
+    site attacks at home and tells what \\[audit] in its own party.toml allows; with the label owner's thresholds
     there, one that does not tell has not passed.
     """
     silent = quiet or json_
