@@ -56,7 +56,7 @@ def align(
 
     Only id columns are read; settings are in the file's \\[alignment] table. Where \\[data] rows is "label_owner", each
     partner is compared with the label owner alone; where several hold labels, all data owners with each of them.
-    Between machines, before a run, rows can be counted (--count --engine ...): which they are, each learns when it trains.
+    Between machines, before a run, rows can be counted (--count --engine ...): which they are, each learns in training.
     """
     settings = Settings.from_toml(file)
     if out is not None:
