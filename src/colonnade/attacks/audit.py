@@ -22,7 +22,16 @@ from colonnade.attacks.jacobian import jacobian_findings
 from colonnade.attacks.known_model import known_findings
 from colonnade.attacks.label_audit import ATTACKS, Told, label_findings, partners
 from colonnade.attacks.learned_model import LEARNED, learned_findings
-from colonnade.attacks.rehearsal import Rehearsal, fingerprint, first_rounds, last_rounds, predictions, reopen
+from colonnade.attacks.received import Attacked
+from colonnade.attacks.rehearsal import (
+    Rehearsal,
+    fingerprint,
+    first_rounds,
+    last_rounds,
+    part_of,
+    predictions,
+    reopen,
+)
 from colonnade.core import Transcript
 from colonnade.core.checks import did_you_mean
 from colonnade.encryption.masks import SHARES
@@ -149,7 +158,6 @@ def audit_federation(
     federation: Federation, run: str = "", *, rows: int = 64, party: str | None = None, say: Say | None = None
 ) -> Audit:
     """As `audit_run`, for a recorded federation in memory. It is trained a little further on the way."""
-    federation.settings.check_one_label_owner()
     if federation.recording is None:
         raise ConfigError("An audit needs a federation that records: Federation(..., record=True).")
     settings = federation.settings
@@ -166,11 +174,13 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
     say("training a few batches further")
     trained = dataclasses.replace(last_rounds(federation, max(rows, LABEL_ROWS)), begun=first.transcripts)
     rehearsals = (first, asked, trained)
-    note(found, federation, rehearsals)
-    findings = [
-        *on_labels(federation, rehearsals, party, say),
-        *on_columns(found, federation, rehearsals, rows, party, say),
-    ]
+    findings: list[Finding] = []
+    for owner in federation.holdings.label_owners:
+        part, own = part_of(federation, owner), rehearsed_by(federation, rehearsals, owner)
+        note(found, part, own)
+        findings += on_labels(part, own, party, say)
+        findings += on_columns(found, part, own, rows, party, say)
+    found.notes = list(dict.fromkeys(found.notes))
     found.findings = [one.under(found.thresholds) for one in findings]
     found.not_attacked = not_attacked(federation.algorithm, rehearsals, findings, reads=READS, party=party)
     if not findings:
@@ -181,7 +191,13 @@ Rehearsals = tuple[Rehearsal, Rehearsal, Rehearsal]
 """Of the first rounds, of a prediction, of training further."""
 
 
-def note(found: Audit, federation: Federation, rehearsals: Rehearsals) -> None:
+def rehearsed_by(federation: Federation, rehearsals: Rehearsals, owner: str) -> Rehearsals:
+    """What concerns one label owner."""
+    first, asked, trained = (one.of(federation, owner) for one in rehearsals)
+    return first, asked, trained
+
+
+def note(found: Audit, federation: Attacked, rehearsals: Rehearsals) -> None:
     """What was refused, what arrived masked, whose models are known, and whose rows came as the same numbers."""
     first = rehearsals[0]
     for rehearsal in rehearsals:
@@ -197,7 +213,7 @@ def note(found: Audit, federation: Federation, rehearsals: Rehearsals) -> None:
 
 
 def on_labels(
-    federation: Federation, rehearsals: Rehearsals, party: str | None, say: Say, told: Told | None = None
+    federation: Attacked, rehearsals: Rehearsals, party: str | None, say: Say, told: Told | None = None
 ) -> Iterator[Finding]:
     """Guesses of labels, scored by who holds them; `told` are those of parties elsewhere."""
     for rehearsal in rehearsals[::2]:
@@ -206,7 +222,7 @@ def on_labels(
 
 
 def on_columns(
-    found: Audit, federation: Federation, rehearsals: Rehearsals, rows: int, party: str | None, say: Say
+    found: Audit, federation: Attacked, rehearsals: Rehearsals, rows: int, party: str | None, say: Say
 ) -> Iterator[Finding]:
     """Columns rebuilt, scored by who holds them; reconstructions are in `found`."""
     first, asked, trained = rehearsals
@@ -214,13 +230,15 @@ def on_columns(
         yield from jacobian_findings(federation, rehearsal, rows, party)
     moments = [asked, trained] if _differs(federation, trained, asked) else [asked]
     moments += [first] if asked.refused and trained.refused else []  # what was released before is still known
+    every: list[Rebuilt] = []
     for rehearsal in moments:
         say(f"inverting models: {rehearsal.moment}")
         rebuilt = list(rebuild(federation, rehearsal, rows, party))
         whole = joined(federation, rebuilt)
-        found.rebuilt += rebuilt if whole is None else [*rebuilt, whole]
+        every += rebuilt if whole is None else [*rebuilt, whole]
+    found.rebuilt += every
     say("looking at what was rebuilt")
-    yield from inversion_findings(federation, found.rebuilt)
+    yield from inversion_findings(federation, every)
     say("using what is known, and learning what is not")
     yield from known_findings(federation, first, rows, party)
     for rehearsal in (asked, trained) if federation.algorithm.named(Kind.DIRECTIONS) else (trained,):
@@ -240,7 +258,7 @@ LABEL_ROWS = 512
 """Label attacks look at this many training rows, or all there are: they cost little and a share needs rows."""
 
 
-def whose_models(federation: Federation, masked: Collection[str]) -> Iterator[str]:
+def whose_models(federation: Attacked, masked: Collection[str]) -> Iterator[str]:
     """Of those whose releases the label owner could read: whose local models it knows from the agreed seed, and whose
     not."""
     by_source: dict[str, list[str]] = {"seeded": [], "secret": []}
@@ -261,7 +279,7 @@ def whose_models(federation: Federation, masked: Collection[str]) -> Iterator[st
         )
 
 
-def _masked(federation: Federation, rehearsal: Rehearsal) -> list[str]:
+def _masked(federation: Attacked, rehearsal: Rehearsal) -> list[str]:
     """Whose releases reached the label owner as shares of a sum."""
     labels = federation.holdings.label_owner
     seen = rehearsal.transcripts.get(labels, Transcript(labels))
@@ -270,7 +288,7 @@ def _masked(federation: Federation, rehearsal: Rehearsal) -> list[str]:
     return [name for name in partners(federation) if name in owners]
 
 
-def _differs(federation: Federation, one: Rehearsal, other: Rehearsal) -> bool:
+def _differs(federation: Attacked, one: Rehearsal, other: Rehearsal) -> bool:
     """Whether a feature owner's rules treat training otherwise than questions, somebody else receives what it sends
     then, or questions were refused."""
     names, labels = federation.algorithm.named(*EMBEDDINGS), federation.holdings.label_owner

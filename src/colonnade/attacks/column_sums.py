@@ -16,14 +16,14 @@ from colonnade.algorithms import Kind
 from colonnade.algorithms.algorithm import Equations
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.learned_model import learned_from
+from colonnade.attacks.received import Attacked
 from colonnade.attacks.rehearsal import Rehearsal
-from colonnade.federation import Federation
 
 RIDGE = 1e-6
 """Of the equations' own size: rounded sums may contradict each other a little."""
 
 
-def sums_findings(federation: Federation, rehearsal: Rehearsal, party: str | None) -> Iterator[Finding]:
+def sums_findings(federation: Attacked, rehearsal: Rehearsal, party: str | None) -> Iterator[Finding]:
     """The label owner against every party that told it sums."""
     attacker, make = federation.holdings.label_owner, federation.algorithm.equations
     if make is None or attacker not in rehearsal.transcripts or federation.driver is None:  # it is elsewhere

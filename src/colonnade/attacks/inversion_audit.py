@@ -13,10 +13,9 @@ from torch import Tensor
 from colonnade.algorithms import Kind
 from colonnade.attacks.finding import Finding, column_verdict, recognition_verdict
 from colonnade.attacks.inversion import PICTURE, TABLE, Attack, defence_of, invert
-from colonnade.attacks.received import Received, received
+from colonnade.attacks.received import Attacked, Received, received
 from colonnade.attacks.rehearsal import Rehearsal
 from colonnade.attacks.scores import Recogniser, correlation, psnr, r_squared, ssim, wilson
-from colonnade.federation import Federation
 
 TRAINING_ROWS = 2000  # for the classifier that looks at reconstructions
 EMBEDDINGS = (Kind.EMBEDDING, Kind.LOGITS)
@@ -45,7 +44,7 @@ class Rebuilt:
         return self.original.dim() > 2
 
 
-def rebuild(federation: Federation, rehearsal: Rehearsal, rows: int, party: str | None) -> Iterator[Rebuilt]:
+def rebuild(federation: Attacked, rehearsal: Rehearsal, rows: int, party: str | None) -> Iterator[Rebuilt]:
     """Attack each victim once, and where its noise has a mean, once more by somebody who is not told it. Where parties
     hold no torch models there is nothing to invert."""
     if federation.algorithm.local_model is None:
@@ -73,7 +72,7 @@ def rebuild(federation: Federation, rehearsal: Rehearsal, rows: int, party: str 
             yield Rebuilt(*common, shifted, mean, f"{told}, its mean unknown", attackers, span)
 
 
-def joined(federation: Federation, rebuilt: list[Rebuilt]) -> Rebuilt | None:
+def joined(federation: Attacked, rebuilt: list[Rebuilt]) -> Rebuilt | None:
     """The whole pictures, where the same attacker rebuilt every part of them."""
     parts = [one for one in rebuilt if "unknown" not in one.defence]
     whole = [one.victim for one in parts] == list(federation.owners) and len({one.attacker for one in parts}) == 1
@@ -92,7 +91,7 @@ def joined(federation: Federation, rebuilt: list[Rebuilt]) -> Rebuilt | None:
     return dataclasses.replace(first, victim=EVERYBODY, original=original, guess=guess, mean=mean, span=span)
 
 
-def _put_together(federation: Federation, parts: list[Tensor]) -> Tensor | None:
+def _put_together(federation: Attacked, parts: list[Tensor]) -> Tensor | None:
     data = federation.settings.data
     if data.split == "strips":
         return torch.cat(parts, dim=-2)
@@ -103,7 +102,7 @@ def _put_together(federation: Federation, parts: list[Tensor]) -> Tensor | None:
     return None
 
 
-def _columns(federation: Federation, victim: str, rows: Tensor) -> Tensor:
+def _columns(federation: Attacked, victim: str, rows: Tensor) -> Tensor:
     """What the victim, or all together, hold about these rows."""
     if victim != EVERYBODY:
         return federation.holdings.columns[victim].features.cpu()[rows]
@@ -112,7 +111,7 @@ def _columns(federation: Federation, victim: str, rows: Tensor) -> Tensor:
     return whole
 
 
-def inversion_findings(federation: Federation, rebuilt: list[Rebuilt]) -> Iterator[Finding]:
+def inversion_findings(federation: Attacked, rebuilt: list[Rebuilt]) -> Iterator[Finding]:
     """One per reconstruction, and one for whether its class can still be seen."""
     recognisers: dict[str, Recogniser] = {}
     truth = _labels(federation)
@@ -146,7 +145,7 @@ def _picture(one: Rebuilt, details: dict[str, Any]) -> Finding:
     return _finding(one, assumes, "SSIM", found, without, verdict, "inversion_ssim", details)
 
 
-def _table(federation: Federation, one: Rebuilt, details: dict[str, Any]) -> Finding:
+def _table(federation: Attacked, one: Rebuilt, details: dict[str, Any]) -> Finding:
     preprocessor = federation.holdings.columns[one.victim].preprocessor
     width = one.original.shape[1]
     spans = preprocessor.spans if preprocessor else {f"column {at}": slice(at, at + 1) for at in range(width)}
@@ -190,7 +189,7 @@ def _finding(
 
 
 def _first(
-    federation: Federation, rehearsal: Rehearsal, victim: str, party: str | None
+    federation: Attacked, rehearsal: Rehearsal, victim: str, party: str | None
 ) -> tuple[tuple[str, ...], Received] | None:
     """Whom the victim's embeddings reached, the label owner first, and the first that came."""
     labels, names = federation.holdings.label_owner, federation.algorithm.named(*EMBEDDINGS)
@@ -216,7 +215,7 @@ def _attack(features: Tensor) -> Attack:
     return dataclasses.replace(PICTURE, bounds=(float(features.min()), float(features.max())))
 
 
-def _labels(federation: Federation) -> Tensor | None:
+def _labels(federation: Attacked) -> Tensor | None:
     """The classes of all rows; None of numbers, and at a site where labels are elsewhere."""
     held = federation.holdings
     return (
@@ -224,7 +223,7 @@ def _labels(federation: Federation) -> Tensor | None:
     )
 
 
-def _others(federation: Federation, victim: str, attacked: Tensor) -> Tensor:
+def _others(federation: Attacked, victim: str, attacked: Tensor) -> Tensor:
     """Training rows of the victim's that were not attacked."""
     train = federation.agreed_apart.get(victim, federation.agreed).splits.get("train", attacked[:0])
     return train[~torch.isin(train, attacked)][:TRAINING_ROWS]

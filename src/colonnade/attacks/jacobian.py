@@ -18,15 +18,14 @@ from torch import Tensor, nn
 
 from colonnade.algorithms import Kind
 from colonnade.attacks.finding import Finding, column_verdict
-from colonnade.attacks.received import received
+from colonnade.attacks.received import Attacked, received
 from colonnade.attacks.rehearsal import Rehearsal
 from colonnade.attacks.scores import correlation, r_squared
 from colonnade.core import Transcript
 from colonnade.errors import DataError
-from colonnade.federation import Federation
 
 
-def jacobian_findings(federation: Federation, rehearsal: Rehearsal, rows: int, party: str | None) -> Iterator[Finding]:
+def jacobian_findings(federation: Attacked, rehearsal: Rehearsal, rows: int, party: str | None) -> Iterator[Finding]:
     """The label owner against every party whose Jacobian it received."""
     attacker = federation.holdings.label_owner
     transcript = rehearsal.transcripts.get(attacker, Transcript(attacker))

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.inversion import TABLE, invert, white_box
 from colonnade.attacks.inversion_audit import EMBEDDINGS, Rebuilt, inversion_findings, rebuild
-from colonnade.attacks.received import received
+from colonnade.attacks.received import Attacked, received
 from colonnade.attacks.rehearsal import Rehearsal
-from colonnade.federation import Federation
 
 ATTACK = "columns by the known initial model"
 ASSUMES = "knows the agreed seed, from which the victim's initial weights follow, and the kind of its model"
@@ -29,7 +28,7 @@ DETERMINED = 1e-4
 """How small the derivative may be in some direction, beside the largest, for x to follow from f(x) there."""
 
 
-def known_findings(federation: Federation, first: Rehearsal, rows: int, party: str | None) -> Iterator[Finding]:
+def known_findings(federation: Attacked, first: Rehearsal, rows: int, party: str | None) -> Iterator[Finding]:
     """Against every party whose models are seeded, with its model as it was before the first batch."""
     victims = [name for name in federation.owners if federation.settings.models_of(name) == "seeded"]
     if not victims or federation.algorithm.learns_first:
@@ -41,7 +40,7 @@ def known_findings(federation: Federation, first: Rehearsal, rows: int, party: s
         yield dataclasses.replace(finding, attack=ATTACK, assumes=ASSUMES)
 
 
-def _exact(federation: Federation, one: Rebuilt, first: Rehearsal) -> Rebuilt:
+def _exact(federation: Attacked, one: Rebuilt, first: Rehearsal) -> Rebuilt:
     """With every row improved until its embedding is the one that came; noise, codecs and pictures are left alone."""
     if one.picture or one.defence != "unprotected":
         return one

@@ -20,11 +20,10 @@ from colonnade.attacks.label_reading import (
     from_residuals,
     from_targets,
 )
-from colonnade.attacks.received import Guess, Holdings
+from colonnade.attacks.received import Attacked, Guess, Holdings
 from colonnade.attacks.rehearsal import Rehearsal
 from colonnade.attacks.scores import score_labels
 from colonnade.core import Transcript
-from colonnade.federation import Federation
 
 FEWEST = 8  # rows, below which a share says nothing
 
@@ -96,7 +95,7 @@ Told = Mapping[tuple[str, str, str], Guess]
 
 
 def label_findings(
-    federation: Federation, rehearsal: Rehearsal, party: str | None, told: Told | None = None
+    federation: Attacked, rehearsal: Rehearsal, party: str | None, told: Told | None = None
 ) -> Iterator[Finding]:
     """One per attack and feature owner that does not hold the labels itself. `party` narrows to one attacker. Of one
     that is elsewhere, what it was sent is known here; where an attack needs its own part, too, its guesses are those
@@ -113,7 +112,7 @@ def label_findings(
 
 
 def guesses(
-    federation: Federation, rehearsal: Rehearsal, party: str | None, classes: int
+    federation: Attacked, rehearsal: Rehearsal, party: str | None, classes: int
 ) -> Iterator[tuple[LabelAttack, str, Guess]]:
     """What each who holds columns makes of what it received: attacks that apply, who guesses, and what."""
     owner = federation.holdings.label_owner
@@ -126,13 +125,13 @@ def guesses(
                 yield attack, name, attack.guess(transcript, _holdings(federation, rehearsal, name, classes))
 
 
-def partners(federation: Federation) -> list[str]:
+def partners(federation: Attacked) -> list[str]:
     """Who holds columns, here or elsewhere."""
     asked = [name for owner in federation.label_owners.values() for name in owner.peers]
     return list(dict.fromkeys([*federation.owners, *asked]))
 
 
-def _holdings(federation: Federation, rehearsal: Rehearsal, party: str, classes: int) -> Holdings:
+def _holdings(federation: Attacked, rehearsal: Rehearsal, party: str, classes: int) -> Holdings:
     """What an attacking party has itself; of one that is elsewhere, its model and columns are not known."""
     return Holdings(
         party,

@@ -23,10 +23,9 @@ from torch import Tensor
 from colonnade.algorithms import Kind
 from colonnade.attacks.finding import Finding, column_verdict
 from colonnade.attacks.inversion_audit import EMBEDDINGS
-from colonnade.attacks.received import Received, received, stacked
+from colonnade.attacks.received import Attacked, Received, received, stacked
 from colonnade.attacks.rehearsal import Rehearsal
 from colonnade.attacks.scores import r_squared
-from colonnade.federation import Federation
 
 LEARNED = (*EMBEDDINGS, Kind.DIRECTIONS)
 KNOWN_ROWS = (20, 100)
@@ -37,7 +36,7 @@ TOLD = 0.99
 RIDGES = [10.0**power for power in range(-4, 5)]
 
 
-def learned_findings(federation: Federation, rehearsal: Rehearsal, party: str | None) -> Iterator[Finding]:
+def learned_findings(federation: Attacked, rehearsal: Rehearsal, party: str | None) -> Iterator[Finding]:
     """The label owner against every party whose embeddings it received."""
     attacker = federation.holdings.label_owner
     if attacker not in rehearsal.transcripts:
@@ -52,7 +51,7 @@ def learned_findings(federation: Federation, rehearsal: Rehearsal, party: str | 
 
 
 def learned_from(
-    federation: Federation,
+    federation: Attacked,
     victim: str,
     moment: str,
     rows: Tensor,
@@ -141,7 +140,7 @@ def _spans(features: Tensor, picture: bool) -> dict[str, slice]:
     return {"pixels": slice(0, width)} if picture else {f"column {at}": slice(at, at + 1) for at in range(width)}
 
 
-def _own(federation: Federation, rows: Tensor) -> Tensor:
+def _own(federation: Attacked, rows: Tensor) -> Tensor:
     """What the label owner holds about these rows without anybody's help; nothing that is known where it is elsewhere:
     there the score is over guessing the mean."""
     holdings = federation.holdings

@@ -13,18 +13,22 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from colonnade.core import Batches, Transcript
+from colonnade.algorithms.algorithm import AnyAlgorithm
+from colonnade.core import Agreed, Batches, Transcript
 from colonnade.errors import BudgetExhausted, CheckpointError
 from colonnade.federation import Federation, load
+from colonnade.rows.holdings import Holdings
 from colonnade.runs.layout import MARK, PARTIES, SETTINGS
 from colonnade.runs.run_directory import RunDirectory
+from colonnade.settings.federation_file import Settings
 
 FIRST, ASKED, TRAINED = "first rounds", "prediction", "trained model"
 """The moments at which a run is listened to."""
@@ -43,9 +47,65 @@ class Rehearsal:
     begun: Mapping[str, Transcript] = field(default_factory=dict)  # what each was told when the run began, if earlier
     apart: Mapping[str, Batches] = field(default_factory=dict)  # of parties that lack rows, batches of those they hold
 
+    def of(self, federation: Federation, owner: str) -> Rehearsal:
+        """What one label owner and those who hold columns heard of each other."""
+
+        def kept(transcripts: Mapping[str, Transcript]) -> dict[str, Transcript]:
+            return {
+                party: Transcript(party, [seen for seen in one if owner in (party, seen.sender)])
+                for party, one in transcripts.items()
+            }
+
+        batches, begun = federation.agreed[owner], kept(self.begun)
+        return replace(self, batches=batches, transcripts=kept(self.transcripts), begun=begun)
+
     def between(self, *parties: str) -> Batches:
         """The batches behind what passes between these and the label owner: of who lacks rows, its own part of them."""
         return next((self.apart[party] for party in parties if party in self.apart), self.batches)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Of a federation what one label owner and those who hold columns have between them, rows in that one's order."""
+
+    algorithm: AnyAlgorithm
+    settings: Settings
+    holdings: Holdings
+    owners: Mapping[str, Any]
+    label_owners: Mapping[str, Any]
+    agreed: Agreed
+    agreed_apart: Mapping[str, Agreed]
+    driver: Any
+
+
+def part_of(federation: Federation, owner: str) -> Part:
+    """A label owner's part; of one label owner it is the whole."""
+    held, owners, order = federation.holdings, dict(federation.owners), federation.agreed.orders[owner]
+    if order is not None:
+        columns = {k: replace(one, features=one.features[order]) for k, one in held.columns.items()}
+        labelled = {owner: replace(held.label_owners[owner], rows=None)}
+        held = replace(held, columns=columns, label_owners=labelled, ids=labelled[owner].ids, server=())
+        owners = {k: _Shown(one.features[order.to(one.features.device)], one.model) for k, one in owners.items()}
+    here = {name: one for name, one in federation.label_owners.items() if name == owner}
+    agreed = Agreed({owner: (federation.agreed[owner], None)})
+    return Part(
+        federation.algorithm,
+        federation.settings,
+        held,
+        owners,
+        here,
+        agreed,
+        federation.agreed_apart,
+        federation.driver,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Shown:
+    """Of who holds columns: these in another order, and its model."""
+
+    features: Tensor
+    model: nn.Module
 
 
 @contextmanager
@@ -98,23 +158,24 @@ def last_rounds(federation: Federation, rows: int) -> Rehearsal:
 
 def predictions(federation: Federation, rows: int) -> Rehearsal:
     """The joint model is asked about test rows (validation or training rows where there are none)."""
-    batches = federation.agreed.one
-    split = next(name for name in ("test", "validation", "train") if name in batches.splits)
-    chunk = batches.chunks(split, min(rows, len(batches.splits[split])))[0]
     models = models_of(federation)
     refused = ""
-    try:
-        federation.algorithm.predict(federation.driver, federation.peers, chunk)
-    except BudgetExhausted as error:
-        refused = str(error)
+    for owner, asks in federation.label_owners.items():
+        batches = federation.agreed[owner]
+        split = next(name for name in ("test", "validation", "train") if name in batches.splits)
+        chunk = batches.chunks(split, min(rows, len(batches.splits[split])))[0]
+        try:
+            federation.algorithm.outputs(asks, asks.peers, chunk, None)
+        except BudgetExhausted as error:
+            refused = str(error)
     return Rehearsal(ASKED, batches, _taken(federation), models, refused=refused, apart=apart_of(federation))
 
 
 def train_on(federation: Federation, rows: int, moment: str) -> Rehearsal:
     """Train from where a recorded federation stands, until so many rows were seen, or all of them once."""
-    batches = federation.agreed.one
-    count = min(-(-rows // batches.batch_size), batches.per_epoch)
-    batches.epochs = max(batches.epochs, (batches.done + count) // batches.per_epoch + 1)
+    progress, batches = federation.batches, next(iter(federation.agreed.values()))
+    count = min(-(-rows // progress.batch_size), progress.per_epoch)
+    progress.epochs = max(progress.epochs, (progress.done + count) // progress.per_epoch + 1)
     models = models_of(federation)
     refused = ""
     stepped: dict[str, Tensor] = {}
@@ -150,5 +211,6 @@ def models_of(federation: Federation) -> dict[str, nn.Module]:
 def _taken(federation: Federation) -> dict[str, Transcript]:
     """What was recorded since the last time."""
     assert federation.recording is not None
-    found, federation.recording.transcripts = federation.recording.transcripts, {}
+    found = dict(federation.recording.transcripts)
+    federation.recording.transcripts.clear()  # in place: of several label owners each has a recording of its own
     return found

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from colonnade.attacks.inversion_audit import EMBEDDINGS
 from colonnade.attacks.label_audit import partners
-from colonnade.attacks.received import received
+from colonnade.attacks.received import Attacked, received
 from colonnade.attacks.rehearsal import Rehearsal
 from colonnade.federation import Federation
 
@@ -79,7 +79,7 @@ def alike(values: Tensor) -> int:
     return int(counts.max())
 
 
-def told(federation: Federation, rehearsal: Rehearsal) -> Iterator[str]:
+def told(federation: Attacked, rehearsal: Rehearsal) -> Iterator[str]:
     """For the label owner: of whose rows many came as the same numbers."""
     attacker, names = federation.holdings.label_owner, federation.algorithm.named(*EMBEDDINGS)
     if attacker not in rehearsal.transcripts:

@@ -469,28 +469,29 @@ class Federation:
         parallel: Any = engine.threads
         below: Transport = InProcess(self.owners, through_bytes=engine.through_bytes, parallel=parallel)
         names = list(elsewhere) or list(self.owners)
-        nested = self.algorithm.nested
         for owner in self.label_owners.values():
             transport = between(owner.name, below)
             owner.peers = Peers(owner.name, names, policy.around(transport), owner.ledger)
             owner.peers.presence = presence_of(self.settings, self.holdings, owner, names, self.algorithm)
             owner.agreed_apart = {name: apart.fingerprint() for name, apart in self.agreed_apart.items()}
             owner.meet(owner.peers.ask(roles.Introduce()))
-            if nested is None:
+            if self.algorithm.nested is None:
                 self.cohorts = [] if policy.needed else self._cohorts()
                 transport = Cohorts(transport, self.cohorts) if self.cohorts else transport
-                self.recording = Recording(transport) if record else None
-                owner.peers.transport = policy.around(self.recording or transport)
-                policy.mind(owner.peers, owner, self.algorithm)
-            else:
-                policy.look(owner.peers, owner.rows, owner.widths, self.algorithm)
+            owner.peers.transport = policy.around(self._recorded(transport, record))
+            policy.mind(owner.peers, owner, self.algorithm)
         if self.driver is not None and self.driver.name == SERVER:
-            stack: Any = "off" if policy.needed else engine.cohort
+            stack: Any = "off" if policy.needed or record else engine.cohort
             above = Drivers(self.label_owners, stack=stack, through_bytes=engine.through_bytes)
             asked = list(elsewhere) or list(self.label_owners)
             name = self.driver.name
-            self.driver.peers = Peers(name, asked, policy.around(between(name, above)), self.driver.ledger)
+            carried = policy.around(self._recorded(between(name, above), record))
+            self.driver.peers = Peers(name, asked, carried, self.driver.ledger)
             policy.look(self.driver.peers, self.driver.rows, {}, self.algorithm)
+
+    def _recorded(self, transport: Transport, record: bool) -> Transport:
+        self.recording = Recording(transport, beside=self.recording) if record else None
+        return self.recording or transport
 
     def _cohorts(self) -> list[Cohort]:
         engine, rows = self.settings.engine, self.settings.train.batch_size

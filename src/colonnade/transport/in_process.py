@@ -204,9 +204,10 @@ def _products(layers: nn.Sequential, row: Tensor) -> int:
 class Recording:
     """Passes every call on, and writes one transcript per receiver: for tests, audits and pictures."""
 
-    def __init__(self, inner: Transport) -> None:
+    def __init__(self, inner: Transport, beside: Recording | None = None) -> None:
+        """`beside` another that writes into the same transcripts, where several drive."""
         self.inner = inner
-        self.transcripts: dict[str, Transcript] = {}
+        self.transcripts: dict[str, Transcript] = {} if beside is None else beside.transcripts
 
     def of(self, party: str) -> Transcript:
         """What one party received."""
