@@ -99,9 +99,9 @@ def test_privacy_of_a_run_and_of_a_file(call: Caller, finished: Path, tmp_path: 
 
 
 def test_what_needs_one_label_owner_says_so(call: Caller, finished: Path) -> None:
-    told = call.fails(2, "audit", finished / "run")
+    told = call.fails(2, "audit", finished / "run", "--dp")
     assert "This works with one label owner, and multi_vfl has 2" in told
-    assert "`align`, `select` and `explain` take both" in told
+    assert "`align`, `select`, `explain` and `audit` take both" in told
 
 
 def test_single_runs_say_what_is_not_theirs(call: Caller, tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ import torch
 from tests.federation.small import tensors
 from tests.federation.small_multi import federation, quick
 
+from colonnade.algorithms.multi_vfl import Embed
 from colonnade.core import Transport
-from colonnade.errors import ConfigError, PartyError
+from colonnade.core.message import batch_of
+from colonnade.errors import ConfigError, NoAnswer, PartyError
 from colonnade.federation import Federation
 from colonnade.settings.owners import SERVER
 from colonnade.transport import Fault, Faulty, Retrying
@@ -93,10 +95,38 @@ def test_a_data_owner_is_waited_for_below_while_the_server_waits_above() -> None
     assert same(quiet, far)
 
 
-@pytest.mark.parametrize("rule", ["stale", "skip"])
-def test_what_the_maths_does_not_allow_is_refused(rule: str) -> None:
-    with pytest.raises(ConfigError, match=f"on_missing = '{rule}' cannot be used with multi_vfl .*It allows \"fail\""):
-        federation(quick(federation={"on_missing": rule}))
+def test_with_stale_a_data_owners_last_embeddings_stand_in_and_it_is_said() -> None:
+    """It misses a batch of the second round: north goes on with what it had of the same rows, and tells it nothing."""
+    calls = list[tuple[str, str]]()
+    lost = quick(federation={"cohort": "off", "retries": 0, "deadline": 20.0, "on_missing": "stale"})
+    near = federation(lost)
+
+    class Noting(Faulty):
+        def exchange(self, to: str, envelope: Any) -> Any:
+            calls.append((to, str(batch_of(envelope.message))))
+            if to == "lab" and isinstance(envelope.message, Embed) and batch_of(envelope.message) == "north:train/1/0":
+                raise NoAnswer(to, Embed.kind, batch_of(envelope.message), "the call never arrived")
+            return super().exchange(to, envelope)
+
+        def exchange_each(self, envelopes: Any) -> Any:
+            return {to: self.exchange(to, one) for to, one in envelopes.items()}
+
+    def between(asker: str, transport: Transport) -> Transport:
+        return Noting(transport, []) if asker == "north" else transport
+
+    far = Federation(near.settings, near.holdings, between=between)
+    outcome = far.fit()
+    assert outcome.summary["missing"] == {"lab": {"stale": 1}}
+    assert not any(record["left_out"] for record in outcome.history)
+    asked = [batch for to, batch in calls if to == "lab"]
+    assert asked.count("north:train/1/1") == 2  # embedded, and its gradient came
+    assert asked.count("north:train/1/0") == 1  # no gradient for what it did not embed
+    assert not same(federation(quick(federation=QUIET)), far)
+
+
+def test_what_the_maths_does_not_allow_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"on_missing = 'skip' cannot be used with multi_vfl .*It allows \"fail\""):
+        federation(quick(federation={"on_missing": "skip"}))
 
 
 def test_an_answer_that_is_no_number_ends_the_run_with_its_name() -> None:

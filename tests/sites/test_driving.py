@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -186,3 +187,22 @@ def test_an_organisation_can_check_itself_before_anybody_calls(tmp_path: Path, k
         path.write_text(f"{before}\n{wrong}\n")
         with pytest.raises((ConfigError, DataError), match=message):
             rehearse(read_own(path))
+
+
+@several
+def test_a_data_owner_that_misses_a_batch_is_stood_in_for_at_the_label_owners_site(tmp_path: Path) -> None:
+    engine = {"on_missing": "stale", "retries": 0, "deadline": 5}
+    folders(tmp_path, private(train={"epochs": 2}, federation=engine))
+    every = sites(tmp_path)
+    reach = every["north"].routes["lab"]
+
+    def lossy(data: bytes, deadline: float) -> bytes:
+        if b"north:train/1/0" in data and b".Embed" in data:
+            raise TimeoutError
+        return reach(data, deadline)
+
+    every["north"].routes["lab"] = lossy
+    drive(every[SERVER], "run")
+    told = {name: json.loads((tmp_path / name / "runs/run/summary.json").read_text()) for name in ("north", "south")}
+    assert told["north"]["missing"] == {"lab": {"stale": 1}}
+    assert told["south"]["missing"] == {}

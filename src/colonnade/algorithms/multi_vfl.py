@@ -359,6 +359,12 @@ def joined(shapes: Mapping[str, tuple[int, ...]], config: Config) -> tuple[int, 
     return (*first[:axis], sum(shape[axis] for shape in shapes.values()), *first[axis + 1 :])
 
 
+def missing(config: Config) -> set[str]:  # noqa: ARG001
+    """g reads all embeddings, so a data owner's last ones stand in where it misses a batch. Rounds are opened and
+    averaged by all data owners; a label owner that is silent misses the round, whatever is set."""
+    return {"stale"}
+
+
 def aggregated(given: HeadInputs[Config]) -> nn.Module:
     """The label owners' model as the last round left it."""
     model = given.build(joined(given.shapes, given.config))
@@ -373,6 +379,7 @@ ALGORITHM = Algorithm(
     predict=predict,
     nested=Nested(aggregation_server=AggregationServer, train=train),
     models={"aggregated": predict, "own": partial(predict, model="own")},
+    missing=missing,
     lacking="A label owner's model reads all embeddings side by side.",
     releases={
         "embedding": EMBEDDING,

@@ -210,7 +210,7 @@ def audit_at(site: Site, run: str, page: Page, *, rows: int = 64) -> tuple[Audit
     page and audit.json are in its own folder of the run."""
     own = site.own
     check_asks(own, run)
-    own.settings.check_one_label_owner()
+    own.settings.check_one_label_owner("Rehearse such a run in one process or with flare-sim, and audit that.")
     if own.audit.recognition is not None:
         raise ConfigError(
             f"[audit] recognition = {own.audit.recognition} in the {OWN} of '{own.name}' is not measured between "

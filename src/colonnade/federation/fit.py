@@ -275,7 +275,7 @@ def summarise(
             outcome.stopped, outcome.exhausted = outcome.stopped if outcome.exhausted else str(error), True
     holdings, several = federation.holdings, bool(federation.holdings.server)
     findings, constant = _findings(federation, metrics)
-    missing = _missing(federation)
+    missing = missing_of(federation)
     seen = [record.get("missing", {}) for record in outcome.history]
     traffic = {name: {"out": book.total("out"), "in": book.total("in")} for name, book in federation.ledgers.items()}
     return {
@@ -418,11 +418,11 @@ def _record(federation: Trainable, steps: list[Step], clock: _Clock) -> Record:
         record |= {"validation_each": scores.each} if scores.each else {}
     if accounts := federation.accounts:
         record["epsilon"] = {name: account.worst for name, account in accounts.items()}
-    missing = _missing(federation)
+    missing = missing_of(federation)
     return record if missing is None else record | {"missing": missing}
 
 
-def _missing(federation: Trainable) -> Record | None:
+def missing_of(federation: Trainable) -> Record | None:
     """How often each party did not answer since this was last asked, and what was done; None where each must."""
     minding = [owner.peers.missing for owner in federation.label_owners.values() if owner.peers.missing is not None]
     return _added([missing.take() for missing in minding]) if minding else None

@@ -245,7 +245,7 @@ class Settings:
         return (SERVER,) if self.label_owners else ()
 
     def check_one_label_owner(
-        self, cure: str = "`predict`, `privacy`, `align`, `select` and `explain` take both."
+        self, cure: str = "`predict`, `privacy`, `align`, `select`, `explain` and `audit` take both."
     ) -> None:
         """Raise where several hold labels, for what works with one."""
         if self.label_owners:

@@ -32,7 +32,7 @@ from colonnade.core.wire import Envelope
 from colonnade.errors import CheckpointError, NoAnswer
 from colonnade.federation.coefficients import write_own
 from colonnade.federation.federation import Federation
-from colonnade.federation.fit import Outcome, Record, Watch, pretrain
+from colonnade.federation.fit import Outcome, Record, Watch, missing_of, pretrain
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
 from colonnade.federation.scores import check_affordable
@@ -235,6 +235,8 @@ class Participant:
         }
         if "labels" in self.organisation.roles:
             summary["metrics"] = self.measured
+            missed = missing_of(federation)
+            summary |= {} if missed is None else {"missing": missed}
         else:
             summary["outputs"] = federation.holdings.outputs
         write_own(federation, {name: self.run.party(name)}, {})
