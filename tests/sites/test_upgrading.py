@@ -12,9 +12,10 @@ from tests.federation.small_sites import ALONE, saved, sites, told, trained
 from tests.sites.test_prediction import same
 
 from colonnade.core import checkpoint
+from colonnade.core.checkpoint import FORMAT
 from colonnade.errors import CheckpointError, PartyError
 from colonnade.federation import load
-from colonnade.runs.layout import FORMAT, MARK
+from colonnade.runs.layout import MARK
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.sites.driving import drive
 

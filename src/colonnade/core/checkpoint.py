@@ -34,6 +34,9 @@ from colonnade.errors import CheckpointError
 
 TENSORS, STATE = "tensors.safetensors", "state.json"
 CURE = "Restore the folder from a copy, or start a new run"
+FORMAT = 1
+"""Of a run directory: checkpoint.json keeps it. Who reads an older one reads it as it was meant (a number is missing
+before there was one), and writes this one from its next checkpoint on; a newer one is refused."""
 KEY = "sha256"
 NOTE = f"# As Colonnade wrote it: {KEY} "
 HOW = "Remove this line to edit the file."
@@ -218,3 +221,12 @@ def _filled(text: str, at: int) -> str:
 
 def _zeroed(text: str, at: int) -> str:
     return text[:at] + NONE + text[at + len(NONE) :]
+
+
+def check_format(run: Path, found: int, split: int, newest: int) -> None:
+    """That a run was written by this version or an older one, which `newest` way of dividing rows says, too."""
+    if int(found) > FORMAT or int(split) > newest:
+        raise CheckpointError(
+            f"{run} was written by a newer Colonnade: its format is {found}.{split}, and this one reads up to "
+            f"{FORMAT}.{newest}. It stays as it is. Upgrade Colonnade here, too, or start a new run."
+        )

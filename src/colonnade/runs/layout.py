@@ -35,12 +35,6 @@ a folder with its own part, and beside its runs:
     site.log                     what happened, in lines of JSON without data; site.log.1 to .4 are older
 """
 
-from __future__ import annotations
-
-from pathlib import Path
-
-from colonnade.errors import CheckpointError
-
 MARK, METRICS, SUMMARY, SETTINGS = "checkpoint.json", "metrics.jsonl", "summary.json", "federation.toml"
 WIDTHS, ANSWERS, LOCK = "widths.json", "serve.json", ".lock"
 ROWS, PREDICTIONS, PARTIES = "rows", "predictions", "parties"
@@ -54,15 +48,3 @@ HELD_OUT, STARTED = "held_out.json", "started"
 ALIGNMENT, SELECTION = "alignment.json", "selection.json"
 QUALITY = "quality.json"
 """Of a label owner: curves, counts and costs on held-out rows."""
-FORMAT = 1
-"""Of a run directory: checkpoint.json keeps it. Who reads an older one reads it as it was meant (a number is missing
-before there was one), and writes this one from its next checkpoint on; a newer one is refused."""
-
-
-def check_format(run: Path, found: int, split: int, newest: int) -> None:
-    """That a run was written by this version or an older one, which `newest` way of dividing rows says, too."""
-    if int(found) > FORMAT or int(split) > newest:
-        raise CheckpointError(
-            f"{run} was written by a newer Colonnade: its format is {found}.{split}, and this one reads up to "
-            f"{FORMAT}.{newest}. It stays as it is. Upgrade Colonnade here, too, or start a new run."
-        )

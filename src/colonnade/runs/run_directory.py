@@ -34,7 +34,6 @@ from colonnade.runs.budget_over_runs import SYNC_EVERY, BudgetOverRuns
 from colonnade.runs.layout import (
     AFTER,
     COLUMNS,
-    FORMAT,
     JOURNAL,
     LEDGER,
     LOCK,
@@ -46,7 +45,6 @@ from colonnade.runs.layout import (
     SUMMARY,
     USED,
     WIDTHS,
-    check_format,
 )
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.owners import is_name
@@ -162,7 +160,7 @@ class RunDirectory:
         rows = _fingerprint(federation)
         mark = {"number": number, "step": federation.batches.done, "rows": rows, "finished": finished, "split": SPLIT}
         kept = [one for one in before if one["number"] == self.common != number]
-        mark |= {"format": FORMAT, "measured": self._measured()} | ({"before": kept[0]} if kept else {})
+        mark |= {"format": checkpoint.FORMAT, "measured": self._measured()} | ({"before": kept[0]} if kept else {})
         federation.settle()
         for name, organisation in federation.organisations.items():
             with self._saving(f"'{name}' cannot save its state in {self.party(name)}"):
@@ -292,10 +290,14 @@ class RunDirectory:
         """The marks of all checkpoints that are kept, the newest first."""
         try:
             newest = checkpoint.read_json(self.path / MARK, NEW_RUN)
-            check_format(self.path, newest.get("format", 1), newest.get("split", 1), SPLIT)
+            checkpoint.check_format(self.path, newest.get("format", 1), newest.get("split", 1), SPLIT)
             return [
                 {"number": int(mark["number"]), "step": int(mark["step"]), "rows": str(mark["rows"])}
-                | {"finished": mark.get("finished") is True, "split": int(mark.get("split", 1)), "format": FORMAT}
+                | {
+                    "finished": mark.get("finished") is True,
+                    "split": int(mark.get("split", 1)),
+                    "format": checkpoint.FORMAT,
+                }
                 | ({"measured": mark["measured"]} if "measured" in mark else {})
                 for mark in (newest, *([newest["before"]] if "before" in newest else []))
             ]
