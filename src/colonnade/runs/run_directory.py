@@ -160,7 +160,7 @@ class RunDirectory:
         rows = _fingerprint(federation)
         mark = {"number": number, "step": federation.batches.done, "rows": rows, "finished": finished, "split": SPLIT}
         kept = [one for one in before if one["number"] == self.common != number]
-        mark |= {"format": checkpoint.FORMAT, "measured": self._measured()} | ({"before": kept[0]} if kept else {})
+        mark |= {"measured": self._measured()} | ({"before": kept[0]} if kept else {})
         federation.settle()
         for name, organisation in federation.organisations.items():
             with self._saving(f"'{name}' cannot save its state in {self.party(name)}"):
@@ -187,7 +187,7 @@ class RunDirectory:
     def keep_mark(self, mark: Mapping[str, Any]) -> None:
         """From here on this is the newest checkpoint."""
         with self._saving(f"The run directory {self.path} cannot be written"):
-            write_text(self.path / MARK, checkpoint.json_with_digest(mark))
+            write_text(self.path / MARK, checkpoint.json_with_digest({"format": checkpoint.FORMAT, **mark}))
 
     def part(self) -> str | None:
         """The organisation whose part of a run between sites this folder is; None where all parties' parts are here."""
@@ -293,20 +293,14 @@ class RunDirectory:
             checkpoint.check_format(self.path, newest.get("format", 1), newest.get("split", 1), SPLIT)
             return [
                 {"number": int(mark["number"]), "step": int(mark["step"]), "rows": str(mark["rows"])}
-                | {
-                    "finished": mark.get("finished") is True,
-                    "split": int(mark.get("split", 1)),
-                    "format": checkpoint.FORMAT,
-                }
+                | {"finished": mark.get("finished") is True, "split": int(mark.get("split", 1))}
                 | ({"measured": mark["measured"]} if "measured" in mark else {})
                 for mark in (newest, *([newest["before"]] if "before" in newest else []))
             ]
         except FileNotFoundError:
             return []
         except (ValueError, KeyError, TypeError):
-            raise checkpoint.damaged(
-                self.path / MARK, "it does not say which checkpoint is the last", NEW_RUN
-            ) from None
+            raise checkpoint.damaged(self.path / MARK, "it does not say which checkpoint is last", NEW_RUN) from None
 
     def marked(self, number: int) -> dict[str, Any]:
         """The mark of this one of the checkpoints that are kept."""
