@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from colonnade.datasets.progress import progress
+from colonnade.datasets.progress import hide, progress, watched
 
 
 class Terminal(io.StringIO):
@@ -34,3 +34,24 @@ def test_elsewhere_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     with progress("thing", 0, unit="items") as advance:
         advance(1)
     assert log.getvalue() == ""
+
+
+def test_who_aligns_sees_how_long_it_will_take_unless_it_is_to_be_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("coincurve", reason='private alignment needs pip install "colonnade[crypto]"')
+    from tests.alignment.test_training import PRIVATE, overlapping
+    from tests.federation.small import federation
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")  # found anew
+    for quiet in (False, True):
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stderr", terminal)
+        try:
+            assert hide(quiet) == quiet
+            federation(overlapping(), PRIVATE)  # type: ignore[arg-type]
+            with watched("thing") as watch:
+                watch(1, 4)
+        finally:
+            hide(False)
+        assert ("aligning clinic and lab" in terminal.getvalue()) != quiet
+        assert ("25%" in terminal.getvalue()) != quiet

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from colonnade.alignment import Aligned, AlignmentSettings, Ids, align_here
 from colonnade.alignment.ids import read_ids
 from colonnade.alignment.in_process import check_free
 from colonnade.alignment.settings import in_words
-from colonnade.cli.console import console, error_console, shown, size
+from colonnade.cli.console import Quiet, console, shown, size
 from colonnade.cli.options import Engine, StartupKit
+from colonnade.datasets.progress import watched
 from colonnade.errors import ConfigError
 from colonnade.rows.people import lost, read_keyed
 from colonnade.runs.layout import ALIGNMENT
@@ -50,7 +50,7 @@ def align(
         Path | None, typer.Option(metavar="DIR", help="For alignment.json and parties/NAME/rows.npy.")
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Find the rows that all parties hold, and one order for them, by private set intersection.
 
@@ -74,7 +74,7 @@ def align(
     losses = {name: one.lost for name, one in held.items() if one.lost}
     started = time.perf_counter()
     through_bytes = settings.engine.through_bytes
-    aligned = _watched(held, alignment, driver, through_bytes, "aligning", quiet=quiet or json_)
+    aligned = _watched(held, alignment, driver, through_bytes, "aligning")
     seconds = time.perf_counter() - started
     if out is not None:
         aligned.write(out)
@@ -92,20 +92,12 @@ def align(
 
 
 def _watched(
-    held: Mapping[str, Held], alignment: AlignmentSettings, driver: str, through_bytes: bool, what: str, *, quiet: bool
+    held: Mapping[str, Held], alignment: AlignmentSettings, driver: str, through_bytes: bool, what: str
 ) -> Aligned:
     """Align, under a bar that says how long it will take."""
-    columns = (TextColumn("[bold]{task.description}"), BarColumn(), TaskProgressColumn())
-    left = TimeRemainingColumn(compact=True)
-    with Progress(*columns, left, console=error_console, disable=quiet, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        return align_here(
-            {name: one.ids for name, one in held.items()},
-            alignment,
-            driver=driver,
-            through_bytes=through_bytes,
-            watch=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+    ids = {name: one.ids for name, one in held.items()}
+    with watched(what) as watch:
+        return align_here(ids, alignment, driver=driver, through_bytes=through_bytes, watch=watch)
 
 
 def _groups(settings: Settings, owner: str | None) -> dict[str, dict[str, Held]]:
@@ -144,7 +136,7 @@ def _each(
     for name, together in groups.items():
         started = time.perf_counter()
         driver = next(iter(together))
-        aligned = _watched(together, alignment, driver, through_bytes, f"aligning {name}", quiet=quiet or json_)
+        aligned = _watched(together, alignment, driver, through_bytes, f"aligning {name}")
         found[name] = aligned.to_json() | {"seconds": time.perf_counter() - started}
         if out is not None:
             aligned.write(out / name)

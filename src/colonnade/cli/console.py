@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from colonnade.datasets.progress import hide
 from colonnade.errors import CheckpointError, printable
 from colonnade.report.words import metric
 from colonnade.runs.layout import MARK
@@ -33,7 +34,7 @@ AllowModel = Annotated[
         metavar="MODULE:CLASS", help="A model outside Colonnade that the settings may name: its code runs. Repeatable."
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no tables.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no tables.", callback=hide)]
 
 
 def a_run(folder: Path) -> Path:

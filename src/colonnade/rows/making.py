@@ -220,6 +220,7 @@ def _found(
     what crossed for it. As long as ids and settings are the same, it is found once (`alignment.kept`)."""
     from colonnade.alignment import align_here, kept
     from colonnade.alignment.ids import ids_of
+    from colonnade.datasets.progress import watched
 
     settings.alignment.check_trains()
     ids = {name: ids_of(table) for name, table in tables.items()}
@@ -232,7 +233,8 @@ def _found(
     if known is not None:
         rows, entries = known
         return {name: [rows[name]] for name in tables}, entries
-    aligned = align_here(ids, settings.alignment, driver=driver, through_bytes=through_bytes)
+    with watched(f"aligning {' and '.join(tables)}") as watch:
+        aligned = align_here(ids, settings.alignment, driver=driver, through_bytes=through_bytes, watch=watch)
     if not aligned.found.common and not may_be_none:
         from colonnade.datasets.table import how_written
 
