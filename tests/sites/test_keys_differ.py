@@ -3,6 +3,7 @@ sites as in one process."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,17 @@ def test_a_row_pays_once_by_whatever_key_it_was_matched(tmp_path: Path) -> None:
     outcome = drive(sites(tmp_path)["clinic"], "again")
     assert outcome.summary["matched"]["lab"]["email"] == 0
     assert 0 < len(paid) <= len(rows_that_paid(tmp_path) | paid) <= 70
+
+
+def test_the_command_says_what_each_key_matched_with_each_partner(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from colonnade.cli import app
+
+    file = made(tmp_path, given(), three())
+    told = CliRunner().invoke(app, ["align", str(file), "--json"])
+    assert told.exit_code == 0, told.output
+    found = json.loads(told.output)
+    assert found["shop"]["by_key"] == [0, 0, 45]
+    assert sum(found["lab"]["by_key"]) == found["lab"]["common"] == 70
+    assert found["lab"]["lost"].keys() == {"clinic", "lab"}

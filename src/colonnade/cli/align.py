@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from colonnade.alignment import Aligned, AlignmentSettings, Ids, align_here
+from colonnade.alignment import Aligned, Ids, align_here
 from colonnade.alignment.ids import read_ids
 from colonnade.alignment.in_process import check_free
 from colonnade.alignment.settings import in_words
@@ -67,37 +67,29 @@ def align(
     alignment = dataclasses.replace(settings.alignment, reveal="count") if count else settings.alignment
     groups = _groups(settings, owner)
     alignment.told(tuple(name for together in groups.values() for name in together))
-    if len(groups) > 1 or settings.rows_differ:
-        _each(groups, alignment, out, settings.engine.through_bytes, json_=json_, quiet=quiet)
-        return
-    ((driver, held),) = groups.items()
-    losses = {name: one.lost for name, one in held.items() if one.lost}
-    started = time.perf_counter()
-    through_bytes = settings.engine.through_bytes
-    aligned = _watched(held, alignment, driver, through_bytes, "aligning")
-    seconds = time.perf_counter() - started
-    if out is not None:
-        aligned.write(out)
-    if json_:
-        more = {"keys": list(map(in_words, settings.keys)), "lost": losses} if losses else {}
-        typer.echo(json.dumps(aligned.to_json() | more | {"seconds": seconds}, indent=2))
-    elif not quiet:
-        show(aligned, seconds)
-        if losses:
-            show_keys(aligned, [in_words(key) for key in settings.keys], losses)
+    several, found = len(groups) > 1 or settings.rows_differ, {}
+    keys, aligned = [in_words(key) for key in settings.keys], None
+    for name, held in groups.items():  # a table of each: nobody learns about another
+        losses = {party: one.lost for party, one in held.items() if one.lost}
+        started, ids = time.perf_counter(), {party: one.ids for party, one in held.items()}
+        driver, through_bytes = next(iter(held)), settings.engine.through_bytes
+        with watched(f"aligning {name}" if several else "aligning") as watch:
+            aligned = align_here(ids, alignment, driver=driver, through_bytes=through_bytes, watch=watch)
+        seconds = time.perf_counter() - started
         if out is not None:
-            console.print(f"The alignment is in [bold]{shown(out)}[/bold].", soft_wrap=True)
-        elif aligned.rows:
-            console.print("With --out DIR every learner's row numbers are written, in the agreed order.")
-
-
-def _watched(
-    held: Mapping[str, Held], alignment: AlignmentSettings, driver: str, through_bytes: bool, what: str
-) -> Aligned:
-    """Align, under a bar that says how long it will take."""
-    ids = {name: one.ids for name, one in held.items()}
-    with watched(what) as watch:
-        return align_here(ids, alignment, driver=driver, through_bytes=through_bytes, watch=watch)
+            aligned.write(out / name if several else out)
+        more = {"keys": keys, "lost": losses} if losses else {}
+        found[name] = aligned.to_json() | more | {"seconds": seconds}
+        if not (json_ or quiet):
+            show(aligned, seconds)
+            if losses:
+                show_keys(aligned, keys, losses)
+    if json_:
+        typer.echo(json.dumps(found if several else next(iter(found.values())), indent=2))
+    elif not quiet and out is not None:
+        console.print(f"The alignment is in [bold]{shown(out)}[/bold].", soft_wrap=True)
+    elif not quiet and aligned is not None and aligned.rows:
+        console.print("With --out DIR every learner's row numbers are written, in the agreed order.")
 
 
 def _groups(settings: Settings, owner: str | None) -> dict[str, dict[str, Held]]:
@@ -120,30 +112,6 @@ def _groups(settings: Settings, owner: str | None) -> dict[str, dict[str, Held]]
         name: {name: ids} | {other: held for other, held in columns.items() if other != name}
         for name, ids in labelled.items()
     }
-
-
-def _each(
-    groups: Mapping[str, Mapping[str, Held]],
-    alignment: AlignmentSettings,
-    out: Path | None,
-    through_bytes: bool,
-    *,
-    json_: bool,
-    quiet: bool,
-) -> None:
-    """A table of each group: nobody learns about another."""
-    found = {}
-    for name, together in groups.items():
-        started = time.perf_counter()
-        driver = next(iter(together))
-        aligned = _watched(together, alignment, driver, through_bytes, f"aligning {name}")
-        found[name] = aligned.to_json() | {"seconds": time.perf_counter() - started}
-        if out is not None:
-            aligned.write(out / name)
-        if not (json_ or quiet):
-            show(aligned, found[name]["seconds"])
-    if json_:
-        typer.echo(json.dumps(found, indent=2))
 
 
 def _between_sites(
