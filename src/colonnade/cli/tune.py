@@ -87,7 +87,7 @@ def _say(where: Console, federation: Federation, trials: Sequence[Trial], left: 
     if not expected.epsilon:
         lines.append("No party adds noise: nothing is spent, and nothing is promised.")
     for line in lines:
-        where.print(line, markup=False, highlight=False, soft_wrap=True)
+        where.print(line, markup=False, highlight=False)
 
 
 class _Watch(Protocol):
@@ -126,6 +126,9 @@ def _show(done: Mapping[int, Record], chosen: Record, folder: Path) -> None:
         tried = [_value(one["changes"].get(key)) for key in keys]
         table.add_row(str(one["trial"]), value, str(epoch), *tried)
     console.print(table)
+    for number, one in sorted(done.items()):
+        if "failed" in one:
+            console.print(f"Trial {number} failed: {one['failed']}", markup=False, highlight=False)
     if keys:
         console.print("- is as in the file. Of close scores the order is chance.", highlight=False)
     console.print(
@@ -134,11 +137,9 @@ def _show(done: Mapping[int, Record], chosen: Record, folder: Path) -> None:
         f"The trials sent {size(sum(one['sent'] for one in done.values()))} in all; ledgers are in their folders, "
         f"as {shown(folder / chosen['run'])}.",
         highlight=False,
-        soft_wrap=True,
     )
-    console.print(
-        f"Train with it, which sends and spends once more: colonnade run {typed(folder / SETTINGS)}", soft_wrap=True
-    )
+    console.print("Train with it, which sends and spends once more:")
+    console.print(f"  colonnade run {typed(folder / SETTINGS)}", soft_wrap=True)
 
 
 def _value(value: Any) -> str:
