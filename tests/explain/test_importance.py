@@ -166,8 +166,8 @@ def test_measures_that_disagree_are_told() -> None:
     }
     words = {"head_change": "head change", "head_norm": "head norm", "permutation": "permuted"}
     assert disagreement(measures, "head_change", words) == (
-        "The measures disagree on who matters most: by head change, telco; by head norm and permuted, bank."
+        'The measures disagree on who matters most: telco by "head change", bank by "head norm" and "permuted".'
     )
-    assert disagreement(measures, "head_norm", words).endswith("by head norm, bank; by head change, telco.")
+    assert disagreement(measures, "head_norm", words).endswith('bank by "head norm", telco by "head change".')
     assert disagreement({name: measures[name] for name in ("head_norm", "permutation", "noise")}, "head_norm", {}) == ""
     assert disagreement(measures, "noise", words) == ""  # it ranks nobody

@@ -143,9 +143,16 @@ def disagreeing(measures: Mapping[str, Mapping[str, float | None]], by: str) -> 
 def disagreement(measures: Mapping[str, Mapping[str, float | None]], by: str, words: Mapping[str, str]) -> str:
     """The same as a sentence; empty where the measures agree."""
     found = disagreeing(measures, by)
-    told = [f"by {' and '.join(words.get(name, name) for name in names)}, {party}" for party, names in found.items()]
+    told = [
+        f"{party} by {' and '.join(_quoted(words.get(name, name)) for name in names)}" for party, names in found.items()
+    ]
     first = ranking({party: value for party, value in measures[by].items() if value is not None})[0] if told else ""
-    return f"The measures disagree on who matters most: by {words[by]}, {first}; {'; '.join(told)}." if told else ""
+    told = [f"{first} by {_quoted(words[by])}", *told]
+    return f"The measures disagree on who matters most: {', '.join(told)}." if first else ""
+
+
+def _quoted(heading: str) -> str:
+    return f'"{heading}"'
 
 
 def _first(values: Mapping[str, float | None]) -> set[str]:

@@ -262,14 +262,23 @@ def selection(facts: Facts) -> Figure | None:
     found = facts.selection
     if not found or not found.get("scores"):
         return None
+    errors = found.get("errors", {})
     rows = [
-        Row(party, found["scores"][party], f"{found['scores'][party]:.3f}", "s1" if party in found["chosen"] else "s8")
-        for party in found["ranking"]
-    ]
+        Row(party, value, f"{value:.3f}", "s1" if party in found["chosen"] else "s8",
+            *((value - errors[party], value + errors[party]) if party in errors else ()))
+        for party in found["ranking"] for value in [found["scores"][party]]
+    ]  # fmt: skip
+    note = "Lines are one standard error." if errors else ""
     unit = "score" if found["method"] in ("lasso", "random") else "mutual information with the label (nats)"
     legend = (("s1", "kept"), ("s8", "left out"))
     return bars(
-        "selection", "Whose columns tell about the label", rows, x=unit, legend=legend, headings=("party", "score")
+        "selection",
+        "Whose columns tell about the label",
+        rows,
+        x=unit,
+        legend=legend,
+        note=note,
+        headings=("party", "score"),
     )
 
 

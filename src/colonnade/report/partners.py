@@ -76,6 +76,8 @@ def selection_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]
           f"The score is {SCORE.get(found['method'], 'its own')}{_most(found)}."),
         plates(figures, "selection"),
     ]  # fmt: skip
+    if found.get("level"):
+        told.append(h("p", f"Within error: {', '.join(found['level'])} may be as good as the last that was kept."))
     cost = found["cost"]
     work = f"{cost['encryptions']:,} encryptions, {cost['additions']:,} additions, {cost['decryptions']:,} decryptions"
     told.append(h("p", f"It took {seconds(cost['seconds'])}, {size(cost['bytes'])}, {work}."))
