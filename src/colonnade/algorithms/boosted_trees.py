@@ -486,7 +486,8 @@ ALGORITHM = Algorithm(
     },
     in_batches=False,
     for_rows=1000,
-    about_tables="trees are the usual choice for tables; up to 100 rounds, fewer where validation rows stop gaining",
+    about_tables="trees are the usual choice for tables, and of 20,000 rows and more they scored above the default; up "
+    "to 100 rounds, fewer where validation rows stop gaining",
     grows=True,
     local_model=None,
     head=Trees,
