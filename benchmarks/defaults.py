@@ -22,9 +22,9 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -67,8 +67,13 @@ class Task:
     is_number: bool
 
 
-def tables() -> Iterator[Task]:
-    """All that can be read here."""
+@lru_cache(maxsize=1)
+def tables() -> tuple[Task, ...]:
+    """All that can be read here, read once."""
+    return tuple(_tables())
+
+
+def _tables() -> Iterator[Task]:
     from sklearn import datasets as ready
 
     folder = Path(os.environ.get("COLONNADE_DATA", "."))
@@ -193,7 +198,7 @@ def measure(cell: str, rows: int) -> dict[str, Any]:
 
 def results(measured: Mapping[str, dict[str, Any]]) -> list[Result]:
     """The mean regret of every algorithm, of the tables and seeds for which what is central was measured, too."""
-    regrets: dict[str, dict[str, list[float]]] = {}
+    regrets: dict[str, dict[str, dict[str, float]]] = {}  # of an algorithm by table and seed
     unsound = {cell: told for cell, told in measured.items() if "error" in told or told.get("findings")}
     for cell, told in measured.items():
         table, seed, name = cell.split(", ")
@@ -201,16 +206,17 @@ def results(measured: Mapping[str, dict[str, Any]]) -> list[Result]:
         if name == CENTRAL or best is None or "error" in told:
             continue
         rival = max(best.values()) if ALGORITHMS[name].intercept is None else best["linear"]
-        regrets.setdefault(name, {}).setdefault(table, []).append(rival - told["score"])
+        regrets.setdefault(name, {}).setdefault(table, {})[seed] = rival - told["score"]
     found = []
     for name, by_table in regrets.items():
-        means = {table: fmean(scores) for table, scores in by_table.items()}
+        means = {table: fmean(scores.values()) for table, scores in by_table.items()}
         bound = RECOMMENDED if name == DEFAULT else EVERY
         worst = max(means, key=lambda table: means[table])
         found.append(
             Result(
                 f"{name}{', the default' if name == DEFAULT else ''}",
-                f"regret {fmean(means.values()):.4f}, mean of {len(means)} tables; {worst} {means[worst]:.4f}",
+                f"regret {fmean(means.values()):.4f}{_between_seeds(by_table)}, mean of {len(means)} tables; "
+                f"{worst} {means[worst]:.4f}{_between_seeds({worst: by_table[worst]})}",
                 "central models",
                 f"≤ {bound}",
                 fmean(means.values()) <= bound,
@@ -222,10 +228,17 @@ def results(measured: Mapping[str, dict[str, Any]]) -> list[Result]:
     return found
 
 
+def _between_seeds(by_table: Mapping[str, Mapping[str, float]]) -> str:
+    """The deviation between seeds of the mean over these tables."""
+    seeds = set.intersection(*(set(scores) for scores in by_table.values()))
+    means = [fmean(scores[seed] for scores in by_table.values()) for seed in sorted(seeds)]
+    return f" ± {stdev(means):.4f}" if len(means) > 1 else ""
+
+
 def run(quick: bool) -> Cells:
     rows = 600 if quick else ROWS
     names = [DEFAULT] if quick else [name for name, one in ALGORITHMS.items() if one.nested is None]
-    tasks = [*tables()]
+    tasks = tables()
     cells = [
         f"{task.name}, {seed}, {name}"
         for name in [*names, CENTRAL]

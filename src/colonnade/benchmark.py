@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,15 @@ def _measured(
 
 def _cell(name: str, cell: str, quick: bool) -> dict[str, Any]:
     """In a process of its own."""
+    return _cells(name, quick).measure(cell)
+
+
+@lru_cache(maxsize=1)
+def _cells(name: str, quick: bool) -> Cells:
+    """Made once in a process: it may have read tables for all of its cells."""
     made = _load(name).run(quick)
     assert isinstance(made, Cells)
-    return made.measure(cell)
+    return made
 
 
 def machine() -> str:

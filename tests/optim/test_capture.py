@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from colonnade import models
 from colonnade.optim.descent import Captured
+from colonnade.transport.cohort import Stacked
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 
@@ -65,3 +67,15 @@ def test_what_a_function_gives_is_given(device: str) -> None:
         total, product = captured(x, 2 * x)
         assert torch.equal(total, 3 * x)
         assert float(product) == float((2 * x * x).sum())
+
+
+def test_convolutions_are_captured_as_a_stack_alone() -> None:
+    """Parties' own graphs of convolutions end in an illegal access on a GPU; what is replayed is decided before."""
+    nets = [models.build({"name": "cnn", "channels": [2], "width": 3}, (4, 4), seed=k, owner="x") for k in range(2)]
+    plain = models.build({"name": "mlp"}, (4,), seed=0, owner="x")
+    assert [Captured(print, model).replays for model in (nets[0], Stacked(nets), plain, None)] == [
+        False,
+        True,
+        True,
+        True,
+    ]

@@ -43,7 +43,7 @@ class FeatureOwner(roles.FeatureOwner):
         super().__init__(organisation, features, model, config)
         self.optimizer = make_optimizer(self.model.parameters(), config)
         self._pending: tuple[str, Tensor, Tensor] | None = None
-        self._descend = Captured(self._local_steps)
+        self._descend = Captured(self._local_steps, self.model)
 
     @cached_property
     def descent(self) -> Descent:

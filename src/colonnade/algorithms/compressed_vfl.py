@@ -83,7 +83,7 @@ class FeatureOwner(roles.FeatureOwner):
         self.weights: tuple[float, ...] = ()
         self.inputs: Tensor | None = None
         self._pending: str | None = None
-        self._descend = Captured(self._local_steps)
+        self._descend = Captured(self._local_steps, self.model)
 
     @property
     def stack(self) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from colonnade.core.party import TASKS
 from colonnade.optim.written_out import NONE, RELU, SIGMOID, TANH, Layers, Moving, forward, squared_steps, step_back
@@ -362,14 +363,19 @@ class Captured:
     library handles); the second is captured and replayed; later ones copy their inputs in and replay. The
     optimizer's settings are part of a graph, so `steps` must not depend on values that change from call to call
     other than its arguments. What a replay gives is overwritten by the next.
+
+    Steps of a model with convolutions that is not a stack are not captured: parties' graphs of such steps read each
+    other's memory (an H200, torch 2.11), where one graph of a stack and steps without a graph are right.
     """
 
-    def __init__(self, steps: Callable[..., Any]) -> None:
+    def __init__(self, steps: Callable[..., Any], model: nn.Module | None = None) -> None:
         self.steps = steps
+        parts = () if model is None or isinstance(model, Stack) else model.modules()
+        self.replays = not any(isinstance(part, _ConvNd) for part in parts)
         self._graphs: dict[tuple[Any, ...], tuple[Any, tuple[Tensor, ...], Any] | None] = {}
 
     def __call__(self, *tensors: Tensor) -> Any:
-        if tensors[0].device.type != "cuda":
+        if tensors[0].device.type != "cuda" or not self.replays:
             return self.steps(*tensors)
         key = tuple((tuple(t.shape), t.dtype) for t in tensors)
         if key not in self._graphs:
