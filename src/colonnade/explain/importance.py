@@ -146,9 +146,11 @@ def disagreement(measures: Mapping[str, Mapping[str, float | None]], by: str, wo
     told = [
         f"{party} by {' and '.join(_quoted(words.get(name, name)) for name in names)}" for party, names in found.items()
     ]
-    first = ranking({party: value for party, value in measures[by].items() if value is not None})[0] if told else ""
+    if not told:
+        return ""
+    first = ranking({party: value for party, value in measures[by].items() if value is not None})[0]
     told = [f"{first} by {_quoted(words[by])}", *told]
-    return f"The measures disagree on who matters most: {', '.join(told)}." if first else ""
+    return f"The measures disagree on who matters most: {', '.join(told)}."
 
 
 def _quoted(heading: str) -> str:
