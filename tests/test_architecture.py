@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -72,6 +73,16 @@ def test_imports_go_one_way() -> None:
         if layer(other) >= layer(part_of(path))
     ]
     assert not upward
+
+
+def test_a_package_has_what_it_says_that_it_has() -> None:
+    """Names that are imported when they are first asked for, too: nothing else notices one whose module has moved."""
+    for path in MODULES:
+        if path.name == "__init__.py" and part_of(path) != "flare":
+            package = import_module(".".join(path.relative_to(PACKAGE.parent).parent.parts))
+            names = vars(package).get("__all__", [])
+            lacking = [name for name in names if getattr(package, name, None) is None]
+            assert not lacking, f"{package.__name__} has no {lacking}."
 
 
 def test_the_core_imports_torch_and_numpy_alone() -> None:
