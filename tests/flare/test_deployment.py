@@ -8,6 +8,7 @@ the relay remembers and stores is searched for what only its parties may know.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 import signal
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Deployment,
     write_table(base / "clinic" / "local" / "party.toml", "serve", {"port": 8080})
     with Apart(base, EVERY) as apart:
         yield Deployment(base, apart), settings
+    for left in (
+        one for name in ("relay", *EVERY) for one in of_kit(base / name)
+    ):  # FLARE's jobs, in sessions of theirs
+        with suppress(ProcessLookupError):
+            os.kill(left, signal.SIGKILL)
 
 
 def provision(base: Path, settings: Settings, out: Path, *more: str) -> None:
