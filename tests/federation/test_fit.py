@@ -162,7 +162,7 @@ def test_it_stops_when_patience_ends_and_keeps_the_models_that_validated_best(
     outcome = one.fit(tmp_path / "run")
     assert len(outcome.history) == 5, "one dip, or two, end nothing"
     assert outcome.stopped == "validation AUC was best, 0.9000 in epoch 2, and did not improve since"
-    assert outcome.told == "validation auc did not improve"
+    assert outcome.told == "validation AUC did not improve"
     assert (outcome.summary["rounds"], outcome.summary["best_epoch"]) == (20, 2)
     kept = {place: t for place, t in models_of(one).items() if "/last/" not in place}
     assert equal(kept, after(2)), "and not those of the fifth epoch"

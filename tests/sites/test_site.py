@@ -131,8 +131,8 @@ def test_each_organisation_has_its_own_part_of_the_run_and_nobody_elses(
     lab, mine = summary_of(tmp_path, "lab"), outcome.summary["bytes"]["clinic"]
     assert lab["bytes"]["lab"] == {"out": mine["in"], "in": mine["out"]}
     assert [one["party"] for one in lab["privacy"]] == ["lab"]
-    assert outcome.stopped == "validation auc was best, 0.9000 in epoch 1, and did not improve since"
-    assert (lab["stopped"], lab["refused_calls"]) == ("validation auc did not improve", 0), "scores are the clinic's"
+    assert outcome.stopped == "validation AUC was best, 0.9000 in epoch 1, and did not improve since"
+    assert (lab["stopped"], lab["refused_calls"]) == ("validation AUC did not improve", 0), "scores are the clinic's"
 
 
 @each_kind
