@@ -9,8 +9,8 @@ linear algorithm is held to the linear model alone. What is encrypted by default
 gives the same model, in minutes instead of a day.
 
 A cell is a table, a seed and an algorithm ("letter, 2, splitnn"), or the models that see all columns ("letter, 2,
-centralized"). Those of `knn` and `one_shot` were chosen by training and validation rows of seeds 4 and 5; the others
-earlier, with test scores of seed 0 in sight. Neither is among the seeds that are measured here.
+centralized"). The defaults of `knn` and `one_shot` were chosen by training and validation rows of seeds 4 and 5; the
+others earlier, with test scores of seed 0 in sight. Neither is among the seeds that are measured here.
 
 FATE's pairs are read from the folder COLONNADE_DATA, and left out where it has none.
 """
