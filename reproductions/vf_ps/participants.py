@@ -153,7 +153,7 @@ def cut(name: str, seed: int) -> Cut:
 
 
 def knn(here: Cut, group: Group, rows: NDArray[Any]) -> float:
-    """What `algorithm = "knn"` predicts, computed on joined columns."""
+    """What `algorithm = "knn"` predicts with k = 5 and fade = 0, computed on joined columns."""
     from sklearn.neighbors import KNeighborsClassifier
 
     x = here.joined(group)

@@ -81,7 +81,7 @@ def test_its_knn_is_what_a_federation_predicts(study: Study, script: Any) -> Non
     splits = {"train": torch.from_numpy(here.train), "test": torch.from_numpy(here.test)}
     encoder, ids = Labels("leader", "classification", (0, 1)), np.arange(1000).astype(np.str_)
     holdings = Holdings.of_one(parties, torch.from_numpy(here.labels), ids, splits, "leader", encoder)
-    federation = Federation(Settings.from_mapping({"algorithm": {"name": "knn", "k": 5}}), holdings)
+    federation = Federation(Settings.from_mapping({"algorithm": {"name": "knn", "k": 5, "fade": 0.0}}), holdings)
     assert federation.evaluate("test")["accuracy"] == script.knn(here, here.parties, here.test)
 
 

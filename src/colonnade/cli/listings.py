@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from colonnade.cli.console import Json, console
-from colonnade.settings.known import known
+from colonnade.settings.known import algorithms as known_algorithms
 
 
 def algorithms(json_: Json = False) -> None:
@@ -20,7 +20,7 @@ def algorithms(json_: Json = False) -> None:
             "reveals": told["reveals"],
             "settings": {key: rule["default"] for key, (*_, rule) in told["settings"].items()},
         }
-        for name, told in known()["algorithms"].items()
+        for name, told in known_algorithms().items()
     }
     if json_:
         typer.echo(json.dumps(rows, indent=2))

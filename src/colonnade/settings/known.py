@@ -8,6 +8,7 @@ class checks besides, as two settings that do not go together, is checked when i
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import field, fields, make_dataclass
 from functools import cache
@@ -44,6 +45,18 @@ def described(settings: type) -> dict[str, Any]:
     return {"of": [settings.__module__, settings.__name__], "settings": told}
 
 
+def algorithms() -> dict[str, Any]:
+    """What there is about each algorithm. Where they are imported already, one that joined them is among them."""
+    imported = sys.modules.get("colonnade.algorithms")
+    if imported is None:
+        found: dict[str, Any] = known()["algorithms"]
+        return found
+    return {
+        name: {"about": one.about, "reveals": one.reveals, **described(one.config)}
+        for name, one in imported.ALGORITHMS.items()
+    }
+
+
 def _class(told: Mapping[str, Any]) -> type:
     """A class of settings with these rules, and none that go over several of them."""
     module, name = told["of"]
@@ -60,10 +73,10 @@ def check_early(path: Path) -> None:
     check_tables(tables, str(path), SECTIONS, lists=LISTS, words=MODELS)
     chosen = {**tables.get("algorithm", {})}
     name = str(chosen.pop("name", known()["default"]))
-    check_named("algorithm", name, list(known()["algorithms"]))
+    check_named("algorithm", name, list(algorithms()))
     for place, owner, given in _owners(tables):
         from_mapping(_class(owner), given, where=place)
-    from_mapping(_class(known()["algorithms"][name]), chosen, where=f"[algorithm] ({name})")
+    from_mapping(_class(algorithms()[name]), chosen, where=f"[algorithm] ({name})")
     for section, told in known()["tables"].items():
         from_mapping(_class(told), tables.get(section, {}), where=f"[{section}]")
 
