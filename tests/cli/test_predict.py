@@ -12,8 +12,10 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.cli.called import Caller
+from tests.datasets.test_progress import Terminal
 from tests.federation.small import frames, quick, write
 
+from colonnade.datasets.progress import progress
 from colonnade.federation import Federation, load
 
 
@@ -196,3 +198,13 @@ def test_another_engine_has_its_own_tables(call: Caller, finished: Path, tmp_pat
     option = "--table=lab=x.csv"
     message = call.fails(2, "predict", finished / "run", "--rows", "r.csv", "--engine", "flare-sim", option)
     assert "--table is for --engine in-process" in message
+
+
+def test_a_quiet_call_hides_its_own_bars_alone(call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call("predict", tmp_path, "--rows", "new.csv", "--quiet").code == 2
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress("thing", 5, unit="items") as advance:
+        advance(5)
+    assert "thing" in terminal.getvalue()

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 
+from colonnade.datasets.progress import hide
 from colonnade.errors import ColonnadeError
 from colonnade.settings.known import check_early
 
@@ -124,6 +125,7 @@ def main() -> NoReturn:
         sys.exit(2)
     finally:
         warnings.formatwarning = before
+        hide(False)  # --quiet was this call's wish
     sys.exit(0)
 
 
