@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, get_args, get_origin
 
 import pytest
 import torch
@@ -12,9 +12,11 @@ from tests.conformance.battery import every_algorithm, every_algorithm_that_stac
 from tests.conformance.toy import TRANSPORTS, assert_bit_equal, cohorts, federation, sequential
 from torch import Tensor, nn
 
+from colonnade.algorithms import ALGORITHMS
 from colonnade.algorithms.algorithm import AnyAlgorithm
-from colonnade.core import Envelope, Message, Party, Request, Transport
+from colonnade.core import Envelope, Message, Party, Released, Request, Transport
 from colonnade.core.message import batch_of
+from colonnade.core.peers import Answers
 from colonnade.errors import PartyError
 from colonnade.transport import Fault, Faulty
 
@@ -121,3 +123,43 @@ def test_calls_that_come_twice_or_late_change_nothing(algorithm: AnyAlgorithm, i
     assert_bit_equal(plain.states(), disturbed.states())
     for name, party in plain.parties.items():
         assert party.ledger.entries == disturbed.parties[name].ledger.entries
+
+
+@every_algorithm
+def test_a_release_under_a_name_of_its_senders_choice_is_refused_and_named(
+    algorithm: AnyAlgorithm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shapes follow from what the algorithm declared of a message's field: a partner cannot call a [9, 9] tensor by a
+    name of which nothing is checked."""
+    toy = federation(algorithm, sequential)
+    widths = toy.driver.widths
+    toy.peers.answers = Answers(toy.driver.rows, widths, releases=algorithm.releases, wide=algorithm.of_told_width)
+    toy.run(2)
+    toy.predict()
+    outbox = toy.parties["bob"].outbox
+    honest: Callable[..., Released] = outbox.release
+    for name in ["of no algorithm", *algorithm.releases]:
+
+        def renamed(
+            tensor: Tensor, as_: str, batch: str | None = None, *, to: str | None = None, name: str = name
+        ) -> Released:
+            if not algorithm.releases[as_].per_row:
+                return honest(tensor, as_, batch, to=to)
+            return honest(torch.ones(9, 9), name, batch, to=to)
+
+        monkeypatch.setattr(outbox, "release", renamed)
+        with pytest.raises(PartyError, match=r"it sent \[9, 9\] values") as caught:
+            toy.predict()
+        assert caught.value.party == "bob"
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_what_may_be_in_one_field_of_an_answer_has_one_shape(algorithm: AnyAlgorithm) -> None:
+    """So that no name that the field is for lets through what another would not."""
+    for request in algorithm.feature_owner.served():
+        (answer,) = (get_args(base)[0] for base in request.__orig_bases__ if get_origin(base) is Request)
+        for field, kinds in answer.kinds().items():
+            fitting = {n: one for n, one in algorithm.releases.items() if one.kind in kinds and one.of != "labels"}
+            assert kinds, f"{answer.kind}.{field} says no kind: Annotated[Released, Kind. ...]"
+            assert fitting, f"{algorithm.config.__module__} declares no release for {answer.kind}.{field}"
+            assert len({(one.per_row, name in algorithm.of_told_width) for name, one in fitting.items()}) == 1

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +44,7 @@ class Config:
 
 
 class Votes(Message):
-    values: Released  # [rows, outputs]
+    values: Annotated[Released, Kind.LOGITS]  # [rows, outputs]
 
 
 class Vote(Request[Votes]):

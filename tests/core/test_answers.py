@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from colonnade.algorithms.embedding import Embed, Embedding
+from colonnade.algorithms.algorithm import KEY, Kind, Release
+from colonnade.algorithms.embedding import EMBEDDING, Embed, Embedding
 from colonnade.core import Batches, Outbox
 from colonnade.core.peers import Answers
 from colonnade.errors import PartyError
@@ -24,8 +25,15 @@ def reply(values: Tensor, batch: str = BATCH, name: str = "embedding") -> Embedd
 
 @pytest.fixture
 def answers() -> Answers:
-    wide = {"embedding", "log_odds"}
-    return Answers(batches().rows, {"lab": 3}, per_row=wide | {"distances"}, wide=wide)
+    per_row = Release(Kind.LOGITS, of="columns", per_row=True, tells="")
+    releases = {
+        "embedding": EMBEDDING,
+        "log_odds": per_row,
+        "distances": per_row,
+        "jacobian": Release(Kind.EMBEDDING, of="columns", per_row=False, tells=""),
+        "key": KEY,
+    }
+    return Answers(batches().rows, {"lab": 3}, releases=releases, wide={"embedding", "log_odds"})
 
 
 @pytest.fixture
@@ -48,6 +56,14 @@ def test_what_fits_is_taken(answers: Answers, rows: int) -> None:
         (lambda rows: reply(torch.randn(rows, 4)), r"it sent \[\d+, 4\] values"),
         (lambda rows: reply(torch.randn(9, 9), name="log_odds"), r"it sent \[9, 9\] values, .* asked for as log_odds"),
         (lambda rows: reply(torch.randn(9, 9), name="distances"), r"it sent \[9, 9\] values, and \[4, \.\.\.\] were"),
+        (
+            lambda rows: reply(torch.randn(9, 9), name="slope"),
+            r"it sent \[9, 9\] values in embedding.Embedding.values as",
+        ),
+        (
+            lambda rows: reply(torch.randn(9, 9), name="key"),
+            r"as 'key', and only what .* as 'embedding' or 'log_odds' or",
+        ),
         (lambda rows: reply(torch.randn(rows)), r"it sent \[\d+\] values"),
         (lambda rows: reply(torch.full((rows, 3), float("nan"))), r"(\d+) of the \1 values it sent as embedding"),
         (lambda rows: reply(torch.eye(rows, 3) / 0), r"are no numbers \(NaN or infinite\)"),

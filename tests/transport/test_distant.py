@@ -46,7 +46,7 @@ def test_the_busiest_link_and_every_question() -> None:
 class Sized(Message):
     """Nothing but a size."""
 
-    def crossing(self) -> list[Any]:
+    def crossing(self, *fields: str) -> list[Any]:
         return []
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
@@ -54,7 +54,7 @@ GRADIENT = Release(
 
 
 class Embedding(Message):
-    values: Released  # [rows, width]
+    values: Annotated[Released, Kind.EMBEDDING, Kind.LOGITS]  # [rows, width]
 
 
 class Embed(Request[Embedding]):

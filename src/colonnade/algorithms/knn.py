@@ -36,6 +36,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -88,7 +89,7 @@ class Config:
 
 
 class Key(Message):
-    public: Released
+    public: Annotated[Released, Kind.KEY]
 
 
 class AskKey(Request[Key]):
@@ -100,7 +101,7 @@ class UseKey(Request[Done]):
 
 
 class Distances(Message):
-    values: Released | Ciphertext  # [rows, training rows]
+    values: Annotated[Released | Ciphertext, Kind.DISTANCES]  # [rows, training rows]
 
 
 class AskDistances(Request[Distances]):
@@ -108,7 +109,7 @@ class AskDistances(Request[Distances]):
 
 
 class Neighbours(Message):
-    rows: Released  # [rows, k], places among the training rows, nearest first
+    rows: Annotated[Released, Kind.NEIGHBOURS]  # [rows, k], places among the training rows, nearest first
 
 
 class Rank(Request[Neighbours]):

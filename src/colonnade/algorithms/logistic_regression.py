@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -58,8 +59,8 @@ def crossing(config: Config) -> tuple[Crossing, Crossing]:
 
 
 class Aimed(Message):
-    values: Released  # d_k = X_k p_k, [rows, outputs]
-    lengths: Released  # p_k.p_k and w_k.p_k
+    values: Annotated[Released, Kind.LOGITS]  # d_k = X_k p_k, [rows, outputs]
+    lengths: Annotated[Released, Kind.OTHER]  # p_k.p_k and w_k.p_k
 
 
 class Aim(Request[Aimed]):
@@ -68,7 +69,7 @@ class Aim(Request[Aimed]):
 
 
 class Moved(Message):
-    lengths: Released  # e_k.z_k, and e_k times the z_k before
+    lengths: Annotated[Released, Kind.OTHER]  # e_k.z_k, and e_k times the z_k before
 
 
 class Move(Request[Moved]):

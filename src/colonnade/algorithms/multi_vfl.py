@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -114,7 +115,7 @@ class Config:
 
 
 class Beginning(Message):
-    weights: Released
+    weights: Annotated[Released, Kind.MODEL]
     rows: int
 
 
@@ -123,7 +124,7 @@ class Begin(Request[Beginning]):
 
 
 class Trained(Message):
-    weights: Released  # [parameters], one after the other
+    weights: Annotated[Released, Kind.MODEL]  # [parameters], one after the other
     rows: int
     loss: float
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
 
+from colonnade.algorithms.algorithm import Kind
 from colonnade.core import Agreed, Done, Message, Organisation, Party, Released, Request, State, serves
 from colonnade.core.message import Ping, Pong
 from colonnade.core.roles import Introduce, Introduction
@@ -36,7 +37,7 @@ class Open(Request[Done]):
 
 
 class Embedding(Message):
-    values: Released  # [rows, width], or feature maps
+    values: Annotated[Released, Kind.EMBEDDING]  # [rows, width], or feature maps
 
 
 class Embed(Request[Embedding]):

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from colonnade.algorithms.algorithm import Kind
 from colonnade.algorithms.tree_growing import Growing, PlainSlopes, SealedSlopes, Slopes
 from colonnade.algorithms.tree_histograms import Binning, Candidates, Whole, counted
 from colonnade.compression import Integers
@@ -70,7 +71,8 @@ class UseKey(Request[Done]):
 
 
 class Sums(Message):
-    sums: Released | Ciphertext  # of what goes left, [nodes, candidates, 2]; encrypted, [nodes candidates, 2]
+    # Of what goes left, [nodes, candidates, 2]; encrypted, [nodes candidates, 2].
+    sums: Annotated[Released | Ciphertext, Kind.HISTOGRAMS]
 
 
 class Start(Request[Sums]):
@@ -86,7 +88,8 @@ class Start(Request[Sums]):
 
 
 class Directions(Message):
-    values: Released  # 1: left. [rows, trees] of this level's splits; hidden, and of whole rounds, [rows, splits]
+    # 1: left. [rows, trees] of this level's splits; hidden, and of whole rounds, [rows, splits].
+    values: Annotated[Released, Kind.DIRECTIONS]
 
 
 class Split(Request[Directions]):

@@ -42,7 +42,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -93,7 +93,7 @@ class Config:
 
 
 class Key(Message):
-    public: Released
+    public: Annotated[Released, Kind.KEY]
 
 
 class AskKey(Request[Key]):
@@ -107,7 +107,7 @@ class UseKey(Request[Done]):
 
 
 class Jacobian(Message):
-    values: Released | Ciphertext  # [rows (m - 1), weights]; encrypted under the party's key
+    values: Annotated[Released | Ciphertext, Kind.JACOBIAN]  # [rows (m - 1), weights]; encrypted under the party's key
 
 
 class AskJacobian(Request[Jacobian]):
@@ -115,7 +115,7 @@ class AskJacobian(Request[Jacobian]):
 
 
 class Masked(Message):
-    gradient: Ciphertext  # [weights], under the label owner's key and the party's mask
+    gradient: Annotated[Ciphertext, Kind.OTHER]  # [weights], under the label owner's key and the party's mask
 
 
 class Multiply(Request[Masked]):

@@ -15,7 +15,18 @@ from __future__ import annotations
 import dataclasses
 import types
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from torch import Tensor
 
@@ -37,12 +48,14 @@ class Message:
 
     kind: ClassVar[str]
     _hints: ClassVar[dict[str, Any] | None]
+    _kinds: ClassVar[dict[str, tuple[Any, ...]] | None]
     _plain: ClassVar[bool] = False  # no field can hold a tensor
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         dataclass(frozen=True)(cls)
-        cls.kind, cls._hints = f"{cls.__module__.rsplit('.', 1)[-1]}.{cls.__qualname__}", None
+        cls.kind = f"{cls.__module__.rsplit('.', 1)[-1]}.{cls.__qualname__}"
+        cls._hints = cls._kinds = None
         known = MESSAGES.get(cls.kind)
         if known is not None and known.__module__ != cls.__module__:
             raise TypeError(f"two message classes are called {cls.kind}: in {known.__module__} and {cls.__module__}")
@@ -62,14 +75,26 @@ class Message:
             hints = {field.name: every[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
             for name, hint in hints.items():
                 _allow(hint, f"{cls.kind}.{name}")
-            cls._plain = all(hint in LEAVES and hint not in SEALED for hint in hints.values())
+            cls._plain = not any(map(_may_hold, hints.values()))
             cls._hints = hints  # only now: a class that was refused once is refused again
         return cls._hints
 
-    def crossing(self) -> list[Released | Ciphertext]:
-        """All in here that went through an outbox, in field order."""
+    @classmethod
+    def kinds(cls) -> dict[str, tuple[Any, ...]]:
+        """Of each field that can hold a tensor, which kinds of releases it is for: what is beside its type in
+        `Annotated[Released, ...]`."""
+        if cls._kinds is None:
+            every = get_type_hints(cls, include_extras=True)
+            holding = [name for name, hint in cls.hints().items() if _may_hold(hint)]
+            cls._kinds = {
+                name: get_args(every[name])[1:] if get_origin(every[name]) is Annotated else () for name in holding
+            }
+        return cls._kinds
+
+    def crossing(self, *fields: str) -> list[Released | Ciphertext]:
+        """All in here, or in some fields, that went through an outbox, in field order."""
         found: list[Released | Ciphertext] = []
-        for name in () if self._plain else self.hints():
+        for name in () if self._plain else fields or self.hints():
             value = getattr(self, name)
             if type(value) in SEALED:
                 found.append(value)
@@ -102,6 +127,10 @@ def _collect(value: Any, found: list[Released | Ciphertext]) -> None:
             found.append(item)
         elif isinstance(item, (tuple, dict)):
             _collect(item, found)
+
+
+def _may_hold(hint: Any) -> bool:
+    return hint in SEALED or any(_may_hold(part) for part in get_args(hint))
 
 
 def _allow(hint: Any, where: str) -> None:

@@ -54,7 +54,7 @@ class CallPolicy:
         """From here on every answer is looked at before it is used."""
         if self.needed:
             held = None if peers.presence is None else peers.presence.size
-            peers.answers = Answers(rows, widths, per_row=algorithm.per_row, wide=algorithm.of_told_width, held=held)
+            peers.answers = Answers(rows, widths, releases=algorithm.releases, wide=algorithm.of_told_width, held=held)
 
     def mind(self, peers: Peers, driver: LabelOwner, algorithm: AnyAlgorithm) -> None:
         """The same, and a missing one is dealt with. The driver has met everybody."""
