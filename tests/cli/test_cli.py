@@ -68,6 +68,25 @@ def test_the_commands_are_these(call: Caller) -> None:
         assert part in helped.out
 
 
+def test_messages_end_their_lines_between_words_at_a_terminal_alone(
+    call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = call.fails(2, "run", "nowhere.toml")
+    assert whole.count("\n") == 1
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
+    lines = re.sub(r"\x1b\[[\d;]*m", "", call("run", "nowhere.toml").err).splitlines()
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 40
+    assert " ".join(lines) == whole.strip()
+
+
+def test_lists_come_without_torch() -> None:
+    code = "import sys; from colonnade.cli import listings\nlistings.datasets(); listings.algorithms()\n"
+    code += "assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
 def test_help_of_all_comes_without_torch_and_says_of_each_what_its_own_says() -> None:
     code = (
         "import sys; sys.argv[1:] = ['--help']; from colonnade.cli import main\ntry: main()\nexcept SystemExit: pass\n"

@@ -41,7 +41,7 @@ def test_the_demo_shows_three_accuracies_what_travelled_and_what_was_learned(
         "What each party learned about the others",
         "lab_north",
         "embedding",
-        "ledger.jsonl",
+        f"colonnade ledger {tmp_path}/demo/run",
         f"colonnade explain {tmp_path}/demo/run",
     ):
         assert part in called.out

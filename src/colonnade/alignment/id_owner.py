@@ -38,7 +38,7 @@ REVEALS = {
     RAISED: "nothing more: another's points under one more secret, in a new order",
     NUMBERS: "which of a partner's own rows are in a batch together, where rows are matched by several keys; partners "
     "who pool what they were told know which of their rows are one person's",
-    POSITIONS: "which entries of a shuffled list of blinded points are common; its owner learns which of its rows are",
+    POSITIONS: "which of a shuffled list of blinded points are common: its owner learns which of its rows others have",
 }
 HIDDEN = DpEvent("blinded (secp256k1)")
 

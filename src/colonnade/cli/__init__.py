@@ -14,10 +14,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from colonnade.datasets.progress import hide
 from colonnade.errors import ColonnadeError
@@ -114,14 +116,15 @@ def main() -> NoReturn:
         _look_first(sys.argv[1:])
         commands({*sys.argv[1:]})(standalone_mode=True)
     except ColonnadeError as error:
-        error_console = Console(stderr=True)
-        error_console.print(f"[bold red]{type(error).__name__}:[/bold red] ", end="")
-        error_console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        name = f"{type(error).__name__}:"
+        told = Text(_lines(f"{name} {error}"))
+        told.stylize("bold red", 0, len(name))
+        Console(stderr=True).print(told, soft_wrap=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)
     except OSError as error:
-        Console(stderr=True).print(f"{type(error).__name__}: {error}", markup=False, highlight=False, soft_wrap=True)
+        Console(stderr=True).print(Text(_lines(f"{type(error).__name__}: {error}")), soft_wrap=True)
         sys.exit(2)
     finally:
         warnings.formatwarning = before
@@ -138,4 +141,22 @@ def _look_first(words: Sequence[str]) -> None:
 
 
 def _words(message: Warning | str, *_: Any, **__: Any) -> str:
-    return f"Warning: {message}\n"
+    return _lines(f"Warning: {message}") + "\n"
+
+
+def _lines(text: str) -> str:
+    """A message as standard error takes it: at a terminal its lines end between words, and go on as far in as they
+    began; in a log a line stays one."""
+    screen = Console(stderr=True)
+    if not screen.is_terminal:
+        return text
+    return "\n".join(
+        fill(
+            line,
+            screen.width,
+            subsequent_indent=" " * (len(line) - len(line.lstrip())),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.split("\n")
+    )

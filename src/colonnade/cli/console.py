@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column, Table
 
 from colonnade.datasets.progress import hide
 from colonnade.errors import CheckpointError, printable
@@ -65,10 +65,9 @@ def progress_of(federation: Federation, title: str, *, quiet: bool = False) -> I
     from colonnade.evaluate.metrics import HEADLINE
 
     columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[now]}"),
+        TextColumn("[bold]{task.description}", table_column=Column(overflow="ellipsis", no_wrap=True)),
+        BarColumn(bar_width=12),
+        TextColumn("{task.fields[now]}", table_column=Column(min_width=50, no_wrap=True)),  # 80 in all
     )
     bar = Progress(*columns, TimeRemainingColumn(compact=True), console=error_console, disable=quiet)
     name = HEADLINE[federation.holdings.encoder.task]
@@ -80,7 +79,8 @@ def progress_of(federation: Federation, title: str, *, quiet: bool = False) -> I
         def watch(event: Step | dict[str, Any]) -> None:
             if isinstance(event, Step):
                 sent = sum(book.total("out") for book in federation.ledgers.values())
-                now = f"{unit} {event.batch.epoch + 1}  loss {event.loss:.4f}{last['score']}  {size(sent)}"
+                done = f"{unit} {event.batch.epoch + 1}/{federation.batches.epochs}"
+                now = f"{done}  loss {event.loss:.4f}{last['score']}  {size(sent)}"
                 bar.update(task, completed=event.batch.step + 1, now=now)
             elif "validation" in event:
                 last["score"] = f"  {name} {event['validation'][name]:.4f}"

@@ -14,7 +14,7 @@ import typer
 from rich.panel import Panel
 from rich.table import Table
 
-from colonnade.alignment import Ids, align_here
+from colonnade.alignment import REVEALS, Ids, align_here
 from colonnade.cli.align import show as show_alignment
 from colonnade.cli.console import console, error_console, progress_of, score, shown, size, traffic_table, typed
 from colonnade.cli.report import measure
@@ -106,7 +106,7 @@ def demo(
     console.print(f"\n[bold]3. Train with those[/bold]  colonnade run {CHOSEN}")
     settings = Settings.from_toml(out / CHOSEN)
     federation = Federation.from_settings(settings)
-    with progress_of(federation, " + ".join(settings.parties), quiet=quiet) as watch:
+    with progress_of(federation, "training", quiet=quiet) as watch:
         outcome = federation.fit(out / "run", watch=watch)
     pd.DataFrame({"patient": federation.holdings.ids}).to_csv(out / SHARED, index=False)
     console.print(_scores(measure(out / "run", SPLITS, quiet=quiet)))
@@ -121,15 +121,17 @@ def demo(
         write_text(out / "run" / "selection" / "selection.json", json.dumps(found.to_json(), indent=2) + "\n")
         page = write(out / "run")
     run, file = typed(out / "run"), typed(out / "federation.toml")
-    ledger = shown(out / "run" / "parties" / "clinic" / "ledger.jsonl")
     console.print(
-        f"\nEvery tensor that left a party is in its ledger: [bold]{ledger}[/bold]\n"
-        f"Predict patients:  [bold]colonnade predict {run} --rows {typed(out / SHARED)}[/bold]\n"
-        f"Look closer:       [bold]colonnade explain {run}[/bold] (who matters), [bold]audit {run}[/bold] (who "
-        f"could learn what), [bold]privacy {run}[/bold] (what is promised)\n"
-        f"Train your own:    edit {file}, then [bold]colonnade run {file}[/bold]\n\n"
-        f"All of it on one page, to open in a browser: [bold]{shown(page.resolve())}[/bold]",
+        "\n[bold]4. Go on[/bold]\n"
+        f"  colonnade predict {run} --rows {typed(out / SHARED)}\n"
+        f"  colonnade explain {run}    whose columns matter\n"
+        f"  colonnade audit {run}      what could be learned from what was sent\n"
+        f"  colonnade ledger {run}     every tensor that left a party\n"
+        f"  colonnade privacy {run}    what is promised (here nothing: no noise)\n"
+        f"  colonnade run {file}    after you have changed it\n\n"
+        f"All of it on one page, to open in a browser:\n  [bold]{shown(page.resolve())}[/bold]",
         soft_wrap=True,
+        highlight=False,
     )
 
 
@@ -174,8 +176,8 @@ def _scores(found: dict[str, Any]) -> Table:
         "together, nothing moved": found["joint"],
         "all tables in one place": found["together"],
     }
-    title = f"\nOn patients that nobody trained on (mean of {SPLITS} splits)"
-    table = Table(title=title, title_justify="left")
+    console.print(f"\n[italic]On patients that nobody trained on (mean of {SPLITS} splits)[/italic]")
+    table = Table()
     for heading in ("who trains", "accuracy", "AUC"):
         table.add_column(heading, justify="left" if heading == "who trains" else "right")
     for name, splits in rows.items():
@@ -185,14 +187,24 @@ def _scores(found: dict[str, Any]) -> Table:
 
 
 def _learned(federation: Federation, run: Path) -> Table:
-    table = Table(title="\nWhat each party learned about the others (no raw column ever left)", title_justify="left")
-    for heading in ("party", "from", "received", "which tells", "protection"):
-        table.add_column(heading)
+    """What training told; what the alignment did was said in step 1."""
+    lines = learned(federation, run)
+    before = sum(line.bytes for line in lines if line.name in REVEALS)
+    table = Table(
+        title="\nWhat each party learned about the others (no raw column ever left)",
+        caption=f"Before that, {size(before)} crossed to find the patients they share: step 1.",
+        title_justify="left",
+        caption_justify="left",
+        show_lines=True,
+    )
+    for heading in ("party", "from", "received", "which tells"):
+        table.add_column(heading, overflow="fold")
     alike: dict[tuple[str, ...], list[str]] = {}  # what several learned of one, or one of several, is said once
-    for line in learned(federation, run):
-        protection = "none" if line.guarantee == "non-private" else line.guarantee
-        received = f"{line.times} × {line.name}, {size(line.bytes)}"
-        alike.setdefault((line.party, received, line.meaning, protection), []).append(line.about)
+    for line in lines:
+        if line.name not in REVEALS:
+            protection = "not protected" if line.guarantee == "non-private" else line.guarantee
+            received = f"{line.times} × {line.name},\n{size(line.bytes)}, {protection}"
+            alike.setdefault((line.party, received, line.meaning), []).append(line.about)
     parties: dict[tuple[str, ...], list[str]] = {}
     for (party, *rest), about in alike.items():
         parties.setdefault((", ".join(sorted(about)), *rest), []).append(party)

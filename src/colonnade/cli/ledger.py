@@ -65,18 +65,19 @@ def _show(found: list[Crossing]) -> None:
     if not found:
         console.print("Nothing that was asked for has crossed.")
         return
-    for run in dict.fromkeys(one.run for one in found):
-        mine = [one for one in found if one.run == run]
-        table = Table(title=f"{shown(run)}, begun {mine[0].begun}", title_justify="left", title_style="bold not italic")
-        for heading in ("of", "what", "with", "protected by"):
-            table.add_column(heading, overflow="fold")
+    for run, party in dict.fromkeys((one.run, one.party) for one in found):
+        mine = [one for one in found if (one.run, one.party) == (run, party)]
+        title = f"{shown(party)} in {shown(run)}, begun {mine[0].begun}"
+        table = Table(title=title, title_justify="left", title_style="bold not italic")
+        table.add_column("what, and what protects it", min_width=30, overflow="fold")
+        table.add_column("with", overflow="fold")
         for heading in ("rows", "bytes", "epsilon"):
             table.add_column(heading, justify="right", no_wrap=True)
         for one in mine:
             way = {"sent": "to", "received": "from", "kept": "inside"}[one.direction]
             after = " (later)" if one.during == "after" else ""
             epsilon = "" if one.direction != "sent" else "none" if one.epsilon is None else f"{one.epsilon:.3g}"
-            cells = (one.party, one.release + after, f"{way} {one.peer}", one.mechanism, f"{one.rows:,}")
-            table.add_row(*map(shown, cells), size(one.bytes), epsilon)
+            what = f"{one.release}{after}, {one.mechanism}"
+            table.add_row(*map(shown, (what, f"{way} {one.peer}", f"{one.rows:,}")), size(one.bytes), epsilon)
         console.print(table)
     console.print("A row that crossed twice counts twice. Epsilon: of the row that paid most; none is no guarantee.")

@@ -42,12 +42,13 @@ def datasets(json_: Json = False) -> None:
         rows = {name: {key: getattr(entry, key) for key in keep} for name, entry in CATALOGUE.items()}
         typer.echo(json.dumps(rows, indent=2))
         return
-    table = Table(title="Data sets by name", title_justify="left")
-    for heading in ("name", "what it is", "kind", "rows", "test rows", "columns", "classes"):
-        table.add_column(heading, justify="right" if heading in ("rows", "test rows", "columns", "classes") else "left")
+    table = Table(title="Data sets by name", title_justify="left", show_lines=True)
+    table.add_column("name", no_wrap=True)
+    table.add_column("what it is")
     for name, entry in CATALOGUE.items():
-        counts = (entry.rows, entry.test_rows, entry.columns, len(entry.classes))
-        table.add_row(name, entry.description, entry.kind, *(f"{count:,}" for count in counts))
+        count = f"{entry.rows:,} rows" + (f" and {entry.test_rows:,} to test" if entry.test_rows else "")
+        counts = f"{count}, {entry.columns:,} columns, {len(entry.classes)} classes ({entry.kind})"
+        table.add_row(name, f"{entry.description}\n{counts}")
     console.print(table)
     console.print("Read from the folder in COLONNADE_DATA; otherwise downloaded once from the data set's public home.")
     for name, entry in CATALOGUE.items():

@@ -108,6 +108,7 @@ def measure(folder: Path, splits: int, *, quiet: bool, allow_models: Sequence[st
             bar.update(task, description=title, completed=number - 1, total=total)
 
         found = baselines_of.measure(folder, splits=splits, say=say, allow_models=allow_models)
+        bar.update(task, completed=bar.tasks[0].total)
     if not quiet:
         error_console.print(f"Baselines are in {shown(folder / BASELINES)}.", soft_wrap=True)
     return found

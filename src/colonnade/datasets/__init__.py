@@ -10,8 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from colonnade.datasets.catalogue import CATALOGUE, Entry, load
+    from colonnade.datasets.catalogue import load
     from colonnade.datasets.dataset import Dataset, Rows
+    from colonnade.datasets.entries import CATALOGUE, Entry
     from colonnade.datasets.preprocess import Labels, Preprocessor
     from colonnade.datasets.split import (
         Split,
@@ -54,8 +55,9 @@ __all__ = [
 ]
 
 _HOME = {
-    "catalogue": ("CATALOGUE", "Entry", "load"),
+    "catalogue": ("load",),
     "dataset": ("Dataset", "Rows"),
+    "entries": ("CATALOGUE", "Entry"),
     "preprocess": ("Labels", "Preprocessor"),
     "split": (
         "Split",
