@@ -151,6 +151,7 @@ def test_frames_that_cannot_be_tables(frames: Any, label: str, message: str) -> 
             r"They differ in leading zeros: 3 rows fit without that, and 0 as .*ID = .digits.",
         ),
         (["1.0", "2.0", "3.0"], r'They differ in a "\.0" at the end.*write whole numbers'),
+        (["01.0", "02.0", "03.0"], r'They differ in leading zeros and a "\.0" .*whole numbers.*ID = .digits.'),
         ([" 1", "2 ", "3"], r'They differ in capitals or spaces: .*set ids = "normalised" under \[alignment\]'),
         (["1-", "-2", "3."], r"They differ in hyphens, dots, slashes or spaces"),
         (["7", "8", "9"], r"To train on the rows that all hold"),

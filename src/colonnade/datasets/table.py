@@ -196,6 +196,7 @@ def _by_rule(rule: str) -> str:
     )
 
 
+WHOLE = 'write whole numbers, as in frame["id"].astype("Int64")'
 WRITINGS: tuple[tuple[str, Callable[[str], str], str], ...] = (
     ("capitals or spaces", lambda one: " ".join(one.casefold().split()), 'set ids = "normalised" under [alignment]'),
     (
@@ -206,7 +207,12 @@ WRITINGS: tuple[tuple[str, Callable[[str], str], str], ...] = (
     (
         'a ".0" at the end, which a column of numbers with a gap gets',
         lambda one: one.removesuffix(".0"),
-        'write whole numbers, as in frame["id"].astype("Int64")',
+        WHOLE,
+    ),
+    (
+        'leading zeros and a ".0" at the end',
+        lambda one: one.removesuffix(".0").lstrip("0") or "0",
+        f"{WHOLE}, and then {_by_rule('digits')}",
     ),
     (
         "hyphens, dots, slashes or spaces",
