@@ -55,7 +55,7 @@ def subjects() -> dict[str, Subject]:
         found[name] = Subject(_roles(algorithm), algorithm.reveals, _modes(algorithm))
     asked = (host.ColumnHost, reader.Reader, candidate.SelectionHost, at_site.AuditHost)
     found["machines"] = Subject(asked, reader.REVEALS | at_site.REVEALS)
-    found["machines_several"] = Subject((host.LabelHost, label_sets.Describer, LeadingHost), {})
+    found["machines_several"] = Subject((host.LabelHost, label_sets.Describer, LeadingHost, at_site.LabelAuditHost), {})
     return found | {"key_server": Subject((key_server.KeyServer,), {"total": "the sum of all parties' values"})}
 
 

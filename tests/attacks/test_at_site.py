@@ -9,19 +9,33 @@ from typing import Any
 import pytest
 import torch
 from tests.attacks.runs import few_steps
+from tests.federation import small_multi_sites
 from tests.federation.small import quick
 from tests.federation.small_sites import ALONE, ask, folders, line, sites
 
 from colonnade.attacks import Audit, Finding, audit_run
 from colonnade.attacks import audit as saying
-from colonnade.attacks.at_site import Attack, AuditHost, Page, Told, _figures, _guessed, _said, audit_at, takes_part
+from colonnade.attacks.at_site import (
+    AskHeldOut,
+    Attack,
+    AuditHost,
+    Gather,
+    Page,
+    Told,
+    _figures,
+    _guessed,
+    _said,
+    audit_at,
+    takes_part,
+)
 from colonnade.attacks.finding import LIMITS
 from colonnade.errors import AuditFailed, BoundaryError, ConfigError, PartyError
 from colonnade.federation import Federation
 from colonnade.report.page import write as write_page
+from colonnade.settings.owners import SERVER
 from colonnade.settings.party_file import OWN, write_table
 from colonnade.sites.driving import drive
-from colonnade.sites.messages import Close, Join, Prepare, Save
+from colonnade.sites.messages import Align, Close, GetReady, Join, Prepare, Save
 from colonnade.sites.site import Site
 
 LEARN: dict[str, Any] = {"algorithm": {"name": "vimadmm"}, "train": {"epochs": 2, "batch_size": 16}, **ALONE}
@@ -224,3 +238,78 @@ def test_figures_and_guesses_that_are_none_end_the_audit_with_its_name(base: Pat
 
 def _nothing() -> Any:
     return ()
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("several")
+    file, _ = small_multi_sites.folders(base, small_multi_sites.private(train={"epochs": 1}))
+    Federation.from_toml(file).fit(base / "here")
+    drive(sites(base)[SERVER], "run")
+    write_table(base / "lab" / OWN, "audit", {"tell": "figures"})
+    write_table(base / "south" / OWN, "audit", {"tell": "verdict", "label_inference": 1.0})
+    return base
+
+
+def page_of(base: Path, name: str) -> Audit:
+    return Audit.from_json(json.loads((base / name / "runs/run/audit/audit.json").read_text()))
+
+
+def test_several_label_owners_find_what_one_process_finds_each_on_its_own_page(several: Path) -> None:
+    with few_steps():
+        found, _ = audit_at(auditing(several)[SERVER], "run", lambda _: None, rows=16)
+        here = audit_run(several / "here", rows=16)
+    needs_both = {"class seen in rebuilt rows", "columns by regression on known rows"}
+    for owner in ("north", "south"):
+        mine = page_of(several, owner)
+        same = [score(one) for one in here.findings if owner in (one.attacker, one.victim)]
+        silent = [one for one in same if one[0] not in needs_both and one[2] != "scan"]  # scan tells nothing
+        assert [score(one) for one in mine.findings if one.attack not in needs_both] == silent
+        assert {one[0] for one in silent} >= {"labels by gradient direction", "columns by model inversion"}
+        assert mine.sites == {"lab": saying.FIGURES, "scan": saying.NOT_TOLD}
+        assert not {"iron", "size"} & set(json.dumps(mine.to_json()).split('"'))
+    for name in ("lab", "scan"):
+        there = page_of(several, name)
+        assert {(one.attacker, one.victim) for one in there.findings} == {("north", name), ("south", name)}
+    assert not found.findings
+    assert found.sites == {"north": saying.NOT_TOLD, "south": saying.FAILED}  # scan has told south nothing
+
+
+def test_a_server_that_lies_in_an_audit_learns_no_more_than_label_owners_tell(several: Path) -> None:
+    every = auditing(several)
+    with pytest.raises(BoundaryError, match="'north' audits when it is asked"):
+        audit_at(every["north"], "run", lambda _: None)
+    with pytest.raises(PartyError, match="were not repeated here before"):
+        ask(every["north"], SERVER, Gather(16))
+    for request in (Attack(16, 2), Prepare("run", 2, True, 0, moment="first rounds")):
+        with pytest.raises(BoundaryError, match="this is for north, south to ask"):
+            ask(every["lab"], SERVER, request)
+    for name in ("north", "south"):
+        ask(every[name], SERVER, Join(every[name].own.agreed))
+        ask(every[name], SERVER, Align())
+    ask(every["north"], SERVER, GetReady("run", True, 0, "first rounds"))
+    for wrong in (AskHeldOut(8), Gather(16)):
+        with pytest.raises(PartyError, match=r"no prediction is repeated|were not repeated"):
+            ask(every["north"], SERVER, wrong)
+    with pytest.raises(PartyError, match="it was not prepared for a run"):
+        ask(every["north"], SERVER, Save(9, 9, 1))
+    with pytest.raises(PartyError, match="a moment of an audit is one of"):
+        ask(every["north"], SERVER, GetReady("run", True, 0, "tomorrow"))
+
+
+def test_a_label_owner_is_told_once_and_of_what_reached_it_alone(several: Path) -> None:
+    every = auditing(several)
+    lab = every["lab"]
+    for name in ("north", "south"):
+        ask(every[name], SERVER, Join(lab.own.agreed))
+        ask(every[name], SERVER, Align())
+    for moment in ("first rounds", "prediction", "trained model"):
+        for name in ("north", "south"):
+            ask(every[name], SERVER, GetReady("run", True, 0, moment))
+    with few_steps():
+        told = ask(lab, "north", Attack(16, 2))
+        assert told.figures == "[]"  # nothing was asked for meanwhile, so nothing can be attacked
+        with pytest.raises(PartyError, match="were not repeated here before"):
+            ask(lab, "north", Attack(16, 2))
+        ask(lab, "south", Attack(16, 2))
+    assert lab.participant is None

@@ -32,7 +32,7 @@ SETTINGS = quick(
     data={"align": "private"}, train={"epochs": 1}, federation={"cohort": "off"},
     selection={"k": 3, "queries": 12, "scheme": "plain", "servers": True},
 )  # fmt: skip
-SAME = ("labels by gradient length", "labels by gradient direction", "columns by model inversion")
+SAME = ("labels from residuals", "labels by the head it was sent", "columns by model inversion")
 HOW = {"keep": 1, "method": "vf_ps", "given": {}}
 
 

@@ -7,13 +7,22 @@
     Embed ... the algorithm's requests  ->   its feature owner, under its own rules and budget
     Attack                              ->   attacks at home, writes its page, and tells: nothing, a verdict, figures
 
+With several label owners the aggregation server steers them, and each of them does this with those who hold columns:
+
+    aggregation server                       label owner k
+    Join, Align, Kept                   ->   as before a run
+    GetReady with a moment              ->   Prepare with that moment
+    TrainRound ..., or AskHeldOut       ->   Embed ... the algorithm's requests
+    Gather                              ->   Attack; writes its page, and tells nothing, or whether it passed
+
 Nothing is recorded while a run trains, so some of it is repeated, and what is released then counts as in training: it
 costs budget, and is in the ledgers. Scores need the truth, so each attack is scored where the truth is:
 
     columns   at their owner's site: it has what left it, its model and its columns, so no reconstruction ever travels.
               Its page says what others could learn; a label owner's own columns and labels it does not know.
-    labels    at the label owner's: it has what it sent to each party, and attacks itself with it. Attacks that need a
-              party's own model are made at that party's site; its guesses travel where it tells figures.
+    labels    at the label owner's: it has what it sent to each party, and attacks itself with it, the aggregation
+              server's part too. Attacks that need a party's own model are made at that party's site; its guesses
+              travel where it tells figures.
 
 So a site that lies can say wrong things of its own columns alone. Unless its owner decides otherwise it tells nothing,
 since how well columns can be rebuilt tells whoever would try; it has then not passed.
@@ -23,7 +32,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +43,7 @@ from colonnade.attacks import audit
 from colonnade.attacks.audit import LABEL_ROWS, READS, Audit, Rehearsals
 from colonnade.attacks.finding import LIMITS, Finding, column_verdict, not_attacked
 from colonnade.attacks.label_audit import ATTACKS, FEWEST, guesses
-from colonnade.attacks.received import Guess
+from colonnade.attacks.received import Attacked, Guess
 from colonnade.attacks.rehearsal import (
     ASKED,
     FIRST,
@@ -42,20 +51,23 @@ from colonnade.attacks.rehearsal import (
     Rehearsal,
     gradients,
     models_of,
+    part_of,
     predictions,
+    taken,
     train_on,
 )
 from colonnade.attacks.report import write
-from colonnade.core import Batches, Message, Organisation, Party, Released, Request, Transcript, serves
+from colonnade.core import Batches, Done, Message, Organisation, Party, Released, Request, Transcript, serves
 from colonnade.core.message import batch_of
 from colonnade.core.wire import Envelope
-from colonnade.errors import ConfigError, PartyError
+from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.federation import Federation
 from colonnade.runs.layout import AFTER, AUDIT
 from colonnade.runs.run_directory import RunDirectory, to_json
-from colonnade.settings.party_file import OWN
+from colonnade.settings.party_file import OWN, SiteConfig
+from colonnade.sites.driving import aggregation, met
 from colonnade.sites.host import MOST_OUTPUTS
-from colonnade.sites.messages import Join, Kept
+from colonnade.sites.messages import GetReady, Join, Kept
 from colonnade.sites.participant import Participant, newest_common, numbers, stand
 from colonnade.sites.prediction import check_asks
 from colonnade.sites.site import Site
@@ -87,15 +99,31 @@ class Attack(Request[Told]):
     classes: int  # 0: labels are numbers
 
 
+class AskHeldOut(Request[Done]):
+    """From the aggregation server to a label owner: predict some of your held-out rows."""
+
+    rows: int
+
+
+class Verdict(Message):
+    said: str  # whether a label owner's audit passed by its own limits, where its owner lets that be told
+
+
+class Gather(Request[Verdict]):
+    """From the aggregation server to a label owner: the moments are over; attack, and have partners attack."""
+
+    rows: int  # to rebuild
+
+
 class Heard:
-    """What one organisation received, and what it sent, while it repeated some of a run."""
+    """What one organisation received, and what it sent to whom, while it repeated some of a run."""
 
     def __init__(self, participant: Participant) -> None:
         self.federation, self.moment = participant.federation, participant.moment
-        self.party, self.asker = participant.own.name, self.federation.holdings.label_owner
-        self.models = models_of(self.federation)
-        self.received, self.sent = Transcript(self.party), Transcript(self.asker)
+        self.party, self.models = participant.own.name, models_of(self.federation)
+        self.received, self.sent = Transcript(self.party), dict[str, Transcript]()
         self.stepped: dict[str, torch.Tensor] = {}
+        self.predicted: Rehearsal | None = None
         self._first: str | None = None
 
     def asked(self, envelope: Envelope[Any]) -> None:
@@ -105,60 +133,87 @@ class Heard:
             self.stepped = gradients(self.federation) if batch != self._first else {}
         self.received.add(envelope.sender, envelope.message)
 
-    def answered(self, reply: Message) -> None:
-        self.sent.add(self.party, reply)
+    def answered(self, envelope: Envelope[Any], reply: Message) -> None:
+        self.sent.setdefault(envelope.sender, Transcript(envelope.sender)).add(self.party, reply)
 
-    def rehearsal(self) -> Rehearsal:
+    def rehearsal(self, asker: str) -> Rehearsal:
+        """What passed between this organisation and a label owner."""
         models = models_of(self.federation) if self.federation.algorithm.learns_first else self.models
+        sent = self.sent.get(asker, Transcript(asker))
         return Rehearsal(
             self.moment,
-            self.federation.agreed.one,
-            {self.party: self.received, self.asker: self.sent},
+            self.federation.agreed[asker],
+            {self.party: Transcript(self.party, [one for one in self.received if one.sender == asker]), asker: sent},
             models,
             self.stepped or gradients(self.federation),
-            "" if self.sent.seen else "nothing left here",
+            "" if sent.seen else "nothing left here",
         )
 
+    def as_label_owner(self) -> Rehearsal:
+        """What passed between this label owner, those who hold columns, and the aggregation server."""
+        found = dict(taken(self.federation) if self.predicted is None else self.predicted.transcripts)
+        found.setdefault(self.party, Transcript(self.party)).seen.extend(self.received)
+        refused = "" if self.predicted is None else self.predicted.refused
+        batches = self.federation.agreed[self.party]
+        return Rehearsal(self.moment, batches, found | self.sent, {}, refused=refused)
 
-class AuditHost(Party):
-    """Answers for an organisation that holds columns."""
 
-    def __init__(self, organisation: Organisation, site: Site, page: Page) -> None:
+class Listening(Party):
+    """Answers for an organisation in an audit, and hears what of a run is repeated."""
+
+    def __init__(self, organisation: Organisation, site: Site, page: Page, askers: Collection[str]) -> None:
         super().__init__(organisation)
-        self.site, self.page, self.serves_for = site, page, frozenset(site.own.label_owners)
+        self.site, self.page, self.serves_for = site, page, frozenset(askers)
         self.heard: dict[str, Heard] = {}
+        self.due: set[str] = set()  # who has not asked yet what was found
+        self.found: list[Audit] = []
 
     def listen(self, participant: Participant) -> Heard:
         """From here on, to one moment."""
         self.expect(participant.moment in MOMENTS, f"a moment of an audit is one of {', '.join(MOMENTS)}")
+        if self.site.holds_labels:
+            _check_measured(self.site.own)
         self.heard[participant.moment] = heard = Heard(participant)
+        self.due, self.found = set(self.serves_for or ()), []
         return heard
 
+    def over(self, asker: str, rows: int) -> tuple[dict[str, Heard], RunDirectory]:
+        """What was heard, once for each who asks; when all have asked, this organisation takes part no longer."""
+        taking = self.site.participant
+        whole = taking is not None and taking.moment == TRAINED and len(self.heard) == len(MOMENTS)
+        self.expect(whole and asker in self.due, "the moments of an audit were not repeated here before")
+        self.expect(0 < rows <= MOST_ROWS, f"nobody rebuilds {rows} rows")
+        assert taking is not None
+        heard = self.heard
+        self.due.remove(asker)
+        if not self.due:
+            self.heard = {}
+            self.site.leave()
+        self.ledger.follow(taking.run.party(self.name) / AFTER)
+        return heard, taking.run
+
+
+class AuditHost(Listening):
+    """Answers for an organisation that holds columns."""
+
     @serves
-    def attack(self, request: Attack) -> Told:
-        participant = self.site.participant
-        whole = participant is not None and participant.moment == TRAINED and len(self.heard) == len(MOMENTS)
-        self.expect(whole, "the moments of an audit were not repeated here before")
-        self.expect(0 < request.rows <= MOST_ROWS, f"nobody rebuilds {request.rows} rows")
+    def attack(self, request: Attack, asker: str) -> Told:
         self.expect(0 <= request.classes <= MOST_OUTPUTS, f"there are no {request.classes} classes")
-        assert participant is not None
-        heard, self.heard = self.heard, {}
-        first, asked, trained = (heard[moment].rehearsal() for moment in MOMENTS)
+        heard, run = self.over(asker, request.rows)
+        first, asked, trained = (heard[moment].rehearsal(asker) for moment in MOMENTS)
         rehearsals = first, asked, replace(trained, begun=first.transcripts)
-        folder = participant.run.path
-        self.site.leave()
-        self.ledger.follow(participant.run.party(self.name) / AFTER)
+        part, tells = part_of(heard[TRAINED].federation, asker), self.site.own.audit.tell
         with one_torch_thread():
-            found = self._page(heard[TRAINED].federation, rehearsals, folder, request.rows)
-            tells = self.site.own.audit.tell
-            guessed = list(self._guesses(heard[TRAINED].federation, rehearsals, request.classes))
+            found = self._page(part, rehearsals, run.path, request.rows)
+            guessed = list(self._guesses(part, rehearsals, request.classes))
         told = [_figure(one) for one in found.findings] if tells == "figures" else []
         every = guessed if tells == "figures" else []
         rows = tuple(self.outbox.release(guess.rows, GUESS) for _, guess in every)
         labels = tuple(self.outbox.release(guess.labels, GUESS) for _, guess in every)
         return Told(_said(found, tells), to_json(told), tuple(about for about, _ in every), rows, labels)
 
-    def _page(self, federation: Federation, rehearsals: Rehearsals, folder: Path, rows: int) -> Audit:
+    def _page(self, federation: Attacked, rehearsals: Rehearsals, folder: Path, rows: int) -> Audit:
+        """Of what one label owner could learn; the page of several label owners has what each of them could."""
         own, settings = self.site.own, federation.settings
         found = Audit(folder.name, settings.algorithm, settings.data.dataset, own.audit.limits)
         audit.note(found, federation, rehearsals)
@@ -170,16 +225,28 @@ class AuditHost(Party):
             f"This is about the columns of {own.name}, by what left it; what others sent it is theirs to judge. "
             f"{federation.holdings.label_owner} was told: {own.audit.tell or 'nothing'}."
         )
-        write(found, folder / AUDIT)
+        self.found.append(found)
+        write(_together(self.found), folder / AUDIT)
         self.page(folder)
         return found
 
-    def _guesses(self, federation: Federation, rehearsals: Rehearsals, classes: int) -> Iterator[tuple[str, Guess]]:
+    def _guesses(self, federation: Attacked, rehearsals: Rehearsals, classes: int) -> Iterator[tuple[str, Guess]]:
         """By attacks that need this party's own model; all others the label owner can make itself."""
         for rehearsal in () if federation.settings.rows_differ else rehearsals[::2]:
             for attack, _, guess in guesses(federation, rehearsal, None, classes):
                 if attack.own and len(guess.rows) >= FEWEST:
                     yield f"{attack.name}/{rehearsal.moment}", guess
+
+
+def _together(found: Sequence[Audit]) -> Audit:
+    """One page of what each label owner could learn."""
+    return replace(
+        found[0],
+        findings=[finding for one in found for finding in one.findings],
+        not_attacked=[what for one in found for what in one.not_attacked],
+        rebuilt=[what for one in found for what in one.rebuilt],
+        notes=list(dict.fromkeys(note for one in found for note in one.notes)),
+    )
 
 
 def _figure(one: Finding) -> dict[str, Any]:
@@ -197,26 +264,60 @@ def _said(found: Audit, tells: str | None) -> str:
     return (audit.PASSED if found.passed else audit.FAILED) if measured else audit.NO_LIMITS
 
 
+class LabelAuditHost(Listening):
+    """Answers for one of several label owners; the aggregation server alone asks it."""
+
+    @serves
+    def ask_held_out(self, request: AskHeldOut) -> Done:
+        taking = self.site.participant
+        self.expect(taking is not None and taking.moment == ASKED, "no prediction is repeated here now")
+        self.expect(0 < request.rows <= MOST_ROWS, f"nobody predicts {request.rows} rows")
+        heard = self.heard[ASKED]
+        with one_torch_thread():
+            heard.predicted = predictions(heard.federation, request.rows)
+        return Done()
+
+    @serves
+    def gather(self, request: Gather, asker: str) -> Verdict:
+        heard, run = self.over(asker, request.rows)
+        own = self.site.own
+        first, asked, trained = (heard[moment].as_label_owner() for moment in MOMENTS)
+        rehearsals = first, asked, replace(trained, begun=first.transcripts)
+        found = gathered(self.site, run, heard[TRAINED].federation, rehearsals, self.page, request.rows)
+        return Verdict(_said(found, None if own.audit.tell in (None, "nothing") else "verdict"))
+
+
 def takes_part(site: Site, page: Page) -> None:
-    """Let a site that holds columns take part in audits."""
+    """Let a site take part in audits that another steers."""
+    own, organisation = site.own, Organisation.at(site.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
+    host: Listening | None = None
     if site.reader is not None:
-        host = AuditHost(Organisation.at(site.own.name, Batches({}, batch_size=1, epochs=1, seed=0)), site, page)
+        host = AuditHost(organisation, site, page, own.label_owners)
+    elif site.holds_labels and not own.drives:
+        host = LabelAuditHost(organisation, site, page, {own.driver})
+    if host is not None:
         site.audits = host.listen
         site.roles.append(host)
 
 
 def audit_at(site: Site, run: str, page: Page, *, rows: int = 64) -> tuple[Audit, Path]:
-    """As the label owner of a run: repeat some of it with everybody, attack, and gather what the others tell. Its own
-    page and audit.json are in its own folder of the run."""
+    """As who drives a run: repeat some of it with everybody, attack, and gather what the others tell. Its own page and
+    audit.json are in its own folder of the run, and those of every label owner in that one's."""
     own = site.own
-    check_asks(own, run)
-    own.settings.check_one_label_owner("Rehearse such a run in one process or with flare-sim, and audit that.")
-    if own.audit.recognition is not None:
-        raise ConfigError(
-            f"[audit] recognition = {own.audit.recognition} in the {OWN} of '{own.name}' is not measured between "
-            "sites: it takes labels and others' columns in one place. Remove it; inversion_r2 bounds what is rebuilt."
+    if not own.drives:
+        raise BoundaryError(
+            f"'{own.name}' audits when it is asked; in the federation it agreed to, '{own.driver}' asks."
         )
-    folder, others = RunDirectory(site.host.folder(run)), site.partners()
+    folder = RunDirectory(site.host.folder(run))
+    found = (_as_label_owner if site.holds_labels else _as_server)(site, folder, page, rows)
+    return found, folder.path / AUDIT
+
+
+def _as_label_owner(site: Site, folder: RunDirectory, page: Page, rows: int) -> Audit:
+    """The one label owner asks those who hold columns."""
+    own, others, run = site.own, site.partners(), folder.path.name
+    check_asks(own, run)
+    _check_measured(own)
     site.read()
     others.ask(Join(own.agreed))
     site.align()
@@ -236,9 +337,47 @@ def audit_at(site: Site, run: str, page: Page, *, rows: int = 64) -> tuple[Audit
         asked = predictions(at(ASKED), rows)
         federation = at(TRAINED)
         trained = replace(train_on(federation, max(rows, LABEL_ROWS), TRAINED), begun=first.transcripts)
-    rehearsals = first, asked, trained
-    told = others.ask(Attack(rows, len(federation.holdings.encoder.classes)))
+    return gathered(site, folder, federation, (first, asked, trained), page, rows)
+
+
+def _as_server(site: Site, folder: RunDirectory, page: Page, rows: int) -> Audit:
+    """The aggregation server asks several label owners, and is told at most whether each has passed."""
+    own, others, run = site.own, met(site), folder.path.name
+    kept = {name: one.numbers for name, one in others.ask(Kept(run)).items()}
+    number = newest_common({own.name: numbers(folder)} | kept)
+    for moment in MOMENTS:
+        at = 0 if moment == FIRST else number
+        ready = others.ask(GetReady(run, True, at, moment))
+        if moment == ASKED:
+            others.ask(AskHeldOut(rows))
+        else:
+            federation = aggregation(site, ready, others, record=True)
+            stand(folder, federation, at)
+            train_on(federation, rows, moment)
+    told = others.ask(Gather(rows))
     found = Audit(run, federation.settings.algorithm, federation.settings.data.dataset, own.audit.limits)
+    found.sites = {name: one.said if one.said in SAID else audit.NOT_TOLD for name, one in told.items()}
+    found.notes.append("Each label owner has its own page, in its own folder of the run; this says what it told.")
+    write(found, folder.path / AUDIT)
+    page(folder.path)
+    return found
+
+
+def _check_measured(own: SiteConfig) -> None:
+    if own.audit.recognition is not None:
+        raise ConfigError(
+            f"[audit] recognition = {own.audit.recognition} in the {OWN} of '{own.name}' is not measured between "
+            "sites: it takes labels and others' columns in one place. Remove it; inversion_r2 bounds what is rebuilt."
+        )
+
+
+def gathered(
+    site: Site, folder: RunDirectory, whole: Federation, rehearsals: Rehearsals, page: Page, rows: int
+) -> Audit:
+    """As a label owner after the moments: attack itself with what it sent, and gather what the others tell."""
+    own, federation = site.own, part_of(whole, site.own.name)
+    told = site.partners().ask(Attack(rows, len(federation.holdings.encoder.classes)))
+    found = Audit(folder.path.name, federation.settings.algorithm, federation.settings.data.dataset, own.audit.limits)
     audit.note(found, federation, rehearsals)
     with one_torch_thread():
         guessed = {key: guess for name, one in told.items() for key, guess in _guessed(name, one, federation).items()}
@@ -250,13 +389,13 @@ def audit_at(site: Site, run: str, page: Page, *, rows: int = 64) -> tuple[Audit
     found.not_attacked = [one for one in crossed if found.sites.get(one.owner, audit.FIGURES) == audit.FIGURES]
     write(found, folder.path / AUDIT)
     page(folder.path)
-    return found, folder.path / AUDIT
+    return found
 
 
 SAID = (audit.FIGURES, audit.PASSED, audit.FAILED, audit.NO_LIMITS, audit.NOT_TOLD)
 
 
-def _guessed(name: str, told: Told, federation: Federation) -> dict[tuple[str, str, str], Guess]:
+def _guessed(name: str, told: Told, federation: Attacked) -> dict[tuple[str, str, str], Guess]:
     """A site's guesses, if they are such; others end the audit with its name."""
     classes, count = len(federation.holdings.encoder.classes), len(federation.holdings.labelled.labels)
     known = {f"{one.name}/{moment}": (one.name, name, moment) for one in ATTACKS if one.own for moment in MOMENTS}
@@ -273,7 +412,7 @@ def _guessed(name: str, told: Told, federation: Federation) -> dict[tuple[str, s
     return found
 
 
-def _figures(name: str, told: Told, federation: Federation, rehearsals: Rehearsals) -> Iterator[Finding]:
+def _figures(name: str, told: Told, federation: Attacked, rehearsals: Rehearsals) -> Iterator[Finding]:
     """What a site says of its own columns, whatever names it gives: it is the victim, and the attack is on what reached
     this label owner and others."""
     names, owner = federation.algorithm.releases, federation.holdings.label_owner

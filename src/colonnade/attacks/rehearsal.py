@@ -168,7 +168,7 @@ def predictions(federation: Federation, rows: int) -> Rehearsal:
             federation.algorithm.outputs(asks, asks.peers, chunk, None)
         except BudgetExhausted as error:
             refused = str(error)
-    return Rehearsal(ASKED, batches, _taken(federation), models, refused=refused, apart=apart_of(federation))
+    return Rehearsal(ASKED, batches, taken(federation), models, refused=refused, apart=apart_of(federation))
 
 
 def train_on(federation: Federation, rows: int, moment: str) -> Rehearsal:
@@ -185,8 +185,8 @@ def train_on(federation: Federation, rows: int, moment: str) -> Rehearsal:
     except BudgetExhausted as error:
         refused = str(error)
     models = models_of(federation) if federation.algorithm.learns_first else models
-    taken = _taken(federation)
-    return Rehearsal(moment, batches, taken, models, stepped, refused, apart=apart_of(federation))
+    found = taken(federation)
+    return Rehearsal(moment, batches, found, models, stepped, refused, apart=apart_of(federation))
 
 
 def apart_of(federation: Federation) -> dict[str, Batches]:
@@ -208,7 +208,7 @@ def models_of(federation: Federation) -> dict[str, nn.Module]:
     return {name: copy.deepcopy(owner.model) for name, owner in federation.owners.items()}
 
 
-def _taken(federation: Federation) -> dict[str, Transcript]:
+def taken(federation: Federation) -> dict[str, Transcript]:
     """What was recorded since the last time."""
     assert federation.recording is not None
     found = dict(federation.recording.transcripts)

@@ -29,7 +29,7 @@ from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection import Selection, SelectionSettings
 from colonnade.settings.changes import Change
 from colonnade.settings.owners import SERVER
-from colonnade.settings.party_file import AGREED, OWN, asker_of, driver_of, write_table
+from colonnade.settings.party_file import AGREED, OWN, asker_of, driver_of, label_owners_of, write_table
 from colonnade.settings.serving import ServeSettings
 
 if TYPE_CHECKING:
@@ -233,14 +233,15 @@ def _of_a_run(
         settings = agreed_in(startup_kit)
         job = Job.to_do(settings, folder.name, do, how, owner, whole=whole)
         found.perform(settings, job)
-        console.print(f"What was found is at '{job.driver}', in its own runs/{folder.name}/{place}.")
+        at = " and ".join(f"'{name}'" for name in (label_owners_of(settings) if whole else [job.driver]))
+        console.print(f"What was found is at {at}, in its own runs/{folder.name}/{place}.")
         return None
     check_trained(found, folder, engine)
     settings = RunDirectory(folder).settings()
     job = Job.to_do(settings, folder.name, do, how, owner, whole=whole)
     with suppress(AuditFailed):  # what it found is there, and says so itself
         found.perform(settings, job)
-    return found.runs(job.driver, job.run) / place
+    return found.runs(asker_of(settings, owner), job.run) / place
 
 
 def serve_on_flare(

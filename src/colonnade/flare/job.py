@@ -88,10 +88,11 @@ class Job:
         cls, settings: Settings, run: str, do: str, how: Mapping[str, Any], owner: str | None = None,
         *, whole: bool = False,
     ) -> Job:  # fmt: skip
-        """Something that one label owner does with those who hold columns; with all who train, where rows are found as
-        in training."""
+        """Something that one label owner does with those who hold columns; or who drives does with all who train."""
         asker = asker_of(settings, owner)
-        return cls(asker, sites_of(settings) if whole else asked_with(settings, asker), run, do=do, how=how)
+        if whole:
+            return cls(driver_of(settings), sites_of(settings), run, do=do, how=how)
+        return cls(asker, asked_with(settings, asker), run, do=do, how=how)
 
     @property
     def trains(self) -> bool:

@@ -61,11 +61,7 @@ def _label_owner(site: Site, folder: RunDirectory, resume: bool, watch: Watch | 
 
 def _aggregate(site: Site, folder: RunDirectory, resume: bool, watch: Watch | None) -> Outcome:
     """Drive several label owners, as the aggregation server."""
-    own = site.own
-    site.routes = {name: site.routes[name] for name in own.label_owners}
-    others = site.peers(own.label_owners)
-    others.ask(Join(own.agreed))
-    others.ask(Align())
+    others = met(site)
     saves = Saves(folder, others, lenient=True)  # who is silent misses a round, and may miss a checkpoint
     number = saves.go_back() if resume else 0
     ready = others.ask(GetReady(folder.path.name, resume, number))
@@ -75,6 +71,17 @@ def _aggregate(site: Site, folder: RunDirectory, resume: bool, watch: Watch | No
             raise CheckpointError(f"'{name}' is at round {one.step} of this run, and {step} are done. Start a new one.")
     federation = aggregation(site, ready, others)
     return _train(federation, folder, saves, number, watch, lenient=False)
+
+
+def met(site: Site) -> Peers:
+    """As the aggregation server: label owners, who have found the rows that they share with those who hold columns. It
+    has no line to anybody else."""
+    own = site.own
+    site.routes = {name: site.routes[name] for name in own.label_owners}
+    others = site.peers(own.label_owners)
+    others.ask(Join(own.agreed))
+    others.ask(Align())
+    return others
 
 
 def _train(
@@ -95,7 +102,7 @@ def _train(
     return outcome
 
 
-def aggregation(site: Site, ready: dict[str, Ready], others: Peers) -> Federation:
+def aggregation(site: Site, ready: dict[str, Ready], others: Peers, *, record: bool = False) -> Federation:
     """The aggregation server, whose label owners are all elsewhere. It knows of each how many rows it has, its losses
     and scores, and its weights: nothing by row, no id, and nothing of who holds columns."""
     nobody = np.array([], dtype=np.str_)
@@ -124,7 +131,7 @@ def aggregation(site: Site, ready: dict[str, Ready], others: Peers) -> Federatio
         return Scores(mean_scores(each, {name: one.rows for name, one in answers.items()}), each)
 
     federation = Federation(
-        site.own.local, holdings, here={SERVER}, elsewhere=list(ready), score=score,
+        site.own.local, holdings, here={SERVER}, elsewhere=list(ready), score=score, record=record,
         between=lambda _, here: site.carrier(),  # noqa: ARG005 - nobody whom it asks is here
     )  # fmt: skip
     federation.counted_elsewhere = any(one.counts for one in ready.values())

@@ -81,7 +81,7 @@ class Home(Protocol):
         """Find the rows that this label owner has in common with them."""
         ...
 
-    def get_ready(self, folder: Path, resumed: int | None) -> Federation:
+    def get_ready(self, folder: Path, resumed: int | None, moment: str = "") -> Federation:
         """Build this label owner, meet those who hold columns, and answer from here on."""
         ...
 
@@ -236,9 +236,11 @@ class LabelHost(Host):
 
     @serves
     def get_ready(self, request: GetReady) -> Ready:
-        folder = self.folder(request.run)
+        folder, before = self.folder(request.run), self.site.participant
+        if before is not None and before.moment and request.moment:  # the next part of an audit
+            self.site.leave()
         self.expect(self.site.participant is None, "it takes part in a run already")
-        federation = self.site.get_ready(folder, request.number if request.resume else None)
+        federation = self.site.get_ready(folder, request.number if request.resume else None, request.moment)
         labelled = federation.holdings.label_owners[self.name]
         rows = {split: len(rows) for split, rows in labelled.splits.items()}
         task = federation.holdings.encoder.task

@@ -52,6 +52,7 @@ class GetReady(Request[Ready]):
     run: str
     resume: bool
     number: int  # of the checkpoint to resume from; 0: none was saved by all
+    moment: str = ""  # of an audit that repeats some of a run; "": the run itself
 
 
 class Measured(Message):

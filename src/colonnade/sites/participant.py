@@ -103,7 +103,7 @@ class Listener(Protocol):
     """Hears what an organisation is asked while it repeats some of a run, and what it answers."""
 
     def asked(self, envelope: Envelope[Any]) -> None: ...
-    def answered(self, reply: Message) -> None: ...
+    def answered(self, envelope: Envelope[Any], reply: Message) -> None: ...
 
 
 class Participant:
@@ -143,7 +143,7 @@ class Participant:
             self.listener.asked(envelope)
         reply: Message = self.role.handle(envelope)
         if self.listener is not None:
-            self.listener.answered(reply)
+            self.listener.answered(envelope, reply)
         return reply
 
     @property

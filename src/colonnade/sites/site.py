@@ -291,8 +291,7 @@ class Site:
         """As who holds columns: build them, and answer the algorithm's requests of label owners from here on. Where an
         audit repeats some of a run, nothing of it is saved."""
         own = self.own
-        if asked.moment and self.audits is None:
-            raise BoundaryError(f"'{own.name}' takes part in no audit here.")
+        self._check_audits(asked.moment)
         self.read()
         ids = {name: self.common(name).ids for name in own.label_owners} if self.table is not None else {}
         table = self.table
@@ -303,24 +302,34 @@ class Site:
         settings = as_trained(own.local, RunDirectory(folder)) if asked.moment else own.local
         federation = Federation(settings, replace(made, aligned=self._crossed()), here={own.name})
         participant = Participant(own, federation, folder, moment=asked.moment)
-        if asked.moment and self.audits is not None:
+        self._begin(participant, resumed)
+        self.serve(participant, own.label_owners)
+
+    def get_ready(self, folder: Path, resumed: int | None, moment: str = "") -> Federation:
+        """As one of several label owners: meet those who hold columns, and answer the aggregation server."""
+        self._check_audits(moment)
+        step = RunDirectory(folder).marked(resumed)["step"] if resumed else 0
+        federation = self.prepare(folder, self.own_labels(), resumed, step, moment)
+        participant = Participant(self.own, federation, folder, moment=moment)
+        self._begin(participant, resumed)
+        if participant.trains:
+            participant.run.keep_widths(federation.shapes)
+            if not resumed:
+                keep_start(folder, federation, self.own.name)
+        self.serve(participant, {self.own.driver})
+        return federation
+
+    def _check_audits(self, moment: str) -> None:
+        if moment and self.audits is None:
+            raise BoundaryError(f"'{self.own.name}' takes part in no audit here.")
+
+    def _begin(self, participant: Participant, resumed: int | None) -> None:
+        """A run, or what an audit repeats of it: of that nothing is saved, and it is listened to."""
+        if participant.moment and self.audits is not None:
             participant.load(resumed or 0)
             participant.listener = self.audits(participant)
         else:
             participant.begin(resumed)
-        self.serve(participant, own.label_owners)
-
-    def get_ready(self, folder: Path, resumed: int | None) -> Federation:
-        """As one of several label owners: meet those who hold columns, and answer the aggregation server."""
-        step = RunDirectory(folder).marked(resumed)["step"] if resumed else 0
-        federation = self.prepare(folder, self.own_labels(), resumed, step)
-        participant = Participant(self.own, federation, folder)
-        participant.begin(resumed)
-        participant.run.keep_widths(federation.shapes)
-        if not resumed:
-            keep_start(folder, federation, self.own.name)
-        self.serve(participant, {self.own.driver})
-        return federation
 
     def prepare(self, folder: Path, holdings: Holdings, resumed: int | None, step: int, moment: str = "") -> Federation:
         """As a label owner: have everybody with columns build its part of a run, and meet them. `step` is where
