@@ -20,10 +20,10 @@ from colonnade import Federation, load
 from colonnade.alignment import AlignmentSettings, Ids, align_here
 from colonnade.alignment.id_owner import Agree
 from colonnade.alignment.keys import counted, keyed, matched, names_of, written_in
-from colonnade.alignment.settings import is_plain, keys_in
 from colonnade.errors import ConfigError, DataError, PartyError
 from colonnade.rows.tables import written_ids
 from colonnade.settings.federation_file import Settings
+from colonnade.settings.owners import keys_in
 
 HELPED = {"protocol": "helper", "helper": "trust"}
 Texts = dict[str, list[list[str]]]
@@ -117,7 +117,6 @@ def test_an_entry_that_fills_a_list_up_cannot_be_common() -> None:
 )
 def test_keys_as_a_file_says_them(given: Any, wanted: Any) -> None:
     assert keys_in(given, "[data] id") == wanted
-    assert is_plain(wanted) == (given == "id")
     settings = Settings.from_mapping({"data": {"id": given}})
     assert settings.keys == wanted
     assert Settings.from_mapping(settings.to_mapping()) == settings

@@ -16,11 +16,11 @@ pytest.importorskip("coincurve", reason='private alignment needs pip install "co
 
 from colonnade.alignment.allowance import Allowance
 from colonnade.alignment.keys import counted
-from colonnade.alignment.settings import keys_in
 from colonnade.errors import PartyError
 from colonnade.federation import Federation
 from colonnade.privacy.journal import Journal
 from colonnade.runs.layout import ALIGNED, JOURNAL
+from colonnade.settings.owners import keys_in
 from colonnade.settings.party_file import OWN, read_own
 from colonnade.settings.toml_text import to_toml
 from colonnade.sites.driving import drive

@@ -43,7 +43,10 @@ class FeatureOwner(roles.FeatureOwner):
         super().__init__(organisation, features, model, config)
         self.optimizer = make_optimizer(self.model.parameters(), config)
         self._pending: tuple[str, Tensor, Tensor] | None = None
-        self._descend = Captured(self._local_steps, self.model)
+
+    @cached_property
+    def _descend(self) -> Captured:
+        return Captured(self._local_steps, self.model)
 
     @cached_property
     def descent(self) -> Descent:
@@ -75,7 +78,7 @@ class FeatureOwner(roles.FeatureOwner):
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
-        self._descend.forget()
+        vars(self).pop("_descend", None)
 
 
 class LabelOwner(roles.LabelOwner):
@@ -134,7 +137,10 @@ class ZUpdate:
 
     def __init__(self, loss: Loss, rho: float) -> None:
         self.loss, self.rho = loss, rho
-        self._steps = Captured(self._newton_steps)
+
+    @cached_property
+    def _steps(self) -> Captured:
+        return Captured(self._newton_steps)
 
     def __call__(self, logits: Tensor, duals: Tensor, labels: Tensor, rows: Tensor | None = None) -> Tensor:
         """Solve it for every row, to a largest gradient entry of at most 1e-6."""

@@ -161,11 +161,9 @@ def _digests(owner: str, parts: Sequence[Iterator[bytes]]) -> Iterator[bytes]:
         raise DataError(f"'{owner}' has id columns of different lengths. Take them from one table.") from None
 
 
-def with_comparable_ids(table: Table, settings: AlignmentSettings) -> Table:
+def with_normalised_ids(table: Table) -> Table:
     """The table with its ids as they are compared, so that they join rows, divide them and name their accounts."""
-    if settings.ids == "exact":
-        return table
-    ids = np.array(comparable(table.ids.tolist(), settings), dtype=np.str_)
+    ids = np.array([normalised(one) for one in table.ids.tolist()], dtype=np.str_)
     empty = int((ids == "").sum())
     if empty:
         raise DataError(

@@ -124,30 +124,6 @@ def find_rule(name: Any, where: str) -> Rule:
 
 Key = tuple[str, ...]
 """The columns of one of the keys by which rows are matched: `alignment.keys`."""
-FORM = 'a column, or a list of keys as in ["email", ["name", "birth_date"], "phone"]'
-
-
-def keys_in(given: Any, where: str, *, may_lack: bool = False) -> tuple[Key, ...]:
-    """The columns of each key. With `may_lack` a key may be "", of who has no such column."""
-    if isinstance(given, str):
-        return ((given,),)
-    if not isinstance(given, list | tuple) or not given:
-        raise ConfigError(f"{where} must be {FORM}; found {given!r}.")
-    keys = []
-    for one in given:
-        key = (one,) if isinstance(one, str) else tuple(one) if isinstance(one, list | tuple) else ()
-        named = bool(key) and all(isinstance(name, str) and name for name in key)
-        if not (named or (may_lack and key == ("",))) or len(set(key)) != len(key):
-            raise ConfigError(f"{where} must be {FORM}, each column once in a key; found {one!r} in it.")
-        keys.append(key)
-    if len(set(keys)) != len(keys) and not may_lack:
-        raise ConfigError(f"{where} has a key twice: {given!r}. Name each once.")
-    return tuple(keys)
-
-
-def is_plain(keys: Sequence[Key]) -> bool:
-    """Whether rows have one column that names them."""
-    return len(keys) == 1 and len(keys[0]) == 1
 
 
 def in_words(key: Key) -> str:

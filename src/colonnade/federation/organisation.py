@@ -137,16 +137,21 @@ def _with_outbox(
             'it; labels are protected by outbox.labels = { mechanism = { name = "randomized_response", epsilon = 2.0 } '
             "}."
         )
-    rules = rules_from(
-        _joined(name, party.outbox, labelled.outbox),
-        owner=name,
-        releases=_released_by(algorithm, features=features, labels=labels),
-        from_columns=algorithm.from_columns,
-        classes=len(holdings.encoder.classes) if labels else None,
-        budget=budget,
-        epochs=epochs_of(settings) if settings.train.sampling == "epoch" else agreed.one.most_often(),
-        known_to=holdings.known_to,
-        section=section,
+    given = _joined(name, party.outbox, labelled.outbox)
+    rules = (
+        {}
+        if not given and budget is None
+        else rules_from(
+            given,
+            owner=name,
+            releases=_released_by(algorithm, features=features, labels=labels),
+            from_columns=algorithm.from_columns,
+            classes=len(holdings.encoder.classes) if labels else None,
+            budget=budget,
+            epochs=epochs_of(settings) if settings.train.sampling == "epoch" else agreed.one.most_often(),
+            known_to=holdings.known_to,
+            section=section,
+        )
     )
     engine = settings.engine
     secret = settings.models_of(name) == "secret"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from colonnade.alignment.ids import with_comparable_ids
+from colonnade.alignment.ids import with_normalised_ids
 from colonnade.alignment.keys import written_in
 from colonnade.alignment.settings import Key
 from colonnade.datasets.columns import check_present
@@ -48,7 +48,7 @@ def read_own(settings: Settings, name: str) -> Table:
             f'{place_of(settings.section, name)} must name its table, as in table = "{name}.csv". '
             "A run that was made from data frames is loaded with them: colonnade.load(DIR, frames=...)."
         )
-    return _read(settings, name, party, party.table, party.label, party.columns)
+    return _made(settings, name, party, party.table, party.label, party.columns)
 
 
 def read_own_labels(settings: Settings, name: str) -> Table:
@@ -57,7 +57,7 @@ def read_own_labels(settings: Settings, name: str) -> Table:
     for key, value, example in (("table", owner.table, f"{name}.csv"), ("label", owner.label, "diagnosis")):
         if value is None:
             raise ConfigError(f'[[label_owners]] {name!r} must name its {key}, as in {key} = "{example}".')
-    return _read(settings, name, owner, str(owner.table), owner.label, ())
+    return _made(settings, name, owner, str(owner.table), owner.label, ())
 
 
 def tables_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
@@ -68,14 +68,14 @@ def tables_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[st
         if party is None:
             there = ", ".join(map(repr, settings.parties))
             raise ConfigError(f"There is a frame for {name!r}, which is no party here; there are {there}.")
-        tables[name] = _of(settings, name, party, frame, party.label, party.columns)
+        tables[name] = _made(settings, name, party, frame, party.label, party.columns)
     return tables
 
 
 def labels_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     """`read_labels`, from data frames."""
     owners = settings.label_owners
-    return {name: _of(settings, name, owners[name], frame, owners[name].label, ()) for name, frame in frames.items()}
+    return {name: _made(settings, name, owners[name], frame, owners[name].label, ()) for name, frame in frames.items()}
 
 
 def listed_ids(settings: Settings, owner: str, path: str) -> Ids:
@@ -112,25 +112,24 @@ def written_ids(path: Path, keys: Sequence[Key], whose: str) -> list[str]:
     return written_in({column: frame[column].tolist() for column in columns}, keys)
 
 
-def _read(
-    settings: Settings, name: str, owner: Owner, path: str, label: str | None, columns: Sequence[str] | None
+def _made(
+    settings: Settings,
+    name: str,
+    owner: Owner,
+    source: str | pd.DataFrame,
+    label: str | None,
+    columns: Sequence[str] | None,
 ) -> Table:
-    from colonnade.datasets.table import read_table
+    """An owner's table from its file or frame."""
+    from colonnade.datasets.table import read_table, table_from_frame
 
     if not settings.plain_ids or (isinstance(owner, PartySettings) and owner.tables):
-        return read_people(settings, name, owner, path, label, columns)
-    aside = settings.aside_of(owner, label)
-    table = read_table(path, owner=name, id=settings.id_of(owner), label=label, columns=columns, aside=aside)
-    return with_comparable_ids(table, settings.alignment)
-
-
-def _of(
-    settings: Settings, name: str, owner: Owner, frame: pd.DataFrame, label: str | None, columns: Sequence[str] | None
-) -> Table:
-    from colonnade.datasets.table import table_from_frame
-
-    if not settings.plain_ids or (isinstance(owner, PartySettings) and owner.tables):
-        return people_of(settings, name, owner, frame, label, columns)
-    aside = settings.aside_of(owner, label)
-    table = table_from_frame(frame, owner=name, id=settings.id_of(owner), label=label, columns=columns, aside=aside)
-    return with_comparable_ids(table, settings.alignment)
+        if isinstance(source, str):
+            return read_people(settings, name, owner, source, label, columns)
+        return people_of(settings, name, owner, source, label, columns)
+    id_column, aside = settings.id_of(owner), settings.aside_of(owner, label)
+    if isinstance(source, str):
+        table = read_table(source, owner=name, id=id_column, label=label, columns=columns, aside=aside)
+    else:
+        table = table_from_frame(source, owner=name, id=id_column, label=label, columns=columns, aside=aside)
+    return table if settings.alignment.ids == "exact" else with_normalised_ids(table)

@@ -33,7 +33,7 @@ from colonnade.algorithms import DEFAULT, check_missing, find
 from colonnade.alignment import AlignmentSettings
 from colonnade.alignment.ids import comparable
 from colonnade.alignment.keys import names_of
-from colonnade.alignment.settings import Key, is_plain, keys_in
+from colonnade.alignment.settings import Key
 from colonnade.core.batches import SAMPLINGS
 from colonnade.core.checks import (
     AUTO,
@@ -65,6 +65,7 @@ from colonnade.settings.owners import (
     check_lists,
     check_moved,
     check_names,
+    keys_in,
     label_owner,
     party_of,
     with_paths,
@@ -194,6 +195,10 @@ TABLES: dict[str, type[Any]] = {
     "tracking": TrackingSettings,
 }
 """The tables that stand alone, and what they may say."""
+ALWAYS = ("data", "train", "federation")
+"""Those of which something must be known; of the others a file may say nothing."""
+ALIGNMENT, SELECTION, TRACKING = AlignmentSettings(), SelectionSettings(), TrackingSettings()
+"""Where it says nothing of them."""
 FIELDS = {"federation": "engine"}
 """What a table is called in `Settings`, where not as in a file."""
 
@@ -210,9 +215,9 @@ class Settings:
     engine: EngineSettings
     parties: Mapping[str, PartySettings]
     audit: AuditSettings = AuditSettings()
-    alignment: AlignmentSettings = field(default_factory=AlignmentSettings)
-    selection: SelectionSettings = field(default_factory=SelectionSettings)
-    tracking: TrackingSettings = field(default_factory=TrackingSettings)
+    alignment: AlignmentSettings = ALIGNMENT
+    selection: SelectionSettings = SELECTION
+    tracking: TrackingSettings = TRACKING
     preprocess: PreprocessSettings = PreprocessSettings()
     label_owners: Mapping[str, LabelOwnerSettings] = field(default_factory=dict)
     label_model: Mapping[str, Any] = field(default_factory=dict)
@@ -280,7 +285,8 @@ class Settings:
     @property
     def plain_ids(self) -> bool:
         """Whether a row is named by one column as it is written, and no two rows of a table have one name."""
-        return is_plain(self.keys) and not self.alignment.rules and self.alignment.duplicates == "refuse"
+        one_column = len(self.keys) == 1 and len(self.keys[0]) == 1
+        return one_column and not self.alignment.rules and self.alignment.duplicates == "refuse"
 
     @property
     def counted_by(self) -> str:
@@ -292,7 +298,9 @@ class Settings:
 
     def names_of(self, ids: Iterable[str]) -> list[str]:
         """What rows are called that somebody asks for, as he writes it."""
-        return comparable(ids, self.alignment) if self.plain_ids else names_of(ids, self.keys, self.alignment)
+        if self.plain_ids:
+            return list(ids) if self.alignment.ids == "exact" else comparable(ids, self.alignment)
+        return names_of(ids, self.keys, self.alignment)
 
     def keys_at(self, name: str) -> tuple[Key, ...]:
         """What the columns of each key are called at an organisation that asks for predictions."""
@@ -347,13 +355,15 @@ class Settings:
             **{
                 FIELDS.get(section, section): from_mapping(kind, tables.get(section, {}), where=f"[{section}]")
                 for section, kind in TABLES.items()
+                if tables.get(section) or section in ALWAYS
             },
             label_owners={party: label_owner(party, given) for party, given in labelled.items()},
             label_model=label_model,
             allow_models=_listed(allow_models),
         )
-        settings.alignment.check_helper([*parties, *labelled])
-        settings.alignment.check_keys(settings.keys)
+        if "alignment" in tables:
+            settings.alignment.check_helper([*parties, *labelled])
+            settings.alignment.check_keys(settings.keys)
         for section_, owners in ((section, parties), ("label_owners", settings.label_owners)):
             check_keys(
                 settings.keys, owners, section_, plain=settings.plain_ids, several=several,
@@ -403,7 +413,7 @@ class Settings:
             settings,
             parties=resolved(settings.parties),
             label_owners=resolved(settings.label_owners),
-            tracking=settings.tracking.below(path.parent),
+            tracking=settings.tracking.below(path.parent) if "tracking" in tables else settings.tracking,
         )
 
     def for_rows(self, rows: int) -> Settings:
@@ -430,9 +440,9 @@ class Settings:
             "train": {key: "auto" if value is AUTO and key in FOLLOW else value for key, value in train.items()},
             "federation": _table(self.engine),
             **({"audit": thresholds} if (thresholds := _table(self.audit)) else {}),
-            **({"alignment": _table(self.alignment)} if self.alignment != AlignmentSettings() else {}),
-            **({"selection": _table(self.selection)} if self.selection != SelectionSettings() else {}),
-            **({"tracking": _table(self.tracking)} if self.tracking != TrackingSettings() else {}),
+            **({"alignment": _table(self.alignment)} if self.alignment != ALIGNMENT else {}),
+            **({"selection": _table(self.selection)} if self.selection != SELECTION else {}),
+            **({"tracking": _table(self.tracking)} if self.tracking != TRACKING else {}),
             **({"label_model": dict(self.label_model), "label_owners": labelled} if labelled else {}),
             self.section: parties,
         }

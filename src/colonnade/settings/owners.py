@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.algorithms import nested_names
-from colonnade.alignment.settings import Key, keys_in
+from colonnade.alignment.settings import Key
 from colonnade.core.checks import did_you_mean, from_mapping, one_of
 from colonnade.errors import ConfigError
 from colonnade.privacy import Budget
@@ -135,6 +135,27 @@ def check_lists(algorithm: str, several: bool, tables: Mapping[str, Any]) -> Non
         )
     if several and not tables.get("label_owners"):
         raise ConfigError(f"{algorithm!r} needs organisations with labels, and there is none. Add [[label_owners]].")
+
+
+FORM = 'a column, or a list of keys as in ["email", ["name", "birth_date"], "phone"]'
+
+
+def keys_in(given: Any, where: str, *, may_lack: bool = False) -> tuple[Key, ...]:
+    """The columns of each key. With `may_lack` a key may be "", of who has no such column."""
+    if isinstance(given, str):
+        return ((given,),)
+    if not isinstance(given, list | tuple) or not given:
+        raise ConfigError(f"{where} must be {FORM}; found {given!r}.")
+    keys = []
+    for one in given:
+        key = (one,) if isinstance(one, str) else tuple(one) if isinstance(one, list | tuple) else ()
+        named = bool(key) and all(isinstance(name, str) and name for name in key)
+        if not (named or (may_lack and key == ("",))) or len(set(key)) != len(key):
+            raise ConfigError(f"{where} must be {FORM}, each column once in a key; found {one!r} in it.")
+        keys.append(key)
+    if len(set(keys)) != len(keys) and not may_lack:
+        raise ConfigError(f"{where} has a key twice: {given!r}. Name each once.")
+    return tuple(keys)
 
 
 def check_keys(

@@ -219,7 +219,8 @@ def read_own(path: Path) -> SiteConfig:
     with in_own_words(name, section):
         settings = Settings.from_mapping({**agreed, "tracking": tracking}, where=str(path), allow_models=allow)
     settings = _resolved(settings, name, path)
-    settings = dataclasses.replace(settings, tracking=settings.tracking.below(path.parent))
+    if tracking:
+        settings = dataclasses.replace(settings, tracking=settings.tracking.below(path.parent))
     if tracking and name != driver_of(settings):
         raise ConfigError(f"{path} has [tracking], and '{driver_of(settings)}' drives: only there are numbers to tell.")
     askers = list(settings.label_owners) or [driver_of(settings)]
