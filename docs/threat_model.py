@@ -21,7 +21,6 @@ from colonnade.attacks import at_site
 from colonnade.core import Message, Party
 from colonnade.core.message import Request
 from colonnade.core.party import _request_of
-from colonnade.encryption import key_server
 from colonnade.selection import aggregation, leader, participant, sorting
 from colonnade.sites import candidate, host, label_sets, reader
 from colonnade.sites.selecting import LeadingHost
@@ -56,7 +55,7 @@ def subjects() -> dict[str, Subject]:
     asked = (host.ColumnHost, reader.Reader, candidate.SelectionHost, at_site.AuditHost)
     found["machines"] = Subject(asked, reader.REVEALS | at_site.REVEALS)
     found["machines_several"] = Subject((host.LabelHost, label_sets.Describer, LeadingHost, at_site.LabelAuditHost), {})
-    return found | {"key_server": Subject((key_server.KeyServer,), {"total": "the sum of all parties' values"})}
+    return found
 
 
 def _roles(algorithm: AnyAlgorithm) -> tuple[type[Party], ...]:

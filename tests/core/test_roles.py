@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from colonnade.core import Batches, Envelope, Organisation, Party, checkpoint, roles
+from colonnade.core import Batches, Envelope, Organisation, checkpoint, roles
 from colonnade.core.roles import Introduce, Introduction
 from colonnade.errors import ConfigError
 from colonnade.optim.losses import CrossEntropy
@@ -116,8 +116,3 @@ def test_a_feature_owner_continues_bit_equal_from_a_checkpoint(tmp_path: Path) -
     step(one)
     step(other)
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("role", [roles.AggregationServer, roles.KeyServer])
-def test_a_server_serves_nothing_of_its_own(role: type[Party]) -> None:
-    assert role(Organisation.at("server", batches())).served() == {}

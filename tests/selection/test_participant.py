@@ -10,11 +10,10 @@ import torch
 
 from colonnade.core import Batches, Organisation, Released, Request
 from colonnade.encryption import make_keys
-from colonnade.encryption.key_server import AskPublicKey
 from colonnade.errors import BoundaryError, PartyError
 from colonnade.selection.columns import shuffled, standardised
 from colonnade.selection.participant import Distances, FurtherOwn, Join, Participant, Prepare, RankRows, SortOwn
-from colonnade.selection.sorting import Further
+from colonnade.selection.sorting import AskPublicKey, Further
 
 NOTHING = Batches({}, batch_size=1, epochs=1, seed=0)
 SEAT = Organisation.at("somebody", NOTHING)

@@ -8,9 +8,8 @@ import torch
 
 from colonnade.core import Batches, Ciphertext, Organisation, Released
 from colonnade.encryption import read_public_key
-from colonnade.encryption.key_server import AskPublicKey
 from colonnade.errors import PartyError
-from colonnade.selection.sorting import CAPACITY, Further, KeyServer, Orders, Sort, limit, packs
+from colonnade.selection.sorting import CAPACITY, AskPublicKey, Further, KeyServer, Orders, Sort, limit, packs
 
 NOTHING = Batches({}, batch_size=1, epochs=1, seed=0)
 SEAT = Organisation.at("aggregation", NOTHING)

@@ -18,11 +18,11 @@ from tests.federation.small_sites import ask, folders, sites
 
 from colonnade.core import Batches, Organisation, Released
 from colonnade.encryption import read_public_key
-from colonnade.encryption.key_server import AskPublicKey
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.federation import Settings
 from colonnade.federation.choosing import choose
 from colonnade.selection import Selection, aggregation, participant, sorting
+from colonnade.selection.sorting import AskPublicKey
 from colonnade.settings.owners import KEYS, SERVER
 from colonnade.settings.party_file import OWN
 from colonnade.sites.candidate import Leave, TakePart

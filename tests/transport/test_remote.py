@@ -15,7 +15,7 @@ from tests.conformance.toy import Wrap, assert_bit_equal, federation
 from tests.transport.lines import ByCaller, in_pieces, line_to, lines
 
 from colonnade.algorithms.algorithm import AnyAlgorithm
-from colonnade.core import Batches, Envelope, Message, Organisation, Peers, Released, Request, roles, serves
+from colonnade.core import Batches, Envelope, Message, Organisation, Party, Peers, Released, Request, roles, serves
 from colonnade.errors import BoundaryError, BudgetExhausted, PartyError, WireError
 from colonnade.transport import InProcess
 from colonnade.transport.remote import Endpoint, Remote, Route, answered_by, cut
@@ -203,7 +203,7 @@ class AddUp(Request[Total]):
     """Ask your own peers, and add what they have."""
 
 
-class Head(roles.AggregationServer):
+class Head(Party):
     """A party that drives others while it is asked."""
 
     @serves

@@ -1,4 +1,4 @@
-"""The four roles a party can play. Algorithms subclass the first two and add the requests they serve.
+"""The two roles that every algorithm has: algorithms subclass them and add the requests they serve.
 
 Methods are written for `[..., rows, features]`: the same method serves one party and a cohort of stacked ones.
 """
@@ -224,11 +224,3 @@ class LabelOwner(Party):
         batches = self.organisation.batches
         train = (batches[self.name] if isinstance(batches, Agreed) else batches).splits.get("train")
         return None if train is None else train.to(self.device)
-
-
-class AggregationServer(Party):
-    """Holds no data; adds up or averages what others release."""
-
-
-class KeyServer(Party):
-    """Holds no data; makes and hands out keys."""

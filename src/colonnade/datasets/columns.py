@@ -22,19 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-__all__ = [
-    "MISSING",
-    "Aside",
-    "check_present",
-    "choose_columns",
-    "ids_as_text",
-    "kind_of",
-    "listing",
-    "numbers",
-    "suggestion",
-    "text",
-]
-
 Aside = Mapping[str, str] | None
 """Columns that are no features, by the setting that names them."""
 

@@ -19,7 +19,6 @@ from colonnade.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Dataset", "Kind", "Parts", "Rows", "content_checksum"]
 
 Kind = Literal["image", "tabular", "voxels", "points", "features", "views"]
 

@@ -16,8 +16,6 @@ from typing import IO
 from colonnade.datasets.progress import progress
 from colonnade.errors import DataError
 
-__all__ = ["cache_folder", "fetch", "written_whole"]
-
 CHUNK = 1 << 18
 
 

@@ -26,8 +26,6 @@ from colonnade.datasets.modelnet import FURNITURE
 from colonnade.datasets.multi_view import SHAPES, SIDE, VIEWS, VIEWS_SUPPLY
 from colonnade.datasets.nus_wide import CONCEPTS, NUS_WIDE_SUPPLY, WIDTH
 
-__all__ = ["CATALOGUE", "Download", "Entry"]
-
 
 @dataclass(frozen=True)
 class Download:

@@ -17,21 +17,6 @@ from numpy.typing import NDArray
 
 from colonnade.datasets.columns import MISSING
 
-__all__ = [
-    "Category",
-    "Column",
-    "Number",
-    "Numbers",
-    "Piecewise",
-    "Quantile",
-    "Scale",
-    "best_way",
-    "fit_categories",
-    "fit_numbers",
-    "fit_piecewise",
-    "fit_quantile",
-]
-
 Scale = Literal["standard", "minmax", "none"]
 Numbers = Literal["standard", "quantile", "piecewise"]
 """How numbers are prepared: by a scale, by where they stand among the training rows, or by how far they fill each of a

@@ -22,20 +22,6 @@ from numpy.typing import NDArray
 
 from colonnade.datasets.download import written_whole
 
-__all__ = [
-    "BROKEN",
-    "read_array",
-    "read_cifar_batches",
-    "read_columns",
-    "read_idx",
-    "read_npz",
-    "read_partition",
-    "read_tiles",
-    "save_array",
-    "text_of",
-    "zip_member",
-]
-
 BROKEN = (ValueError, KeyError, OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
 CIFAR_RECORD = 1 + 3 * 32 * 32

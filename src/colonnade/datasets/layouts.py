@@ -40,24 +40,6 @@ from colonnade.datasets.multi_view import VIEWS_FOLDER, read_kept_views, read_vi
 from colonnade.datasets.nus_wide import NUS_WIDE_FILES, read_kept_features, read_nus_wide
 from colonnade.errors import DataError
 
-__all__ = [
-    "BANK_LAYOUTS",
-    "CIFAR_LAYOUTS",
-    "CREDIT_COLUMNS",
-    "DECODED",
-    "IDX_FILES",
-    "LETTER_COLUMNS",
-    "LETTER_LAYOUTS",
-    "NUS_WIDE_LAYOUTS",
-    "SOUTH_GERMAN_LAYOUTS",
-    "VIEW_LAYOUTS",
-    "Layout",
-    "gaussian_layouts",
-    "idx_layouts",
-    "point_layouts",
-    "voxel_layouts",
-]
-
 IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 DECODED = ("x_train.npy", "y_train.npy", "x_test.npy", "y_test.npy")
 CIFAR_TRAIN = tuple(f"data_batch_{at}.bin" for at in range(1, 6))

@@ -28,8 +28,6 @@ from colonnade.datasets.formats import read_array
 from colonnade.datasets.progress import progress
 from colonnade.errors import DataError
 
-__all__ = ["COUNTS", "FURNITURE", "Counts", "read_kept_voxels", "read_modelnet", "read_off", "voxelise"]
-
 SPACING = 0.45
 """How far apart samples of the surface lie at most, in voxels."""
 

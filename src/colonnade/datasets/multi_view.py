@@ -25,8 +25,6 @@ from colonnade.datasets.formats import BROKEN, read_array
 from colonnade.datasets.progress import progress
 from colonnade.errors import DataError
 
-__all__ = ["SHAPES", "SIDE", "VIEWS", "VIEWS_FOLDER", "VIEWS_SUPPLY", "read_kept_views", "read_views"]
-
 VIEWS_FOLDER = "modelnet40_images_new_12x"
 VIEWS_SUPPLY = f"{VIEWS_FOLDER}/<class>/<train or test>/<object>_001.png to _012.png, for each of the 40 classes,"
 VIEWS = 12

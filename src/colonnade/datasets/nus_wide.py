@@ -30,8 +30,6 @@ from colonnade.datasets.formats import read_array
 from colonnade.datasets.progress import progress
 from colonnade.errors import DataError
 
-__all__ = ["CONCEPTS", "NUS_WIDE_FILES", "NUS_WIDE_SUPPLY", "WIDTH", "read_kept_features", "read_nus_wide"]
-
 CONCEPTS = ("buildings", "grass", "animal", "water", "person")
 FEATURES = {"CH": 64, "CM55": 225, "CORR": 144, "EDH": 73, "WT": 128}
 TAGS = 1000

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-__all__ = ["Labels", "Preprocessor", "Task"]
-
 Wanted = Literal["auto"] | Numbers
 GROUP = 8  # columns of numbers learned together
 PIECE = 65_536  # rows prepared at a time

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-__all__ = ["hide", "progress", "watched"]
-
 
 class _Wish:
     hidden = False

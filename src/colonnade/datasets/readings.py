@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["cells_no_numbers", "described", "read", "read_times", "recognise", "since_1970"]
 
 GAP_WORDS = frozenset(
     ("", "?", "-", "--", ".", "..", "*", "na", "n/a", "n.a.", "nan", "null", "none", "nil", "missing", "unknown", "unk")

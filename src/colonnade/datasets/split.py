@@ -23,20 +23,6 @@ from colonnade.errors import ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Split",
-    "by_names",
-    "column_blocks",
-    "column_runs",
-    "even_columns",
-    "image_patches",
-    "image_strips",
-    "party_names",
-    "picture_views",
-    "train_validation_test",
-    "views",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Split:

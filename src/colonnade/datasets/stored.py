@@ -18,8 +18,6 @@ from colonnade.datasets.columns import numbers, text
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Columns", "Filling"]
-
 
 class Columns:
     """Read like a data frame: `columns`, `len`, and by name one column as a Series that is a view of the file."""

@@ -27,8 +27,6 @@ from colonnade.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Table", "align", "check_frames", "how_written", "read_table", "table_from_frame"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Table:

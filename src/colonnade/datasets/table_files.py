@@ -27,17 +27,6 @@ from colonnade.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "EXTENSIONS",
-    "GAPS",
-    "csv_header",
-    "dialect_of",
-    "for_spreadsheets",
-    "names_and_rows",
-    "parquet_shape",
-    "pieces",
-    "read_frame",
-]
 
 EXTENSIONS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 

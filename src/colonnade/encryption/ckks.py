@@ -24,9 +24,7 @@ is 9 bits, and BFV is the better choice. What `decrypt` gives should not be sent
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +34,7 @@ from torch import Tensor
 
 from colonnade.core.cipher import Encrypted
 from colonnade.encryption import seal
-from colonnade.encryption.scheme import fingerprint, fits, need_tenseal, refusing, stays, unsuited, unwrap, within, wrap
+from colonnade.encryption.scheme import need_tenseal, refusing, wrap
 from colonnade.errors import WireError
 
 SUMS = seal.Parameters("ckks", 4096, (54, 54))
@@ -55,63 +53,27 @@ FLOOD = 2.0**22
 Slots = NDArray[np.complex128]
 
 
-class CkksPublicKey:
+class CkksPublicKey(seal.SealPublicKey):
     """See `scheme.PublicKey`."""
 
-    scheme = "ckks"
+    scheme, sum_layout, product_layout = "ckks", "paired", "paired"
 
     def __init__(self, use: str, limit: float, key: bytes, galois: bytes) -> None:
-        sealapi = need_tenseal()
-        self.use, self.capacity, self.error = use, CAPACITIES[use], ERRORS[use]
-        self.limit = fits(limit, self.capacity, scheme="ckks", what="A value")
-        self._parts, self._parameters, (self._scale, self._weight) = (key, galois), PARAMETERS[use], SCALES[use]
-        self._context = seal.context(self._parameters)
-        self._key = seal.public_key(self._context, key)
-        self._galois = seal.from_bytes(sealapi.GaloisKeys(), self._context, galois) if galois else None
-        self._encoder, self._evaluator = sealapi.CKKSEncoder(self._context), sealapi.Evaluator(self._context)
-        self._encryptor = sealapi.Encryptor(self._context, self._key)
-        self.slots = self._parameters.degree // 2
-        self.id = fingerprint(self.to_bytes())
-
-    def to_bytes(self) -> bytes:
-        about = json.dumps({"scheme": "ckks", "use": self.use, "limit": self.limit}).encode()
-        return seal.joined([about, *self._parts])
-
-    def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
-        flat = within(values, self.limit, owner=owner, scheme="ckks")
-        body = [self._encrypted(slots) for slots in self._arranged(flat)]
-        return wrap(self, tuple(values.shape), self._layout(flat), self.limit, seal.joined(body))
-
-    @refusing
-    def add(self, *parts: Encrypted) -> Encrypted:
-        return next(self.add_groups(parts, [range(len(parts))]))
-
-    def add_groups(self, parts: Sequence[Encrypted], groups: Sequence[Sequence[int]]) -> Iterator[Encrypted]:
-        first, bounds = parts[0], [sum(parts[at].bound for at in group) for group in groups]
-        bounds = [fits(bound, self.capacity, scheme="ckks", what="The sum") for bound in bounds]
-        for part in parts[1:]:
-            if (part.shape, part.layout) != (first.shape, first.layout):
-                raise WireError(f"Ciphertexts of shapes {list(first.shape)} and {list(part.shape)} cannot be added.")
-        opened = [self._open(part) for part in parts]
-        for total, bound in zip(seal.group_sums(self._evaluator, opened, groups), bounds, strict=True):
-            yield self._closed(total, first, bound)
+        self.capacity, self.error = CAPACITIES[use], ERRORS[use]
+        self._parameters, (self._scale, self._weight) = PARAMETERS[use], SCALES[use]
+        super().__init__(use, limit, key, galois, self._parameters)
+        self._encoder, self.slots = need_tenseal().CKKSEncoder(self._context), self._parameters.degree // 2
 
     @refusing
     def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
-        if self.use != "products":
-            unsuited(self, "products", "A product with a matrix")
-        rows, columns = matrix.shape
-        if math.prod(x.shape) != rows:
-            raise WireError(f"Encrypted values of shape {list(x.shape)} do not fit a matrix with {rows} rows.")
-        weights = matrix.abs().sum(0)
-        within(weights, self.capacity / x.bound, owner=owner, scheme="ckks", what="multiply by in a column")
+        self._check_product(x, matrix, owner)
         groups = torch.split(matrix.detach().to("cpu", torch.float64), self.slots)
         result: list[Any] = []
         for one, group in zip(self._fresh(x, "tiled"), groups, strict=True):
             self._diagonals(one, group.numpy(), result)
         for one in result:
             self._evaluator.rescale_to_next_inplace(one)
-        return wrap(self, (columns,), "paired", self.capacity, seal.body(result))
+        return wrap(self, (matrix.shape[1],), "paired", self.capacity, seal.body(result))
 
     def product_error(self, matrix: Tensor) -> float:
         """Most of it is the noise of opening, 2^-15. Each value's noise, with that of its rotations, reaches a result
@@ -124,13 +86,7 @@ class CkksPublicKey:
 
     @refusing
     def combine(self, weights: Tensor, rows: Encrypted, *, owner: str) -> Encrypted:
-        if self.use != "combinations":
-            unsuited(self, "combinations", "A weighted sum of rows")
-        flat = within(weights, self.capacity, owner=owner, scheme="ckks", what="weigh by")
-        within(flat.abs().sum(), self.capacity / rows.bound, owner=owner, scheme="ckks", what="weigh by in all")
-        count, width = rows.shape
-        if tuple(flat.shape) != (count,):
-            raise WireError(f"{flat.numel()} weights do not fit {count} encrypted rows.")
+        flat, width = self._weights(weights, rows, owner), rows.shape[1]
         parts = self._fresh(rows, "rows")
         chunks = -(-width // (2 * self.slots))
         total: list[Any] = []
@@ -160,13 +116,10 @@ class CkksPublicKey:
 
     @refusing
     def unblind(self, opened: Encrypted, mask: list[seal.Polynomial]) -> Tensor:
-        parts = [np.frombuffer(part, dtype="<u8") for part in seal.parted(unwrap(self, opened, "opened"))]
-        if list(map(len, parts)) != list(map(len, mask)) or any((part >= self._modulus).any() for part in parts):
-            raise WireError("What came back under the mask does not have the mask's size.")
         parms_id = self._context.last_parms_id()
         clear = [
-            seal.plaintext(seal.minus(part, hidden, self._modulus), self._context, parms_id, self._product_scale)
-            for part, hidden in zip(parts, mask, strict=True)
+            seal.plaintext(part, self._context, parms_id, self._product_scale)
+            for part in self._without_mask(opened, mask, self._modulus)
         ]
         return _unpaired([self._encoder.decode_complex(one) for one in clear], opened.shape)
 
@@ -179,12 +132,7 @@ class CkksPublicKey:
         """q, once a product has been rescaled."""
         return seal.primes(self._parameters)[0]
 
-    def _layout(self, values: Tensor) -> str:
-        rows = self.use == "combinations" and values.dim() == 2
-        return "rows" if rows else "tiled" if self.use == "products" else "paired"
-
     def _arranged(self, flat: Tensor) -> list[Slots]:
-        """Values as slots of as many ciphertexts as it takes; each of `rows` starts a new one."""
         if self.use == "products":
             return [_tiled(group, self.slots) for group in _runs(flat.flatten().numpy(), self.slots)]
         rows = flat.numpy() if self._layout(flat) == "rows" else flat.reshape(1, -1).numpy()
@@ -195,10 +143,8 @@ class CkksPublicKey:
         self._encoder.encode(slots.tolist(), parms_id, scale, encoded)
         return encoded
 
-    def _encrypted(self, slots: Slots) -> bytes:
-        encrypted = need_tenseal().Ciphertext()
-        self._encryptor.encrypt(self._encoded(slots, self._context.first_parms_id(), self._scale), encrypted)
-        return seal.to_bytes(encrypted)
+    def _plain(self, slots: Slots) -> Any:
+        return self._encoded(slots, self._context.first_parms_id(), self._scale)
 
     def _diagonals(self, x: Any, matrix: NDArray[np.float64], total: list[Any]) -> None:
         """Add x times matrix to `total`, one ciphertext per run of columns; x is rotated away."""
@@ -224,10 +170,6 @@ class CkksPublicKey:
             self._evaluator.multiply_plain(x, encoded, result)
         return result
 
-    @refusing
-    def _open(self, x: Encrypted, *layouts: str) -> list[Any]:
-        return seal.ciphertexts(unwrap(self, x, *layouts), self._context)
-
     def _fresh(self, x: Encrypted, layout: str) -> list[Any]:
         """The ciphertexts of something that was not multiplied before: these parameters have room for one product."""
         found = self._open(x, layout)
@@ -235,22 +177,15 @@ class CkksPublicKey:
             raise WireError("These ckks keys have room for one product, and this ciphertext already is one.")
         return found
 
-    def _closed(self, parts: list[Any], like: Encrypted, bound: float) -> Encrypted:
-        return wrap(self, like.shape, like.layout, bound, seal.body(parts), like.hides)
 
-
-class CkksSecretKey:
+class CkksSecretKey(seal.SealSecretKey[CkksPublicKey]):
     """See `scheme.SecretKey`."""
 
-    __slots__ = ("_decryptor", "public")
-    __reduce_ex__ = __reduce__ = __getstate__ = __copy__ = __deepcopy__ = stays
+    __slots__ = ()
 
     def __init__(self, use: str, limit: float) -> None:
         self._decryptor, key, galois = seal.make_keys(PARAMETERS[use], rotations=use == "products")
         self.public = CkksPublicKey(use, limit, key, galois)
-
-    def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
-        return self.public.encrypt(values, owner=owner)
 
     @refusing
     def decrypt(self, x: Encrypted) -> Tensor:
@@ -265,14 +200,7 @@ class CkksSecretKey:
         flat = np.array(slots, dtype=np.complex128).real.reshape(-1)
         return torch.from_numpy(flat[: math.prod(x.shape)].copy()).reshape(x.shape)
 
-    @refusing
-    def open_blinded(self, x: Encrypted) -> Encrypted:
-        if x.hides != "blinded":
-            raise WireError("This ciphertext is under no mask; decrypt it.")
-        opened = [self._flooded(one).tobytes() for one in self._decrypted(x, "paired")]
-        return wrap(self.public, x.shape, "opened", x.bound, seal.joined(opened), "blinded")
-
-    def _flooded(self, plain: Any) -> seal.Polynomial:
+    def _under_mask(self, plain: Any) -> seal.Polynomial:
         """With fresh Gaussian noise on every coefficient: Gaussian slots are Gaussian coefficients."""
         public, count = self.public, self.public.slots
         first, second = (1 + seal.uniform(1 << 53, 2 * count).reshape(2, -1).astype(np.float64)) / 2**53
@@ -281,14 +209,6 @@ class CkksSecretKey:
         noise = public._encoded(spread * gaussian, plain.parms_id(), public._product_scale)
         total = seal.values_of(plain) + seal.values_of(noise)
         return np.where(total >= public._modulus, total - np.uint64(public._modulus), total)
-
-    def _decrypted(self, x: Encrypted, *layouts: str) -> list[Any]:
-        found = []
-        for one in self.public._open(x, *layouts):
-            plain = need_tenseal().Plaintext()
-            self._decryptor.decrypt(one, plain)
-            found.append(plain)
-        return found
 
 
 def _runs(values: NDArray[np.float64], size: int) -> list[NDArray[np.float64]]:

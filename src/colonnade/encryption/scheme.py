@@ -196,10 +196,3 @@ def _digest(key: str, shape: tuple[int, ...], layout: str, bound: float, hides: 
 def fingerprint(data: bytes) -> str:
     """A key's id."""
     return hashlib.blake2b(data, digest_size=8).hexdigest()
-
-
-def unsuited(key: PublicKey, needed: str, operation: str) -> NoReturn:
-    raise ConfigError(
-        f'{operation} needs {key.scheme} keys made for "{needed}"; these were made for "{key.use}". '
-        f'Make them with make_keys("{key.scheme}", use="{needed}").'
-    )

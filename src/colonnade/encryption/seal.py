@@ -7,6 +7,8 @@ read and that are gone at once. No secret key is ever written, there or anywhere
 from __future__ import annotations
 
 import functools
+import json
+import math
 import os
 import secrets
 import struct
@@ -15,12 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from colonnade.encryption.scheme import need_tenseal
+from colonnade.core.cipher import Encrypted
+from colonnade.encryption.scheme import fingerprint, fits, need_tenseal, refusing, stays, unwrap, within, wrap
 from colonnade.errors import ConfigError, WireError
 
 Polynomial = NDArray[np.uint64]
@@ -228,3 +232,134 @@ def _version() -> tuple[int, int]:
     """SEAL's own, from the header of something it wrote."""
     written = to_bytes(need_tenseal().Plaintext("1"))
     return written[3], written[4]
+
+
+class SealPublicKey:
+    """What public keys of CKKS and BFV share; see `scheme.PublicKey`. `capacity` and `error` are there before."""
+
+    scheme: str
+    capacity: float
+    error: float
+    sum_layout: str  # how values lie that are only added
+    product_layout: str  # and those of a product
+
+    def __init__(self, use: str, limit: float, key: bytes, galois: bytes, parameters: Parameters) -> None:
+        sealapi = need_tenseal()
+        self.use, self.limit = use, fits(limit, self.capacity, scheme=self.scheme, what="A value")
+        self._parts, self._context = (key, galois), context(parameters)
+        self._galois = from_bytes(sealapi.GaloisKeys(), self._context, galois) if galois else None
+        self._evaluator = sealapi.Evaluator(self._context)
+        self._encryptor = sealapi.Encryptor(self._context, public_key(self._context, key))
+        self.id = fingerprint(self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        about = json.dumps({"scheme": self.scheme, "use": self.use, "limit": self.limit}).encode()
+        return joined([about, *self._parts])
+
+    def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
+        flat = within(values, self.limit, owner=owner, scheme=self.scheme)
+        parts = [self._encrypted(slots) for slots in self._arranged(flat)]
+        return wrap(self, tuple(values.shape), self._layout(flat), self.limit, body(parts))
+
+    def _arranged(self, flat: Tensor) -> Sequence[Any]:
+        """Values as slots of as many ciphertexts as it takes; each of `rows` starts a new one."""
+        raise NotImplementedError
+
+    def _plain(self, slots: Any) -> Any:
+        """Slots, encoded to be encrypted."""
+        raise NotImplementedError
+
+    def _encrypted(self, slots: Any) -> Any:
+        encrypted = need_tenseal().Ciphertext()
+        self._encryptor.encrypt(self._plain(slots), encrypted)
+        return encrypted
+
+    @refusing
+    def add(self, *parts: Encrypted) -> Encrypted:
+        return next(self.add_groups(parts, [range(len(parts))]))
+
+    def add_groups(self, parts: Sequence[Encrypted], groups: Sequence[Sequence[int]]) -> Iterator[Encrypted]:
+        first, bounds = parts[0], [sum(parts[at].bound for at in group) for group in groups]
+        bounds = [fits(bound, self.capacity, scheme=self.scheme, what="The sum") for bound in bounds]
+        for part in parts[1:]:
+            if (part.shape, part.layout) != (first.shape, first.layout):
+                raise WireError(f"Ciphertexts of shapes {list(first.shape)} and {list(part.shape)} cannot be added.")
+        opened = [self._open(part) for part in parts]
+        for total, bound in zip(group_sums(self._evaluator, opened, groups), bounds, strict=True):
+            yield wrap(self, first.shape, first.layout, bound, body(total), first.hides)
+
+    def _check_use(self, needed: str, operation: str) -> None:
+        if self.use != needed:
+            raise ConfigError(
+                f'{operation} needs {self.scheme} keys made for "{needed}"; these were made for "{self.use}". '
+                f'Make them with make_keys("{self.scheme}", use="{needed}").'
+            )
+
+    def _check_product(self, x: Encrypted, matrix: Tensor, owner: str) -> None:
+        self._check_use("products", "A product with a matrix")
+        if math.prod(x.shape) != len(matrix):
+            raise WireError(f"Encrypted values of shape {list(x.shape)} do not fit a matrix with {len(matrix)} rows.")
+        weights, most = matrix.abs().sum(0), self.capacity / x.bound
+        within(weights, most, owner=owner, scheme=self.scheme, what="multiply by in a column")
+
+    def _weights(self, weights: Tensor, rows: Encrypted, owner: str) -> Tensor:
+        """What encrypted rows are weighed by, where it fits them."""
+        self._check_use("combinations", "A weighted sum of rows")
+        flat = within(weights, self.capacity, owner=owner, scheme=self.scheme, what="weigh by")
+        if tuple(flat.shape) != rows.shape[:1]:
+            raise WireError(f"{flat.numel()} weights do not fit {rows.shape[0]} encrypted rows.")
+        most = self.capacity / rows.bound
+        within(flat.abs().sum(), most, owner=owner, scheme=self.scheme, what="weigh by in all")
+        return flat
+
+    def _without_mask(self, opened: Encrypted, mask: Sequence[Polynomial], modulus: int) -> list[Polynomial]:
+        parts = [np.frombuffer(part, dtype="<u8") for part in parted(unwrap(self, opened, "opened"))]
+        if list(map(len, parts)) != list(map(len, mask)) or any((part >= modulus).any() for part in parts):
+            raise WireError("What came back under the mask does not have the mask's size.")
+        return [minus(part, hidden, modulus) for part, hidden in zip(parts, mask, strict=True)]
+
+    def _layout(self, values: Tensor) -> str:
+        rows = self.use == "combinations" and values.dim() == 2
+        return "rows" if rows else "tiled" if self.use == "products" else self.sum_layout
+
+    @refusing
+    def _open(self, x: Encrypted, *layouts: str) -> list[Any]:
+        return ciphertexts(unwrap(self, x, *layouts), self._context)
+
+
+K = TypeVar("K", bound=SealPublicKey)
+
+
+class SealSecretKey(Generic[K]):
+    """What secret keys of CKKS and BFV share; see `scheme.SecretKey`."""
+
+    __slots__ = ("_decryptor", "public")
+    __reduce_ex__ = __reduce__ = __getstate__ = __copy__ = __deepcopy__ = stays
+    _decryptor: Any
+    public: K
+
+    def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
+        return self.public.encrypt(values, owner=owner)
+
+    @refusing
+    def open_blinded(self, x: Encrypted) -> Encrypted:
+        if x.hides != "blinded":
+            raise WireError("This ciphertext is under no mask; decrypt it.")
+        opened = [self._under_mask(one).tobytes() for one in self._decrypted(x, self.public.product_layout)]
+        return wrap(self.public, x.shape, "opened", x.bound, joined(opened), "blinded")
+
+    def _under_mask(self, plain: Any) -> Polynomial:
+        """What its holder may give back of something decrypted that is under a mask."""
+        raise NotImplementedError
+
+    def _check_noise(self, one: Any) -> None:
+        """Raise where a ciphertext's noise has reached its values, and that can be seen."""
+
+    def _decrypted(self, x: Encrypted, *layouts: str) -> list[Any]:
+        found = []
+        for one in self.public._open(x, *layouts):
+            self._check_noise(one)
+            plain = need_tenseal().Plaintext()
+            self._decryptor.decrypt(one, plain)
+            found.append(plain)
+        return found

@@ -16,7 +16,7 @@ a flat dict of tensors that a checkpoint can hold.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,53 +64,54 @@ class FedAdam:
     second_moment: str = one_of("momentum", "delta", default="momentum")
 
     def init(self, weights: Weights) -> State:
-        return _zeros(weights)
+        return {f"{moment}.{name}": torch.zeros_like(value) for moment in "mv" for name, value in weights.items()}
+
+    def momentum(self, r: int) -> tuple[float, float]:  # noqa: ARG002
+        """What is kept of m in a round, and what share of the change is added."""
+        return self.beta1, 1 - self.beta1
+
+    def second(self, v: Tensor, square: Tensor) -> Tensor:
+        """The new second moment."""
+        return self.beta2 * v + (1 - self.beta2) * square
 
     def update(self, state: State, weights: Weights, delta: Weights, r: int) -> tuple[dict[str, Tensor], State]:
-        return _adaptive(self, state, weights, delta, r, self.beta1, 1 - self.beta1, _decayed)
+        _check(weights, delta, r)
+        beta1, share = self.momentum(r)
+        rate = self.rate * math.sqrt(1 - self.beta2**r) / (1 - beta1**r)
+        moved: dict[str, Tensor] = {}
+        kept: State = {}
+        for name, value in weights.items():
+            m = beta1 * state[f"m.{name}"] + share * delta[name]
+            v = self.second(state[f"v.{name}"], (m if self.second_moment == "momentum" else delta[name]).square())
+            moved[name] = value + rate * m / (v.sqrt() + self.tau)
+            kept |= {f"m.{name}": m, f"v.{name}": v}
+        return moved, kept
 
 
 @dataclass(frozen=True)
-class FedYogi:
+class FedYogi(FedAdam):
     """FedAdam with a second moment that shrinks slowly: by at most (1 - b2) x^2 a round, however large it is."""
 
-    rate: float = positive(default=1e-3)
-    beta1: float = fraction(default=0.9)
-    beta2: float = fraction(default=0.99)
-    tau: float = positive(default=1e-3)
-    second_moment: str = one_of("momentum", "delta", default="momentum")
-
-    def init(self, weights: Weights) -> State:
-        return _zeros(weights)
-
-    def update(self, state: State, weights: Weights, delta: Weights, r: int) -> tuple[dict[str, Tensor], State]:
-        return _adaptive(self, state, weights, delta, r, self.beta1, 1 - self.beta1, _signed)
+    def second(self, v: Tensor, square: Tensor) -> Tensor:
+        return v - (1 - self.beta2) * square * torch.sign(v - square)
 
 
 @dataclass(frozen=True)
-class FedDemonAdam:
+class FedDemonAdam(FedAdam):
     """FedAdam whose momentum decays to none at the last of `rounds` rounds, and stays at none if there are more."""
 
     rounds: int = whole(default=500)
-    rate: float = positive(default=1e-3)
-    beta1: float = fraction(default=0.9)
-    beta2: float = fraction(default=0.99)
-    tau: float = positive(default=1e-3)
-    second_moment: str = one_of("momentum", "delta", default="momentum")
-
-    def init(self, weights: Weights) -> State:
-        return _zeros(weights)
 
     def beta(self, r: int) -> float:
         """The momentum of a round (Chen et al.'s DEMON rule)."""
         left = max(0.0, 1 - r / self.rounds)
         return self.beta1 * left / ((1 - self.beta1) + self.beta1 * left)
 
-    def update(self, state: State, weights: Weights, delta: Weights, r: int) -> tuple[dict[str, Tensor], State]:
-        return _adaptive(self, state, weights, delta, r, self.beta(r), 1.0, _decayed)
+    def momentum(self, r: int) -> tuple[float, float]:
+        return self.beta(r), 1.0
 
 
-SERVER_OPTIMIZERS: dict[str, type[FedAvg] | type[FedAdam] | type[FedYogi] | type[FedDemonAdam]] = {
+SERVER_OPTIMIZERS: dict[str, type[FedAvg] | type[FedAdam]] = {
     "fedavg": FedAvg,
     "fedadam": FedAdam,
     "fedyogi": FedYogi,
@@ -139,54 +140,6 @@ def mean(updates: Sequence[Weights], weights: Sequence[float]) -> dict[str, Tens
     for share, update in zip(shares[1:], updates[1:], strict=True):
         torch._foreach_add_(sums, [update[name] for name in names], alpha=share)
     return dict(zip(names, sums, strict=True))
-
-
-class _Adaptive(Protocol):
-    @property
-    def rate(self) -> float: ...
-    @property
-    def beta2(self) -> float: ...
-    @property
-    def tau(self) -> float: ...
-    @property
-    def second_moment(self) -> str: ...
-
-
-def _adaptive(
-    settings: _Adaptive,
-    state: State,
-    weights: Weights,
-    delta: Weights,
-    r: int,
-    beta1: float,
-    share: float,
-    second: Callable[[Tensor, Tensor, float], Tensor],
-) -> tuple[dict[str, Tensor], State]:
-    """One round with the momentum beta1 m + share t, and v by `second`."""
-    _check(weights, delta, r)
-    rate = settings.rate * math.sqrt(1 - settings.beta2**r) / (1 - beta1**r)
-    moved: dict[str, Tensor] = {}
-    kept: State = {}
-    for name, value in weights.items():
-        m = beta1 * state[f"m.{name}"] + share * delta[name]
-        v = second(
-            state[f"v.{name}"], (m if settings.second_moment == "momentum" else delta[name]).square(), settings.beta2
-        )
-        moved[name] = value + rate * m / (v.sqrt() + settings.tau)
-        kept |= {f"m.{name}": m, f"v.{name}": v}
-    return moved, kept
-
-
-def _decayed(v: Tensor, square: Tensor, beta2: float) -> Tensor:
-    return beta2 * v + (1 - beta2) * square
-
-
-def _signed(v: Tensor, square: Tensor, beta2: float) -> Tensor:
-    return v - (1 - beta2) * square * torch.sign(v - square)
-
-
-def _zeros(weights: Weights) -> State:
-    return {f"{moment}.{name}": torch.zeros_like(value) for moment in "mv" for name, value in weights.items()}
 
 
 def _check(weights: Weights, delta: Weights, r: int) -> None:

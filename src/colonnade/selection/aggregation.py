@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colonnade.core import Ciphertext, Encrypted, Message, Organisation, Released, Request, roles, serves
+from colonnade.core import Ciphertext, Encrypted, Message, Organisation, Party, Released, Request, serves
 from colonnade.core.message import Done
 from colonnade.encryption import PublicKey, read_public_key
 from colonnade.selection.fagin import Fagin, Ids
@@ -89,7 +89,7 @@ class Add(Request[Sums]):
     queries: Released
 
 
-class AggregationServer(roles.AggregationServer):
+class AggregationServer(Party):
     """Serves the leader; asks participants and whoever sorts. Between sites it makes room for `most` ranks at once."""
 
     def __init__(self, organisation: Organisation, *, scheme: str, most: int | None = None) -> None:

@@ -17,7 +17,6 @@ from torch import Generator
 from colonnade.core import Ledger, Party, Request
 from colonnade.core.checks import did_you_mean
 from colonnade.core.party import seed_for
-from colonnade.encryption.key_server import AskPublicKey
 from colonnade.errors import ConfigError
 from colonnade.selection.baselines import brute_force, leave_one_out, random
 from colonnade.selection.group_testing import Group, Information, draw_tests, vf_ps
@@ -26,6 +25,7 @@ from colonnade.selection.leader import Leader, Watch
 from colonnade.selection.participant import Join, Prepare
 from colonnade.selection.result import Cost, Scored, Selection, ranked, within_error
 from colonnade.selection.settings import SelectionSettings
+from colonnade.selection.sorting import AskPublicKey
 from colonnade.transport import Recording
 
 METHODS = ("vf_ps", "random", "lasso", "leave_one_out", "brute_force")

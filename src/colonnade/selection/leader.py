@@ -35,7 +35,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade.core import Organisation, Party, Peers, Released
-from colonnade.encryption.key_server import AskPublicKey
 from colonnade.errors import ConfigError
 from colonnade.selection.aggregation import Add, Begin, More, Rank, Rest, Scan
 from colonnade.selection.columns import shuffled, standardised
@@ -53,7 +52,7 @@ from colonnade.selection.knn_mi import (
 )
 from colonnade.selection.participant import Join, Prepare
 from colonnade.selection.settings import SelectionSettings
-from colonnade.selection.sorting import Sorter, limit
+from colonnade.selection.sorting import AskPublicKey, Sorter, limit
 
 QUERIES, STOPS, UNFINISHED = "queries", "stops", "unfinished"
 AT_ONCE = 1 << 22

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from colonnade.core import Ciphertext, Message, Organisation, Party, Released, Request, serves
 from colonnade.core.message import Done
 from colonnade.encryption import PublicKey, read_public_key
-from colonnade.encryption.key_server import AskPublicKey, Key
 from colonnade.selection.columns import Columns, shuffled, standardised
 from colonnade.selection.knn_mi import Numbers
-from colonnade.selection.sorting import ORDER, Further, Orders, Sort, Sorted, Sorter, limit, packs
+from colonnade.selection.sorting import ORDER, AskPublicKey, Further, Key, Orders, Sort, Sorted, Sorter, limit, packs
 
 RANKING, DISTANCES, REACH = "ranking", "distances", "reach"
 

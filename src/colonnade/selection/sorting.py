@@ -15,10 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.core import Ciphertext, Encrypted, Message, Organisation, Released, Request, roles, serves
+from colonnade.core import Ciphertext, Encrypted, Message, Organisation, Party, Released, Request, serves
 from colonnade.core.party import Refused
 from colonnade.encryption import make_keys
-from colonnade.encryption.key_server import AskPublicKey, Key
 from colonnade.selection.fagin import Ids
 from colonnade.selection.knn_mi import Numbers, ordered
 
@@ -31,6 +30,14 @@ CAPACITY = {"ckks": 2.0**16, "bfv": 2.0**28}
 
 FEW, UNEVEN = 1 << 24, 64
 """Places that are made without a question, and for each candidate: queries have about as many."""
+
+
+class Key(Message):
+    public: Released
+
+
+class AskPublicKey(Request[Key]):
+    """Asked of whoever decrypts."""
 
 
 class Sorted(Message):
@@ -115,7 +122,7 @@ def packs(encrypted: Encrypted) -> int:
     return -(-math.prod(encrypted.shape) // PACK.get(encrypted.scheme, 4096))
 
 
-class KeyServer(roles.KeyServer):
+class KeyServer(Party):
     """Trusted to work with nobody else; opens sums of two or more participants only."""
 
     def __init__(self, organisation: Organisation, *, scheme: str = "ckks", most: int = 64) -> None:
