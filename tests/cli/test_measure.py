@@ -72,6 +72,21 @@ def test_all_of_them_are_run_and_one_that_misses_decides(call: Caller, plans: No
     assert "Give one or the other" in call.fails(2, "reproduce", "tiny", "--all")
 
 
+def test_of_all_one_that_fails_leaves_the_others_alone(
+    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = plan_folder(tmp_path / "plans")
+    told = json.loads((folder / "paper" / "expected.json").read_text())
+    (folder / "paper" / "expected.json").write_text(json.dumps({name: told[name] for name in ("answer", "tiny")}))
+    (folder / "paper" / "answer.py").write_text(
+        "from colonnade.errors import DataError\n\ndef run(study):\n    raise DataError('no table is there')\n"
+    )
+    monkeypatch.setattr("colonnade.reproduction.expected.folder", lambda: folder)
+    called = call("reproduce", "--all", "--quick")
+    assert (called.code, "no table is there" in called.err) == (2, True)
+    assert "SplitNN, epoch 2" in called.out
+
+
 def test_an_unknown_name_is_code_2(call: Caller, plans: None) -> None:
     assert "There is no reproduction 'tinny' (did you mean 'tiny'?)" in call.fails(2, "reproduce", "tinny")
     message = call.fails(2, "bench", "croe")

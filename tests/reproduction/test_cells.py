@@ -118,7 +118,17 @@ def test_cells_of_another_version_are_refused(papers: Path, tmp_path: Path) -> N
         reproduce("answer", out=tmp_path)
 
 
-def test_when_every_cell_fails_its_reason_is_raised(papers: Path) -> None:
+def test_when_every_cell_fails_nothing_is_measured_and_why_is_told(papers: Path, tmp_path: Path) -> None:
     (papers / "answer.py").write_text("def run(study):\n    raise ValueError('no luck')\n")
-    with pytest.raises(ValueError, match="no luck"):
-        reproduce("answer")
+    study = reproduce("answer", out=tmp_path / "out")
+    assert (study.measured, str(study.failed["answer"])) == ({}, "no luck")
+    assert not (tmp_path / "out").exists()
+
+
+def test_cells_of_a_pattern_are_run_and_join_those_that_were(papers: Path, tmp_path: Path) -> None:
+    reproduce("answer", out=tmp_path, only="*, seed 2")
+    study = reproduce("answer", out=tmp_path, only="first*")
+    assert begun(papers) == ["first, seed 2", "second, seed 2", "first, seed 0"]
+    assert (study.measured["first"].by_seed, study.measured["second"].by_seed) == ([0.0, 2.0], [2.0])
+    with pytest.raises(ConfigError, match="No cell of answer is named 'third'; they are named 'first, seed 0'"):
+        reproduce("answer", only="third")

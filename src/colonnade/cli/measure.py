@@ -32,6 +32,7 @@ def reproduce(
     jobs: Annotated[
         int, typer.Option(min=0, help="Processes that share the work; 0: only put together what --out holds.")
     ] = 1,
+    only: Annotated[str, typer.Option(help='The cells to run: "*, seed 2", or "mnist, *" for one data set.')] = "*",
     json_: Json = False,
 ) -> None:
     """Run a paper's experiment and compare with its figures; exit code 6 when one is missed."""
@@ -46,23 +47,24 @@ def reproduce(
         return
     names = list(reproduction.plans()) if every else [reproduction.plan(name).name]
     inside = {one: out / one if out is not None and every else out for one in names}
-    studies = [_reproduced(one, quick=quick, jobs=jobs, out=inside[one], json_=json_) for one in names]
+    how = partial(_reproduced, quick=quick, jobs=jobs, only=only, json_=json_)
+    studies = [how(one, out=inside[one]) for one in names]
     if json_:
         told = {study.plan.name: [one.to_json() for one in study.measured.values()] for study in studies}
         typer.echo(json.dumps(told if every else told[name], indent=2))
+    if every and not json_:
+        console.print(_verdicts(studies))
     for study in studies:
         for what in study.unmeasured:
             error_console.print(f"{study.plan.name} has a bound for {what!r}, and did not measure it.", markup=False)
         for cell, error in study.failed.items():
             error_console.print(f"Not measured: {cell}.", markup=False)
             raise error
-    if every and not json_:
-        console.print(_verdicts(studies))
     if not all(study.holds for study in studies):
         raise typer.Exit(MISSED)
 
 
-def _reproduced(name: str, *, quick: bool, jobs: int, out: Path | None, json_: bool) -> reproduction.Study:
+def _reproduced(name: str, *, quick: bool, jobs: int, out: Path | None, only: str, json_: bool) -> reproduction.Study:
     """One of them, and its table where people read."""
     with _bar(json_) as bar:
         task = bar.add_task(name, total=None, now="")
@@ -73,7 +75,7 @@ def _reproduced(name: str, *, quick: bool, jobs: int, out: Path | None, json_: b
         def say(text: str) -> None:
             bar.update(task, description=name, now=text)
 
-        study = reproduction.reproduce(name, quick=quick, watch=watch, say=say, jobs=jobs, out=out)
+        study = reproduction.reproduce(name, quick=quick, watch=watch, say=say, jobs=jobs, out=out, only=only)
     if not json_:
         console.print(_reproduction_table(study))
     return study

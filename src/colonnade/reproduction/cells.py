@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +57,20 @@ def reproduce(
     say: Say | None = None,
     jobs: int = 1,
     out: Path | None = None,
+    only: str = "*",
 ) -> Study:
-    """Run every cell that `out` does not hold yet, in that many processes, and put all together. With `out`,
-    `measured.json` and the pictures are made there. A cell that fails leaves the others alone: see `study.failed`.
-    With no jobs nothing is run, and what cells that were cut off had measured is taken as it is."""
+    """Run every cell of that pattern that `out` does not hold yet, in that many processes, and put all together. With
+    `out`, `measured.json` and the pictures are made there. A cell that fails leaves the others alone: see
+    `study.failed`. With no jobs nothing is run, and what cells that were cut off had measured is taken as it is."""
     chosen = plan(name).shortened() if quick else plan(name)
     names, study = cells(chosen), Study(chosen, watch)
     kept = None if out is None else Kept(chosen, out / "cells")
     found = {} if kept is None else kept.read(names, partly=jobs == 0)
-    todo = [cell for cell in names if cell not in found] if jobs else []
+    wanted = [cell for cell in names if fnmatchcase(cell, only)]
+    if not wanted:
+        some = ", ".join(map(repr, names[:3]))
+        raise ConfigError(f"No cell of {name} is named {only!r}; they are named {some} and so on.")
+    todo = [cell for cell in wanted if cell not in found] if jobs else []
     for cell, outcome in _outcomes(chosen, todo, watch, jobs, kept):
         if isinstance(outcome, Exception):
             study.failed[cell] = outcome
@@ -72,14 +78,12 @@ def reproduce(
             found[cell] = outcome
         if say is not None:
             say(f"{len(found)} of {len(names)} cells, last {cell}{' (failed)' if cell in study.failed else ''}")
-    if not found and study.failed:
-        raise next(iter(study.failed.values()))
     for cell in names:  # in the plan's order, so that seeds are in theirs
         if cell in found:
             study.add(*found[cell])
-    if (finish := getattr(script_of(chosen), "finish", None)) is not None:
+    if found and (finish := getattr(script_of(chosen), "finish", None)) is not None:
         finish(study)
-    if out is not None:
+    if found and out is not None:
         _write(study, out)
     return study
 

@@ -74,8 +74,8 @@ class Study:
 
     @property
     def holds(self) -> bool:
-        """Whether everything that was measured and has a bound is within it; of the quick version, which is always
-        run as a whole, also that everything with a bound was measured."""
+        """Whether everything that was measured and has a bound is within it; of the quick version also
+        that everything with a bound was measured."""
         return all(one.holds is not False for one in self.measured.values()) and not self.unmeasured
 
     @property
