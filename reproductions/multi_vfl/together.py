@@ -6,7 +6,10 @@ CUDA graph. Rows, batches and first weights are those of `study.federation`, the
 `tests/reproduction/test_together.py` holds weights after several rounds equal to the parties'. What it measures is
 kept as `study.py` would have kept it, so that `colonnade reproduce multi-vfl --jobs 0 --out FOLDER` puts it together.
 
+    python reproductions/multi_vfl/together.py FOLDER
     python reproductions/multi_vfl/together.py FOLDER --data mnist --seed 0 --lines main
+
+The first runs all that FOLDER has no finished run of. A run that was cut off begins again.
 
 Maps are stored with channels last. Max pooling goes before bias and ReLU, with which it commutes.
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -369,8 +373,13 @@ def validation_rows(run: Federation, data: str, seed: int) -> tuple[Tensor, Tens
 
 
 def follow(plan: Plan, data: str, seed: int, lines: Sequence[str], out: Path, until: int, device: torch.device) -> None:
-    """Train them to the end; what was found is kept every few rounds, a file for each run."""
-    study = script_of(reproduction.plan("multi-vfl"))
+    """Train those to the end that were not yet; what was found is kept every few rounds, a file for each run."""
+    study, kept = script_of(reproduction.plan("multi-vfl")), Kept(plan, out / "cells")
+    names = {f"{data}, {line}, seed {seed}": line for line in lines}
+    done = kept.read(list(names), partly=False)
+    lines = [line for name, line in names.items() if name not in done]
+    if not lines:
+        return
     runs: list[Federation] = []
     held: dict[str, Federation] = {}
     for line in lines:
@@ -382,7 +391,7 @@ def follow(plan: Plan, data: str, seed: int, lines: Sequence[str], out: Path, un
             runs.append(study.federation(plan, cell, seed))
             held[cell.scenario] = runs[-1]
     stack = Stack(runs, device)
-    kept, studies = Kept(plan, out / "cells"), [Study(plan) for _ in lines]
+    studies = [Study(plan) for _ in lines]
     titles = [f"{data}, {line}" for line in lines]
     tests = [test_rows(run) for run in runs]
     for found, title in zip(studies, titles, strict=True):
@@ -417,16 +426,17 @@ def follow(plan: Plan, data: str, seed: int, lines: Sequence[str], out: Path, un
 def main() -> None:
     words = argparse.ArgumentParser(description="Run many lines of the study at once, on a GPU where there is one.")
     words.add_argument("folder", type=Path)
-    words.add_argument("--data", default="mnist")
-    words.add_argument("--seed", type=int, default=0)
-    words.add_argument("--lines", choices=LINES, default="main")
+    words.add_argument("--data", nargs="+", default=["mnist", "fashion_mnist"])
+    words.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2])
+    words.add_argument("--lines", nargs="+", choices=LINES, default=list(LINES))
     words.add_argument("--until", type=int, default=500, help="rounds after which it stops")
     given = words.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
     plan = reproduction.plan("multi-vfl")
-    follow(plan, given.data, given.seed, LINES[given.lines], given.folder, given.until, device)
+    for data, lines, seed in itertools.product(given.data, given.lines, given.seed):
+        follow(plan, data, seed, LINES[lines], given.folder, given.until, device)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,20 @@ each method and epsilon. So does this, with four of its six sigmas. A run spends
 epsilon: at each the last epoch counts that the paper's accountant (Opacus: Poisson batches, RDP) still allows. What
 validation rows choose is in `dp_chosen.py`, which runs it with three seeds, each beside its control.
 
-Every run is a cell; what is chosen is worked out when all are put together, which needs dp-accounting.
+Every run is a cell; what is chosen is worked out when all are put together, which needs dp-accounting. `dp_grid.json`
+has the points that were run so far. They need not be run again:
+
+    python reproductions/vim/dp_grid.py FOLDER
+    colonnade reproduce vim-dp-grid --out FOLDER --jobs 14
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
+import json
 import math
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +27,7 @@ from colonnade import reproduction
 from colonnade.errors import ConfigError, Diverged
 from colonnade.privacy.accounting import hidden_poisson_rdp
 from colonnade.reproduction import Plan, Study
-from colonnade.reproduction.cells import script_of
+from colonnade.reproduction.cells import Kept, script_of
 
 SIGMAS, CLIPS, RATES = (2.0, 5.0, 10.0, 20.0), (0.01, 0.05, 0.1, 0.3), (0.05, 0.3, 0.5, 1.0)
 EPSILONS = (0.1, 0.3, 1.0)
@@ -104,3 +111,29 @@ def finish(study: Study) -> None:
             study.record(what + name, float(value), "")
         for split in ("validation", "test"):
             study.record(what + split, study.measured[f"{title}, epoch {epoch}, {split}"].mean)
+
+
+def known(plan: Plan) -> dict[str, Study]:
+    """The points that were run so far."""
+    found: dict[str, Study] = {}
+    points = json.loads((plan.folder / "dp_grid.json").read_text(encoding="utf-8"))["points"]
+    for title, scores in points.items():
+        found[title] = Study(plan)
+        for at, epoch in enumerate(plan.epochs):
+            for split in ("validation", "test"):
+                score = scores[split][at]
+                found[title].record(f"{title}, epoch {epoch}, {split}", math.nan if score is None else score)
+    return found
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description="Put the points that were run so far into a folder, as finished cells.")
+    words.add_argument("folder", type=Path)
+    plan = reproduction.plan("vim-dp-grid")
+    kept = Kept(plan, words.parse_args().folder / "cells")
+    for title, study in known(plan).items():
+        kept.write(title, study, True)
+
+
+if __name__ == "__main__":
+    main()

@@ -31,3 +31,16 @@ def test_a_method_is_given_the_best_of_its_own_points_by_validation_rows() -> No
         found = {name: study.measured[f"{method}, epsilon 0.1: {name}"].mean for name in ("sigma", "C", "rate")}
         assert found == {"sigma": 20, "C": 0.1, "rate": rate}
         assert study.measured[f"{method}, epsilon 1: test"].mean < 0.8  # test rows have no say
+
+
+def test_what_was_run_with_three_seeds_is_what_the_points_so_far_choose() -> None:
+    study = reproduction.Study(PLAN)
+    points = dp_grid.known(PLAN)
+    assert set(points) <= set(dp_grid.cells(PLAN))
+    for one in points.values():
+        study.add(one.found())
+    dp_grid.finish(study)
+    for (method, epsilon), one in dp_chosen.CHOSEN.items():
+        names = ("sigma", "C", "rate", "epoch")
+        found = [study.measured[f"{method}, epsilon {epsilon:g}: {name}"].mean for name in names]
+        assert found == [one.sigma, one.clip, one.rate, one.epoch]

@@ -12,6 +12,7 @@ from reproductions.multi_vfl import study, together
 
 from colonnade import reproduction
 from colonnade.federation import Federation
+from colonnade.reproduction.cells import Kept
 
 PLAN = dataclasses.replace(reproduction.plan("multi-vfl"), epochs=(1, 2))
 SMALL: study.Changes = {
@@ -68,6 +69,24 @@ def test_rates_are_chosen_by_rows_that_nobody_trains_or_tests_on() -> None:
     seen = torch.cat([one.features for one in run.holdings.columns.values()], 1).flatten(1)
     assert torch.cdist(x[:50].flatten(1), seen).min() > 0.1
     assert abs(float(x.mean())) < 0.1
+
+
+def test_a_run_that_was_finished_is_not_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    def stop(runs: list[Federation], device: torch.device) -> None:
+        begun.append(len(runs))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(together, "Stack", stop)
+    lines, kept = ["4niid, FedAvg", "4niid, FedAdam"], Kept(PLAN, tmp_path / "cells")
+    kept.write("mnist, 4niid, FedAvg, seed 0", reproduction.Study(PLAN), True)
+    with pytest.raises(KeyboardInterrupt):
+        together.follow(PLAN, "mnist", 0, lines, tmp_path, 1, torch.device("cpu"))
+    assert begun == [1]
+    kept.write("mnist, 4niid, FedAdam, seed 0", reproduction.Study(PLAN), True)
+    together.follow(PLAN, "mnist", 0, lines, tmp_path, 1, torch.device("cpu"))
+    assert begun == [1]
 
 
 def _vector(model: torch.nn.Module) -> torch.Tensor:
