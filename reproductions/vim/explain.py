@@ -127,9 +127,13 @@ def _table_4(study: Study, data: Data, method: str, seed: int) -> None:
 
 
 def _holdings(study: Study, settings: Settings, seed: int) -> Holdings:
-    """Of the quick version fewer rows."""
+    return fewer(study, settings, seed, DATA[study.plan.name].quick)
+
+
+def fewer(study: Study, settings: Settings, seed: int, rows: dict[str, int]) -> Holdings:
+    """Of the quick version with at most so many rows of a split."""
     holdings = study.federation(settings, seed).holdings
-    for split, most in DATA[study.plan.name].quick.items() if study.plan.short else ():
+    for split, most in rows.items() if study.plan.short else ():
         holdings.splits[split] = holdings.splits[split][:most]
     return holdings
 
