@@ -37,8 +37,8 @@ def test_what_was_run_with_three_seeds_is_what_the_points_so_far_choose() -> Non
     study = reproduction.Study(PLAN)
     points = dp_grid.known(PLAN)
     assert set(points) <= set(dp_grid.cells(PLAN))
-    for one in points.values():
-        study.add(one.found())
+    for point in points.values():
+        study.add(point.found())
     dp_grid.finish(study)
     for (method, epsilon), one in dp_chosen.CHOSEN.items():
         names = ("sigma", "C", "rate", "epoch")
