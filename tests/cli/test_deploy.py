@@ -115,6 +115,18 @@ def test_everybody_checks_its_own_file(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"{SERVER} holds no data: it drives" in told[SERVER]
 
 
+def test_the_servers_of_selections_are_named_for_what_they_see(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, settings = folders(tmp_path, settings=quick(selection={"servers": True}))
+    for name, sees in ((SERVER, "pseudo ids and ciphertexts"), ("key_server", "sums of distances of nameless rows")):
+        deploy.party(deploy.Action.check, tmp_path / name / OWN)
+        told = " ".join(capsys.readouterr().out.split())
+        assert sees in told
+        assert "weights" not in told
+        assert sees in deploy.does(settings, name)  # what `provision` says of its kit
+
+
 def test_a_wrong_file_is_an_error_before_anything_is_sent(tmp_path: Path) -> None:
     folders(tmp_path)
     (tmp_path / "all" / "lab.csv").unlink()
@@ -145,7 +157,7 @@ def test_kits_are_made_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[st
     with pytest.raises(ConfigError, match="is of 'clinic', and the certificate in this startup kit is of 'lab'"):
         deploy.party(deploy.Action.check, own)
     deploy.provision(small_multi.write(tmp_path / "several", private()), tmp_path / "more", server="localhost")
-    told = " ".join(capsys.readouterr().out.split())
+    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
     for name in EVERY:
         assert f"parties/{name}/" in told
         assert (tmp_path / "more" / "parties" / name / "local" / OWN).exists()

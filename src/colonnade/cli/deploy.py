@@ -25,7 +25,8 @@ from colonnade.privacy import Budget
 from colonnade.privacy.used_rows import weaker
 from colonnade.runs.budget_over_runs import spent_before
 from colonnade.runs.layout import ALIGNED
-from colonnade.settings.party_file import OWN, STARTUP, SiteConfig, driver_of, in_own_words, read_own, sites_of
+from colonnade.settings.owners import KEYS, SERVER
+from colonnade.settings.party_file import OWN, STARTUP, SiteConfig, all_sites, driver_of, in_own_words, read_own
 from colonnade.settings.rules import LABEL_MECHANISMS, LABELS, MECHANISMS, PURPOSES
 from colonnade.sites.driving import rehearse
 
@@ -37,9 +38,20 @@ class Action(StrEnum):
 
 
 HELPS = (
-    "which compares keyed hashes of ids: it learns how many each has and which blinded ids are equal, and could test "
-    "ids if it colludes with a party"
+    "compares keyed hashes of ids: it learns how many each has and which blinded ids are equal, and could test ids if "
+    "it colludes with a party"
 )
+
+
+def does(settings: Settings, name: str) -> str:
+    """What an organisation does besides answering for its columns or labels; "" where nothing."""
+    weights = "drives, and adds up weights: it sees those of label owners, and their scores"
+    found = [weights if name == SERVER else "holds the labels and drives"] if name == driver_of(settings) else []
+    found += [HELPS] if name == settings.alignment.helper else []
+    if settings.selection.servers and name == SERVER:
+        found.append("adds up in selections: it sees pseudo ids and ciphertexts")
+    found += ["decrypts in selections: it sees sums of distances of nameless rows"] if name == KEYS else []
+    return "; it ".join(found)
 
 
 def provision(
@@ -66,10 +78,9 @@ def provision(
         table.add_column(heading)
     driver = driver_of(settings)
     table.add_row("relay/", f"the machine {server}, which relays calls it cannot read")
-    drives = "which adds up weights and drives" if driver in settings.server else "who holds the labels and drives"
-    for name in sites_of(settings):
-        does = drives if name == driver else HELPS if name == settings.alignment.helper else ""
-        table.add_row(f"parties/{name}/", f"'{name}'" + (f", {does}" if does else ""))
+    for name in all_sites(settings):
+        what = does(settings, name)
+        table.add_row(f"parties/{name}/", f"'{name}'" + (f", which {what}" if what else ""))
     table.add_row("lead/", f"whoever starts runs, at '{driver}'")
     table.add_row("state/", "nobody: the key that signs certificates. Keep it offline")
     console.print(table)
@@ -118,8 +129,7 @@ def _check(own: SiteConfig) -> None:
     name, rehearsed = own.name, rehearse(own)
     others = ", ".join(repr(n) for n in own.names if n != name)
     if rehearsed is None:
-        does = HELPS if name == own.helper else "which drives, and sees the label owners' weights and scores"
-        console.print(f"[bold]{name}[/bold] holds no data: it {does.removeprefix('which ')}.")
+        console.print(f"[bold]{name}[/bold] holds no data: it {does(own.settings, name)}.")
         console.print(f"Agreed with {others}: {own.agreed}")
         return
     holdings, organisation = rehearsed
