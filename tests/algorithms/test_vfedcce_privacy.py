@@ -20,7 +20,7 @@ from colonnade.algorithms import vfedcce
 from colonnade.algorithms.embedding import Embed
 from colonnade.core import Ciphertext, Released, Rule
 from colonnade.encryption import make_keys
-from colonnade.errors import BoundaryError, BudgetExhausted, ConfigError, PartyError
+from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.federation import Federation
 from colonnade.transport import Recording
 from colonnade.transport.cohort import CohortOutbox
@@ -213,8 +213,8 @@ def test_a_lying_label_owner_cannot_talk_a_party_out_of_encryption_and_mask(prot
 @quiet
 def test_where_a_party_itself_encrypts_nothing_its_account_says_so() -> None:
     """Its own settings say "plain", so it may, but not under a budget: what leaves then can be read."""
-    with pytest.raises(BudgetExhausted, match="'lab' will not release \"masked_gradient\" again: epsilon would be inf"):
-        list(of_two("plain", **NOISY, **BUDGET).train())
+    with pytest.raises(ConfigError, match=r"lab.budget\] can never be kept with vfedcce: it also releases masked_grad"):
+        of_two("plain", **NOISY, **BUDGET)
     counted = of_two("plain", **NOISY)
     counted.fit()
     assert counted.accounts["lab"].worst == math.inf

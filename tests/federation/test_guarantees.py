@@ -10,6 +10,7 @@ import torch
 from tests.federation.small import federation, frames, quick, splitnn
 from tests.federation.test_organisation import DRAWN, GAUSSIAN
 
+from colonnade.errors import ConfigError
 from colonnade.federation import load
 from colonnade.federation.guarantees import guarantees, of_run
 from colonnade.planning.budgets import plan
@@ -113,14 +114,9 @@ def test_what_crosses_encrypted_costs_nothing_and_is_told(
 
 @pytest.mark.parametrize("settings", [{"mode": "plaintext"}, {"mode": "encrypted-jacobian", "scheme": "plain"}])
 @pytest.mark.filterwarnings("ignore:vfedcce in plaintext", 'ignore:The encryption scheme "plain"')
-def test_what_can_be_read_after_all_has_no_guarantee(settings: dict[str, str]) -> None:
-    one = federation(settings=vfedcce(**settings))
-    (lab,) = [g for g in plan(one) if g.party == "lab"]
-    assert lab.budget is not None
-    assert lab.budget["spent"] is None
-    outcome = one.fit()
-    assert outcome.exhausted
-    assert 'will not release "jacobian" again: epsilon would be infinite' in outcome.stopped
+def test_a_budget_is_refused_where_something_can_be_read_after_all(settings: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"lab.budget\] can never be kept with vfedcce: it also releases jacobian"):
+        federation(settings=vfedcce(**settings))
 
 
 def test_where_every_party_gets_the_embeddings_every_party_is_an_adversary() -> None:

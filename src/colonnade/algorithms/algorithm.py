@@ -53,6 +53,7 @@ class Kind(Enum):
     HISTOGRAMS = "sums of gradients over rows that some column puts together"
     DIRECTIONS = "for each row on which side of thresholds it is"
     LOGIT_CURVATURE = "how the slope of the loss changes with each row's logits"
+    LENGTHS = "how long the direction is along which the LOGITS of a message are, squared, first of all it says"
     KEY = "a public key"
     OTHER = "something else, which no attack here can read"
 
@@ -250,6 +251,12 @@ class Algorithm(Generic[C, F, L]):
     def from_columns(self) -> list[str]:
         """What a row's owner releases of it whenever it is asked for, and can put noise on: what a budget is for."""
         return [n for n, one in self.releases.items() if one.of == "columns" and one.per_row and one.takes_noise]
+
+    def bare(self, config: C) -> list[str]:
+        """What of columns crosses readable with these settings, and no owner's rule can put noise on."""
+        return [
+            n for n, event in self.crosses(config)[0].items() if event == NON_PRIVATE and n not in self.from_columns
+        ]
 
     @property
     def stackable(self) -> bool:

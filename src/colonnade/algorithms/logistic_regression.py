@@ -60,7 +60,7 @@ def crossing(config: Config) -> tuple[Crossing, Crossing]:
 
 class Aimed(Message):
     values: Annotated[Released, Kind.LOGITS]  # d_k = X_k p_k, [rows, outputs]
-    lengths: Annotated[Released, Kind.OTHER]  # p_k.p_k and w_k.p_k
+    lengths: Annotated[Released, Kind.LENGTHS]  # p_k.p_k and w_k.p_k
 
 
 class Aim(Request[Aimed]):
@@ -69,7 +69,7 @@ class Aim(Request[Aimed]):
 
 
 class Moved(Message):
-    lengths: Annotated[Released, Kind.OTHER]  # e_k.z_k, and e_k times the z_k before
+    lengths: Annotated[Released, Kind.LENGTHS]  # e_k.z_k, and e_k times the z_k before
 
 
 class Move(Request[Moved]):
@@ -316,7 +316,7 @@ ALGORITHM = Algorithm(
             "is uniform by itself, and from all shares together only the parties' sum",
         ),
         "lengths": Release(
-            Kind.OTHER,
+            Kind.LENGTHS,
             of="columns",
             per_row=False,
             tells="how long a party's coefficients and directions are, in its own measure; to who chooses gradients, "

@@ -22,6 +22,7 @@ from colonnade.attacks.jacobian import jacobian_findings
 from colonnade.attacks.known_model import known_findings
 from colonnade.attacks.label_audit import ATTACKS, Told, label_findings, partners
 from colonnade.attacks.learned_model import LEARNED, learned_findings
+from colonnade.attacks.lengths import lengths_findings
 from colonnade.attacks.received import Attacked
 from colonnade.attacks.rehearsal import (
     Rehearsal,
@@ -244,13 +245,15 @@ def on_columns(
     for rehearsal in (asked, trained) if federation.algorithm.named(Kind.DIRECTIONS) else (trained,):
         yield from learned_findings(federation, rehearsal, party)
     yield from sums_findings(federation, trained, party)
+    yield from lengths_findings(federation, first, party)
 
 
 FIGURES, PASSED, FAILED = "told its figures", "passed by its own limits", "not passed by its own limits"
 NO_LIMITS, NOT_TOLD = "not told: it has no limits, or one on what sites cannot measure (recognition)", "not told"
 """What a site said of its own columns."""
 READS = frozenset(
-    {kind for one in ATTACKS for kind in (one.reads, *one.beside)} | {*LEARNED, Kind.JACOBIAN, Kind.HISTOGRAMS}
+    {kind for one in ATTACKS for kind in (one.reads, *one.beside)}
+    | {*LEARNED, Kind.JACOBIAN, Kind.HISTOGRAMS, Kind.LENGTHS}
 )
 """The kinds of releases that some attack here is on."""
 NONE_APPLIES = "No attack here applies to what {} sends between these parties."

@@ -16,7 +16,7 @@ from colonnade.algorithms import Kind
 from colonnade.algorithms.algorithm import Equations
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.learned_model import learned_from
-from colonnade.attacks.received import Attacked
+from colonnade.attacks.received import Attacked, side_by_side
 from colonnade.attacks.rehearsal import Rehearsal
 
 RIDGE = 1e-6
@@ -32,7 +32,8 @@ def sums_findings(federation: Attacked, rehearsal: Rehearsal, party: str | None)
         if victim == attacker or party not in (None, attacker, victim) or victim not in rehearsal.transcripts:
             continue
         heard, told = rehearsal.transcripts[attacker], rehearsal.transcripts[victim]
-        rows, values = _guesses(make(federation.driver, heard, told), rehearsal, victim)
+        found, batches = make(federation.driver, heard, told), rehearsal.between(victim)
+        rows, values = side_by_side((batches.rows(one.batch).cpu(), bits(one)) for one in found)
         if len(rows):
             yield from learned_from(
                 federation, victim, rehearsal.moment, rows, values, federation.algorithm.named(Kind.HISTOGRAMS),
@@ -50,15 +51,3 @@ def bits(given: Equations) -> Tensor:
     square = square + RIDGE * square.diagonal().mean().clamp_min(1e-12) * torch.eye(len(square), dtype=square.dtype)
     solved: Tensor = torch.linalg.solve(square, left)
     return share + weights.T @ solved
-
-
-def _guesses(found: Iterator[Equations], rehearsal: Rehearsal, victim: str) -> tuple[Tensor, Tensor]:
-    """All rounds of the same rows side by side, in the order of the first."""
-    rows, parts = torch.empty(0, dtype=torch.int64), []
-    for one in found:
-        mine = rehearsal.between(victim).rows(one.batch).cpu()
-        rows = mine if not len(rows) else rows
-        if len(mine) == len(rows) and torch.equal(mine.sort().values, rows.sort().values):
-            place = mine.argsort()[rows.argsort().argsort()]
-            parts.append(bits(one)[place])
-    return rows, torch.cat(parts, 1).float() if parts else torch.empty(len(rows), 0)

@@ -67,9 +67,7 @@ def learned_from(
     numbers = [number for number in KNOWN_ROWS if len(rows) >= number + LEAST]
     if not numbers:
         return
-    owner, held = federation.owners[victim], federation.holdings.columns[victim]
-    features = owner.features.cpu().flatten(1)
-    spans = held.preprocessor.spans if held.preprocessor else _spans(features, owner.features.dim() > 2)
+    features, spans = federation.owners[victim].features.cpu().flatten(1), spans_of(federation, victim)
     own = _own(federation, rows)
     with_them, without = (
         {number: _score(inputs, features[rows], number, spans) for number in numbers}
@@ -135,9 +133,17 @@ def _once(rows: Tensor, seed: int) -> Tensor:
     return kept[torch.randperm(len(kept), generator=torch.Generator().manual_seed(seed))]
 
 
-def _spans(features: Tensor, picture: bool) -> dict[str, slice]:
-    width = features.shape[1]
-    return {"pixels": slice(0, width)} if picture else {f"column {at}": slice(at, at + 1) for at in range(width)}
+def spans_of(federation: Attacked, victim: str) -> Mapping[str, slice]:
+    """Of each of the victim's columns, which numbers it became; of a picture all together."""
+    held, features = federation.holdings.columns[victim], federation.owners[victim].features
+    if held.preprocessor:
+        return held.preprocessor.spans
+    width = features[0].numel()
+    return (
+        {"pixels": slice(0, width)}
+        if features.dim() > 2
+        else {f"column {at}": slice(at, at + 1) for at in range(width)}
+    )
 
 
 def _own(federation: Attacked, rows: Tensor) -> Tensor:

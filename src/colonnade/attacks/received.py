@@ -102,3 +102,13 @@ def stacked(found: Iterator[Received]) -> tuple[Tensor, Tensor]:
     if not every:
         return torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
     return torch.cat([one.rows for one in every]), torch.cat([one.values for one in every])
+
+
+def side_by_side(rounds: Iterator[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Rows and values of all rounds over the same rows, in the order of the first."""
+    rows, parts = torch.empty(0, dtype=torch.int64), []
+    for mine, values in rounds:
+        rows = mine if not len(rows) else rows
+        if len(mine) == len(rows) and torch.equal(mine.sort().values, rows.sort().values):
+            parts.append(values[mine.argsort()[rows.argsort().argsort()]])
+    return rows, torch.cat(parts, 1).float() if parts else torch.empty(len(rows), 0)

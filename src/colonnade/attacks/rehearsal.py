@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from colonnade.algorithms.algorithm import AnyAlgorithm
+from colonnade.algorithms.algorithm import AnyAlgorithm, Kind
 from colonnade.core import Agreed, Batches, Transcript
 from colonnade.errors import BudgetExhausted, CheckpointError
 from colonnade.federation import Federation, load
@@ -32,6 +32,7 @@ from colonnade.settings.federation_file import Settings
 
 FIRST, ASKED, TRAINED = "first rounds", "prediction", "trained model"
 """The moments at which a run is listened to."""
+ROUNDS = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,9 +173,11 @@ def predictions(federation: Federation, rows: int) -> Rehearsal:
 
 
 def train_on(federation: Federation, rows: int, moment: str) -> Rehearsal:
-    """Train from where a recorded federation stands, until so many rows were seen, or all of them once."""
+    """Train from where a recorded federation stands, until so many rows were seen, or all of them once. Where every
+    round asks all rows along a new direction, what many of them tell together is heard at the beginning."""
     progress, batches = federation.batches, next(iter(federation.agreed.values()))
-    count = min(-(-rows // progress.batch_size), progress.per_epoch)
+    rounds = ROUNDS if moment == FIRST and federation.algorithm.named(Kind.LENGTHS) else 1
+    count = min(-(-rows // progress.batch_size), progress.per_epoch) * rounds
     progress.epochs = max(progress.epochs, (progress.done + count) // progress.per_epoch + 1)
     models = models_of(federation)
     refused = ""

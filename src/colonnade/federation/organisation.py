@@ -137,6 +137,12 @@ def _with_outbox(
             'it; labels are protected by outbox.labels = { mechanism = { name = "randomized_response", epsilon = 2.0 } '
             "}."
         )
+    if budget is not None and (bare := algorithm.bare(settings.config)):
+        raise ConfigError(
+            f"{place_of(section, name, 'budget')} can never be kept with {settings.algorithm}: it also releases "
+            f"{', '.join(bare)}, and no rule puts noise on that for each row. Remove the budget, or take an algorithm "
+            "that sends an embedding or logits of each row and nothing else of columns, such as fdml."
+        )
     given = _joined(name, party.outbox, labelled.outbox)
     rules = (
         {}

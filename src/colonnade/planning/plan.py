@@ -55,11 +55,16 @@ def _unprotected(federation: Federation, privacy: Sequence[Guarantee]) -> Iterat
     if columns:
         what = ", ".join(dict.fromkeys(one.release for g in privacy if g.party in columns for one in g.releases))
         rule = '{ mechanism = { name = "gaussian", clip = 1.0, sigma = "auto" } } and a budget.'
-        cures = [f"Its owner can set outbox.{name} = {rule}" for name in federation.algorithm.from_columns[:1]]
-        cures = cures or ["No rule can: this algorithm releases nothing of columns with a line for each row."]
+        algorithm = federation.algorithm
+        if open_ := algorithm.bare(federation.settings.config):
+            cure = f"No rule can be put on {', '.join(open_)}: to protect columns take another algorithm, such as fdml."
+        elif algorithm.from_columns:
+            cure = f"Its owner can set outbox.{algorithm.from_columns[0]} = {rule}"
+        else:
+            cure = "No rule can: this algorithm releases nothing of columns with a line for each row."
         yield (
             f"epsilon is infinite for the columns of {_names(columns)}: no rule adds noise to what leaves ({what}). "
-            f"{cures[0]}"
+            f"{cure}"
         )
     own = [name for name in bare["columns"] if name in labelled]
     _, driven = federation.algorithm.crosses(federation.settings.config)

@@ -1,0 +1,41 @@
+"""Scores along directions of known length are a party's columns: of one column its values, of more with a few known."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import pytest
+from tests.attacks.runs import three, trained
+
+from colonnade.attacks.finding import Finding
+from colonnade.attacks.lengths import lengths_findings
+from colonnade.attacks.rehearsal import Rehearsal, first_rounds, last_rounds
+from colonnade.federation import Federation
+
+UNAIDED, AIDED = "columns from scores and lengths", "columns from scores of many rounds"
+
+
+def found(federation: Federation, rehearsal: Rehearsal) -> Mapping[tuple[str, str], Finding]:
+    return {(one.victim, one.attack): one for one in lengths_findings(federation, rehearsal, None)}
+
+
+def test_scores_of_many_rounds_are_the_columns() -> None:
+    given = three()
+    given["lab"] = given["lab"].iloc[:, :2]  # the id, and one column
+    federation = trained("logistic_regression", given, preprocess={"numbers": "standard"})
+    first = found(federation, first_rounds(federation, 64))
+    alone = first["lab", UNAIDED]
+    assert (alone.attacker, alone.moment, alone.releases) == ("registry", "first rounds", ("logits", "lengths"))
+    assert alone.score > 0.999
+    assert alone.verdict == "can rebuild rows almost exactly"
+    aided = first["clinic", AIDED]
+    assert min(aided.details["r2"].values()) > 0.99, "every column, not the best alone"
+    few = dataclasses.replace(first_rounds(federation, 64), transcripts=last_rounds(federation, 64).transcripts)
+    assert found(federation, few)["clinic", AIDED].score < aided.score, "one round is one direction"
+
+
+def test_of_a_sum_under_masks_nobodys_scores_are_known() -> None:
+    pytest.importorskip("cryptography")
+    federation = trained("logistic_regression", three(), config={"aggregation": "secure"}, train={"epochs": 2})
+    assert not found(federation, first_rounds(federation, 64))
