@@ -30,6 +30,7 @@ LONGEST = (
     *("docs/test_tutorial.py", "docs/test_build.py", "examples/test_notebooks.py", "faults/test_kill_sites.py"),
     *("federation/test_flare.py", "federation/test_flare_sites.py", "federation/test_flare_multi.py"),
     *("serving/test_flare_serving.py", "serving/test_under_load.py", "reproduction/test_vim.py"),
+    *("security/test_hostile_protocols.py", "security/test_canaries.py", "security/test_fuzz.py", "test_shape.py"),
 )
 UNCOUNTED = ("faults", "security", "reproduction/test_vim.py", "reproduction/test_multi_vfl.py", "test_shape.py")
 """Folders and files that run for long what other tests have coverage count."""

@@ -19,7 +19,11 @@ def run(rows: int, **config: Any) -> Federation:
     return trained("boosted_trees", given=three(rows), config=settings, train={"epochs": 1})
 
 
-@pytest.mark.parametrize("config", [{}, {"nodes": "hidden", "depth": 2}, {"row_share": 0.7}], ids=str)
+@pytest.mark.parametrize(
+    "config",
+    [{}, *(pytest.param(one, marks=pytest.mark.long) for one in ({"nodes": "hidden", "depth": 2}, {"row_share": 0.7}))],
+    ids=str,
+)
 def test_the_equations_hold_for_the_true_bits(config: dict[str, Any]) -> None:
     """Of every round, node and candidate that was told: the label owner's weights times the rows' true sides."""
     federation = run(200, **config)

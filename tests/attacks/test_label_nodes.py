@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from colonnade.attacks.label_clustering import from_columns, from_nodes, members
 from colonnade.attacks.rehearsal import first_rounds
 
 
+@cache
 def found(**config: Any) -> list[Finding]:
     federation = trained(
         "boosted_trees", given=three(300), config={"depth": 3, "bins": 8, "min_rows": 2, **config}, train={"epochs": 1}

@@ -47,6 +47,7 @@ def classes() -> list[type[Message]]:
     return [kind for kind in ours if kind not in (Message, Request)]
 
 
+@functools.cache
 def corpus(*, encrypted: bool = True, recorded: bool = True) -> list[bytes]:
     """Frames, in an order that does not depend on anything; `encrypted` adds real ciphertexts, which take seconds, and
     `recorded` those of whole trainings, which take longer."""

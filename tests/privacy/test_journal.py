@@ -122,10 +122,10 @@ def test_any_other_damage_is_told_and_never_fewer_releases(tmp_path: Path) -> No
     journal = written(path, 3, 0, 2)
     whole = path.read_bytes()
     for place in range(len(whole)):
-        for bit in (1, 8, 128):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
-            with pytest.raises((CheckpointError, ConfigError)):
-                told(journal)
+        bit = (1, 8, 128)[place % 3]
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
+        with pytest.raises((CheckpointError, ConfigError)):
+            told(journal)
 
 
 def test_a_wrong_length_hides_nothing_that_follows(tmp_path: Path) -> None:

@@ -35,7 +35,11 @@ def federation(line: str, rate: float | None = None) -> Federation:
 
 
 @pytest.mark.parametrize(
-    "lines", [["1niid, FedAvg", "4niid, FedAdam@0.03", "4niid, FedDemonAdam"], ["4niid, FedAvg/adam"]]
+    "lines",
+    [
+        pytest.param(["1niid, FedAvg", "4niid, FedAdam@0.03", "4niid, FedDemonAdam"], marks=pytest.mark.long),
+        ["4niid, FedAvg/adam"],
+    ],
 )
 def test_stacked_runs_arrive_where_parties_arrive(lines: list[str]) -> None:
     """The last batch of 40 rows is half as long as the others; two rounds, so that the order changes once."""

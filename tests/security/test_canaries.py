@@ -36,6 +36,8 @@ OTHERS = {
     "knn": 'name = "knn"',
     "one_shot": 'name = "one_shot"\nwidth = 2',
 }
+KEYED = {"vfedcce", "one_shot"}
+"""Of the others, those with keys, or that send but once: the rest send what `ALGORITHMS` send; `test-all` has them."""
 OWNER = (
     (r"(ward|lab|bank)/table\.csv", None),  # the tables themselves
     (r"run/parties/(ward|lab|bank)/.*", None),  # models, encoders and ledgers, each at its owner
@@ -76,7 +78,9 @@ class _Everything(logging.Handler):
         self.kept.append(self.format(record))
 
 
-@pytest.fixture(params=[*ALGORITHMS, *OTHERS])
+@pytest.fixture(
+    params=[*ALGORITHMS, *(one if one in KEYED else pytest.param(one, marks=pytest.mark.long) for one in OTHERS)]
+)
 def seen(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Any:

@@ -18,8 +18,6 @@ from colonnade.core import Party
 from colonnade.errors import ColonnadeError
 from colonnade.selection import in_process as selection
 
-TRIALS = 20
-
 
 def common_rows() -> list[tuple[int, ...]]:
     """Which row of each is the same person's; their agreed order is a secret drawn anew."""
@@ -47,16 +45,17 @@ def _hostile(rng: random.Random, frames: list[bytes], made: list[Hostile]) -> Ca
     return hostile
 
 
+@pytest.mark.parametrize("trials", [8, pytest.param(20, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("module", "protocol"), [(alignment, common_rows), (selection, chosen)], ids=["alignment", "selection"]
 )
 @pytest.mark.filterwarnings("ignore:The encryption scheme")
 def test_a_refused_call_changes_no_result(
-    module: Any, protocol: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+    module: Any, protocol: Callable[[], Any], trials: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest, frames, ends = protocol(), corpus(encrypted=False), Counter[str]()
     survived = 0
-    for seed in range(TRIALS):
+    for seed in range(trials):
         made: list[Hostile] = []
         monkeypatch.setattr(module, "InProcess", _hostile(random.Random(seed), frames, made))
         try:
@@ -67,5 +66,5 @@ def test_a_refused_call_changes_no_result(
             assert found == honest, seed
             survived += 1
         ends += sum((one.ends for one in made), Counter())
-    assert ends.total() > 2 * TRIALS
+    assert ends.total() > 2 * trials
     assert survived > 0, "every trial ended with a mutant that was answered, so nothing was compared"
