@@ -18,10 +18,10 @@ from colonnade.attacks import audit as saying
 from colonnade.attacks.at_site import (
     AskHeldOut,
     Attack,
+    AuditAnswer,
     AuditHost,
     Gather,
     Page,
-    Told,
     _figures,
     _guessed,
     _said,
@@ -202,16 +202,16 @@ def lying(base: Path, told: Any) -> Audit:
 
 
 def test_a_site_that_lies_deceives_about_its_own_columns_alone(base: Path) -> None:
-    silent = lying(base, lambda one: Told(saying.FIGURES, "[]", (), (), ()))
+    silent = lying(base, lambda one: AuditAnswer(saying.FIGURES, "[]", (), (), ()))
     assert {one.release for one in silent.not_attacked} == {"embedding", "head"}  # what it is silent about is open
     assert next(one.score for one in silent.findings if one.attack == "labels from residuals") == 1.0
     assert not silent.passed
-    other = lying(base, lambda one: Told("all is well", "[]", (), (), ()))
+    other = lying(base, lambda one: AuditAnswer("all is well", "[]", (), (), ()))
     assert other.sites == {"lab": saying.NOT_TOLD}
     mine = json.dumps([{"attack": "labels from residuals", "victim": "clinic", "attacker": "lab", "moment": "m",
                         "assumes": "", "metric": "", "score": 0.0, "baseline": 0.0, "limit": "label_inference",
                         "releases": ["residual", "embedding"]}])  # fmt: skip
-    forged = lying(base, lambda one: Told(saying.FIGURES, mine, (), (), ()))
+    forged = lying(base, lambda one: AuditAnswer(saying.FIGURES, mine, (), (), ()))
     assert {one.victim for one in forged.findings if one.attacker == "lab"} == {"clinic"}
     assert max(one.score for one in forged.findings if one.victim == "clinic") == 1.0
 
@@ -223,7 +223,7 @@ def test_figures_and_guesses_that_are_none_end_the_audit_with_its_name(base: Pat
     about = ("labels by the head it was sent/first rounds",)
     for figures in ("{}", '[{"score": "NaN"}]', "[" * 100_000, "[7]", json.dumps([{}] * 2000)):
         with pytest.raises(PartyError, match="'lab'"):
-            list(_figures("lab", Told(saying.FIGURES, figures, (), (), ()), federation, _nothing()))
+            list(_figures("lab", AuditAnswer(saying.FIGURES, figures, (), (), ()), federation, _nothing()))
     for named, rows, labels in (
         (("by magic",), numbers, numbers),
         (about, parts, numbers),
@@ -233,7 +233,7 @@ def test_figures_and_guesses_that_are_none_end_the_audit_with_its_name(base: Pat
         (about, numbers, outbox.release(torch.arange(4) - 1, "g")),
     ):
         with pytest.raises(PartyError, match="'lab'"):
-            _guessed("lab", Told(saying.FIGURES, "[]", named, (rows,), (labels,)), federation)
+            _guessed("lab", AuditAnswer(saying.FIGURES, "[]", named, (rows,), (labels,)), federation)
 
 
 def _nothing() -> Any:

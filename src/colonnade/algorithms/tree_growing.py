@@ -49,7 +49,7 @@ class Node(NamedTuple):
     offered: Flags  # [candidates]
 
 
-class Told(NamedTuple):
+class TreePart(NamedTuple):
     """Nodes of one tree whose sums are told, and where each of their rows is counted."""
 
     tree: int
@@ -106,7 +106,7 @@ class PlainSlopes:
         made[~growing.offered] = 0.0, NOT_OFFERED
         return torch.from_numpy(made)
 
-    def _by_bin(self, told: Told, width: int) -> tuple[Floats, Floats]:
+    def _by_bin(self, told: TreePart, width: int) -> tuple[Floats, Floats]:
         """Sums of both, [nodes, columns, width] each."""
         nodes = len(told.nodes)
         if self.both is not None:
@@ -136,14 +136,14 @@ class SealedSlopes:
 
     def sums(self, growing: Growing) -> Encrypted:
         made, candidates = [], growing.candidates
-        before: tuple[Told, Whole, Whole] | None = None
+        before: tuple[TreePart, Whole, Whole] | None = None
         for told in growing.told:
             if before is None or before[0].cells is not told.cells:  # trees begin with the same rows
                 before = told, *_sorted(told, growing)
             made += self._of_tree(growing, *before[1:], told)
         return self.key.written(np.concatenate(made), (len(growing.told_nodes) * len(candidates), 2))
 
-    def _of_tree(self, growing: Growing, order: Whole, starts: Whole, told: Told) -> list[Points]:
+    def _of_tree(self, growing: Growing, order: Whole, starts: Whole, told: TreePart) -> list[Points]:
         """All nodes of a tree in one go, and their sums blinded in pieces that memory can hold."""
         values = 2 * told.tree, 2 * told.tree + 1
         kept, lie = self.key.sums_of(self.points, order, starts, values, owner=self.owner)
@@ -162,7 +162,7 @@ class SealedSlopes:
         return made
 
 
-def _sorted(told: Told, growing: Growing) -> tuple[Whole, Whole]:
+def _sorted(told: TreePart, growing: Growing) -> tuple[Whole, Whole]:
     """The rows of each column's cells one after the other, and where each cell begins."""
     counts = np.stack([growing.open[node].counts for node in told.nodes], axis=1)  # [columns, nodes, width]
     order = told.rows[np.argsort(told.cells, axis=1, kind="stable")].reshape(-1)
@@ -184,7 +184,7 @@ class Growing:
     least: int
     node: NDArray[np.int64]  # [trees, rows of the batch]
     open: dict[int, Node]
-    told: list[Told]
+    told: list[TreePart]
     count: int  # nodes so far
     parted: frozenset[int] = frozenset()  # those that this party has split
 
@@ -208,7 +208,7 @@ class Growing:
         offer = offered(counts[None, None], candidates, None, least)[0]
         every = np.arange(len(sampled))
         roots = {tree: Node(tree, bins.shape[1], counts, offer) for tree in range(trees)}
-        told = [Told(tree, [tree], every, mine) for tree in range(trees)]
+        told = [TreePart(tree, [tree], every, mine) for tree in range(trees)]
         node = np.repeat(np.arange(trees)[:, None], bins.shape[1], axis=1)
         return cls(batch, number, slopes, sampled, bins, mine, binning.gap, candidates, least, node, roots, told, trees)
 
@@ -297,11 +297,11 @@ class Growing:
                 made[self.count + 2 * at + side] = Node(parent.tree, size, counts, offer[at])
         return replace(self, node=node, open=made, told=told, count=count)
 
-    def _told(self, tree: int, nodes: Whole, node: Whole, count: int) -> Told:
+    def _told(self, tree: int, nodes: Whole, node: Whole, count: int) -> TreePart:
         place = np.full(count, -1)
         place[nodes] = np.arange(len(nodes))
         of = place.take(node)
         rows = np.flatnonzero(of >= 0)
         wide = np.uint16 if len(nodes) * self.width < 2**16 else np.uint32
         cells = self.bins.take(rows, axis=1) + (of[rows] * self.width).astype(wide)
-        return Told(tree, nodes.tolist(), rows, cells)
+        return TreePart(tree, nodes.tolist(), rows, cells)

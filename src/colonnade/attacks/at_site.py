@@ -84,7 +84,7 @@ Page = Callable[[Path], object]
 """Writes the page of a run's folder, for whoever answers for privacy there."""
 
 
-class Told(Message):
+class AuditAnswer(Message):
     said: str  # what it says of its own columns (`audit.PASSED` and others)
     figures: str  # JSON; "[]" unless its owner lets figures be told
     about: tuple[str, ...]  # of each guess the attack, and when
@@ -92,7 +92,7 @@ class Told(Message):
     labels: tuple[Released, ...]
 
 
-class Attack(Request[Told]):
+class Attack(Request[AuditAnswer]):
     """The moments are over: attack what left you and what you received, and tell what you may."""
 
     rows: int  # to rebuild
@@ -197,7 +197,7 @@ class AuditHost(Listening):
     """Answers for an organisation that holds columns."""
 
     @serves
-    def attack(self, request: Attack, asker: str) -> Told:
+    def attack(self, request: Attack, asker: str) -> AuditAnswer:
         self.expect(0 <= request.classes <= MOST_OUTPUTS, f"there are no {request.classes} classes")
         heard, run = self.over(asker, request.rows)
         first, asked, trained = (heard[moment].rehearsal(asker) for moment in MOMENTS)
@@ -210,7 +210,7 @@ class AuditHost(Listening):
         every = guessed if tells == "figures" else []
         rows = tuple(self.outbox.release(guess.rows, GUESS) for _, guess in every)
         labels = tuple(self.outbox.release(guess.labels, GUESS) for _, guess in every)
-        return Told(_said(found, tells), to_json(told), tuple(about for about, _ in every), rows, labels)
+        return AuditAnswer(_said(found, tells), to_json(told), tuple(about for about, _ in every), rows, labels)
 
     def _page(self, federation: Attacked, rehearsals: Rehearsals, folder: Path, rows: int) -> Audit:
         """Of what one label owner could learn; the page of several label owners has what each of them could."""
@@ -395,7 +395,7 @@ def gathered(
 SAID = (audit.FIGURES, audit.PASSED, audit.FAILED, audit.NO_LIMITS, audit.NOT_TOLD)
 
 
-def _guessed(name: str, told: Told, federation: Attacked) -> dict[tuple[str, str, str], Guess]:
+def _guessed(name: str, told: AuditAnswer, federation: Attacked) -> dict[tuple[str, str, str], Guess]:
     """A site's guesses, if they are such; others end the audit with its name."""
     classes, count = len(federation.holdings.encoder.classes), len(federation.holdings.labelled.labels)
     known = {f"{one.name}/{moment}": (one.name, name, moment) for one in ATTACKS if one.own for moment in MOMENTS}
@@ -412,7 +412,7 @@ def _guessed(name: str, told: Told, federation: Attacked) -> dict[tuple[str, str
     return found
 
 
-def _figures(name: str, told: Told, federation: Attacked, rehearsals: Rehearsals) -> Iterator[Finding]:
+def _figures(name: str, told: AuditAnswer, federation: Attacked, rehearsals: Rehearsals) -> Iterator[Finding]:
     """What a site says of its own columns, whatever names it gives: it is the victim, and the attack is on what reached
     this label owner and others."""
     names, owner = federation.algorithm.releases, federation.holdings.label_owner

@@ -20,7 +20,7 @@ from colonnade.attacks.finding import LIMITS, Finding, NotAttacked, not_attacked
 from colonnade.attacks.inversion_audit import EMBEDDINGS, Rebuilt, inversion_findings, joined, rebuild
 from colonnade.attacks.jacobian import jacobian_findings
 from colonnade.attacks.known_model import known_findings
-from colonnade.attacks.label_audit import ATTACKS, Told, label_findings, partners
+from colonnade.attacks.label_audit import ATTACKS, Guesses, label_findings, partners
 from colonnade.attacks.learned_model import LEARNED, learned_findings
 from colonnade.attacks.lengths import lengths_findings
 from colonnade.attacks.received import Attacked
@@ -214,7 +214,7 @@ def note(found: Audit, federation: Attacked, rehearsals: Rehearsals) -> None:
 
 
 def on_labels(
-    federation: Attacked, rehearsals: Rehearsals, party: str | None, say: Say, told: Told | None = None
+    federation: Attacked, rehearsals: Rehearsals, party: str | None, say: Say, told: Guesses | None = None
 ) -> Iterator[Finding]:
     """Guesses of labels, scored by who holds them; `told` are those of parties elsewhere."""
     for rehearsal in rehearsals[::2]:

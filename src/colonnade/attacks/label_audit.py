@@ -99,12 +99,12 @@ ATTACKS = (
 )
 
 
-Told = Mapping[tuple[str, str, str], Guess]
-"""Guesses of parties elsewhere: by attack, attacker and moment."""
+Guesses = Mapping[tuple[str, str, str], Guess]
+"""Of parties elsewhere, by attack, attacker and moment."""
 
 
 def label_findings(
-    federation: Attacked, rehearsal: Rehearsal, party: str | None, told: Told | None = None
+    federation: Attacked, rehearsal: Rehearsal, party: str | None, told: Guesses | None = None
 ) -> Iterator[Finding]:
     """One per attack and feature owner that does not hold the labels itself. `party` narrows to one attacker. Of one
     that is elsewhere, what it was sent is known here; where an attack needs its own part, too, its guesses are those

@@ -55,14 +55,14 @@ class TakePart(Request[Taking]):
     ids: str = ""  # a digest of all the asker's ids (`Site.digest`); none where they were compared privately
 
 
-class Counted(Message):
+class WorkDone(Message):
     """What a selection took here: it follows from how many candidates there were."""
 
     operations: dict[str, int]
     sent: int  # bytes
 
 
-class Leave(Request[Counted]):
+class Leave(Request[WorkDone]):
     """The selection has ended."""
 
 
@@ -81,7 +81,7 @@ class Home(Protocol):
     def keep_alignment(self, run: Path) -> None: ...
 
 
-def seat(own: SiteConfig) -> Organisation:
+def organisation_of(own: SiteConfig) -> Organisation:
     """For one selection: rows go by pseudo ids in it. Queries are drawn by the agreed seed, as in one process; keys and
     the shuffle that pseudo ids come from never are."""
     return Organisation.at(own.name, Batches({}, batch_size=1, epochs=1, seed=0), seed=own.settings.engine.seed)
@@ -127,10 +127,10 @@ class SelectionHost(Party):
         return Taking(rows, same)
 
     @serves
-    def leave(self, request: Leave) -> Counted:  # noqa: ARG002
+    def leave(self, request: Leave) -> WorkDone:  # noqa: ARG002
         self.expect(self.role is not None, "it takes part in no selection")
         assert self.role is not None
-        return Counted(counted_by(self.role), self.end())
+        return WorkDone(counted_by(self.role), self.end())
 
     def end(self) -> int:
         """Another selection may begin; what crossed is written down. Gives how many bytes left."""
@@ -150,9 +150,9 @@ class SelectionHost(Party):
         """What this organisation is in it, how many rows it shares with the asker, and whether they are the same."""
         own, agreed = self.own, self.own.settings.selection
         if own.name == SERVER:
-            return AggregationServer(seat(own), scheme=agreed.scheme, most=2 * own.memory_per_call), 0, True
+            return AggregationServer(organisation_of(own), scheme=agreed.scheme, most=2 * own.memory_per_call), 0, True
         if own.name == KEYS:
-            return KeyServer(seat(own), scheme=agreed.scheme, most=request.parties), 0, True
+            return KeyServer(organisation_of(own), scheme=agreed.scheme, most=request.parties), 0, True
         allowed = own.selections
         self.expect(allowed is not None, "its owner takes part in no selection: its party.toml has no [selections]")
         assert allowed is not None
@@ -166,7 +166,7 @@ class SelectionHost(Party):
         known = {} if self.site.table is None else {asker: self.site.common(asker).ids}
         holdings = own_columns(own, self.site.table, known, 1, request.sides)
         ids = self.site.shared_with(asker, holdings)
-        candidate = participant(seat(own), own, holdings, asker, request)
+        candidate = participant(organisation_of(own), own, holdings, asker, request)
         return candidate, len(ids), self.site.are_same(ids, request.run, request.ids)
 
 

@@ -34,7 +34,7 @@ from colonnade.selection.leader import Leader, Watch
 from colonnade.selection.result import Cost, Selection, by_information
 from colonnade.selection.settings import SelectionSettings
 from colonnade.settings.party_file import SiteConfig
-from colonnade.sites.candidate import Counted, Home, Leave, TakePart, counted_by, participant, seat
+from colonnade.sites.candidate import Home, Leave, TakePart, WorkDone, counted_by, organisation_of, participant
 from colonnade.sites.host import check_run
 from colonnade.sites.messages import Join
 from colonnade.transport import InProcess, Recording
@@ -96,7 +96,7 @@ class Between:
     settings: SelectionSettings
     mine: Party | None  # its own columns, where it has some
     recording: Recording | None = None
-    left: dict[str, Counted] = field(default_factory=dict)
+    left: dict[str, WorkDone] = field(default_factory=dict)
 
     @property
     def ledgers(self) -> dict[str, Ledger]:
@@ -148,7 +148,7 @@ def select(
     sides = told(every, held) if held.is_told else ""
     queries = min(settled.queries, len(labels))
     request = TakePart(run, own.agreed, len(names), queries, sides, site.digest(run, every))
-    policy, organisation, mine = CallPolicy(own.settings.engine, elsewhere=True), seat(own), None
+    policy, organisation, mine = CallPolicy(own.settings.engine, elsewhere=True), organisation_of(own), None
     if own.name in names:
         mine = participant(organisation, own, holdings, own.name, request)
         choosing.admit(mine, own.name)
