@@ -79,7 +79,7 @@ def settings() -> dict[str, list[Setting]]:
     """Section -> its keys."""
     from colonnade.algorithms import ALGORITHMS
     from colonnade.models import HEADS, MAPS, MODELS
-    from colonnade.privacy import Budget
+    from colonnade.privacy import LABEL_MECHANISMS, MECHANISMS, Budget
     from colonnade.settings import rules
     from colonnade.settings.federation_file import Settings
 
@@ -96,7 +96,7 @@ def settings() -> dict[str, list[Setting]]:
     for kind, known in (
         ("model", MODELS | MAPS),
         ("label_model", HEADS),
-        ("mechanism", rules.MECHANISMS | rules.LABEL_MECHANISMS),
+        ("mechanism", MECHANISMS | LABEL_MECHANISMS),
         ("codec", rules.CODECS),
     ):
         for name, function in known.items():

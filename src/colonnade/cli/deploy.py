@@ -21,13 +21,13 @@ from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.federation.organisation import accounts_of
 from colonnade.flare.provision import provision as make_kits
-from colonnade.privacy import Budget
+from colonnade.privacy import LABEL_MECHANISMS, MECHANISMS, Budget
 from colonnade.privacy.used_rows import weaker
 from colonnade.runs.budget_over_runs import spent_before
 from colonnade.runs.layout import ALIGNED
 from colonnade.settings.owners import KEYS, SERVER
 from colonnade.settings.party_file import OWN, STARTUP, SiteConfig, all_sites, driver_of, in_own_words, read_own
-from colonnade.settings.rules import LABEL_MECHANISMS, LABELS, MECHANISMS, PURPOSES
+from colonnade.settings.rules import LABELS, PURPOSES
 from colonnade.sites.driving import rehearse
 
 

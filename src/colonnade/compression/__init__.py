@@ -1,7 +1,8 @@
 """Codecs: what makes a tensor small to send. Each is really packed; its bytes follow a formula that the tests hold.
 
-Importing this package tells receivers how to read them (`core.release.CODECS`). A codec sees only what the mechanism
-let through, so it never costs privacy.
+To add one, add a file and a name here. Importing this package tells receivers how to read them
+(`core.release.CODECS`), and owners may name them in their rules. A codec sees only what the mechanism let through, so
+it never costs privacy.
 """
 
 from __future__ import annotations
@@ -15,5 +16,5 @@ from colonnade.core.release import CODECS, Codec
 
 __all__ = ["Half", "Integers", "Quantize", "TopK", "VectorQuantize"]
 
-_READERS: tuple[Codec, ...] = (Half(), Integers(0.0, 1.0, 2), Quantize(), TopK(), VectorQuantize())
-CODECS.update({codec.name: codec for codec in _READERS})
+READERS: tuple[Codec, ...] = (Half(), Integers(0.0, 1.0, 2), Quantize(), TopK(), VectorQuantize())
+CODECS.update({codec.name: codec for codec in READERS})

@@ -1,8 +1,23 @@
-"""What an owner's outbox can promise, what that costs, and when it stops."""
+"""What an owner's outbox can promise, what that costs, and when it stops. A mechanism is a file, and a line here."""
 
+from collections.abc import Callable
+
+from colonnade.core.release import Mechanism, Plain
 from colonnade.privacy.binomial import Binomial
 from colonnade.privacy.budget import Account, Budget
 from colonnade.privacy.gaussian import Gaussian, NoiseOnly
 from colonnade.privacy.randomized_response import RandomizedResponse, TwoStage
 
 __all__ = ["Account", "Binomial", "Budget", "Gaussian", "NoiseOnly", "RandomizedResponse", "TwoStage"]
+
+MECHANISMS: dict[str, Callable[..., Mechanism]] = {
+    "plain": Plain,
+    "gaussian": Gaussian,
+    "binomial": Binomial,
+    "noise_only": NoiseOnly,
+}
+LABEL_MECHANISMS: dict[str, Callable[..., Mechanism]] = {
+    "randomized_response": RandomizedResponse,
+    "two_stage": TwoStage,
+}
+"""For labels, which are drawn once before training; all that the label owner then sends follows from what was drawn."""

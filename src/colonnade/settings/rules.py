@@ -14,37 +14,17 @@ from typing import Any
 
 import torch
 
-from colonnade.compression import Half, Integers, Quantize, TopK, VectorQuantize
+from colonnade.compression import READERS, Integers
 from colonnade.core.checks import did_you_mean
-from colonnade.core.release import Codec, Identity, Mechanism, Plain, Rule
+from colonnade.core.release import Codec, Identity, Mechanism, Rule
 from colonnade.errors import ConfigError
-from colonnade.privacy import Binomial, Budget, Gaussian, NoiseOnly, RandomizedResponse, TwoStage
+from colonnade.privacy import LABEL_MECHANISMS, MECHANISMS, Binomial, Budget
 from colonnade.privacy.accounting import is_private
 from colonnade.privacy.calibrate import smallest_sigma, smallest_trials
 from colonnade.settings.owners import place_of
 
-MECHANISMS: dict[str, Callable[..., Mechanism]] = {
-    "plain": Plain,
-    "gaussian": Gaussian,
-    "binomial": Binomial,
-    "noise_only": NoiseOnly,
-}
-CODECS: dict[str, Callable[..., Codec]] = {
-    "identity": Identity,
-    "half": Half,
-    "integers": Integers,
-    "quantize": Quantize,
-    "top_k": TopK,
-    "vector_quantize": VectorQuantize,
-}
-
+CODECS: dict[str, Callable[..., Codec]] = {codec.name: type(codec) for codec in (Identity(), *READERS)}
 LABELS = "labels"
-LABEL_MECHANISMS: dict[str, Callable[..., Mechanism]] = {
-    "randomized_response": RandomizedResponse,
-    "two_stage": TwoStage,
-}
-"""For labels, which are drawn once before training; all that the label owner then sends follows from what was drawn."""
-
 PURPOSES = ("train", "validation", "test", "predict")
 
 
