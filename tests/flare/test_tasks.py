@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.attacks.runs import few_steps
+from tests.federation import small_multi, small_multi_sites
 from tests.federation.small import quick, with_models, write
 from tests.federation.small_sites import sites
 
@@ -24,6 +25,7 @@ from colonnade.flare.job import Job
 from colonnade.flare.simulator import Simulator
 from colonnade.selection import Selection
 from colonnade.settings.federation_file import AuditSettings
+from colonnade.settings.owners import SERVER
 from colonnade.settings.party_file import sites_of, write_table
 from colonnade.sites.driving import drive
 
@@ -111,3 +113,28 @@ def test_in_the_simulator_they_select_and_explain_as_in_one_process(tmp_path: Pa
     alone = [one.score for one in audit_run(tmp_path / "run", rows=16).findings if one.attack in SAME]
     assert [one.score for one in told.findings if one.attack in SAME] == alone
     assert len(alone) > 2
+
+
+@pytest.mark.parametrize("machine", [Threads, pytest.param(Simulator, marks=pytest.mark.long)])
+def test_several_label_owners_audit_where_each_has_its_own_page(
+    machine: type[Simulator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("colonnade.attacks.report._pictures", lambda *_: [])
+    file = small_multi.write(tmp_path / "all", small_multi_sites.private(train={"epochs": 1}))
+    engine = OnThisMachine(machine(tmp_path / "work"))
+    settings = engine.begin(with_models(Settings.from_toml(file), "seeded"))
+    if machine is Simulator:
+        engine.train(settings, tmp_path / "run")
+    else:
+        drive(sites(engine.machine.kept, sites_of(settings))[SERVER], "run")
+    for name in small_multi.COLUMNS:
+        write_table(engine.machine.files(name) / "party.toml", "audit", {"tell": "figures"})
+    job = Job.to_do(settings, "run", "audit", {"rows": 8}, "south", whole=True)
+    assert (job.driver, job.sites) == (SERVER, sites_of(settings))  # whoever's page is wanted, all take part
+    with few_steps():
+        engine.perform(settings, job)
+    for owner in small_multi.LABELS:
+        told = json.loads((engine.runs(owner, "run") / "audit" / "audit.json").read_text())
+        assert {one["attacker"] for one in told["findings"] if one["victim"] == owner} == {*small_multi.COLUMNS, SERVER}
+        assert {one["victim"] for one in told["findings"] if one["attacker"] == owner} == set(small_multi.COLUMNS)
+        assert told["not_attacked"] == []
