@@ -11,6 +11,7 @@ import pytest
 
 from colonnade.alignment import AlignmentSettings, Ids
 from colonnade.alignment.ids import read_ids, with_normalised_ids
+from colonnade.datasets.columns import packed
 from colonnade.datasets.table import table_from_frame
 from colonnade.errors import DataError
 
@@ -40,7 +41,7 @@ def test_a_table_has_its_ids_as_they_are_compared() -> None:
         (["a", "\u2003", "b"], "'clinic' has 1 rows whose ids are empty once normalised"),
     ):
         with pytest.raises(DataError, match=words):
-            with_normalised_ids(replace(table, ids=np.array(ids)))
+            with_normalised_ids(replace(table, packed=packed(np.array(ids))))
 
 
 def test_a_table_of_ids_alone_will_do(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from tests.federation.small import frames, quick, write
 
 from colonnade.datasets.progress import progress
 from colonnade.federation import Federation, load
+from colonnade.rows.asked import AskedFor
+from colonnade.rows.holdings import Holdings
 
 
 def ids_file(folder: Path, ids: list[str]) -> Path:
@@ -140,6 +143,53 @@ def test_many_rows_are_predicted_and_written_piece_by_piece(
         # what left the laboratory is written down: every row once, though 14 were asked for twice
         assert sum(entry["shape"][0] for entry in left(finished)[before:]) == 40
     assert call("predict", finished / "run", "--rows", rows, "--out", tmp_path / "p.csv", "--quiet").err == ""
+
+
+def test_pieces_are_what_one_federation_predicts_writes_down_and_pays(
+    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise and rounding go on from piece to piece, as does what rows have paid; only a piece's rows are prepared."""
+    rule = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 40.0}, "codec": {"name": "quantize"}}}
+    settings = quick(parties={"lab": {"outbox": rule, "budget": {"epsilon": 3.0}}}, federation={"noise": "seeded"})
+    Federation.from_toml(write(tmp_path, settings=settings)).fit(tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    ids, prepared = frames()["lab"]["patient"].tolist()[:20], list[int]()
+    one = load(tmp_path / "other", ids=ids)
+    expected = pd.concat([one.predict(ids[start : start + 7]).to_frame() for start in (0, 7, 14)], ignore_index=True)
+    holdings = AskedFor.holdings
+
+    def counted(self: AskedFor, some: Sequence[str]) -> Holdings:
+        prepared.append(len(some))
+        return holdings(self, some)
+
+    monkeypatch.setattr(sys.modules["colonnade.cli.predict"], "PIECE", 7)
+    monkeypatch.setattr(AskedFor, "holdings", counted)
+    out = tmp_path / "p.parquet"
+    assert call("predict", tmp_path / "run", "--rows", ids_file(tmp_path, ids), "--out", out).code == 0
+    pd.testing.assert_frame_equal(pd.read_parquet(out), expected, check_dtype=False, check_exact=True)
+    assert prepared == [7, 7, 6]
+    lab, other = (tmp_path / run / "parties" / "lab" for run in ("run", "other"))
+    assert (lab / "ledger-after.jsonl").read_text() == (other / "ledger-after.jsonl").read_text()
+    accounts = [load(tmp_path / run).accounts["lab"] for run in ("run", "other")]
+    assert accounts[0].spent() == accounts[1].spent() != []
+
+
+def test_a_row_of_the_last_piece_that_cannot_be_prepared_is_told_before_the_first_is_asked_for(
+    call: Caller, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["colonnade.cli.predict"], "PIECE", 7)
+    lab = frames()["lab"]
+    number = next(name for name in lab.columns if lab[name].dtype.kind == "f")
+    lab[number] = lab[number].astype(object)
+    lab.iloc[19, list(lab.columns).index(number)] = "more or less"  # the cells before it would all be numbers
+    lab.to_csv(tmp_path / "lab.csv", index=False)
+    rows, before = ids_file(tmp_path, lab["patient"].tolist()[:20]), left(finished)
+    more = ["--table", f"lab={tmp_path}/lab.csv", "--out", tmp_path / "p.csv"]
+    assert "as a number, and this table holds it as" in call.fails(
+        2, "predict", finished / "run", "--rows", rows, *more
+    )
+    assert left(finished) == before
+    assert not list(tmp_path.glob("*p*.csv"))
 
 
 def left(finished: Path) -> list[dict[str, Any]]:

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from colonnade.datasets.columns import choose_columns, listing, suggestion
+from colonnade.datasets.columns import choose_columns, listing, packed, suggestion, unpacked
 from colonnade.errors import ConfigError, DataError
 
 PRESENT = ["id", "age", "income", "y"]
@@ -72,3 +73,11 @@ def test_a_long_list_is_cut_and_says_so() -> None:
 
 def test_nothing_is_suggested_for_a_name_like_no_other() -> None:
     assert suggestion("zzz", PRESENT) == ""
+
+
+def test_packed_ids_are_the_same_text_in_the_same_order_and_of_ascii_a_quarter_of_the_bytes() -> None:
+    plain = np.array([f"{number:08d}" for number in range(5)])
+    assert (packed(plain).itemsize, unpacked(packed(plain)).tolist()) == (8, plain.tolist())
+    words = np.array(["z", "é", "e", "日本", "\U0001f600", "\uffff", "\ud800", ""])
+    assert unpacked(packed(words)).tolist() == words.tolist()
+    assert packed(words).argsort(kind="stable").tolist() == words.argsort(kind="stable").tolist()

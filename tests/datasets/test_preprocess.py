@@ -203,6 +203,11 @@ def test_values_that_float32_cannot_hold_are_refused() -> None:
     huge = table(pd.DataFrame({"a": [1e300, 2e300]}))
     with pytest.raises(DataError, match="'bank' has values too large for float32 in 'a'"):
         Preprocessor.fit(huge, scale="none").transform(huge)
+    some = table(pd.DataFrame({"a": [1.0, 2e300, 2.0, np.nan]}))
+    fitted = Preprocessor.fit(some, [0, 2, 3], scale="none")
+    assert fitted.check(some, np.array([0, 2, 3])) == {}
+    with pytest.raises(DataError, match="too large for float32"):
+        fitted.check(some, np.arange(4))
 
 
 @pytest.mark.parametrize(

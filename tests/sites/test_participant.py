@@ -16,8 +16,7 @@ from colonnade.core import State
 from colonnade.errors import CheckpointError, ConfigError
 from colonnade.evaluate.metrics import measure
 from colonnade.federation import Federation
-from colonnade.rows.holdings import Holdings
-from colonnade.rows.making import NOBODY
+from colonnade.rows.holdings import NOBODY, Holdings
 from colonnade.rows.splits import told
 from colonnade.settings.party_file import OWN, read_own
 from colonnade.sites.participant import Participant

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from colonnade.alignment.keys import name_of
 from colonnade.alignment.settings import AlignmentSettings, normalised
-from colonnade.datasets.columns import check_present
+from colonnade.datasets.columns import check_present, packed
 from colonnade.datasets.table_files import EXTENSIONS, dialect_of
 from colonnade.errors import DataError
 
@@ -176,7 +176,7 @@ def with_normalised_ids(table: Table) -> Table:
             'spaces or Unicode form alone, and an id must name one row. Keep one row per id, or set ids = "exact" '
             "under [alignment]."
         )
-    return replace(table, ids=ids)
+    return replace(table, packed=packed(ids))
 
 
 def ids_of(table: Table) -> tuple[Ids, ...]:
@@ -205,7 +205,7 @@ def renamed(table: Table, rows: NDArray[np.int64], names: Sequence[str] | NDArra
     whoever had the same would have been matched with it."""
     ids = table.ids.astype(object)
     ids[rows] = list(names)
-    return replace(table, ids=ids.astype(np.str_), own=table.ids, keys=())
+    return replace(table, packed=packed(ids.astype(np.str_)), own=table.ids, keys=())
 
 
 def read_ids(path: str | Path, *, owner: str, columns: Sequence[str], settings: AlignmentSettings) -> Ids:

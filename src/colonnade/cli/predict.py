@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from colonnade.cli.console import AllowModel, Json, Quiet, a_run, console, error_console, shown
 from colonnade.cli.options import Engine, Model, Owner, StartupKit, Table, check_asker, overrides
+from colonnade.datasets.columns import packed, unpacked
 from colonnade.datasets.table_files import for_spreadsheets
 from colonnade.errors import ColonnadeError, ConfigError, DataError, InputError
-from colonnade.federation import Predictions, Settings, load
-from colonnade.rows.tables import written_ids
+from colonnade.federation import Predictions, Settings
+from colonnade.federation.loading import in_pieces
+from colonnade.rows.holdings import Ids
+from colonnade.rows.tables import written_pieces
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import asker_id, asker_of
 
@@ -61,16 +65,28 @@ def predict(
         return
     settings = RunDirectory(a_run(folder)).settings(allow_model or [])
     column = asker_id(settings, owner)
-    ids = written_ids(rows, settings.keys_at(asker_of(settings, owner)), whose="--rows")
-    if not ids:
-        raise DataError(f"{rows} has no rows to predict.")
-    keys = settings.names_of(ids)  # of ids that name one row, it is asked for once
-    ask = _asker(folder, settings, list(dict.fromkeys(keys)), overrides(table or [], settings.parties), owner, model)
+    ids, keys = _written(rows, settings, asker_of(settings, owner))
+    ordered = np.sort(keys)
+    again = set(unpacked(ordered[1:][ordered[1:] == ordered[:-1]]).tolist())  # they are asked for once
+    wanted = unpacked(np.unique(ordered) if again else ordered)
+    ask = _asker(folder, settings, wanted, overrides(table or [], settings.parties), owner, model)
+    del ordered, wanted  # who predicts many rows needs the memory
     with _progress(len(ids), quiet=quiet or json_) as advance:
-        spelled = _spelled(_pieces(ask, keys, advance), ids)
-        pieces = (piece.rename(columns={"id": column}) for piece in spelled)
-        found = _kept(pieces, out)
+        found = _kept(_pieces(ask, ids, keys, again, column, advance), out)
     _tell(found, out, json_=json_, quiet=quiet)
+
+
+def _written(path: Path, settings: Settings, asker: str) -> tuple[Packed, Packed]:
+    """The ids in a file as they are written, and what the rows are called."""
+    ids, keys = list[Packed](), list[Packed]()
+    for some in written_pieces(path, settings.keys_at(asker), whose="--rows"):
+        called = settings.names_of(some)
+        ids.append(packed(np.array(some, dtype=np.str_)))
+        keys.append(ids[-1] if called == some else packed(np.array(called, dtype=np.str_)))
+    if not sum(map(len, ids)):
+        raise DataError(f"{path} has no rows to predict.")
+    written = np.concatenate(ids)
+    return written, written if all(map(operator.is_, ids, keys)) else np.concatenate(keys)
 
 
 def _kept(pieces: Iterator[pd.DataFrame], out: Path | None) -> pd.DataFrame | int:
@@ -91,43 +107,37 @@ def _tell(found: pd.DataFrame | int, out: Path | None, *, json_: bool, quiet: bo
 
 
 Ask = Callable[[Sequence[str]], Predictions]
+Packed = NDArray[np.bytes_]
 
 
 def _asker(
-    folder: Path, settings: Settings, ids: list[str], tables: dict[str, str], owner: str | None, model: str | None
+    folder: Path, settings: Settings, ids: Ids, tables: dict[str, str], owner: str | None, model: str | None
 ) -> Ask:
-    """What predicts some of these ids; whose budgets are counted is told now if another process counts them."""
+    """What predicts some of these ids."""
     check_asker(settings, owner, model)
-    federation = load(folder, ids=ids, owner=owner, tables=tables, allow_models=settings.allow_models)
-    for account in federation.accounts.values():
-        account.claim()
-    return partial(federation.predict, owner=owner, model=model)
+    of = in_pieces(folder, ids, owner=owner, tables=tables, allow_models=settings.allow_models)
+    return lambda some: of(some).predict(some, owner=owner, model=model)
 
 
-def _pieces(ask: Ask, ids: list[str], advance: Callable[[int], object]) -> Iterator[pd.DataFrame]:
-    """Predictions for ids in their order, a piece at a time; of an id that occurs again the first answer is kept."""
+def _pieces(
+    ask: Ask, ids: Packed, keys: Packed, again: set[str], column: str, advance: Callable[[int], object]
+) -> Iterator[pd.DataFrame]:
+    """Predictions for rows in their order, a piece at a time, with ids as the asker writes them; of a row that occurs
+    again the first answer is kept."""
     import pandas as pd
 
-    again = {one for one, times in Counter(ids).items() if times > 1}
     kept: pd.DataFrame | None = None
     for start in range(0, len(ids), PIECE):
-        wanted = ids[start : start + PIECE]
+        wanted = unpacked(keys[start : start + PIECE]).tolist()
         new = [one for one in dict.fromkeys(wanted) if kept is None or one not in kept.index]
         parts = [] if kept is None else [kept]
         parts += [ask(new).to_frame("id").set_index("id")] if new else []
         found = pd.concat(parts) if len(parts) > 1 else parts[0]
         if again:
             kept = found[found.index.isin(again)]
-        yield found.loc[wanted].reset_index()
+        piece = found.loc[wanted].reset_index().assign(id=unpacked(ids[start : start + PIECE]))
+        yield piece.rename(columns={"id": column})
         advance(len(wanted))
-
-
-def _spelled(pieces: Iterator[pd.DataFrame], ids: list[str]) -> Iterator[pd.DataFrame]:
-    """With ids as the asker writes them."""
-    start = 0
-    for piece in pieces:
-        yield piece.assign(id=ids[start : start + len(piece)])
-        start += len(piece)
 
 
 def _write(out: Path, pieces: Iterator[pd.DataFrame]) -> int:

@@ -246,6 +246,11 @@ class Outbox:
                 _sealable(self.owner, name, self.rules.get(name, self.default))
         self.seals[as_] = seal
 
+    def go_on_from(self, other: Outbox) -> None:
+        """Draw and number on where another of the same owner stands."""
+        self.generator.set_state(other.generator.get_state())
+        self.released = other.released
+
     def own(self, released: Released) -> Tensor:
         """What the owner itself goes on with: a sealed release as it was before the seal, any other as it left."""
         r = released.receipt

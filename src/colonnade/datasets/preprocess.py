@@ -141,9 +141,24 @@ class Preprocessor:
             column.name: slice(end - len(column.outputs), end) for column, end in zip(self.columns, ends, strict=True)
         }
 
-    def transform(self, table: Table) -> Tensor:
-        """All rows of the table as float32, shape [rows, len(names)]."""
-        ways = self._check_columns(table)
+    def check(self, table: Table, rows: NDArray[np.int64]) -> dict[str, str]:
+        """Raise where these rows of a table cannot be prepared; gives of columns whose text means numbers by which way
+        it is read, which some of the rows alone may not tell."""
+        ways = self._check_columns(table, rows)
+        ends = set[int]()  # what fits of the least and the greatest number of a column fits of all
+        for column in self.columns:
+            if not isinstance(column, Category):
+                cells, way = table.features[column.name].iloc[rows], ways.get(column.name)
+                values = numbers(cells) if way is None else read(cells, way)
+                if not np.isnan(values).all():
+                    ends |= {int(np.nanargmin(values)), int(np.nanargmax(values))}
+        self.transform(table.taking(rows[sorted(ends)]), ways)
+        return ways
+
+    def transform(self, table: Table, ways: Mapping[str, str] | None = None) -> Tensor:
+        """All rows of the table as float32, shape [rows, len(names)]; where they are some of more, `ways` is what
+        `check` said of all."""
+        ways = self._check_columns(table) if ways is None else ways
         spans, large = self.spans, set[str]()
         cells = {column.name: table.features[column.name] for column in self.columns}
         out = mapped.array((len(table), len(self.names)), np.float32)
@@ -193,7 +208,7 @@ class Preprocessor:
                 f"Pass what Preprocessor.state() returned."
             ) from None
 
-    def _check_columns(self, table: Table) -> dict[str, str]:
+    def _check_columns(self, table: Table, rows: NDArray[np.int64] | None = None) -> dict[str, str]:
         """That the table has the columns of training; of those whose text means numbers, by which way it is read."""
         trained = [column.name for column in self.columns]
         absent = [name for name in trained if name not in table.columns]
@@ -208,6 +223,7 @@ class Preprocessor:
         ways = {}
         for column in self.columns:
             cells = table.features[column.name]
+            cells = cells if rows is None else cells.iloc[rows]
             kind: Literal["number", "category"] = "category" if isinstance(column, Category) else "number"
             # A column without one value says nothing of its kind, whatever type the reader gave it.
             if cells.isna().all() or (now := kind_of(cells, owner=self.owner)) == kind:

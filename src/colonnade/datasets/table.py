@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from colonnade.core import mapped
 from colonnade.core.checks import did_you_mean
 from colonnade.datasets import table_files
-from colonnade.datasets.columns import Aside, choose_columns, ids_as_text, kind_of
+from colonnade.datasets.columns import Aside, choose_columns, ids_as_text, kind_of, packed, unpacked
 from colonnade.datasets.stored import Columns, Filling
 from colonnade.datasets.table_files import read_frame
 from colonnade.errors import DataError
@@ -33,7 +33,7 @@ class Table:
     """What one organisation knows about its people, row by row."""
 
     owner: str
-    ids: NDArray[np.str_]
+    packed: NDArray[np.bytes_]  # the ids, as `columns.packed` makes them
     features: pd.DataFrame | Columns  # of a large file outside memory
     label: pd.Series[Any] | None = None
     aside: Mapping[str, pd.Series[Any]] = field(default_factory=dict)  # no features: by the setting that names them
@@ -42,7 +42,7 @@ class Table:
 
     def __post_init__(self) -> None:
         beside = [len(one) for one in (self.label, self.own, *self.aside.values(), *self.keys) if one is not None]
-        lengths = {len(self.ids), len(self.features), *beside}
+        lengths = {len(self.packed), len(self.features), *beside}
         if len(lengths) != 1:
             raise DataError(
                 f"'{self.owner}' has a table whose ids, features and label have different lengths: "
@@ -50,12 +50,17 @@ class Table:
             )
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.packed)
 
     def __repr__(self) -> str:
         """Sizes and names only: a printed table must not show cells."""
         label = "no label" if self.label is None else f"label {str(self.label.name)!r}"
         return f"Table({self.owner!r}, {len(self)} rows, {len(self.columns)} features, {label})"
+
+    @property
+    def ids(self) -> NDArray[np.str_]:
+        """What rows are called. They are text for as long as they are used: packed they take a quarter of it."""
+        return unpacked(self.packed)
 
     @property
     def columns(self) -> list[str]:
@@ -64,17 +69,26 @@ class Table:
 
     def in_order(self, ids: NDArray[np.str_]) -> Table:
         """The rows of these ids, in this order; ids not asked for are left out."""
-        rows = self._order
-        if not np.array_equal(self.ids[rows], ids):
-            found = np.searchsorted(self.ids, ids, sorter=self._order)
-            rows = self._order[np.minimum(found, len(self) - 1)]
-            absent = ids[self.ids[rows] != ids]
-            if len(absent):
-                raise DataError(
-                    f"{_absent(self.owner, absent)} Ask for rows that all parties hold. New rows are given with "
-                    f'--table {self.owner}=FILE; to train on common rows alone, set align = "private" under [data].'
-                )
-        return self.taking(rows)
+        return self.taking(self.rows_of(ids))
+
+    def rows_of(self, ids: NDArray[np.str_]) -> NDArray[np.int64]:
+        """Where the rows of these ids are; all of them must be here."""
+        rows, there = self.find(ids)
+        if not there.all():
+            raise DataError(
+                f"{_absent(self.owner, ids[~there])} Ask for rows that all parties hold. New rows are given with "
+                f'--table {self.owner}=FILE; to train on common rows alone, set align = "private" under [data].'
+            )
+        return rows
+
+    def find(self, ids: NDArray[np.str_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The row of each id, and whether there is one."""
+        wanted = packed(ids)
+        if len(wanted) == len(self) and np.array_equal(self.packed[self._order], wanted):
+            return self._order, np.ones(len(wanted), dtype=bool)
+        found = np.searchsorted(self.packed, wanted, sorter=self._order)
+        rows = self._order[np.minimum(found, len(self) - 1)]
+        return rows, self.packed[rows] == wanted
 
     def labelled(self) -> Table:
         """The rows that have a label, which a label owner can train on or measure with."""
@@ -92,12 +106,12 @@ class Table:
             else self.features.iloc[rows].reset_index(drop=True)
         )
         keys, own = tuple(key[rows] for key in self.keys), None if self.own is None else self.own[rows]
-        return Table(self.owner, self.ids[rows], features, label, aside, keys, own)
+        return Table(self.owner, self.packed[rows], features, label, aside, keys, own)
 
     @cached_property
     def _order(self) -> NDArray[np.int64]:
         """The rows in the order of their ids."""
-        return np.argsort(self.ids, kind="stable")
+        return np.argsort(self.packed, kind="stable")
 
 
 def read_table(
@@ -117,7 +131,7 @@ def read_table(
         )
         return _checked(Table(owner, ids, stored, beside.get(label), _named(aside, beside)))
     frame = read_frame(path, owner=owner, id_column=id, label=label, columns=columns, aside=aside)
-    return table_from_frame(frame, owner=owner, id=id, label=label, columns=columns, aside=aside)
+    return _from_frame(frame, owner, id, label, columns, aside)
 
 
 def table_from_frame(
@@ -136,11 +150,18 @@ def table_from_frame(
             f"'{owner}' has {len(unnamed)} columns whose names are not text, such as {unnamed[0]!r}. "
             f"Rename them: frame.columns = frame.columns.astype(str)."
         )
-    features = choose_columns(list(frame.columns), owner=owner, id_column=id, label=label, columns=columns, aside=aside)
-    values = frame[features].reset_index(drop=True).copy()
-    beside = [one for one in (label, *(aside or {}).values()) if one is not None]
-    kept: dict[str | None, Any] = {one: frame[one].reset_index(drop=True).copy() for one in beside}
-    return _checked(Table(owner, ids_as_text(frame[id], owner), values, kept.get(label), _named(aside, kept)))
+    return _from_frame(frame.reset_index(drop=True).copy(), owner, id, label, columns, aside)
+
+
+def _from_frame(
+    frame: pd.DataFrame, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, aside: Aside
+) -> Table:
+    """A table from a data frame that nobody else has."""
+    present = list(frame.columns)
+    features = choose_columns(present, owner=owner, id_column=id_column, label=label, columns=columns, aside=aside)
+    kept: dict[str | None, Any] = {one: frame[one] for one in (label, *(aside or {}).values()) if one is not None}
+    ids = packed(ids_as_text(frame[id_column], owner))
+    return _checked(Table(owner, ids, frame[features], kept.get(label), _named(aside, kept)))
 
 
 def _named(aside: Aside, columns: Mapping[str | None, pd.Series[Any]]) -> dict[str, pd.Series[Any]]:
@@ -173,9 +194,9 @@ def align(tables: Mapping[str, Table]) -> NDArray[np.str_]:
     """
     if not tables:
         raise DataError("align was given no table, and it needs at least one. Pass every party's table.")
-    first, *others = (table.ids[table._order] for table in tables.values())
+    first, *others = (table.packed[table._order] for table in tables.values())
     if all(np.array_equal(first, other) for other in others):
-        return first
+        return unpacked(first)
     union = np.unique(np.concatenate([table.ids for table in tables.values()]))
     absent = {name: np.setdiff1d(union, table.ids, assume_unique=True) for name, table in tables.items()}
     faults = [_absent(name, ids) for name, ids in absent.items() if len(ids)]
@@ -245,7 +266,7 @@ def _checked(table: Table) -> Table:
     owner = table.owner
     if not len(table):
         raise DataError(f"'{owner}' has a table without rows. Check the query or file it was exported from.")
-    ids = table.ids[table._order]
+    ids = table.packed[table._order]
     same = np.flatnonzero(ids[1:] == ids[:-1])
     if len(same):  # told by places and not by the id, since the message may end up in a site's log
         first, second = table._order[same[0] : same[0] + 2].tolist()
@@ -257,23 +278,24 @@ def _checked(table: Table) -> Table:
 
 
 PIECE = 65_536  # rows read at a time
+BESIDE = 8  # times the bytes of its cells, that a table takes while it is read whole
 EXACT = 2.0**53  # whole numbers up to here are the same as floats
 
 
 def is_large(path: Path, columns: Sequence[str] | None) -> bool:
-    """Whether a table is to be read in pieces: its cells would be mapped, if they were one array."""
+    """Whether a table is to be read in pieces: to read it whole would take as much memory as is mapped."""
     name = path.name.lower()
     if not name.endswith(table_files.EXTENSIONS) or not path.is_file():
         return False
     if name.endswith(".parquet"):
         rows, present = table_files.parquet_shape(path)
-        return rows * (present if columns is None else len(columns) + 2) * 8 > mapped.threshold()
-    return path.stat().st_size * (4 if name.endswith(".gz") else 1) > mapped.threshold()
+        return rows * (present if columns is None else len(columns) + 2) * 8 > mapped.threshold() / BESIDE
+    return path.stat().st_size * (4 if name.endswith(".gz") else 1) > mapped.threshold() / BESIDE
 
 
 def read_pieces(
     path: Path, *, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, aside: Aside = None
-) -> tuple[NDArray[np.str_], Columns, dict[str | None, pd.Series[Any]]]:
+) -> tuple[NDArray[np.bytes_], Columns, dict[str | None, pd.Series[Any]]]:
     """The ids, the columns, and by name the label and what divides rows, of a file that is too large to be read whole:
     some rows at a time, into columns that are mapped.
 
@@ -287,7 +309,7 @@ def read_pieces(
     chosen = set(columns or ())
     features = [name for name in wanted if name != id_column and (name not in read_beside or name in chosen)]
     filling, at = Filling(features, most), 0
-    ids: list[NDArray[np.str_]] = []
+    ids: list[NDArray[np.bytes_]] = []
     beside: dict[str, list[pd.Series[Any]]] = {name: [] for name in read_beside}
     seen = {name: set[str]() for name in wanted if name != id_column}
     for piece in table_files.pieces(path, owner, wanted, PIECE):
@@ -298,14 +320,14 @@ def read_pieces(
         filling.add(
             piece, at, {name: is_number or bool(piece[name].isna().all()) for name, is_number in numbers.items()}
         )
-        ids.append(ids_as_text(piece[id_column], owner))
+        ids.append(packed(ids_as_text(piece[id_column], owner)))
         for name, read in beside.items():
             read.append(piece[name])
         at += len(piece)
     told = {} if path.name.lower().endswith(".parquet") else {n: k for n, kinds in seen.items() if (k := _told(kinds))}
     if told:
         _read_again(table_files.pieces(path, owner, wanted, PIECE, told), filling, told, beside)
-    everybody = np.concatenate(ids) if ids else np.zeros(0, dtype=np.str_)
+    everybody = np.concatenate(ids) if ids else np.zeros(0, dtype=np.bytes_)
     joined: dict[str | None, pd.Series[Any]] = {
         name: pd.concat(read, ignore_index=True) for name, read in beside.items() if read
     }

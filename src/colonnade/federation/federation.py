@@ -46,8 +46,9 @@ from colonnade.federation.organisation import (
 )
 from colonnade.federation.scores import Predictions, Scores, by_subset, check_affordable, decoded, mean_scores, measured
 from colonnade.privacy import Account
+from colonnade.rows.asked import AskedFor, bringing, called_alike
 from colonnade.rows.holdings import Holdings, asked_for
-from colonnade.rows.making import bringing, called_alike, from_tables, to_predict
+from colonnade.rows.making import from_tables
 from colonnade.rows.tables import labels_of, tables_of
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import Settings
@@ -339,19 +340,18 @@ class Federation:
         bring = bringing(self.settings, fitted)
         given = {name: frame for name, frame in frames.items() if name not in fitted or name in bring}
         held = called_alike(self.settings, tables_of(dataclasses.replace(self.settings, parties=bring), given))
-        may_lack = self.settings.may_lack
-        known = [table.ids for table in held.values()]
+        may_lack, known = self.settings.may_lack, [table.ids for table in held.values()]
         if not known:
             raise DataError(f"There is no frame to predict from; {', '.join(map(repr, bring))} hold columns.")
         if ids is None:
-            wanted = (np.unique(np.concatenate(known)) if may_lack else reduce(np.intersect1d, known)).tolist()
+            wanted = reduce(np.union1d if may_lack else np.intersect1d, known).tolist()
         else:
             wanted = list(dict.fromkeys(self.settings.names_of(map(str, ids))))
         if not wanted:
             raise DataError("No id is in all frames, so there is no row to predict. Compare how ids are written.")
-        holdings = to_predict(self.settings, held, fitted, wanted, self.owner_named(owner), may_lack=may_lack)
+        rows = AskedFor(self.settings, held, fitted, wanted, self.owner_named(owner), may_lack=may_lack)
         self.settle()
-        other = Federation(self.settings, holdings)
+        other = Federation(self.settings, rows.holdings(wanted))
         for name, organisation in other.organisations.items():
             organisation.load_state(self.organisations[name].state())
         other.restack()

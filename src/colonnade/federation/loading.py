@@ -5,6 +5,7 @@ What crosses between parties from here on is in every party's ledger-after.jsonl
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.core.release import Outbox
 from colonnade.errors import DataError
 from colonnade.federation.federation import Federation
 from colonnade.federation.organisation import holdings_of
-from colonnade.rows.making import bringing, called_alike, to_predict
+from colonnade.rows.asked import AskedFor, bringing, called_alike
 from colonnade.rows.tables import read_tables, tables_of
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import Settings
@@ -68,22 +70,70 @@ def load(
             federation = Federation(settings, holdings_of(settings, held, run.salt(), fitted), record=record)
             run.read(federation)
         else:
-            federation = _to_predict(run, settings, ids, owner, frames, record=record)
+            rows, wanted = _asked_for(run, settings, _as_compared(settings, ids), owner, frames)
+            federation = Federation(settings, rows.holdings(wanted), record=record)
+            run.load(federation, run.mark())
     if owner is not None:
         federation.owner_named(owner)
     run.follow(federation)
     return federation
 
 
-def _to_predict(
+def in_pieces(
+    folder: str | Path,
+    ids: NDArray[np.str_],
+    *,
+    owner: str | None = None,
+    tables: Mapping[str, str] | None = None,
+    allow_models: Sequence[str] = (),
+) -> Callable[[Sequence[str]], Federation]:
+    """To predict many rows, some of them at a time: what gives a federation of those. `ids` are all of them, each once
+    and as rows are called.
+
+    Tables are read once and all ids are looked for at once, but only rows that are asked for together are prepared.
+    Each federation goes on where the one before it stood, which is not to be used any more: what they predict, write
+    down and pay is what one federation of all rows would. From the first on, no other process counts their budgets.
+    """
+    run = RunDirectory(Path(folder))
+    settings = run.settings(allow_models)
+    if settings.data.dataset is not None:
+        whole = load(folder, owner=owner, allow_models=allow_models)  # its rows are those of the data set
+        _claim(whole)
+        return lambda _: whole
+    run.check_whole()
+    settings = _moved(settings, tables)
+    rows, _ = _asked_for(run, settings, ids, owner, None)
+    before: dict[str, Outbox] = {}
+
+    def of(some: Sequence[str]) -> Federation:
+        gc.collect()  # the one before, whose parties know each other, with its rows
+        federation = Federation(settings, rows.holdings(some))
+        run.load(federation, run.mark())
+        for name, outbox in before.items():
+            federation.organisations[name].outbox.go_on_from(outbox)
+        if owner is not None:
+            federation.owner_named(owner)
+        run.follow(federation)
+        _claim(federation)
+        before.update({name: organisation.outbox for name, organisation in federation.organisations.items()})
+        return federation
+
+    return of
+
+
+def _claim(federation: Federation) -> None:
+    for account in federation.accounts.values():
+        account.claim()
+
+
+def _asked_for(
     run: RunDirectory,
     settings: Settings,
-    ids: Ids,
+    ids: Ids | NDArray[np.str_],
     owner: str | None,
     frames: Mapping[str, pd.DataFrame] | None,
-    *,
-    record: bool,
-) -> Federation:
+) -> tuple[AskedFor, Sequence[str] | NDArray[np.str_]]:
+    """Rows of the tables that the settings name, or of these frames; and which."""
     fitted = run.all_fitted(settings)
     bring = bringing(settings, fitted)
     may_lack = settings.may_lack
@@ -95,23 +145,20 @@ def _to_predict(
         held = read_tables(replace(settings, parties=there))
     held = called_alike(settings, held)
     join: Any = np.union1d if may_lack else np.intersect1d
-    wanted = every_id(held, join) if ids == "all" else _as_compared(settings, ids)
+    wanted = every_id(held, join) if isinstance(ids, str) else ids
     asks = owner if owner in settings.label_owners else None
-    holdings = to_predict(settings, held, fitted, wanted, asks, may_lack=may_lack)
-    federation = Federation(settings, holdings, record=record)
-    run.load(federation, run.mark())
-    return federation
+    return AskedFor(settings, held, fitted, wanted, asks, may_lack=may_lack), wanted
 
 
-def every_id(tables: Mapping[str, Table], join: Callable[..., NDArray[Any]]) -> list[str]:
+def every_id(tables: Mapping[str, Table], join: Callable[..., NDArray[Any]]) -> NDArray[np.str_]:
     """The ids of all tables together, or those that all of them hold."""
     ids = reduce(join, [table.ids for table in tables.values()]) if tables else np.array([])
     if not len(ids):
         raise DataError("There is no row to predict: no id is held by all parties, or there is no table. Compare them.")
-    return [str(one) for one in ids.tolist()]
+    return ids
 
 
-def _as_compared(settings: Settings, ids: Sequence[str]) -> Sequence[str]:
+def _as_compared(settings: Settings, ids: Ids) -> Ids:
     """Several of these may name one row, which is loaded once."""
     if isinstance(ids, str):
         return ids

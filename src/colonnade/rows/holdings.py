@@ -23,6 +23,7 @@ from colonnade.core.ledger import Entry
 from colonnade.errors import ConfigError, DataError
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
 from colonnade.privacy.drawn_labels import DrawnLabels
+from colonnade.settings.federation_file import Settings
 
 if TYPE_CHECKING:
     from colonnade.datasets.preprocess import Labels, Preprocessor
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 State = dict[str, Any]
 Ids = NDArray[np.str_]
 Crossed = dict[str, list[Entry]]
+NOBODY = torch.zeros(0, dtype=torch.int64)
 
 
 @dataclass
@@ -207,6 +209,21 @@ class Holdings:
             ((which == number).nonzero().flatten(), [k for k, gone in zip(self.away, pattern, strict=True) if gone])
             for number, pattern in enumerate(patterns.tolist())
         ]
+
+
+def labelled_rows(
+    settings: Settings, owner: str, ids: Ids, splits: dict[str, Tensor], at: Tensor, labels: Tensor = NOBODY
+) -> LabelledRows:
+    """A label owner's rows, which are `at` these places among all rows; those of the one label owner are all of them
+    in their order, and no name need say whose they are."""
+    return LabelledRows(ids, labels, splits, at, owner) if settings.shared else LabelledRows(ids, labels, splits)
+
+
+def own_names(names: Ids, ids: Ids, held: Tensor) -> Ids:
+    """What its owner calls the rows that it holds; of the others it calls none."""
+    own = ids.astype(object)
+    own[held.numpy()] = names
+    return own.astype(np.str_)
 
 
 def loss_for(encoder: Labels) -> Loss:

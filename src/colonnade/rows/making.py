@@ -14,20 +14,15 @@ from torch import Tensor
 
 from colonnade.alignment.settings import in_words
 from colonnade.errors import DataError
-from colonnade.rows.holdings import Columns, Crossed, Holdings, Ids, Index, LabelledRows, State
+from colonnade.rows.holdings import Columns, Crossed, Holdings, Ids, Index, State, labelled_rows, own_names
 from colonnade.rows.splits import by_column, by_ids, check_sides, divide
 from colonnade.rows.tables import listed_ids
 from colonnade.settings.federation_file import Settings, prepared_as
-from colonnade.settings.owners import PartySettings
 from colonnade.settings.rules import LABELS
 
 if TYPE_CHECKING:
     from colonnade.datasets.preprocess import Labels, Preprocessor
     from colonnade.datasets.table import Table
-
-NO_LABEL: dict[str, Any] = dict.fromkeys(("label", "test_ids", "weights"))
-"""What an owner's part says of labels, left out."""
-NOBODY = torch.zeros(0, dtype=torch.int64)
 
 
 def from_tables(
@@ -144,14 +139,6 @@ def place(settings: Settings, ids: Mapping[str, Ids], divided: Mapping[str, Tens
     return Holdings({}, owners, every, Labels(", ".join(ids), "classification"), known_to, settings.server)
 
 
-def labelled_rows(
-    settings: Settings, owner: str, ids: Ids, splits: dict[str, Tensor], at: Tensor, labels: Tensor = NOBODY
-) -> LabelledRows:
-    """A label owner's rows, which are `at` these places among all rows; those of the one label owner are all of them
-    in their order, and no name need say whose they are."""
-    return LabelledRows(ids, labels, splits, at, owner) if settings.shared else LabelledRows(ids, labels, splits)
-
-
 def own_columns(settings: Settings, name: str, table: Table, placed: Holdings, fitted: State | None = None) -> Columns:
     """One organisation's columns of all rows, prepared on the training rows of all label owners, or as was `fitted`."""
     train = placed.trained_rows
@@ -195,14 +182,7 @@ def _some_columns(
     features = known.new_zeros(len(held), *known.shape[1:])  # nobody is asked for a row that it lacks
     rows, _ = Index(mine.ids).find(ids[held.numpy()])
     features[held] = known[torch.from_numpy(rows)]
-    return Columns(features, prepared, None if mine.own is None else _own_names(mine.own[rows], ids, held))
-
-
-def _own_names(names: Ids, ids: Ids, held: Tensor) -> Ids:
-    """What its owner calls the rows that it holds; of the others it calls none."""
-    own = ids.astype(object)
-    own[held.numpy()] = names
-    return own.astype(np.str_)
+    return Columns(features, prepared, None if mine.own is None else own_names(mine.own[rows], ids, held))
 
 
 def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> tuple[dict[str, Table], Crossed]:
@@ -247,30 +227,6 @@ def _found(
     return aligned.by_key, entries
 
 
-def called_alike(settings: Settings, tables: Mapping[str, Table]) -> dict[str, Table]:
-    """To predict where all tables are here: rows that a key matches are called by it at all, as they were in training;
-    where rows differ, as the label owner calls them. Tables of one key are called alike as they are."""
-    from colonnade.alignment.ids import renamed, shared
-    from colonnade.alignment.keys import matched
-
-    if len(tables) < 2 or not all(table.keys for table in tables.values()):
-        return dict(tables)
-    if settings.rows_differ:
-        owner = next(
-            (name for name, party in settings.parties.items() if party.label is not None and name in tables), ""
-        )
-        if not owner:
-            return dict(tables)
-        mine, called = tables[owner], {}
-        for name, table in tables.items():
-            both = matched({owner: mine.keys, name: table.keys})
-            at, names = np.concatenate(both[name]), mine.ids[np.concatenate(both[owner])]
-            called[name] = mine if name == owner else renamed(table, at, names)
-        return called
-    found = matched({name: table.keys for name, table in tables.items()})
-    return {name: shared(table, found[name]) for name, table in tables.items()}
-
-
 def _common(settings: Settings, owner: str, table: Table, columns: Mapping[str, Table], crossed: Crossed) -> Table:
     """A label owner's rows that all who hold columns hold too, in the agreed order: sorted by id; without those that
     have no label. `crossed` grows by what crossed for it."""
@@ -303,15 +259,6 @@ def with_labels(table: Table) -> Table:
             stacklevel=2,
         )
     return found
-
-
-def bringing(settings: Settings, fitted: Mapping[str, State]) -> dict[str, PartySettings]:
-    """Those who hold columns, to predict: they bring just these, and a label column is neither needed nor read."""
-    columns = {n: tuple(c["name"] for c in s["columns"]["columns"]) for n, s in fitted.items() if "columns" in s}
-    return {
-        name: replace(settings.parties.get(name, PartySettings()), **NO_LABEL, columns=names)
-        for name, names in columns.items()
-    }
 
 
 def _pairwise(
@@ -354,67 +301,6 @@ def _pairwise(
 def by_key(settings: Settings, found: Sequence[NDArray[np.int64]]) -> dict[str, int]:
     """How many rows each key matched."""
     return {in_words(key): len(rows) for key, rows in zip(settings.keys, found, strict=True)}
-
-
-def to_predict(
-    settings: Settings,
-    columns: Mapping[str, Table],
-    fitted: Mapping[str, State],
-    ids: Sequence[str],
-    owner: str | None = None,
-    *,
-    may_lack: bool = False,
-) -> Holdings:
-    """Only these rows, all of one label owner (the first unless named), prepared as `Holdings.state_of` remembers:
-    nothing is learned, and no labels are needed.
-
-    `columns` are the tables of those with columns; they may hold rows that are new since training. With `may_lack` a
-    party may hold some of the rows only, or have no table at all; but every row must be held by somebody.
-    """
-    from colonnade.datasets.preprocess import Labels, Preprocessor
-
-    owners = [name for name, state in fitted.items() if "labels" in state]
-    asks = owner or owners[0]
-    order = np.array(list(ids), dtype=np.str_)
-    held_columns: dict[str, Columns] = {}
-    away: dict[str, Tensor] = {}
-    for name in [name for name, state in fitted.items() if "columns" in state]:
-        prepared = Preprocessor.from_state(fitted[name]["columns"])
-        held = np.ones(len(order), dtype=bool)
-        if may_lack:
-            held = np.isin(order, columns[name].ids if name in columns else np.array([], dtype=np.str_))
-        elif name not in columns:
-            raise DataError(
-                f"'{name}' took part in training, and there is no table of it. Give it: frames={{{name!r}: frame}}, "
-                f'or --table {name}=FILE. To predict without a party, train with [federation] on_missing = "skip".'
-            )
-        if held.all():
-            mine = columns[name].in_order(order)
-            held_columns[name] = Columns(prepared.transform(mine), prepared, mine.own)
-            continue
-        away[name] = torch.from_numpy(~held)
-        features = torch.zeros(len(order), len(prepared.names))  # nobody is asked for a row that it lacks
-        own = None
-        if held.any():
-            mine = columns[name].in_order(order[held])
-            features[~away[name]] = prepared.transform(mine)
-            own = None if mine.own is None else _own_names(mine.own, order, ~away[name])
-        held_columns[name] = Columns(features, prepared, own)
-    if len(away) == len(held_columns) and bool((nobody := torch.stack(list(away.values())).all(0)).any()):
-        lost = order[nobody.numpy()]
-        raise DataError(f"{len(lost)} of {len(order)} ids are in no party's table, such as {str(lost[0])!r}.")
-    known_to = max((int(state.get("known_to", 1)) for state in fitted.values()), default=1)
-    encoder = Labels.from_state(fitted[asks]["labels"])
-    asked = asked_by(settings, asks, owners, order)
-    return Holdings(held_columns, asked, order, encoder, known_to, settings.server, away)
-
-
-def asked_by(settings: Settings, owner: str, owners: Sequence[str], ids: Ids) -> dict[str, LabelledRows]:
-    """These rows to predict by one label owner, and nothing of the others; no label is known."""
-    every = torch.arange(len(ids))
-    asks = labelled_rows(settings, owner, ids, {"predict": every}, every, torch.zeros(len(ids), dtype=torch.int64))
-    nothing = {name: labelled_rows(settings, name, ids[:0], {}, NOBODY) for name in owners}
-    return {name: asks if name == owner else other for name, other in nothing.items()}
 
 
 def _label(table: Table) -> Any:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from colonnade import datasets
 from colonnade.core.party import seed_for
+from colonnade.datasets.columns import packed
 from colonnade.errors import ConfigError
-from colonnade.rows.holdings import Columns, Holdings
-from colonnade.rows.making import labelled_rows
+from colonnade.rows.holdings import Columns, Holdings, labelled_rows
 from colonnade.rows.splits import divide
 from colonnade.settings.federation_file import DataSettings, Settings, prepared_as
 from colonnade.settings.owners import known_classes
@@ -126,7 +126,7 @@ def _cut_table(source: datasets.Dataset, settings: Settings, train: Tensor) -> d
     ids = np.arange(len(frame)).astype(np.str_)
     parties = {}
     for name, part in datasets.by_names(frame, given).items():
-        table = Table(name, ids, part)
+        table = Table(name, packed(ids), part)
         preprocessor = Preprocessor.fit(table, train, **prepared_as(settings, name))
         parties[name] = Columns(preprocessor.transform(table), preprocessor)
     return parties

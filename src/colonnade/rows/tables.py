@@ -3,7 +3,7 @@ column, with ids as all compare them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from colonnade.datasets.table import Table
 
 Owner = PartySettings | LabelOwnerSettings
+PIECE = 65_536  # rows read at a time
 
 
 def read_tables(settings: Settings) -> dict[str, Table]:
@@ -87,6 +88,11 @@ def listed_ids(settings: Settings, owner: str, path: str) -> Ids:
 def written_ids(path: Path, keys: Sequence[Key], whose: str) -> list[str]:
     """The ids in a .csv or .parquet file as they are written, whatever else it holds: of several keys, each row goes by
     the first that it has."""
+    return [one for some in written_pieces(path, keys, whose) for one in some]
+
+
+def written_pieces(path: Path, keys: Sequence[Key], whose: str) -> Iterator[list[str]]:
+    """`written_ids`, some rows at a time."""
     import pandas as pd
     import pyarrow.parquet
 
@@ -102,14 +108,19 @@ def written_ids(path: Path, keys: Sequence[Key], whose: str) -> list[str]:
             known = [(first,)]
         columns = list(dict.fromkeys(column for key in known for column in key))
         check_present(columns, there, owner=whose.strip("'"), part="id")
-        frame = pd.read_parquet(path, columns=columns) if parquet else read(path, usecols=columns, **how)
+        for frame in (
+            (batch.to_pandas() for batch in pyarrow.parquet.ParquetFile(path).iter_batches(PIECE, columns=columns))
+            if parquet
+            else read(path, usecols=columns, chunksize=PIECE, **how)
+        ):
+            if known == [(first,)]:
+                yield [str(one) for one in frame[columns[0]]]
+            else:
+                yield written_in({column: frame[column].tolist() for column in columns}, keys)
     except FileNotFoundError:
         raise DataError(f"{whose} names {path}, and there is no such file.") from None
     except (OSError, ValueError) as error:  # the reader's own text may quote cells
         raise DataError(f"{path} of {whose} cannot be read as CSV or Parquet ({type(error).__name__}).") from None
-    if known == [(first,)]:
-        return [str(one) for one in frame[columns[0]]]
-    return written_in({column: frame[column].tolist() for column in columns}, keys)
 
 
 def _made(

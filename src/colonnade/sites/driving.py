@@ -15,8 +15,7 @@ from colonnade.federation.federation import Federation
 from colonnade.federation.fit import Outcome, Watch, fit
 from colonnade.federation.organisation import agreed_on, organise, training_rows
 from colonnade.federation.scores import Scores, mean_scores
-from colonnade.rows.holdings import Holdings
-from colonnade.rows.making import labelled_rows
+from colonnade.rows.holdings import Holdings, labelled_rows
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.owners import SERVER
 from colonnade.settings.party_file import SiteConfig
