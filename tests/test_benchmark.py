@@ -142,6 +142,7 @@ def test_the_floor_takes_the_same_steps(vimadmm: Any) -> None:
         assert not torch.allclose(mine, start, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 def test_the_authors_rules_and_ours_learn_alike(vimadmm: Any) -> None:
     """Random pictures, 64 of them in one batch: the same losses, from other starts."""
     generator = torch.Generator().manual_seed(0)

@@ -27,6 +27,7 @@ def test_frames_are_aligned_partners_chosen_and_a_model_trained() -> None:
     assert found["accuracy"] > 0.9
 
 
+@pytest.mark.long
 def test_two_hospitals_and_two_centres_learn_together(tmp_path: Path) -> None:
     pytest.importorskip("coincurve")
     federation = Federation.from_toml(make_tables.main(tmp_path))

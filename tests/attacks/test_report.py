@@ -75,6 +75,7 @@ def test_pictures_of_rows_are_for_public_data_sets_alone(tmp_path: Path) -> None
     assert [path.name for path in (tmp_path / "own").iterdir()] == ["audit.json"]
 
 
+@pytest.mark.long
 def test_a_second_audit_replaces_the_first_and_leaves_other_files(table: Audit, tmp_path: Path) -> None:
     write(picture("mnist"), tmp_path)
     for mine in ("notes.txt", "holiday.png"):

@@ -89,6 +89,7 @@ def test_quiet_is_silent_and_a_party_narrows(call: Caller, run: Path, tmp_path: 
     assert all("lab" in (one["attacker"], one["victim"]) for one in told["findings"])
 
 
+@pytest.mark.long
 def test_a_party_alone_leaves_what_was_found_among_the_others(call: Caller, tmp_path: Path) -> None:
     Federation.from_toml(write(tmp_path, three(120), settings("vimadmm"))).fit(tmp_path / "run")
     run, out = tmp_path / "run", tmp_path / "run" / "audit"

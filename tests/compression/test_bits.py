@@ -17,7 +17,7 @@ def by_hand(row: list[int], bits: int) -> bytes:
 
 
 @given(st.integers(1, WIDEST), st.integers(0, 5), st.integers(0, 40), st.integers(0, 10**6))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_rows_are_packed_side_by_side_and_come_back(bits: int, rows: int, count: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     array = random.integers(0, 2**bits, (rows, count), dtype=np.uint64).astype(np.uint32)

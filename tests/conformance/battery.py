@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 from tests.conformance.toy import TASKS, Toy, Wrap, can, federation, sequential, variant
 from torch import Tensor
 
@@ -45,6 +46,11 @@ every_algorithm = pytest.mark.parametrize("algorithm", EVERY.values(), ids=EVERY
 every_algorithm_that_stacks = pytest.mark.parametrize("algorithm", STACKED.values(), ids=STACKED)
 every_algorithm_with_models = pytest.mark.parametrize("algorithm", WITH_MODELS.values(), ids=WITH_MODELS)
 every_algorithm_with_optimizers = pytest.mark.parametrize("algorithm", WITH_OPTIMIZERS.values(), ids=WITH_OPTIMIZERS)
+
+
+def in_long_runs(value: Any) -> ParameterSet:
+    """One more value of a parameter, in `make test-all`: it says again what the others say."""
+    return pytest.param(value, marks=pytest.mark.long)
 
 
 def by_task(algorithms: Mapping[str, AnyAlgorithm]) -> pytest.MarkDecorator:

@@ -8,7 +8,12 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import pytest
 import torch
-from tests.conformance.battery import every_algorithm, every_algorithm_that_stacks, every_algorithm_with_models
+from tests.conformance.battery import (
+    every_algorithm,
+    every_algorithm_that_stacks,
+    every_algorithm_with_models,
+    in_long_runs,
+)
 from tests.conformance.toy import TRANSPORTS, assert_bit_equal, cohorts, federation, sequential
 from torch import Tensor, nn
 
@@ -62,7 +67,7 @@ def assert_named(error: PartyError, party: str, watched: Watched) -> None:
 
 
 @every_algorithm_with_models
-@pytest.mark.parametrize("at", [2, 3, 5, 8])
+@pytest.mark.parametrize("at", [2, 8, *map(in_long_runs, [3, 5])])
 @pytest.mark.parametrize("inner", ["by reference", "through bytes", "threads"])
 def test_a_party_that_dies_in_its_model_is_named(algorithm: AnyAlgorithm, at: int, inner: str) -> None:
     toy = federation(
@@ -82,7 +87,7 @@ def test_a_party_that_dies_in_its_model_is_named(algorithm: AnyAlgorithm, at: in
 
 
 @every_algorithm
-@pytest.mark.parametrize("at", range(2, 7))
+@pytest.mark.parametrize("at", [2, 5, *map(in_long_runs, [3, 4, 6])])
 @pytest.mark.parametrize("kind", ["drop", "fail"])
 def test_a_lost_call_is_named_and_leaves_the_others_as_they_were(algorithm: AnyAlgorithm, at: int, kind: Any) -> None:
     faults = [Fault(kind, "bob", at=at)]

@@ -22,6 +22,7 @@ from tests.conformance.battery import (
     every_algorithm,
     every_task,
     every_task_that_stacks,
+    in_long_runs,
     ruled,
 )
 from tests.conformance.toy import (
@@ -65,9 +66,11 @@ def one_by_one(
 
 # 1. One federation, whatever carries its calls
 
+OTHERS = [t for t in TRANSPORTS if t not in (*STACKS, "through bytes", "threads", "retrying")]
+
 
 @every_task
-@pytest.mark.parametrize("transport", [t for t in TRANSPORTS if t not in STACKS])
+@pytest.mark.parametrize("transport", ["through bytes", "threads", "retrying", *(in_long_runs(t) for t in OTHERS)])
 def test_what_carries_the_calls_cannot_change_a_bit(algorithm: AnyAlgorithm, task: Task, transport: str) -> None:
     losses, states, predicted = one_by_one(algorithm, task)
     other = federation(algorithm, TRANSPORTS[transport], task=task)

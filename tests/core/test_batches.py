@@ -153,7 +153,7 @@ def test_a_name_that_no_batch_has_is_refused(name: str) -> None:
         st.from_regex(r"train/[0-2]/[0-9]{1,2}", fullmatch=True),
     )
 )
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_a_name_is_refused_or_it_is_the_only_name_of_its_rows(name: str) -> None:
     batches = made()
     try:

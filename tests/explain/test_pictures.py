@@ -69,7 +69,12 @@ def made_up(parties: int, *, metric: str = "accuracy", mapped: bool = False, cla
 
 @pytest.mark.parametrize(
     "report",
-    [made_up(1), made_up(4, mapped=True), made_up(3, metric="r2"), made_up(24, classes=40)],
+    [
+        made_up(1),
+        made_up(4, mapped=True),
+        made_up(3, metric="r2"),
+        pytest.param(made_up(24, classes=40), marks=pytest.mark.long),
+    ],
     ids=["one", "mapped", "regression", "many"],
 )
 def test_pictures_decode_and_are_not_blank(report: Report, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def begun(papers: Path) -> list[str]:
     return (papers / "begun").read_text().splitlines()
 
 
+@pytest.mark.long
 def test_a_plans_runs_are_cells_and_can_be_made_in_two_sittings(papers: Path, tmp_path: Path) -> None:
     assert cells(plan("tiny")) == [f"{run}, seed {seed}" for run in ("SplitNN", "FDML") for seed in (0, 1)]
     at_once = reproduce("tiny", out=tmp_path)

@@ -152,6 +152,7 @@ def test_twenty_quick_rounds(tmp_path: Path) -> None:
     assert lines[3] == "| mnist, 1niid, FedAvg | – | 90.0¹ |"
 
 
+@pytest.mark.long
 def test_noise_is_on_training_rows_and_the_control_sends_it_alone() -> None:
     short = dataclasses.replace(reproduction.plan("multi-vfl-dp").shortened(), epochs=(1,))
     ones = torch.ones(4, 16) / 8  # a norm of a half is not clipped
