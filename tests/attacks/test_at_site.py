@@ -32,7 +32,7 @@ from colonnade.attacks.finding import LIMITS
 from colonnade.errors import AuditFailed, BoundaryError, ConfigError, PartyError
 from colonnade.federation import Federation
 from colonnade.report.page import write as write_page
-from colonnade.settings.owners import SERVER
+from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import OWN, write_table
 from colonnade.sites.driving import drive
 from colonnade.sites.messages import Align, Close, GetReady, Join, Prepare, Save

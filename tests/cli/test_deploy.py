@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from colonnade.cli import deploy
 from colonnade.errors import ColonnadeError, ConfigError
-from colonnade.settings.owners import SERVER
+from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import OWN
 from colonnade.sites.driving import drive
 

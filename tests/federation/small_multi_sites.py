@@ -11,7 +11,7 @@ from tests.federation.small_sites import divided
 from tests.federation.small_sites import sites as sites
 
 from colonnade.federation import Federation, Settings
-from colonnade.settings.owners import SERVER
+from colonnade.selection.settings import SERVER
 from colonnade.settings.toml_text import to_toml
 
 PRIVATE = {"id": "patient", "align": "private"}

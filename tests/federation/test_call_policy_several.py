@@ -14,7 +14,7 @@ from colonnade.core import Transport
 from colonnade.core.message import batch_of
 from colonnade.errors import ConfigError, NoAnswer, PartyError
 from colonnade.federation import Federation
-from colonnade.settings.owners import SERVER
+from colonnade.selection.settings import SERVER
 from colonnade.transport import Fault, Faulty, Retrying
 
 

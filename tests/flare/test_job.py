@@ -24,7 +24,7 @@ from colonnade.flare.engines import OnThisMachine, gather
 from colonnade.flare.orders import lead_of
 from colonnade.flare.simulator import NOT_STARTED, Simulator, starts, write_sites
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings.owners import SERVER
+from colonnade.selection.settings import SERVER
 from colonnade.sites.driving import drive
 
 WITHOUT = 'NVIDIA FLARE is not installed: pip install "colonnade[flare]"'

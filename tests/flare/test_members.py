@@ -21,8 +21,8 @@ from colonnade.flare.engines import conclude
 from colonnade.flare.job import issue
 from colonnade.flare.simulator import write_sites
 from colonnade.runs.layout import FAILURE
+from colonnade.selection.settings import SERVER
 from colonnade.serving.site_service import serve_at
-from colonnade.settings.owners import SERVER
 from colonnade.settings.party_file import OWN, STARTUP, write_own
 from colonnade.sites.messages import Join
 from colonnade.transport.remote import HEAD, NONE, WHOLE

@@ -24,8 +24,8 @@ from colonnade.flare.engines import OnThisMachine
 from colonnade.flare.job import Job
 from colonnade.flare.simulator import Simulator
 from colonnade.selection import Selection
+from colonnade.selection.settings import SERVER
 from colonnade.settings.federation_file import AuditSettings
-from colonnade.settings.owners import SERVER
 from colonnade.settings.party_file import sites_of, write_table
 from colonnade.sites.driving import drive
 

@@ -22,11 +22,11 @@ from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings
 from colonnade.rows.tables import labels_of, read_labels, read_tables, tables_of
 from colonnade.runs.run_directory import RunDirectory
+from colonnade.selection.settings import SERVER
 from colonnade.serving.batcher import Batcher
 from colonnade.serving.limits import Limits
 from colonnade.serving.service import application
 from colonnade.serving.source import Source
-from colonnade.settings.owners import SERVER
 from colonnade.settings.party_file import AGREED, OWN, asker_id, read_own
 from colonnade.sites.driving import drive
 from colonnade.sites.messages import Prepare

@@ -10,37 +10,36 @@ import pytest
 
 from colonnade.selection import REVEALS, SelectionSettings
 from colonnade.selection.result import by_information, solvable
+from colonnade.selection.settings import KEYS, SERVER
 
 
 def told(leader: str = "leader", **settings: Any) -> dict[str, str]:
     return by_information(
         SelectionSettings(**settings).settled(numbers=False),
         leader=leader,
-        server="adder",
-        keys="keys",
         participants=["ada", "bob", "cyd"],
         groups=[("ada", "bob"), ("bob", "cyd"), ("cyd",)],
     )
 
 
 def test_everybody_is_told_of() -> None:
-    assert set(told()) == {"leader", "adder", "keys", "ada", "bob", "cyd"}
+    assert set(told()) == {"leader", SERVER, KEYS, "ada", "bob", "cyd"}
     for decryptor in ("participants", "leader"):
-        assert set(told(decryptor=decryptor)) == {"leader", "adder", "ada", "bob", "cyd"}
+        assert set(told(decryptor=decryptor)) == {"leader", SERVER, "ada", "bob", "cyd"}
     assert "mutual information" in told(leader="ada")["ada"]
 
 
 @pytest.mark.parametrize(
     ("settings", "who", "says"),
     [
-        ({}, "adder", "nearest pseudo ids of each query"),
-        ({}, "keys", "of rows without any name"),
-        ({}, "keys", "no single participant's distances follow"),
+        ({}, SERVER, "nearest pseudo ids of each query"),
+        ({}, KEYS, "of rows without any name"),
+        ({}, KEYS, "no single participant's distances follow"),
         ({}, "cyd", "how common the labels are"),
         ({"decryptor": "participants"}, "ada", "the distances of bob, cyd alone"),
         ({"decryptor": "leader"}, "leader", "rebuilt but for a rotation"),
-        ({"decryptor": "leader"}, "adder", "never a distance, an order"),
-        ({"scheme": "plain"}, "adder", "Nothing was encrypted"),
+        ({"decryptor": "leader"}, SERVER, "never a distance, an order"),
+        ({"scheme": "plain"}, SERVER, "Nothing was encrypted"),
     ],
 )
 def test_settings_change_what_is_said(settings: dict[str, Any], who: str, says: str) -> None:
@@ -48,7 +47,7 @@ def test_settings_change_what_is_said(settings: dict[str, Any], who: str, says: 
 
 
 def test_without_fagin_no_rankings_cross() -> None:
-    assert "each participant's nearest" not in told(fagin=False)["adder"]
+    assert "each participant's nearest" not in told(fagin=False)[SERVER]
 
 
 def test_who_decrypts_can_solve_for_whom() -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
-from colonnade.settings.owners import SERVER, LabelOwnerSettings, known_classes, place_of
+from colonnade.selection.settings import SERVER
+from colonnade.settings.owners import LabelOwnerSettings, known_classes, place_of
 
 FULL: dict[str, Any] = {
     "algorithm": {"name": "multi_vfl", "server": "fedadam", "local_epochs": 2},

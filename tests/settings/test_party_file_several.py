@@ -11,7 +11,7 @@ from tests.federation.small_multi_sites import EVERY, folders, private
 
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
-from colonnade.settings.owners import SERVER
+from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import (
     AGREED,
     OWN,

@@ -19,7 +19,7 @@ from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, ConfigError, DataError, NoAnswer, PartyError
 from colonnade.federation import Federation
 from colonnade.federation.fit import Outcome, summarise
-from colonnade.settings.owners import SERVER
+from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import OWN, read_own
 from colonnade.sites.driving import aggregation, drive, rehearse
 from colonnade.sites.messages import Measure, Measured, Prepare, Ready

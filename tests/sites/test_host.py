@@ -16,7 +16,7 @@ from colonnade.core import Batches, Organisation
 from colonnade.core.message import Ping, Pong
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, PartyError
-from colonnade.settings.owners import SERVER
+from colonnade.selection.settings import SERVER
 from colonnade.sites.host import Host
 from colonnade.sites.messages import Align, Close, GetReady, Join, Kept, Measure, Prepare, Save
 from colonnade.sites.site import Site

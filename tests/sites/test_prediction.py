@@ -28,7 +28,7 @@ from colonnade.errors import (
     PartyError,
 )
 from colonnade.federation import Federation, Predictions, load
-from colonnade.settings.owners import SERVER
+from colonnade.selection.settings import SERVER
 from colonnade.sites.messages import Prepare, Save
 from colonnade.sites.prediction import predict
 from colonnade.sites.reader import Enough, Look, Take

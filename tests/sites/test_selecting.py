@@ -22,8 +22,8 @@ from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.federation import Settings
 from colonnade.federation.choosing import choose
 from colonnade.selection import Selection, aggregation, participant, sorting
+from colonnade.selection.settings import KEYS, SERVER
 from colonnade.selection.sorting import AskPublicKey
-from colonnade.settings.owners import KEYS, SERVER
 from colonnade.settings.party_file import OWN
 from colonnade.sites.candidate import Leave, TakePart
 from colonnade.sites.messages import Prepare

@@ -26,7 +26,7 @@ from colonnade.core import roles
 from colonnade.errors import BoundaryError, CheckpointError, DataError, PartyError
 from colonnade.federation import Federation, load
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings.owners import SERVER
+from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import AGREED
 from colonnade.sites.driving import drive
 from colonnade.sites.messages import Close, Join, Measured, Prepare, Ready, Save

@@ -18,7 +18,7 @@ from colonnade.core.cipher import NOT_ENCRYPTED
 from colonnade.core.receipt import NON_PRIVATE
 from colonnade.encryption.masks import SHARES
 from colonnade.privacy.accounting import costs_nothing
-from colonnade.settings.owners import SERVER
+from colonnade.selection.settings import SERVER
 
 LIMITS = ("label_inference", "inversion_ssim", "inversion_r2", "recognition")
 """The settings in [audit], each a bound on one kind of score."""
@@ -62,6 +62,19 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "crossed": self.crossed}
+
+
+def of_columns(
+    attack: str, attacker: str, victim: str, moment: str, assumes: str, by_column: Mapping[str, float], *,
+    metric: str = "R² of the best column", releases: tuple[str, ...] = (), details: Mapping[str, Any],
+) -> Finding:  # fmt: skip
+    """By the column that the attack comes nearest to."""
+    best = max(by_column, key=by_column.__getitem__, default="")
+    score = by_column.get(best, 0.0)
+    return Finding(
+        attack, attacker, victim, moment, assumes, metric, score, 0.0, column_verdict(score, 0.0), "inversion_r2",
+        releases=releases, details={**details, "best_column": best},
+    )  # fmt: skip
 
 
 def suggested(findings: Sequence[Finding]) -> tuple[str, float]:

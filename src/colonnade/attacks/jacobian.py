@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from colonnade.algorithms import Kind
-from colonnade.attacks.finding import Finding, column_verdict
+from colonnade.attacks.finding import Finding, of_columns
 from colonnade.attacks.received import Attacked, received
 from colonnade.attacks.rehearsal import Rehearsal
 from colonnade.attacks.scores import correlation, r_squared
@@ -43,23 +43,12 @@ def jacobian_findings(federation: Attacked, rehearsal: Rehearsal, rows: int, par
         preprocessor = federation.holdings.columns[victim].preprocessor
         names = {f"column {column}": slice(column, column + 1) for column in range(truth.shape[1])}
         by_column = r_squared(truth, guess, features[train].mean(0), preprocessor.spans if preprocessor else names)
-        best = max(by_column, key=by_column.__getitem__, default="")
         linked = float(correlation(truth.flatten()[:, None], guess.flatten()[:, None])[0])
-        score = by_column.get(best, 0.0)
-        yield Finding(
-            attack="columns by dividing the Jacobian",
-            attacker=attacker,
-            victim=victim,
-            moment=rehearsal.moment,
-            assumes="knows the shape of the victim's first layer, not its weights",
-            metric="R² of the best column",
-            score=score,
-            baseline=0.0,
-            verdict=column_verdict(score, 0.0),
-            limit="inversion_r2",
-            releases=federation.algorithm.named(Kind.JACOBIAN),
-            details={"rows": len(truth), "best_column": best, "correlation": linked},
-        )
+        yield of_columns(
+            "columns by dividing the Jacobian", attacker, victim, rehearsal.moment,
+            "knows the shape of the victim's first layer, not its weights", by_column,
+            releases=federation.algorithm.named(Kind.JACOBIAN), details={"rows": len(truth), "correlation": linked},
+        )  # fmt: skip
 
 
 def first_layer(model: nn.Module) -> tuple[int, int, int] | None:

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from colonnade.algorithms import Kind
-from colonnade.attacks.finding import Finding, column_verdict
+from colonnade.attacks.finding import Finding, of_columns
 from colonnade.attacks.inversion_audit import EMBEDDINGS
 from colonnade.attacks.received import Attacked, Received, received, stacked
 from colonnade.attacks.rehearsal import Rehearsal
@@ -82,8 +81,11 @@ def learned_from(
         "r2_without_embeddings": without[most],
         "by_known_rows": {str(number): max(found.values(), default=0.0) for number, found in gains.items()},
     }
-    finding = _finding(federation.holdings.label_owner, victim, moment, gains[most], details)
-    yield dataclasses.replace(finding, releases=names, attack=attack)
+    yield of_columns(
+        attack, federation.holdings.label_owner, victim, moment,
+        f"knows the victim's columns of {most} rows, and no weights", gains[most],
+        metric="R² of the best column, over own data", releases=names, details=details,
+    )  # fmt: skip
 
 
 def _side_by_side(came: Iterator[Received]) -> Iterator[Received]:
@@ -104,24 +106,6 @@ def _gains(with_them: Mapping[str, float], without: Mapping[str, float]) -> dict
     """By column that own data do not tell: how much of the error that they leave is gone with the embeddings."""
     left = {name: 1 - max(own, 0.0) for name, own in without.items() if own < TOLD}
     return {name: 1 - (1 - with_them[name]) / error for name, error in left.items()}
-
-
-def _finding(attacker: str, victim: str, moment: str, gains: Mapping[str, float], details: dict[str, Any]) -> Finding:
-    best = max(gains, key=gains.__getitem__, default="")
-    score = gains.get(best, 0.0)
-    return Finding(
-        attack="columns by regression on known rows",
-        attacker=attacker,
-        victim=victim,
-        moment=moment,
-        assumes=f"knows the victim's columns of {details['known_rows']} rows, and no weights",
-        metric="R² of the best column, over own data",
-        score=score,
-        baseline=0.0,
-        verdict=column_verdict(score, 0.0),
-        limit="inversion_r2",
-        details={**details, "best_column": best},
-    )
 
 
 def _once(rows: Tensor, seed: int) -> Tensor:

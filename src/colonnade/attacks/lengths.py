@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from colonnade.algorithms import Kind
-from colonnade.attacks.finding import Finding, column_verdict
+from colonnade.attacks.finding import Finding, of_columns
 from colonnade.attacks.learned_model import learned_from, spans_of
 from colonnade.attacks.received import Attacked, side_by_side
 from colonnade.attacks.rehearsal import Rehearsal
@@ -59,19 +59,8 @@ def _scaled(
     wrong = torch.cdist(truth.T, guesses.T)  # [columns, directions]
     guess, spans = guesses[:, wrong.argmin(1)], spans_of(federation, victim)
     found = r_squared(truth, guess, truth.mean(0), spans)
-    best = max(found, key=found.__getitem__, default="")
-    score = found.get(best, 0.0)
-    return Finding(
-        attack="columns from scores and lengths",
-        attacker=federation.holdings.label_owner,
-        victim=victim,
-        moment=moment,
-        assumes="looks at what it receives, and tries both signs of each direction",
-        metric="R² of the best column",
-        score=score,
-        baseline=0.0,
-        verdict=column_verdict(score, 0.0),
-        limit="inversion_r2",
-        releases=names,
-        details={"r2": found, "best_column": best, "directions": along.shape[1]},
-    )
+    return of_columns(
+        "columns from scores and lengths", federation.holdings.label_owner, victim, moment,
+        "looks at what it receives, and tries both signs of each direction", found,
+        releases=names, details={"r2": found, "directions": along.shape[1]},
+    )  # fmt: skip

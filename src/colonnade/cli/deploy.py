@@ -25,7 +25,7 @@ from colonnade.privacy import LABEL_MECHANISMS, MECHANISMS, Budget
 from colonnade.privacy.used_rows import weaker
 from colonnade.runs.budget_over_runs import spent_before
 from colonnade.runs.layout import ALIGNED
-from colonnade.settings.owners import KEYS, SERVER
+from colonnade.selection.settings import KEYS, SERVER
 from colonnade.settings.party_file import OWN, STARTUP, SiteConfig, all_sites, driver_of, in_own_words, read_own
 from colonnade.settings.rules import LABELS, PURPOSES
 from colonnade.sites.driving import rehearse

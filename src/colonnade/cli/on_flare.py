@@ -27,8 +27,8 @@ from colonnade.rows.tables import read_labels, read_tables
 from colonnade.runs.layout import ALIGNMENT, ANSWERS, AUDIT, EXPLANATION, SELECTION, SETTINGS
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection import Selection, SelectionSettings
+from colonnade.selection.settings import SERVER
 from colonnade.settings.changes import Change
-from colonnade.settings.owners import SERVER
 from colonnade.settings.party_file import AGREED, OWN, asker_of, driver_of, label_owners_of, write_table
 from colonnade.settings.serving import ServeSettings
 

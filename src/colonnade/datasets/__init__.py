@@ -55,32 +55,24 @@ __all__ = [
 ]
 
 _HOME = {
-    "catalogue": ("load",),
-    "dataset": ("Dataset", "Rows"),
-    "entries": ("CATALOGUE", "Entry"),
-    "preprocess": ("Labels", "Preprocessor"),
-    "split": (
-        "Split",
-        "by_names",
-        "column_blocks",
-        "column_runs",
-        "even_columns",
-        "image_patches",
-        "image_strips",
-        "party_names",
-        "picture_views",
-        "train_validation_test",
-        "views",
-    ),
-    "table": ("Table", "align", "read_table", "table_from_frame"),
+    name: line.split()[0]
+    for line in (
+        "catalogue load",
+        "dataset Dataset Rows",
+        "entries CATALOGUE Entry",
+        "preprocess Labels Preprocessor",
+        "split Split by_names column_blocks column_runs even_columns image_patches image_strips party_names "
+        "picture_views train_validation_test views",
+        "table Table align read_table table_from_frame",
+    )
+    for name in line.split()[1:]
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:

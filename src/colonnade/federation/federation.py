@@ -51,8 +51,8 @@ from colonnade.rows.holdings import Holdings, asked_for
 from colonnade.rows.making import from_tables
 from colonnade.rows.tables import labels_of, tables_of
 from colonnade.runs.run_directory import RunDirectory
+from colonnade.selection.settings import SERVER
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.owners import SERVER
 from colonnade.settings.rules import planned
 from colonnade.transport import Cohort, Cohorts, Drivers, InProcess, Recording, groups, worth_stacking
 

@@ -31,8 +31,9 @@ from colonnade.rows.holdings import Holdings, LabelledRows
 from colonnade.rows.making import from_tables
 from colonnade.rows.public import from_dataset
 from colonnade.rows.tables import read_labels, read_tables
+from colonnade.selection.settings import SERVER
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.owners import SERVER, LabelOwnerSettings, PartySettings, place_of
+from colonnade.settings.owners import LabelOwnerSettings, PartySettings, place_of
 from colonnade.settings.rules import LABELS, rules_from
 
 PRIOR_ROWS = 10_000

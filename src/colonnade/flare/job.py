@@ -19,8 +19,8 @@ from typing import Any
 from colonnade import errors
 from colonnade.core import checkpoint
 from colonnade.errors import ColonnadeError, ConfigError, PartyError
+from colonnade.selection.settings import KEYS, SERVER
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.owners import KEYS, SERVER
 from colonnade.settings.party_file import all_sites, asked_with, asker_of, driver_of, sites_of
 
 RELAY, MEMBER = (f"colonnade.flare.members.{name}" for name in ("Relay", "Member"))

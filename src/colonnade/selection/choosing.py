@@ -24,12 +24,11 @@ from colonnade.selection.inputs import as_groups, check_hidden
 from colonnade.selection.leader import Leader, Watch
 from colonnade.selection.participant import Join, Prepare
 from colonnade.selection.result import Cost, Scored, Selection, ranked, within_error
-from colonnade.selection.settings import SelectionSettings
+from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.selection.sorting import AskPublicKey
 from colonnade.transport import Recording
 
 METHODS = ("vf_ps", "random", "lasso", "leave_one_out", "brute_force")
-SERVER, KEYS = "aggregation_server", "key_server"
 ASKING = ("vf_ps", "leave_one_out", "brute_force")
 """Methods by which participants are asked something."""
 WITHOUT = {

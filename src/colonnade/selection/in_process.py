@@ -13,14 +13,14 @@ from colonnade.core.checks import from_mapping
 from colonnade.core.party import seed_for
 from colonnade.selection.aggregation import AggregationServer
 from colonnade.selection.baselines import lasso
-from colonnade.selection.choosing import ASKING, KEYS, SERVER, admit, check_keep, check_method, choose, readers
+from colonnade.selection.choosing import ASKING, admit, check_keep, check_method, choose, readers
 from colonnade.selection.group_testing import Group
 from colonnade.selection.inputs import Array, as_columns, as_groups, as_labels, check_hidden, check_parties
 from colonnade.selection.knn_mi import Numbers, Whole
 from colonnade.selection.leader import Leader, Watch
 from colonnade.selection.participant import Participant
 from colonnade.selection.result import Cost, Selection, by_information
-from colonnade.selection.settings import SelectionSettings
+from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.selection.sorting import KeyServer, Sorter
 from colonnade.transport import InProcess, Recording
 
@@ -40,9 +40,7 @@ class Meeting:
         record: bool = False,
     ) -> None:
         settings = settings.settled(numbers=labels.dtype.kind == "f")
-        check_parties(
-            counted(features), len(labels), leader=leader, decryptor=settings.decryptor, reserved=(SERVER, KEYS)
-        )
+        check_parties(counted(features), len(labels), leader=leader, decryptor=settings.decryptor)
         nothing = Batches({}, batch_size=1, epochs=1, seed=0)  # rows go by pseudo ids here
         by_server = settings.decryptor == "key_server"
         names = dict.fromkeys((leader, *features, SERVER, *([KEYS] if by_server else [])))
@@ -102,13 +100,9 @@ class Meeting:
         )
 
     def learned(self) -> dict[str, str]:
+        leader = self.leader
         return by_information(
-            self.settings,
-            leader=self.leader.name,
-            server=SERVER,
-            keys=KEYS,
-            participants=list(self.participants),
-            groups=self.leader.tested,
+            self.settings, leader=leader.name, participants=list(self.participants), groups=leader.tested
         )
 
 
@@ -136,7 +130,7 @@ def select_here(
     held, known, chosen = _ready(features, labels, rows, given, leader)
     check_keep(keep, list(held))
     who = chosen.decryptor if method in ASKING and score is None else "key_server"
-    check_parties(counted(held), len(known), leader=leader, decryptor=who, reserved=(SERVER, KEYS))
+    check_parties(counted(held), len(known), leader=leader, decryptor=who)
 
     def meet() -> Meeting:
         return Meeting(held, known, chosen, leader=leader, seed=seed, through_bytes=through_bytes, record=record)

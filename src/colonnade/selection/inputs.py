@@ -13,7 +13,7 @@ from torch import Tensor
 from colonnade.errors import ConfigError, DataError
 from colonnade.selection.group_testing import Group
 from colonnade.selection.knn_mi import Numbers, Whole
-from colonnade.selection.settings import SelectionSettings
+from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 
 Array = Tensor | NDArray[Any]
 LARGEST = 1e150
@@ -68,12 +68,10 @@ def as_labels(owner: str, labels: Array, rows: Whole | None, settings: Selection
         raise DataError(f"'{owner}' has labels of several types, or none in some rows. Make them all text.") from None
 
 
-def check_parties(
-    rows: Mapping[str, int], labels: int, *, leader: str, decryptor: str, reserved: Sequence[str]
-) -> None:
+def check_parties(rows: Mapping[str, int], labels: int, *, leader: str, decryptor: str) -> None:
     """Enough participants with as many `rows` as there are labels, and names of their own."""
     for name in (leader, *rows):
-        if name in reserved:
+        if name in (SERVER, KEYS):
             raise ConfigError(f"A party cannot be called {name!r}, which is a server's name here. Rename it.")
     for name, held in rows.items():
         if held != labels:

@@ -15,7 +15,7 @@ from colonnade.selection.aggregation import CANDIDATES, SEEN, SORTED, TOTAL
 from colonnade.selection.group_testing import Group
 from colonnade.selection.leader import QUERIES, STOPS, UNFINISHED
 from colonnade.selection.participant import DISTANCES, RANKING, REACH
-from colonnade.selection.settings import SelectionSettings
+from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.selection.sorting import ORDER
 from colonnade.transport import Recording
 
@@ -136,14 +136,12 @@ def by_information(
     settings: SelectionSettings,
     *,
     leader: str,
-    server: str,
-    keys: str,
     participants: Sequence[str],
     groups: Sequence[Group],
 ) -> dict[str, str]:
     """After VF-MINE with these groups: for each party what it knows now and did not before."""
     decryptor, shared = settings.decryptor, [group for group in groups if len(group) > 1]
-    found = {server: _server(settings), leader: _leader(settings, leader, shared)}
+    found = {SERVER: _server(settings), leader: _leader(settings, leader, shared)}
     scan = settings.fagin and decryptor != "leader"
     mine = (
         "which rows are queries"
@@ -162,7 +160,7 @@ def by_information(
             )
         found[name] = "; ".join(parts)
     if decryptor == "key_server":
-        found[keys] = (
+        found[KEYS] = (
             "distances summed over groups of two or more participants, of rows without any name; "
             f"{_solved(shared)}; {COMMON}. It is trusted to work with nobody"
         )

@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from colonnade.core.checks import one_of, whole
 from colonnade.errors import ConfigError
 
+SERVER, KEYS = "aggregation_server", "key_server"
+"""The party that adds the label owners' weights up, and in a selection ciphertexts; and the one that decrypts sums in a
+selection. Neither holds data, so they have no tables of their own in a file."""
 BINS = 4
 """Quantiles that make classes of a label that is a number, unless Kraskov's estimator is asked for: with classes only
 ranks travel, and with Kraskov the label owner must read distances."""

@@ -50,13 +50,12 @@ from colonnade.core.checks import (
 )
 from colonnade.errors import ConfigError
 from colonnade.models import import_path
-from colonnade.selection.settings import SelectionSettings
+from colonnade.selection.settings import SERVER, SelectionSettings
 from colonnade.settings.changes import Change, check_continues, laid_over
 from colonnade.settings.defaults import SEVERAL, by_rows, check_differ, check_pretrains, dropout_of, suggested
 from colonnade.settings.known import LISTS, MODELS, SECTIONS
 from colonnade.settings.owners import (
     NUMBERS,
-    SERVER,
     LabelOwnerSettings,
     PartySettings,
     by_name,

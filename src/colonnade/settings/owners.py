@@ -20,11 +20,8 @@ from colonnade.alignment.settings import Key
 from colonnade.core.checks import did_you_mean, from_mapping, one_of
 from colonnade.errors import ConfigError
 from colonnade.privacy import Budget
+from colonnade.selection.settings import SERVER
 from colonnade.settings.known import LISTS
-
-SERVER, KEYS = "aggregation_server", "key_server"
-"""The party that adds the label owners' weights up, and in a selection ciphertexts; and the one that decrypts sums in a
-selection. Neither holds data, so they have no tables of their own in a file."""
 
 MODELS_FROM, SECRET_OR_SEEDED = ("secret", "seeded", None), 'one of "secret", "seeded"'
 """Where an organisation's initial weights come from; None: from the agreed seed in one process, and at a site from the

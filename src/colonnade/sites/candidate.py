@@ -30,8 +30,8 @@ from colonnade.selection.aggregation import AggregationServer
 from colonnade.selection.inputs import as_columns
 from colonnade.selection.knn_mi import Numbers
 from colonnade.selection.participant import Participant as Candidate
+from colonnade.selection.settings import KEYS, SERVER
 from colonnade.selection.sorting import KeyServer
-from colonnade.settings.owners import KEYS, SERVER
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.reader import own_columns
 

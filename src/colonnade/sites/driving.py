@@ -17,7 +17,7 @@ from colonnade.federation.organisation import agreed_on, organise, training_rows
 from colonnade.federation.scores import Scores, mean_scores
 from colonnade.rows.holdings import Holdings, labelled_rows
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings.owners import SERVER
+from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.host import check_run
 from colonnade.sites.label_sets import labels_alone

@@ -23,7 +23,7 @@ from colonnade.rows.holdings import Ids
 from colonnade.runs.budget_over_runs import A_RUN, is_run
 from colonnade.runs.layout import DRAINING, REFUSED
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings.owners import SERVER
+from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.messages import (
     Align,

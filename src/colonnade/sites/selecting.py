@@ -28,11 +28,10 @@ from colonnade.runs.budget_over_runs import A_RUN, is_run
 from colonnade.runs.layout import AFTER, ALIGNMENT, PARTIES, SELECTION
 from colonnade.runs.run_directory import write_text
 from colonnade.selection import choosing
-from colonnade.selection.choosing import KEYS, SERVER
 from colonnade.selection.inputs import as_labels, check_parties
 from colonnade.selection.leader import Leader, Watch
 from colonnade.selection.result import Cost, Selection, by_information
-from colonnade.selection.settings import SelectionSettings
+from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.candidate import Home, Leave, TakePart, WorkDone, counted_by, organisation_of, participant
 from colonnade.sites.host import check_run
@@ -114,14 +113,8 @@ class Between:
         return Cost(seconds, sent, counted["encryptions"], counted["additions"], counted["decryptions"], candidates)
 
     def learned(self) -> dict[str, str]:
-        return by_information(
-            self.settings,
-            leader=self.leader.name,
-            server=SERVER,
-            keys=KEYS,
-            participants=self.names,
-            groups=self.leader.tested,
-        )
+        leader = self.leader
+        return by_information(self.settings, leader=leader.name, participants=self.names, groups=leader.tested)
 
 
 def select(
@@ -144,7 +137,7 @@ def select(
     labels = as_labels(own.name, held.labels, held.splits["train"].numpy(), wanted)
     settled = wanted.settled(numbers=labels.dtype.kind == "f")
     rows, decryptor = dict.fromkeys(names, len(labels)), asked.reads
-    check_parties(rows, len(labels), leader=own.name, decryptor=decryptor, reserved=(SERVER, KEYS))
+    check_parties(rows, len(labels), leader=own.name, decryptor=decryptor)
     sides = told(every, held) if held.is_told else ""
     queries = min(settled.queries, len(labels))
     request = TakePart(run, own.agreed, len(names), queries, sides, site.digest(run, every))
