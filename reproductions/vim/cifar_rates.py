@@ -20,7 +20,7 @@ RATES = {
     "VAFL": (0.05, 0.1, 0.2, 0.4),
     "FDML": (0.03, 0.05, 0.1, 0.2),
 }
-QUICK, QUICK_ROWS = {"FDML": (0.01, 0.1)}, {"validation": 1000, "test": 1000}
+QUICK = {"FDML": (0.01, 0.1)}
 UNTIL = {"VIMADMM": 1, "VIMADMM-J": 1}
 
 
@@ -38,9 +38,7 @@ def run(study: Study, cell: str) -> None:
     changes: dict[str, Any] = {**reproduction.plan("vim-cifar").runs[method], "until": UNTIL.get(method, math.inf)}
     algorithm = {**study.settings(changes).to_mapping()["algorithm"], "learning_rate": rate}
     changes["algorithm"] = algorithm | ({"head_learning_rate": rate} if "head_learning_rate" in algorithm else {})
-    settings, seed = study.settings(changes), study.plan.seeds[0]
-    holdings = script_of(reproduction.plan("vim-explain-cifar")).fewer(study, settings, seed, QUICK_ROWS)
-    made = study.federation(settings, seed, holdings)
+    made = study.federation(study.settings(changes), study.plan.seeds[0])
     script_of(reproduction.plan("vim-dp-grid")).follow(study, cell, made)
 
 

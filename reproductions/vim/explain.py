@@ -27,9 +27,8 @@ from colonnade.explain import (
     permutation,
     summarize,
 )
-from colonnade.federation import Federation, Settings
+from colonnade.federation import Federation
 from colonnade.reproduction import Plan, Study
-from colonnade.rows.holdings import Holdings
 
 SHARES = (20, 50)  # percent of the parties, Table 1
 METHODS = ("VIMADMM", "VIMSGD", "VAFL")
@@ -47,14 +46,11 @@ class Data:
     local_steps: tuple[int, ...]
     until: int  # epochs of Figures 7 and 8
     leave_out: bool  # whether one seed is also trained without each party in turn
-    quick: dict[str, int]  # of the quick version, at most so many rows of a split
 
 
-FEW = {"validation": 1000}  # nobody looks at them
-FEWER = {"train": 2048, "validation": 256, "test": 1000}  # convolutions of nine patches take their time
 DATA = {
-    "vim-explain": Data("vim-mnist", "client_07", 10.0, 1.0, (0.5, 1.0, 5.0), (1, 5, 10, 30), 10, True, FEW),
-    "vim-explain-cifar": Data("vim-cifar", "client_05", 1.0, 3.0, (0.5, 1.0, 5.0), (1, 5, 10), 2, False, FEWER),
+    "vim-explain": Data("vim-mnist", "client_07", 10.0, 1.0, (0.5, 1.0, 5.0), (1, 5, 10, 30), 10, True),
+    "vim-explain-cifar": Data("vim-cifar", "client_05", 1.0, 3.0, (0.5, 1.0, 5.0), (1, 5, 10), 2, False),
 }
 PARTIES, NOISY, RHO, TAU = "parties", "Table 4, ", "Figure 7, rho ", "Figure 8, tau "
 
@@ -80,7 +76,7 @@ def run(study: Study, cell: str) -> None:
 
 
 def _parties(study: Study, data: Data, seed: int) -> None:
-    federation = study.train("VIMADMM", study.settings(), seed, _holdings(study, study.settings(), seed))
+    federation = study.train("VIMADMM", study.settings(), seed)
     norms = _figure_5(study, data, federation)
     retraining = Retraining(federation, federation.evaluate("test")["accuracy"])
     study.record("Table 1, all", retraining.all.score)
@@ -118,24 +114,12 @@ def _table_4(study: Study, data: Data, method: str, seed: int) -> None:
     """One party's columns are noisy in training and in testing."""
     settings = study.settings({**reproduction.plan(data.accuracy).runs[method], "until": max(study.plan.epochs)})
     generator = Generator().manual_seed(seed)
-    holdings = noised(_holdings(study, settings, seed), data.noisy, None, data.training_noise, generator)
+    holdings = noised(study.federation(settings, seed).holdings, data.noisy, None, data.training_noise, generator)
     trained = study.train(f"{NOISY}{method}", settings, seed, holdings)
     if method == "VIMADMM":
         norms = head_norms(trained)
         study.record(f"Figure 5, head norm of {data.noisy} when noisy", norms[data.noisy], "")
         study.record(f"Figure 5, rank of {data.noisy} when noisy", _rank(norms, data.noisy), "")
-
-
-def _holdings(study: Study, settings: Settings, seed: int) -> Holdings:
-    return fewer(study, settings, seed, DATA[study.plan.name].quick)
-
-
-def fewer(study: Study, settings: Settings, seed: int, rows: dict[str, int]) -> Holdings:
-    """Of the quick version with at most so many rows of a split."""
-    holdings = study.federation(settings, seed).holdings
-    for split, most in rows.items() if study.plan.short else ():
-        holdings.splits[split] = holdings.splits[split][:most]
-    return holdings
 
 
 def _rank(norms: dict[str, float], party: str) -> float:

@@ -146,3 +146,19 @@ def test_an_unknown_name_is_refused_with_the_likely_one(tiny: None) -> None:
         ConfigError, match=r"There is no reproduction 'tinny' \(did you mean 'tiny'\?\); there are tiny, imp"
     ):
         reproduction.reproduce("tinny")
+
+
+def test_a_quick_version_may_have_fewer_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = plan_folder(tmp_path)
+    told = json.loads((folder / "paper" / "expected.json").read_text())
+    told["tiny"]["quick"]["rows"] = {"train": 64, "test": 20}
+    (folder / "paper" / "expected.json").write_text(json.dumps(told))
+    monkeypatch.setattr("colonnade.reproduction.expected.folder", lambda: folder)
+    sizes = []
+    for one in (plan("tiny"), plan("tiny").shortened()):
+        study = Study(one)
+        made = study.federation(study.settings(), 0)
+        sizes.append([len(made.batches.splits[split]) for split in ("train", "validation", "test")])
+    assert sizes[1] == [64, sizes[0][1], 20]
+    assert sizes[0][0] > 64
+    assert sizes[0][2] > 20

@@ -13,6 +13,7 @@
     "figures": {"VIMSGD, epoch 10": {"paper": ..., "authors_code": ..., "at_least": ..., "at_most": ...}}
     "quick":   {"seeds": [0], "epochs": [2], "figures": {...}}       what fits into five minutes on two cores, and the
                                                                      bounds of that: those above are of the whole
+                                                                     ("rows": {"test": 1000}, at most so many)
     "measured": what came out, and on what hardware
 }
 """
@@ -22,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ class Plan:
     quick: Mapping[str, Any]
     panels: tuple[str, ...] = ("score",)
     short: bool = False  # whether this is the quick version
+    rows: Mapping[str, int] = field(default_factory=dict)  # of which a split has at most so many
 
     def shortened(self) -> Plan:
         """Fewer seeds, epochs or runs, as `quick` says, with bounds of its own; nothing is measured on the way to a
@@ -73,6 +75,7 @@ class Plan:
             config=self.folder / quick["config"] if "config" in quick else self.config,
             reach=None,
             short=True,
+            rows=quick.get("rows", {}),
         )
 
 

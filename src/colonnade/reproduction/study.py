@@ -153,9 +153,15 @@ class Study:
         return federation
 
     def federation(self, settings: Settings, seed: int, holdings: Holdings | None = None) -> Federation:
-        """With the seed in the settings' place; over other holdings than the settings name, if given."""
+        """With the seed in the settings' place; over other holdings than the settings name, if given, else with as many
+        rows as the plan has."""
         if holdings is None:
-            return Federation.from_settings(settings, seed=seed)
+            made = Federation.from_settings(settings, seed=seed)
+            if not self.plan.rows:
+                return made
+            holdings = made.holdings
+            for split, most in self.plan.rows.items():
+                holdings.splits[split] = holdings.splits[split][:most]
         engine = dataclasses.replace(settings.engine, seed=seed)
         return Federation(dataclasses.replace(settings, engine=engine), holdings)
 
