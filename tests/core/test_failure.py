@@ -76,6 +76,8 @@ def test_errors_about_the_call_keep_their_type_and_text(kind: type[ColonnadeErro
 
 
 def test_what_nobody_foresaw_is_redacted_too() -> None:
+    alike = type("WireError", (Exception,), {})(SECRET)  # somebody's own, and not written for the asker
+    assert SECRET not in failure_of(alike, "bank", None).cause
     error = raised(failure_of(KeyError(SECRET), "bank", None))
     assert str(error).startswith("'bank' failed while answering a frame: KeyError; the log of 'bank' has it under")
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Generator
 
 from colonnade.core import Ledger, Message, Outbox, Released, Request
+from colonnade.errors import ConfigError
 
 
 class Pair(Message):
@@ -51,6 +52,11 @@ def test_totals_are_sums_of_the_entries(writes: list[Write]) -> None:
             assert ledger.total(direction, peer) == sum(found)
     assert ledger.total("in", "bank") == ledger.total("out", "bank") == 0  # with oneself nothing crosses
     assert sum(ledger.total(way) for way in ("in", "out", "own")) == sum(12 * size for _, _, size in writes)
+
+
+def test_another_word_for_a_direction_is_no_zero() -> None:
+    with pytest.raises(ConfigError, match="A ledger has the directions out, in, own; found 'sent'"):
+        filled([]).total("sent")  # type: ignore[arg-type]
 
 
 def test_one_line_per_tensor_with_its_receipt() -> None:

@@ -13,7 +13,7 @@ import torch
 
 from colonnade.core import Batches, Envelope, Ledger, Message, Organisation, Party, Peers, Released, Request, serves
 from colonnade.core.peers import R
-from colonnade.errors import PartyError
+from colonnade.errors import NoAnswer, PartyError
 from colonnade.transport.in_process import InProcess
 
 NAMES = ["zoo", "bank", "shop"]
@@ -305,3 +305,16 @@ def test_an_attempt_raises_what_is_no_failure_of_a_party_when_all_are_done() -> 
     with pytest.raises(ZeroDivisionError):
         table.peers.attempt({name: table.say(wait=0.05) for name in NAMES})
     assert table.speakers["shop"].heard == 1
+    written = {(one.direction, one.peer) for one in table.organisation.ledger.entries}
+    assert written == {("out", name) for name in NAMES}, "what was sent is written down however it ended"
+
+
+def test_who_answers_a_heartbeat_with_a_failure_is_there() -> None:
+    table = Table()
+
+    def exchange(to: str, envelope: Envelope[Request[R]]) -> R:
+        raise {"zoo": NoAnswer, "bank": PartyError, "shop": PartyError}[to](to, "Ping", None, "busy")
+
+    table.transport.exchange = exchange  # type: ignore[method-assign]
+    beats = table.peers.heartbeat()
+    assert {name for name, beat in beats.items() if beat is None} == {"zoo"}

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colonnade.datasets.table import Table, align, check_frames, read_table, table_from_frame
+from colonnade.datasets.table import Table, align, read_table, table_from_frame
 from colonnade.errors import DataError
 
 SOME_IDS = st.lists(st.integers(0, 10**20).map(str), min_size=1, unique=True)
@@ -124,23 +123,6 @@ def test_a_table_put_together_by_hand_must_fit() -> None:
         DataError, match=r"'bank' has a table whose ids, features and label have different lengths: \[1, 2\]"
     ):
         Table("bank", np.array(["x"]), pd.DataFrame({"a": [1, 2]}))
-
-
-FRAME = pd.DataFrame({"id": [1, 2], "x": [0.5, 1.5], "outcome": [0, 1]})
-
-
-@pytest.mark.parametrize(
-    ("frames", "label", "message"),
-    [
-        ([FRAME], "outcome", r"frames is a mapping, as \{\"clinic\": frame, \"lab\": frame\}; found list\."),
-        ({"clinic": FRAME.to_numpy()}, "outcome", "'clinic' brings a ndarray, and it must be a pandas DataFrame"),
-        ({"clinic": FRAME}, "outcom", r"No frame has the label column 'outcom' \(did you mean 'outcome'\?\)"),
-        ({"clinic": FRAME, "lab": FRAME}, "outcome", r"'clinic', 'lab' have the label column 'outcome', .* Drop it"),
-    ],
-)
-def test_frames_that_cannot_be_tables(frames: Any, label: str, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        check_frames(frames, label)
 
 
 @pytest.mark.parametrize(

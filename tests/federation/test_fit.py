@@ -26,8 +26,8 @@ from tests.federation.small import (
 )
 
 from colonnade.core import Mechanism, Plain, Step
-from colonnade.federation import Federation, load
-from colonnade.federation import fit as fit_module
+from colonnade.errors import ConfigError
+from colonnade.federation import Federation, load, stopping
 from colonnade.federation.scores import Scores
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings import rules
@@ -145,7 +145,7 @@ def scores(monkeypatch: pytest.MonkeyPatch, given: list[float]) -> None:
         return replace(scored, all=scored.all | {"accuracy": now, "auc": now, "loss": 1 - now})
 
     monkeypatch.setattr(Federation, "score", score)
-    monkeypatch.setattr(fit_module, "RANKED", 1)
+    monkeypatch.setattr(stopping, "RANKED", 1)
 
 
 def after(epochs: int) -> dict[str, torch.Tensor]:
@@ -203,13 +203,13 @@ def test_a_run_resumed_before_or_after_its_best_epoch_is_the_same_to_the_bit(
 def test_what_is_better_is_a_setting(stop_on: str, best: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """AUC of few rows is little more than chance, so then the loss decides."""
     if stop_on != "few":
-        monkeypatch.setattr(fit_module, "RANKED", 1)
+        monkeypatch.setattr(stopping, "RANKED", 1)
     one = federation(settings=quick(train={"stop_on": "auto" if stop_on == "few" else stop_on}))
     records = [
         {"epoch": epoch, "loss": 1.0, "validation": {"auc": auc, "accuracy": 0.5, "loss": loss}}
         for epoch, (auc, loss) in enumerate([(0.9, 0.5), (0.8, 0.4), (0.7, 0.3)], 1)
     ]
-    found = fit_module._best(one, records)
+    found = stopping.best_of(one, records)
     assert found is not None
     assert found["epoch"] == best
 
@@ -217,7 +217,7 @@ def test_what_is_better_is_a_setting(stop_on: str, best: int, monkeypatch: pytes
 def test_a_score_that_is_missing_once_does_not_decide() -> None:
     one = federation()
     records = [{"epoch": e, "validation": {"auc": auc, "loss": e / 2}} for e, auc in ((1, 0.5), (2, None))]
-    found = fit_module._best(one, records)
+    found = stopping.best_of(one, records)
     assert found is not None
     assert found["epoch"] == 1, "by the loss"
 
@@ -315,7 +315,42 @@ def test_seconds_add_up_over_a_resumed_run(tmp_path: Path, monkeypatch: pytest.M
 def test_the_bound_for_convergence_is_relative() -> None:
     one = federation()
     flat: list[dict[str, Any]] = [{"loss": loss} for loss in (100.0, 100.005, 100.0, 100.005)]
-    assert fit_module._stop(one, flat) == ("converged: the training loss no longer changes",) * 2
+    assert stopping.why_stop(one, flat) == ("converged: the training loss no longer changes",) * 2
     small: list[dict[str, Any]] = [{"loss": loss} for loss in (1e-3, 1.1e-3, 1e-3, 1.1e-3)]
-    assert fit_module._stop(one, small) is None
+    assert stopping.why_stop(one, small) is None
     assert torch.get_num_threads() == 1
+
+
+def test_a_second_fit_goes_on_from_where_training_stood_and_never_ends_with_a_worse_model() -> None:
+    """As one long fit: what was best before still counts, and a run that stopped early stays so."""
+    stops = quick(train={"epochs": 30, "patience": 2}, algorithm={"learning_rate": 0.5})
+    one = federation(settings=stops)
+    first = one.fit()
+    assert first.best is not None
+    assert len(first.history) < 30, "it stopped early"
+    models = models_of(one)
+    second = one.fit()
+    assert second.stopped.startswith("nothing was trained: it had stopped early before: validation ")
+    assert (second.history, second.best) == (first.history, first.best)
+    assert equal(models, models_of(one))
+
+
+def test_a_fit_that_was_interrupted_goes_on_as_if_it_had_not_been() -> None:
+    def interrupt(event: Step | dict[str, Any]) -> None:
+        if isinstance(event, dict) and event["epoch"] == 2:
+            raise KeyboardInterrupt
+
+    settings = quick(train={"epochs": 4, "patience": 4})
+    whole, cut = federation(settings=settings), federation(settings=settings)
+    expected = whole.fit()
+    with pytest.raises(KeyboardInterrupt):
+        cut.fit(watch=interrupt)
+    with pytest.warns(UserWarning, match="goes on from there"):
+        found = cut.fit()
+    assert [one["loss"] for one in found.history] == [one["loss"] for one in expected.history]
+    assert equal(models_of(whole), models_of(cut))
+
+
+def test_only_a_folder_can_be_resumed() -> None:
+    with pytest.raises(ConfigError, match=r"resumed in its folder: fit\(FOLDER, resume=True\)"):
+        federation().fit(resume=True)

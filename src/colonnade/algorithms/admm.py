@@ -116,8 +116,11 @@ TOLERANCE = 1e-6
 LEAST = 1e-9
 """What a row counts whose weight is 0: its step is divided by it."""
 MAX_STEPS = 200
-PER_LOOK = {"cpu": 1, "cuda": 8}
-"""Newton steps between two looks at the gradient: a look makes Python wait for the GPU, so there it is a rare one."""
+
+
+def per_look(device: torch.device) -> int:
+    """Newton steps between two looks at the gradient: a look makes Python wait for a GPU, so there it is a rare one."""
+    return 1 if device.type == "cpu" else 8
 
 
 class ZUpdate:
@@ -166,7 +169,7 @@ class ZUpdate:
         z: Tensor = o
         pull = dual + (truth if w is None else truth * w)
         more = () if w is None else (w,)
-        for _ in range(0, MAX_STEPS, PER_LOOK[o.device.type]):
+        for _ in range(0, MAX_STEPS, per_look(o.device)):
             z, gradient = self._steps(z, o, pull, *more)
             if (worst := float(gradient)) <= TOLERANCE:
                 return z.clone() if z.device.type == "cuda" else z
@@ -179,7 +182,7 @@ class ZUpdate:
         """Some steps, and the largest entry of the gradient before the last of them. A row that counts w times has the
         step of one whose gradient and rho are divided by w."""
         step = _softmax_step if z.shape[-1] > 1 else _logistic_step
-        for _ in range(PER_LOOK[z.device.type]):
+        for _ in range(per_look(z.device)):
             p = _probabilities(z)
             gradient = (p * w[0] if w else p) - pull + self.rho * (z - o)
             d = step(p, gradient / w[0], self.rho / w[0]) if w else step(p, gradient, self.rho)

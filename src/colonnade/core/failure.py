@@ -19,9 +19,7 @@ from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, Par
 
 log = logging.getLogger("colonnade.party")
 
-FOR_THE_ASKER: dict[str, type[ColonnadeError]] = {
-    kind.__name__: kind for kind in (BoundaryError, BudgetExhausted, WireError)
-}
+FOR_THE_ASKER: tuple[type[ColonnadeError], ...] = BoundaryError, BudgetExhausted, WireError
 """Errors about the call itself, whose text says nothing about data."""
 
 
@@ -39,9 +37,8 @@ def failure_of(error: BaseException, party: str, request: Message | None) -> Fai
     """What a party sends instead of an answer. `request` is None where not even that could be read."""
     kind = "a frame" if request is None else request.kind
     batch = None if request is None else batch_of(request)
-    name = type(error).__name__
-    if name in FOR_THE_ASKER:
-        return Failure(name, party, kind, batch, str(error))
+    if type(error) in FOR_THE_ASKER:
+        return Failure(type(error).__name__, party, kind, batch, str(error))
     if isinstance(error, PartyError):
         told = redacted(error)
         return Failure("PartyError", told.party, told.request, told.batch, told.cause)
@@ -51,8 +48,9 @@ def failure_of(error: BaseException, party: str, request: Message | None) -> Fai
 def raised(failure: Failure) -> ColonnadeError:
     """The error behind a failure that arrived, to be raised at the asker, whose log and terminal will have its text."""
     party, request, cause = (printable(text) for text in (failure.party, failure.request, failure.cause))
-    if failure.error in FOR_THE_ASKER:
-        return FOR_THE_ASKER[failure.error](cause)
+    for kind in FOR_THE_ASKER:
+        if kind.__name__ == failure.error:
+            return kind(cause)
     return PartyError(party, request, None if failure.batch is None else printable(failure.batch), cause)
 
 

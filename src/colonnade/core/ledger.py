@@ -17,13 +17,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from torch import Tensor
 
 from colonnade.core.cipher import Ciphertext
 from colonnade.core.message import Message, batch_of
 from colonnade.core.release import Identity, Released
+from colonnade.errors import ConfigError
 
 Direction = Literal["out", "in", "own"]
 MOST = 10_000
@@ -103,6 +104,8 @@ class Ledger:
 
     def total(self, direction: Direction, peer: str | None = None) -> int:
         """Bytes sent ("out"), received ("in") or kept inside ("own"), with one peer or with all."""
+        if direction not in get_args(Direction):
+            raise ConfigError(f"A ledger has the directions {', '.join(get_args(Direction))}; found {direction!r}.")
         known = list(self._bytes.items())  # a thread that takes answers as they arrive may be writing
         return sum(n for (way, who), n in known if way == direction and peer in (None, who))
 

@@ -305,8 +305,8 @@ class Party:
         return cls._served
 
     def handle(self, envelope: Envelope[Request[R]]) -> R:
-        """Answer one call and write down what came and went. The same call delivered twice is answered once, an older
-        one not at all, and one of somebody else than agreed neither. A cohort does the same for its members."""
+        """Answer one call and write down what came and went. A repeated call gets its first reply; older calls, and
+        those of parties that were not agreed on, are refused. A cohort does the same for its members."""
         request, sender = envelope.message, envelope.sender
         self.allow(sender, type(request))
         if type(request) in self.aside:
@@ -382,13 +382,18 @@ class Party:
         except PartyError:
             raise
         except (BoundaryError, BudgetExhausted):
-            vars(self).update(before)
+            self._restore(before)
             raise
         except (Exception, SystemExit) as error:  # a model of one's own may end the program: here that is a failure
-            vars(self).update(before)
+            self._restore(before)
             private = not isinstance(error, Refused)
             cause = f"{type(error).__name__}: {error}" if private else str(error)
             raise PartyError(self.name, request.kind, batch_of(request), cause, private=private) from error
+
+    def _restore(self, attributes: Mapping[str, Any]) -> None:
+        for added in vars(self).keys() - attributes.keys():
+            del vars(self)[added]
+        vars(self).update(attributes)
 
     def rows(self, batch: str) -> torch.Tensor:
         """The row numbers of an agreed batch, on this party's device."""

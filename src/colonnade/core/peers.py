@@ -107,21 +107,23 @@ class Peers(Mapping[str, Peer]):
         return self._attempt({name: Envelope(self.owner, number, request) for name, request in requests.items()})
 
     def _attempt(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> tuple[dict[str, Any], dict[str, PartyError]]:
-        if isinstance(self.transport, Attempting):
-            found = self.transport.attempt_each(envelopes)
-        else:
-            with ThreadPoolExecutor(max(len(envelopes), 1), thread_name_prefix="attempt") as pool:
-                calls = {name: pool.submit(self.transport.exchange, name, e) for name, e in envelopes.items()}
-            found = {}
-            for name, call in calls.items():
-                error = call.exception()
-                if error is not None and not isinstance(error, PartyError):
-                    raise error
-                found[name] = error or call.result()
+        found: dict[str, Any] = {}
+        try:
+            if isinstance(self.transport, Attempting):
+                found = self.transport.attempt_each(envelopes)
+            else:
+                with ThreadPoolExecutor(max(len(envelopes), 1), thread_name_prefix="attempt") as pool:
+                    calls = {name: pool.submit(self.transport.exchange, name, e) for name, e in envelopes.items()}
+                for name, call in calls.items():
+                    error = call.exception()
+                    if error is not None and not isinstance(error, PartyError):
+                        raise error
+                    found[name] = error or call.result()
+        finally:
+            self._note_asked(envelopes)
         replies: dict[str, Any] = {}
         failures: dict[str, PartyError] = {}
         for name, answer in found.items():
-            self.note("out", name, envelopes[name].message)
             if isinstance(answer, PartyError):
                 failures[name] = answer
             else:
@@ -137,7 +139,7 @@ class Peers(Mapping[str, Peer]):
                 self.transport.exchange(name, Envelope(self.owner, next(self._calls), Ping()))
             except NoAnswer:
                 return None
-            except BoundaryError:  # a role that serves no heartbeat is there to say so
+            except (BoundaryError, PartyError):  # it is there to say so
                 pass
             return time.perf_counter() - start
 
@@ -196,10 +198,14 @@ class Peers(Mapping[str, Peer]):
             return self.missing.complete(envelopes, answered, failures)
         try:
             replies = self.transport.exchange_each(envelopes)
-        finally:  # what was asked is written down however it ended; while a GPU works on the answer
-            for name, envelope in envelopes.items():
-                self.note("out", name, envelope.message)
+        finally:
+            self._note_asked(envelopes)
         return {name: self._taken(name, envelopes[name].message, reply) for name, reply in replies.items()}
+
+    def _note_asked(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> None:
+        """What was asked is written down however it ended; while a GPU works on the answer."""
+        for name, envelope in envelopes.items():
+            self.note("out", name, envelope.message)
 
     def _taken(self, name: str, request: Request[Any], reply: Message) -> Any:
         self.take(name, request, reply)

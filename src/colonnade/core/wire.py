@@ -131,7 +131,7 @@ def read(frame: Buffer, *, max_frame: int = MAX_FRAME) -> Incoming:
 def decode(
     frame: Buffer, *, device: torch.device | str = "cpu", max_frame: int = MAX_FRAME, most: int = UNPACKED
 ) -> Envelope[Any]:
-    """Both steps at once, for who takes anything from anybody."""
+    """`read` and `unpack` in one call, for callers that do not check the sender first."""
     return read(frame, max_frame=max_frame).unpack(device=device, most=most)
 
 

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.core import mapped
-from colonnade.core.checks import did_you_mean
 from colonnade.datasets import table_files
 from colonnade.datasets.columns import Aside, choose_columns, ids_as_text, kind_of, packed, unpacked
 from colonnade.datasets.stored import Columns, Filling
@@ -166,24 +165,6 @@ def _from_frame(
 
 def _named(aside: Aside, columns: Mapping[str | None, pd.Series[Any]]) -> dict[str, pd.Series[Any]]:
     return {part: columns[name] for part, name in (aside or {}).items()}
-
-
-def check_frames(frames: Mapping[str, pd.DataFrame], label: str) -> None:
-    """A mapping of frames, one of which has the label."""
-    import pandas as pd
-
-    if not isinstance(frames, Mapping):
-        raise DataError(f'frames is a mapping, as {{"clinic": frame, "lab": frame}}; found {type(frames).__name__}.')
-    for name, frame in frames.items():
-        if not isinstance(frame, pd.DataFrame):
-            raise DataError(f"{name!r} brings a {type(frame).__name__}, and it must be a pandas DataFrame.")
-    holders = [name for name, frame in frames.items() if label in frame.columns]
-    if len(holders) > 1:
-        held = ", ".join(map(repr, holders))
-        raise DataError(f"{held} have the label column {label!r}, and one must have it. Drop it from the others.")
-    if not holders:
-        near = did_you_mean(label, [str(column) for frame in frames.values() for column in frame.columns])
-        raise DataError(f"No frame has the label column {label!r}{near}, and one must have it.")
 
 
 def align(tables: Mapping[str, Table]) -> NDArray[np.str_]:

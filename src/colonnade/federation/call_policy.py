@@ -24,6 +24,7 @@ from torch import Tensor
 
 from colonnade.algorithms.algorithm import AnyAlgorithm, Kind
 from colonnade.core import Peers, Transport
+from colonnade.core.checks import did_you_mean
 from colonnade.core.missing import Missing
 from colonnade.core.peers import Answers
 from colonnade.core.presence import Presence
@@ -85,6 +86,10 @@ def presence_of(
 
 def left_out(peers: Peers, parties: Collection[str]) -> AbstractContextManager[None]:
     """As long as this lasts, these parties are not asked, where a model can do without them."""
+    if isinstance(parties, str) or not set(parties) < set(peers):
+        unknown = [parties] if isinstance(parties, str) else [name for name in parties if name not in peers]
+        what = f"found {unknown[0]!r}{did_you_mean(unknown[0], list(peers))}" if unknown else "found all of them"
+        raise ConfigError(f"`without` lists some of {', '.join(map(repr, peers))}, and not all; {what}.")
     if peers.presence is None:
         raise ConfigError(
             f"Nobody can be left out of this model, and {', '.join(map(repr, parties))} is to be. Train with [data] "

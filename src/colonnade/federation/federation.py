@@ -25,14 +25,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.algorithms import find, nested_names
+from colonnade.algorithms import find
 from colonnade.core import Agreed, DpEvent, Ledger, Organisation, Peers, Rows, Step, Transport, roles
 from colonnade.core.batches import PREDICT, Progress
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError, DataError, Diverged
 from colonnade.evaluate.metrics import quality
 from colonnade.federation.call_policy import CallPolicy, calibrated, left_out, presence_of
-from colonnade.federation.fit import REPORTED, Outcome, Watch, fit
+from colonnade.federation.fit import REPORTED, Outcome, Record, Watch, fit
+from colonnade.federation.frames import check_frames, settings_for
 from colonnade.federation.organisation import (
     accounts_of,
     agreed_on,
@@ -47,7 +48,7 @@ from colonnade.federation.organisation import (
 from colonnade.federation.scores import Predictions, Scores, by_subset, check_affordable, decoded, mean_scores, measured
 from colonnade.privacy import Account
 from colonnade.rows.asked import AskedFor, bringing, called_alike
-from colonnade.rows.holdings import Holdings, asked_for
+from colonnade.rows.holdings import Holdings, asked_for, listed
 from colonnade.rows.making import from_tables
 from colonnade.rows.tables import labels_of, tables_of
 from colonnade.runs.run_directory import RunDirectory
@@ -106,6 +107,7 @@ class Federation:
         self.owners: dict[str, Any] = {name: playing[name] for name in holdings.columns if name in playing}
         self.label_owners: dict[str, Any] = self._playing("labels")
         self.driver: Any = next(iter([*self._playing("server").values(), *self.label_owners.values()]), None)
+        self.history: list[Record] = []  # of the epochs that `fit` trained
         self.recording: Recording | None = None
         self.cohorts: list[Cohort] = []
         self._connect(between or (lambda _, transport: transport), elsewhere, record, between is not None)
@@ -143,7 +145,8 @@ class Federation:
         fitted = run.fitted_earlier(settings) if start_from is None else run.all_fitted(settings)
         holdings = holdings_of(settings, tables, fitted=fitted)
         made = cls(settings, holdings, record=record, between=between)
-        run.start(made) if start_from is not None else None
+        if start_from is not None:
+            run.start(made)
         return made
 
     @classmethod
@@ -166,30 +169,13 @@ class Federation:
         `frames` are then the data owners', and the lists of owners in `settings` may add rules and models by name.
         They are the caller's own, and so are the import paths that they name as models.
         """
-        from colonnade.datasets.table import check_frames
-
-        if settings is not None and not isinstance(settings, Mapping):
-            raise ConfigError(f"settings is a mapping of tables; found {settings!r}. For a file: Federation.from_toml.")
-        given = dict(settings or {})
-        given["data"] = {**given.get("data", {}), "id": id if isinstance(id, str) else list(id)}
-        if label_owners is not None:
-            given = {"algorithm": {"name": nested_names()[0]}, **given}
-            for section, held in (("label_owners", label_owners), ("data_owners", frames)):
-                named = {one.get("name"): one for one in given.get(section, [])}
-                given[section] = [named.pop(name, {"name": name}) for name in held] + list(named.values())
-            given["label_owners"] = [{"label": label, **one} for one in given["label_owners"]]
-            checked = Settings.from_mapping(given)
-            checked = dataclasses.replace(checked, allow_models=checked.code())
-            return cls(checked, from_tables(checked, tables_of(checked, frames), labels_of(checked, label_owners)))
-        check_frames(frames, label)
-        named = given.get("parties", {})
-        parties: dict[str, dict[str, Any]] = {name: dict(named.get(name, {})) for name in [*frames, *named]}
-        for name, frame in frames.items():
-            if label in frame.columns:
-                parties[name]["label"] = label
-        checked = Settings.from_mapping({**given, "parties": parties})
-        checked = dataclasses.replace(checked, allow_models=checked.code())
-        return cls.from_settings(checked, tables=tables_of(checked, frames), record=record, start_from=start_from)
+        checked = settings_for(frames, id, label, settings or {}, label_owners)
+        if label_owners is None:
+            return cls.from_settings(checked, tables=tables_of(checked, frames), record=record, start_from=start_from)
+        if start_from is not None:
+            raise ConfigError("A run of several label owners cannot start from another one yet: leave out start_from.")
+        holdings = from_tables(checked, tables_of(checked, frames), labels_of(checked, label_owners))
+        return cls(checked, holdings, record=record)
 
     def _repr_html_(self) -> str:
         """As a notebook shows it: who holds what."""
@@ -244,9 +230,9 @@ class Federation:
     def evaluate(
         self, split: str = "test", *, model: str | None = None, without: Collection[str] = ()
     ) -> dict[str, float]:
-        """The loss and scores on a split. Each label owner compares with its labels; of several, the mean is weighted
-        by rows (`mean_scores` says which of them are then those of all rows). Where rows may lack a partner, `without`
-        names some that are not asked."""
+        """The loss and scores on a split; it asks the parties, and with budgets it costs. Each label owner compares
+        with its labels; of several, the mean is weighted by rows (`mean_scores` says which of them are then those of
+        all rows). Where rows may lack a partner, `without` names some that are not asked."""
         with left_out(self.peers, without) if without else nullcontext():
             return self.score(split, model).all
 
@@ -282,10 +268,11 @@ class Federation:
         owner: str | None = None,
         model: str | None = None,
     ) -> Predictions:
-        """Labels and scores for rows of a label owner (the first, unless named) that all who hold columns hold too, by
-        id; all its rows without ids. With `frames`, one for each who holds columns, for new rows: no label is needed.
-        """
+        """Labels and scores for rows by id. Without ids, for every row that a label owner (the first, unless named)
+        shares with all feature owners, sorted by id as text: join them to a table by id, not by place. With `frames`,
+        one for each feature owner, for new rows: they need no label. It asks the parties, and with budgets it costs."""
         if frames is not None:
+            check_frames(frames)
             return self._of_new_rows(frames, ids, owner, model)
         name = self.owner_named(owner)
         known = self.holdings.label_owners[name].index
@@ -318,7 +305,7 @@ class Federation:
 
     @contextmanager
     def asking(self, owner: str, rows: Tensor, away: Collection[str], purpose: str = PREDICT) -> Iterator[list[Rows]]:
-        """As long as this lasts, these rows go by a name at everybody who holds them, and others are not asked."""
+        """Within the context, these rows are a batch at every party that holds them; those in `away` are not asked."""
         with ExitStack() as stack:
             if (presence := self.label_owners[owner].peers.presence) is not None:
                 stack.enter_context(presence.without(away))
@@ -345,10 +332,10 @@ class Federation:
             raise DataError(f"There is no frame to predict from; {', '.join(map(repr, bring))} hold columns.")
         if ids is None:
             wanted = reduce(np.union1d if may_lack else np.intersect1d, known).tolist()
+            if not wanted:
+                raise DataError("No id is in all frames, so there is no row to predict. Compare how ids are written.")
         else:
-            wanted = list(dict.fromkeys(self.settings.names_of(map(str, ids))))
-        if not wanted:
-            raise DataError("No id is in all frames, so there is no row to predict. Compare how ids are written.")
+            wanted = list(dict.fromkeys(self.settings.names_of(listed(ids))))
         rows = AskedFor(self.settings, held, fitted, wanted, self.owner_named(owner), may_lack=may_lack)
         self.settle()
         other = Federation(self.settings, rows.holdings(wanted))
@@ -432,7 +419,10 @@ class Federation:
         self.settle()
         all_keep = self.best_elsewhere is None or self.best_elsewhere(False)
         for organisation in self.organisations.values():
-            organisation.keep_best() if all_keep else organisation.drop_best()
+            if all_keep:
+                organisation.keep_best()
+            else:
+                organisation.drop_best()
 
     def take_best(self) -> bool:
         """Training has ended, and everybody has its best models again; False where they are not known to all."""
@@ -443,6 +433,13 @@ class Federation:
             organisation.take_best()
         self.restack()
         return self.best_elsewhere is None or self.best_elsewhere(True)
+
+    def go_on(self) -> None:
+        """Train further from where training stopped, though everybody had its best models since."""
+        self.settle()
+        for organisation in self.organisations.values():
+            organisation.go_on()
+        self.restack()
 
     def settle(self) -> None:
         """Give stacked parties their own parameters back."""

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from html import escape
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
 from colonnade.alignment.keys import counted
 from colonnade.core import DpEvent, Ledger, Step
 from colonnade.core.batches import RoundDone
-from colonnade.errors import BudgetExhausted
-from colonnade.evaluate.metrics import HEADLINE, majority
+from colonnade.errors import BudgetExhausted, ConfigError
+from colonnade.evaluate.metrics import majority
 from colonnade.federation.coefficients import write_own
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
 from colonnade.federation.scores import WEIGHTED, Scores
 from colonnade.federation.soundness import Finding, learned_nothing, silent, told
+from colonnade.federation.stopping import best_of, is_best, why_stop
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import RunDirectory, Trained
 from colonnade.tracking import About, Trackers, parameters_of, trackers_of
@@ -40,6 +39,7 @@ class Trainable(Trained, Protocol):
     label_owners: dict[str, Any]
     owners: dict[str, Any]
     counted_elsewhere: bool
+    history: list[Record]
 
     @property
     def ledgers(self) -> dict[str, Ledger]: ...
@@ -53,19 +53,13 @@ class Trainable(Trained, Protocol):
 
     def take_best(self) -> bool: ...
 
+    def go_on(self) -> None: ...
+
     def score(self, split: str) -> Scores: ...
 
 
 REPORTED = ("test", "validation")
 """The rows that a report is about: the first of these that there are."""
-CONVERGED = 1e-4
-"""Relative change of the mean training loss, three epochs in a row, below which training has converged."""
-
-
-RANKED = 200
-"""Validation rows from which on AUC decides: of 100, a tenth of them positive, it is off by 0.06 either way."""
-OPTIMUM = 1e-9
-"""The same, of an algorithm that trains to the one optimum."""
 COSTS_PRIVACY = "releasing training rows once more would cost privacy"
 KEPT_APART = "they were kept apart for whoever trains with the settings that are chosen"
 REMEMBERED = "they are the model, and each is the row that is nearest to itself"
@@ -124,6 +118,10 @@ def fit(
 ) -> Outcome:
     """Train to the end of the last epoch, to an early stop, or until a party's budget is spent; tell the trackers."""
     run = RunDirectory(out) if isinstance(out, Path) else out
+    if resume and run is None:
+        raise ConfigError(
+            "A run is resumed in its folder: fit(FOLDER, resume=True). In memory, fit() goes on by itself."
+        )
     try:
         with trackers_of(federation.settings.tracking, None if run is None else run.path) as trackers:
             return _fit(federation, run, trackers, resume=resume, watch=watch, unseen=unseen)
@@ -151,7 +149,7 @@ def _fit(
     watch: Watch | None,
     unseen: Collection[str],
 ) -> Outcome:
-    outcome = Outcome()
+    outcome = Outcome(federation.history)
     finished = False
     if not federation.batches.done and not (resume and run is not None and run.begun()):
         pretrain(federation)
@@ -162,7 +160,7 @@ def _fit(
             run.restore(federation)
             for account in federation.accounts.values():
                 account.claim()
-            outcome.history, finished = run.metrics(), run.mark()["finished"]
+            outcome.history[:], finished = run.metrics(), run.mark()["finished"]
         else:  # it was killed before it could save anything
             run.keep_accounts(federation)
             run.checkpoint(federation)
@@ -170,20 +168,30 @@ def _fit(
     elif run is not None:
         run.begin(federation)
         run.claim()
+        for record in outcome.history:  # of what was trained before there was a run
+            run.add_metrics(record)
         run.checkpoint(federation)  # from here on it can be resumed
     clock = _Clock(sum(record["seconds"] for record in outcome.history))
     every = federation.settings.train.checkpoint_every
-    again = not resume and 0 < len(federation.batches) <= federation.batches.done  # whoever calls `fit` twice
     epoch: list[Step] = []
     done = federation.batches.done
-    if done and not resume and not again:
-        warnings.warn(
-            f"This federation was trained before, for {done:,} rounds, and goes on from there. To train from the "
-            "start, build it anew.",
-            stacklevel=3,
-        )
+    reason = why_stop(federation, outcome.history)
+    again = ""  # why there is nothing left for whoever calls `fit` twice
+    if done and not resume:
+        if outcome.history:
+            federation.go_on()
+        if 0 < len(federation.batches) <= done:
+            again = f"all {federation.settings.train.epochs} epochs were done before. Set more epochs, or build"
+        elif reason:
+            again = f"it had stopped early before: {reason[0]}. Build"
+        else:
+            warnings.warn(
+                f"This federation was trained before, for {done:,} rounds, and goes on from there. To train from the "
+                "start, build it anew.",
+                stacklevel=3,
+            )
     trackers.begin(_about(federation, run, resumed=resume))
-    if _is_best(federation, outcome.history):  # where it is resumed, nobody has trained since
+    if is_best(federation, outcome.history):  # where it is resumed, nobody has trained since
         federation.keep_best()
 
     def tell(event: Step | Record) -> None:
@@ -191,7 +199,7 @@ def _fit(
         if watch is not None:
             watch(event)
 
-    if reason := _stop(federation, outcome.history):  # it had stopped before it was resumed
+    if reason:  # it had stopped before it was resumed
         outcome.stopped, outcome.early = reason
     try:
         for step in () if reason else federation.train():
@@ -203,27 +211,24 @@ def _fit(
             record = _record(federation, epoch, clock)
             epoch.clear()
             outcome.history.append(record)
-            if _is_best(federation, outcome.history):
+            if is_best(federation, outcome.history):
                 federation.keep_best()
             if run is not None:
                 run.add_metrics(record)  # first: what a lost checkpoint leaves over is cut off when resuming
                 if every and (step.batch.epoch + 1) % every == 0:
                     run.checkpoint(federation)
             tell(record)
-            if reason := _stop(federation, outcome.history):
+            if reason := why_stop(federation, outcome.history):
                 outcome.stopped, outcome.early = reason
                 break
     except BudgetExhausted as error:
         outcome.stopped, outcome.exhausted = str(error), True
         federation.batches.done = done  # the batch that was refused is not done
-    best = _best(federation, outcome.history)
+    best = best_of(federation, outcome.history)
     if best is not None and federation.take_best():
         outcome.best = best
     if again:
-        outcome.stopped = (
-            f"nothing was trained: all {federation.settings.train.epochs} epochs were done before. Set more epochs, or "
-            "build the federation anew to train from the start"
-        )
+        outcome.stopped = f"nothing was trained: {again} the federation anew to train from the start"
     before = None if run is None else run.summary()
     outcome.summary = summarise(federation, outcome, clock.total(), before, finished=finished, unseen=unseen)
     for finding in outcome.summary.get("findings", []):
@@ -436,58 +441,3 @@ def _added(counts: list[Record]) -> Record:
             for what, number in times.items():
                 mine[what] = mine.get(what, 0) + number
     return total
-
-
-def _watched(federation: Trainable, history: list[Record]) -> tuple[str, list[tuple[float, float]]]:
-    """The validation score that decides, and what it was after each epoch: larger is better, and of equal scores that
-    with the lower loss. Of two classes it is AUC, which a few rows at the threshold do not move, where there are rows
-    enough for it to be more than chance; else the loss, of which every row is a part."""
-    records = [record["validation"] for record in history if "validation" in record]
-    many = len(federation.batches.splits.get("validation", ())) >= RANKED
-    scores = {
-        "auto": [*(["auc"] if many else []), WEIGHTED, "loss"],
-        "score": ["auc", HEADLINE[federation.holdings.encoder.task], "loss"],
-        "loss": [WEIGHTED, "loss"],
-    }[federation.settings.train.stop_on]
-    for name in scores:
-        known = [(record.get(name), record["loss"]) for record in records]
-        if all(value is not None and math.isfinite(value) for pair in known for value in pair):
-            falls = name in ("loss", WEIGHTED)
-            return name, [(-float(score) if falls else float(score), -loss) for score, loss in known]
-    return "loss", []
-
-
-def _best(federation: Trainable, history: list[Record]) -> Record | None:
-    """The epoch whose models are kept: the first of those that validated best. None where the last ones are."""
-    if not federation.settings.train.early_stop or federation.algorithm.converges:
-        return None
-    _, scores = _watched(federation, history)
-    return history[scores.index(max(scores))] if scores else None
-
-
-def _is_best(federation: Trainable, history: list[Record]) -> bool:
-    return bool(history) and _best(federation, history) is history[-1]
-
-
-def _stop(federation: Trainable, history: list[Record]) -> tuple[str, str] | None:
-    """Converged, or no better validation for as long as patience lasts: in full, and as all are told. VIM's criterion,
-    a fall by two points, is patience_drop = 0.02."""
-    train = federation.settings.train
-    if not train.early_stop:
-        return None
-    losses = [record["loss"] for record in history[-4:]]
-    changes = [abs(after - before) / max(abs(before), 1e-12) for before, after in pairwise(losses)]
-    if len(changes) == 3 and max(changes) < (OPTIMUM if federation.algorithm.converges else CONVERGED):
-        return ("converged: the training loss no longer changes",) * 2
-    if federation.algorithm.converges:
-        return None
-    name, scores = _watched(federation, history)
-    name = name.upper() if name == "auc" else name
-    if scores and len(scores) - 1 - scores.index(max(scores)) >= train.patience:
-        best = f"{abs(max(scores)[0]):.4f} in epoch {history[scores.index(max(scores))]['epoch']}"
-        return f"validation {name} was best, {best}, and did not improve since", f"validation {name} did not improve"
-    name = HEADLINE[federation.holdings.encoder.task]
-    drops = [record["validation"][name] for record in history if train.patience_drop and "validation" in record]
-    if drops and drops[-1] < max(drops) - train.patience_drop:
-        return f"validation {name} fell from {max(drops):.4f} to {drops[-1]:.4f}", f"validation {name} fell"
-    return None

@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.core.checks import did_you_mean
 from colonnade.core.release import Outbox
-from colonnade.errors import DataError
+from colonnade.errors import ConfigError, DataError
 from colonnade.federation.federation import Federation
+from colonnade.federation.frames import check_frames
 from colonnade.federation.organisation import holdings_of
 from colonnade.rows.asked import AskedFor, bringing, called_alike
+from colonnade.rows.holdings import listed
 from colonnade.rows.tables import read_tables, tables_of
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import Settings
@@ -53,6 +56,10 @@ def load(
     run = RunDirectory(Path(folder))
     settings = run.settings(allow_models)
     run.check_whole()
+    if frames is not None:
+        check_frames(frames)
+        if tables:
+            raise ConfigError("New rows come from `frames` or from `tables` (files), and not from both.")
     if settings.data.dataset is not None and frames is None:
         federation = Federation(settings, holdings_of(settings), record=record)
         run.read(federation)
@@ -160,12 +167,16 @@ def every_id(tables: Mapping[str, Table], join: Callable[..., NDArray[Any]]) -> 
 
 def _as_compared(settings: Settings, ids: Ids) -> Ids:
     """Several of these may name one row, which is loaded once."""
-    if isinstance(ids, str):
+    if isinstance(ids, str) and ids == "all":
         return ids
-    return list(dict.fromkeys(settings.names_of(map(str, ids))))
+    return list(dict.fromkeys(settings.names_of(listed(ids))))
 
 
 def _moved(settings: Settings, tables: Mapping[str, str] | None) -> Settings:
     """With these files in the place of the run's."""
-    moved = {n: replace(party, table=(tables or {}).get(n, party.table)) for n, party in settings.parties.items()}
+    given = dict(tables or {})
+    moved = {n: replace(party, table=given.pop(n, party.table)) for n, party in settings.parties.items()}
+    for name in given:
+        near = did_you_mean(name, list(moved))
+        raise ConfigError(f"There is a table for {name!r}, which is no party here{near}; there are {', '.join(moved)}.")
     return replace(settings, parties=moved)

@@ -252,6 +252,15 @@ class Index:
         return rows, self.ids[rows] == wanted
 
 
+def listed(ids: Sequence[object]) -> list[str]:
+    """Ids to predict as text; at least one."""
+    if isinstance(ids, str):
+        raise DataError(f"The ids to predict are a list; found the text {ids!r}. Write [{ids!r}].")
+    if not len(ids):
+        raise DataError("There are no ids to predict. Give at least one.")
+    return [str(one) for one in ids]
+
+
 def asked_for(
     ids: Sequence[str] | None,
     known: NDArray[np.str_] | Index,
@@ -264,11 +273,7 @@ def asked_for(
     index = known if isinstance(known, Index) else Index(known)
     if ids is None:
         return index.ids, torch.arange(len(index))
-    if isinstance(ids, str):
-        raise DataError(f"The ids to predict are a list; found the text {ids!r}. Write [{ids!r}].")
-    wanted = np.array([str(one) for one in ids], dtype=np.str_)
-    if not len(wanted):
-        raise DataError("There are no ids to predict. Give at least one.")
+    wanted = np.array(listed(ids), dtype=np.str_)
     rows, there = index.find(np.array(names_of(wanted.tolist())))
     if not there.all():
         absent = wanted[~there]

@@ -135,12 +135,13 @@ class Retrying:
         """At most so many tries; a party that was silent before must show first that it is there again."""
         if to in self.silent and not self.alive(to, envelope.sender):
             raise self._no_answer(to, envelope, "it did not answer before, and gives no sign of life")
-        pause, last = self.pause, last or self._no_answer(to, envelope, "no answer")
+        pause, times = self.pause, self.retries + 1 - tries  # with all at once, it was asked before
+        last = last or self._no_answer(to, envelope, "no answer")
         for number in range(tries):
             try:
                 reply = self._once(to, envelope, self.deadline)
             except NoAnswer as error:
-                last = error
+                last, times = error, times + 1
                 log.info("%s (try %d of %d)", error, number + 1, tries)
                 if isinstance(error.__cause__, Gone):
                     break
@@ -150,8 +151,9 @@ class Retrying:
             else:
                 self.silent.discard(to)
                 return reply
+        asked = "once" if times == 1 else f"{times} times"
         sign = "it gives a sign of life" if self.alive(to, envelope.sender) else "it gives no sign of life"
-        raise self._no_answer(to, envelope, f"{last.cause}; asked {self.retries + 1} times, and {sign}") from last
+        raise self._no_answer(to, envelope, f"{last.cause}; asked {asked}, and {sign}") from last
 
     def alive(self, to: str, sender: str) -> bool:
         """Whether a party answers a heartbeat, whatever it answers."""
