@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from colonnade.attacks.rehearsal import last_rounds
 from colonnade.federation import Federation
 
 
-def run(rows: int, **config: Any) -> Federation:
+@cache
+def run(**config: Any) -> Federation:
     settings = {"depth": 3, "bins": 8, "min_rows": 2, **config}
-    return trained("boosted_trees", given=three(rows), config=settings, train={"epochs": 1})
+    return trained("boosted_trees", given=three(300), config=settings, train={"epochs": 1})
 
 
 @pytest.mark.parametrize(
@@ -26,7 +28,7 @@ def run(rows: int, **config: Any) -> Federation:
 )
 def test_the_equations_hold_for_the_true_bits(config: dict[str, Any]) -> None:
     """Of every round, node and candidate that was told: the label owner's weights times the rows' true sides."""
-    federation = run(200, **config)
+    federation = run(**config)
     rehearsal = last_rounds(federation, 64)
     make, owner = federation.algorithm.equations, federation.owners["lab"]
     assert make is not None
@@ -53,7 +55,7 @@ def test_with_as_many_equations_as_rows_every_bit_is_known_and_with_few_hardly_a
 
 
 def test_a_label_owner_that_is_told_sums_is_an_attacker() -> None:
-    federation = run(300)
+    federation = run()
     found = list(sums_findings(federation, last_rounds(federation, 64), None))
     assert {one.victim for one in found} == {"clinic", "lab"}
     for one in found:

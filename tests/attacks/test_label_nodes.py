@@ -12,16 +12,20 @@ from tests.attacks.runs import three, trained
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.label_audit import _holdings, label_findings
 from colonnade.attacks.label_clustering import from_columns, from_nodes, memberships
-from colonnade.attacks.rehearsal import first_rounds
+from colonnade.attacks.rehearsal import Rehearsal, first_rounds
+from colonnade.federation import Federation
 
 
 @cache
-def found(**config: Any) -> list[Finding]:
+def rehearsed(**config: Any) -> tuple[Federation, Rehearsal]:
     federation = trained(
         "boosted_trees", given=three(300), config={"depth": 3, "bins": 8, "min_rows": 2, **config}, train={"epochs": 1}
     )
-    rehearsal = first_rounds(federation, 64)
-    return [one for one in label_findings(federation, rehearsal, None) if "nodes" in one.attack]
+    return federation, first_rounds(federation, 64)
+
+
+def found(**config: Any) -> list[Finding]:
+    return [one for one in label_findings(*rehearsed(**config), None) if "nodes" in one.attack]
 
 
 def test_nodes_tell_labels_though_gradients_are_encrypted() -> None:
@@ -39,10 +43,7 @@ def test_hidden_nodes_leave_what_own_columns_tell() -> None:
     shown, hidden = found(), found(nodes="hidden", depth=2)
     for one, other in zip(shown, hidden, strict=True):
         assert other.details["rows"] == one.details["rows"]
-    federation = trained(
-        "boosted_trees", given=three(300), config={"depth": 2, "bins": 8, "nodes": "hidden"}, train={"epochs": 1}
-    )
-    rehearsal = first_rounds(federation, 64)
+    federation, rehearsal = rehearsed(nodes="hidden", depth=2)
     for name in ("clinic", "lab"):
         own = _holdings(federation, rehearsal, name, 3)
         _, paths = memberships(rehearsal.transcripts[name], own)
