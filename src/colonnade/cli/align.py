@@ -21,7 +21,7 @@ from colonnade.cli.console import Quiet, console, shown, size
 from colonnade.cli.options import Engine, StartupKit
 from colonnade.datasets.progress import watched
 from colonnade.errors import ConfigError
-from colonnade.rows.people import lost, read_keyed
+from colonnade.rows.tables import lost, read_keyed
 from colonnade.runs.layout import ALIGNMENT
 from colonnade.runs.run_directory import write_text
 from colonnade.settings.federation_file import Settings

@@ -1,21 +1,27 @@
 """The parties' tables as a federation's settings say: each from its own file or frame, under its own name of the id
-column, with ids as all compare them."""
+column, with ids as all compare them.
+
+A table where rows have several keys, are written in many ways, or have other tables beside them is read into memory
+whole. Rows without any key are left out, which is said. Columns of keys are no features, unless `columns` names them.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from colonnade.alignment.ids import with_normalised_ids
-from colonnade.alignment.keys import written_in
-from colonnade.alignment.settings import Key
+from colonnade.alignment.ids import read_columns, with_normalised_ids
+from colonnade.alignment.keys import Keyed, keyed, written_in
+from colonnade.alignment.settings import Key, in_words
 from colonnade.datasets.columns import check_present
 from colonnade.errors import ConfigError, DataError
+from colonnade.rows.groups import GroupedTable, grouped_tables, with_groups
 from colonnade.rows.holdings import Ids
-from colonnade.rows.people import people_of, read_people
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.owners import LabelOwnerSettings, PartySettings, place_of
 
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
     from colonnade.datasets.table import Table
 
 Owner = PartySettings | LabelOwnerSettings
+ROW = "the owner's name of a row"
 PIECE = 65_536  # rows read at a time
 
 
@@ -144,3 +151,91 @@ def _made(
     else:
         table = table_from_frame(source, owner=name, id=id_column, label=label, columns=columns, aside=aside)
     return table if settings.alignment.ids == "exact" else with_normalised_ids(table)
+
+
+def groups_of(settings: Settings, name: str, owner: Owner) -> list[GroupedTable]:
+    """One owner's tables with many rows for one person."""
+    if isinstance(owner, LabelOwnerSettings):
+        return []
+    return grouped_tables(owner.tables, place_of(settings.section, name), settings.id_of(owner))
+
+
+def read_keyed(settings: Settings, name: str, owner: Owner, path: str) -> Keyed:
+    """The keys in an owner's file, and no other column."""
+    keys = settings.keys_of(owner)
+    columns = list(dict.fromkeys(column for key in keys for column in key if column))
+    frame = read_columns(path, owner=name, columns=columns)
+    cells = {column: frame[column].tolist() for column in columns}
+    return keyed(name, cells, keys, settings.keys, settings.alignment)
+
+
+def read_people(
+    settings: Settings, name: str, owner: Owner, path: str, label: str | None, columns: Sequence[str] | None
+) -> Table:
+    """Read an owner's people from its file."""
+    from colonnade.datasets.table_files import read_frame
+
+    groups = groups_of(settings, name, owner)
+    added = [column for one in groups for column in one.columns]
+    keys = [column for key in settings.keys_of(owner) for column in key if column]
+    own = None if columns is None else [column for column in columns if column not in added]
+    aside = settings.aside_of(owner, label)
+    if own == [] and label is None:  # its features are of other tables alone
+        frame = read_columns(path, owner=name, columns=keys[:1])
+    else:
+        frame = read_frame(path, owner=name, id_column=keys[0], label=label, columns=own, aside=aside)
+    frame = with_groups(frame, path, name, groups)
+    known = read_keyed(settings, name, owner, path)
+    return _keyed_table(settings, name, known, frame, keys, label, columns, settings.aside_of(owner, label))
+
+
+def people_of(
+    settings: Settings, name: str, owner: Owner, frame: pd.DataFrame, label: str | None, columns: Sequence[str] | None
+) -> Table:
+    """Take an owner's people from its data frame."""
+    keys = settings.keys_of(owner)
+    named = [column for key in keys for column in key if column]
+    check_present(named, [str(column) for column in frame.columns], owner=name, part="id")
+    known = keyed(name, {column: frame[column].tolist() for column in named}, keys, settings.keys, settings.alignment)
+    frame = with_groups(frame.reset_index(drop=True), None, name, groups_of(settings, name, owner))
+    return _keyed_table(settings, name, known, frame, named, label, columns, settings.aside_of(owner, label))
+
+
+def _keyed_table(
+    settings: Settings,
+    name: str,
+    known: Keyed,
+    frame: pd.DataFrame,
+    keys: Sequence[str],
+    label: str | None,
+    columns: Sequence[str] | None,
+    aside: Mapping[str, str],
+) -> Table:
+    from colonnade.datasets.table import table_from_frame
+
+    held = np.flatnonzero(known.own != "")
+    if not len(held):
+        raise DataError(f"'{name}' has no row with {_keys(settings)} that can be read. Compare how they are written.")
+    if len(held) < len(known.own):
+        warnings.warn(
+            f"'{name}' has {len(known.own) - len(held):,} rows, of {len(known.own):,}, without any of "
+            f"{_keys(settings)} that is theirs alone and can be read. They are left out.",
+            stacklevel=2,
+        )
+    beside = [one for one in (label, *aside.values()) if one is not None]
+    chosen = list(columns) if columns is not None else [c for c in frame.columns if c not in (*keys, *beside)]
+    check_present(chosen, [str(column) for column in frame.columns], owner=name, part="feature")
+    wanted = list(dict.fromkeys([*chosen, *beside]))
+    some = frame[wanted].iloc[held].assign(**{ROW: known.own[held]})
+    table = table_from_frame(some, owner=name, id=ROW, label=label, columns=chosen, aside=aside)
+    return replace(table, keys=tuple(texts[held] for texts in known.texts)) if len(settings.keys) > 1 else table
+
+
+def _keys(settings: Settings) -> str:
+    return " or ".join(f"'{in_words(key)}'" for key in settings.keys)
+
+
+def lost(known: Keyed, settings: Settings) -> dict[str, Any]:
+    """How many rows no key can match, and of each key how many it cannot, and why."""
+    by_key: Mapping[str, Any] = {in_words(key): why for key, why in zip(settings.keys, known.lost, strict=True)}
+    return {"without any key": int((known.own == "").sum()), "by key": by_key}
