@@ -105,12 +105,13 @@ def test_status_says_what_the_files_say(base: Path, call: Caller) -> None:
 def test_a_draining_site_takes_no_new_run_and_takes_them_again(base: Path, call: Caller) -> None:
     own = base / "lab" / OWN
     assert call("site", "drain", own).code == 0
-    assert not state_of("lab", base / "lab" / "runs").healthy
+    assert [call("site", "status", own, *as_).code for as_ in ((), ("--json",))] == [3, 3]
     with pytest.raises(PartyError, match="draining"):
         drive(sites(base)["clinic"], "third")
     assert not (base / "lab" / "runs" / "third").exists()
     assert "colonnade_site_draining 1" in call("site", "metrics", own).out
     assert call("site", "resume", own).code == 0
+    assert call("site", "status", own).code == 0
     assert "colonnade_site_up 1" in prometheus(state_of("lab", base / "lab" / "runs"))
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 
-from colonnade.cli import COMMANDS
+from colonnade.cli import COMMANDS, commands
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE, COMPOSE = ROOT / "deploy" / "Dockerfile", ROOT / "deploy" / "compose.yaml"
@@ -53,11 +54,20 @@ def test_each_organisation_reaches_the_relay_alone_and_has_its_own_kit_and_table
     assert set(compose["networks"]) == set(sites)
 
 
-def test_the_commands_that_they_name_are_commands(compose: dict[str, Any]) -> None:
+def said_in(text: str) -> list[list[str]]:
+    """The words of every command that stands on a line of its own, or over several."""
+    whole = re.sub(r"\\\n#?\s*", "", text)
+    lines = re.findall(r"^(?:#.*)?\bcolonnade ((?:" + "|".join(COMMANDS) + r") [^\n`]*)$", whole, re.MULTILINE)
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+def test_commands_that_operators_copy_are_commands_with_options_that_they_take(compose: dict[str, Any]) -> None:
     checked = compose["services"]["lab"]["healthcheck"]["test"]
-    assert checked[1] == "colonnade"
-    said = [
-        shlex.split(line)[1]
-        for line in re.findall(r"(?<![-\w])(colonnade (?:provision|run|site)[^\n\\]*)", COMPOSE.read_text())
-    ]
-    assert {checked[2], *said} <= set(COMMANDS)
+    assert checked[:2] == ["CMD", "colonnade"]
+    page = (ROOT / "docs" / "how-to-deploy.md").read_text()
+    blocks = "".join(text for _, text in re.findall(r"^```(\w*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
+    every = [checked[2:], *said_in(COMPOSE.read_text()), *said_in(blocks)]
+    assert len(every) > 20
+    known: Any = typer.main.get_command(commands({words[0] for words in every}))
+    for name, *words in every:
+        known.commands[name].make_context(name, words)  # a word that it does not take is an error

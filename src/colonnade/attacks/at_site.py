@@ -31,6 +31,7 @@ since how well columns can be rebuilt tells whoever would try; it has then not p
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -73,6 +74,7 @@ from colonnade.sites.prediction import check_asks
 from colonnade.sites.site import Site
 from colonnade.transport.in_process import one_torch_thread
 
+log = logging.getLogger("colonnade.party")
 MOMENTS = (FIRST, ASKED, TRAINED)
 GUESS = "audit_guess"
 REVEALS = {GUESS: "what this party could tell of the receiver's own labels, for these to be compared with the truth"}
@@ -190,6 +192,8 @@ class Listening(Party):
             self.heard = {}
             self.site.leave()
         self.ledger.follow(taking.run.party(self.name) / AFTER)
+        tells = self.site.own.audit.tell or "nothing"
+        log.info("%s: audits the run %s for '%s', and tells it: %s", self.name, taking.run.path.name, asker, tells)
         return heard, taking.run
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from colonnade.cli.console import Json, console, shown, size
 from colonnade.core.checks import read_toml
-from colonnade.errors import ConfigError, printable
+from colonnade.errors import ConfigError, PartyError, printable
 from colonnade.runs.layout import SITE_LOG
 from colonnade.runs.run_directory import to_json
 from colonnade.runs.site_state import LOG_FILES, SiteState, drain, prometheus, state_of
@@ -53,7 +53,8 @@ def site(
 ) -> None:
     """Show how an organisation's site is, read its log, or drain it before a machine is stopped.
 
-    Everything comes from its own files; nothing is asked of anybody, and nothing is about rows.
+    Everything comes from its own files; nothing is asked of anybody, and nothing is about rows. The exit code of status
+    is 3 where the site takes no runs now: it is draining, its certificate has ended, or its disk is full.
     """
     name = read_toml(file, str(file)).get("name")
     if not isinstance(name, str):
@@ -70,11 +71,11 @@ def site(
         typer.echo(prometheus(state_of(name, runs, kit)), nl=False)
     elif action is Action.metrics:
         _listen(name, runs, kit, host, port or 0)
-    elif json_:
-        state = state_of(name, runs, kit)
-        typer.echo(to_json(asdict(state) | {"healthy": state.healthy}, indent=2))
     else:
-        _show(state_of(name, runs, kit))
+        state = state_of(name, runs, kit)
+        typer.echo(to_json(asdict(state) | {"healthy": state.healthy}, indent=2)) if json_ else _show(state)
+        if not state.healthy:  # for who asks by exit code, as a container's health check does
+            raise typer.Exit(PartyError.exit_code)
 
 
 def _show(state: SiteState) -> None:
