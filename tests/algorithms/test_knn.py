@@ -212,6 +212,26 @@ def test_a_lying_reader_is_told_by_the_label_owner_too() -> None:
         found.predict()
 
 
+@pytest.mark.parametrize(
+    "lie",
+    [torch.zeros(1, 100_000, dtype=torch.int64), torch.full((1, 5), 10**9), torch.full((1, 5), -1), torch.rand(1, 5)],
+)
+def test_neighbours_that_a_lying_reader_makes_up_are_refused_with_its_name(lie: torch.Tensor) -> None:
+    """Of a wide answer hundreds of times as much would be computed, and place -1 is the last training row."""
+    one = toy()
+    reader = one.parties[knn.reading(one.driver, one.peers)]
+    rows = len(one.driver.rows("test[0:4]"))
+    knn.share_key(one.driver, one.peers)
+
+    def rank(request: knn.Rank) -> knn.Neighbours:
+        return knn.Neighbours(reader.outbox.release(lie.expand(rows, -1), "neighbours", request.batch))
+
+    rank.__serves__ = 1  # type: ignore[attr-defined]
+    reader.rank = rank
+    with pytest.raises(PartyError, match=rf"'{reader.name}' failed while answering knn.Rank"):
+        knn.encrypted(one.driver, one.peers, "test[0:4]")
+
+
 def test_the_first_key_stands() -> None:
     found = toy("ckks")
     first, other = (

@@ -105,5 +105,16 @@ def test_the_weaker_purposes_are_named() -> None:
     def rule_for(purpose: str | None) -> Rule:
         return {"train": STRONG, "test": WEAK, "predict": NONE}[str(purpose)]
 
-    assert weaker(rule_for, ("train", "test", "predict")) == ["test", "predict"]
-    assert weaker(lambda _: NONE, ("train", "predict")) == []
+    assert weaker(rule_for, ("train", "test", "predict"), 1) == ["test", "predict"]
+    assert weaker(lambda _: NONE, ("train", "predict"), 1) == []
+
+
+def test_which_rule_is_the_stricter_depends_on_how_wide_rows_are() -> None:
+    """Binomial noise pays for each number, Gaussian noise for a row."""
+    by_row, by_number = Rule(Gaussian(1.0, 4.0)), Rule(Binomial(2, 256))
+    assert cost(by_number) < cost(by_row) == cost(by_row, 64) < cost(by_number, 64)
+    box = outbox(used({"train": [0, 1]}), {"h": by_row, "predict.h": by_number})
+    box.guard.batches["clinic"].ask(torch.tensor([1, 0]))  # type: ignore[union-attr]
+    narrow, wide = (box.release(torch.zeros(2, width), "h", "predict[0:2]").receipt.event for width in (1, 64))
+    assert (narrow.kind, wide.kind) == ("binomial", "gaussian")
+    assert weaker(lambda one: box.rule_for("h", one), ("train", "predict"), 64) == ["predict"]

@@ -66,9 +66,23 @@ def base(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def server(base: Path, *errors: PartyError) -> Federation:
+def server(base: Path, *errors: PartyError, ready: dict[str, Ready] = READY) -> Federation:
     hospitals = Silent(InProcess({name: Hospital(name) for name in READY}), {one.party: one for one in errors})
-    return aggregation(sites(base, [SERVER])[SERVER], READY, Peers(SERVER, READY, hospitals, Ledger(SERVER)))
+    return aggregation(sites(base, [SERVER])[SERVER], ready, Peers(SERVER, READY, hospitals, Ledger(SERVER)))
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        Ready({"train": -5}, "classification", 0, False),
+        Ready({"train": 1 << 27}, "classification", 0, False),
+        Ready({"nowhere": 5}, "classification", 0, False),
+        Ready({"train": 5}, "guessing", 0, False),
+    ],
+)
+def test_a_label_owner_that_lies_about_its_rows_is_named(base: Path, lie: Ready) -> None:
+    with pytest.raises(PartyError, match=r"'north' failed .* it says that it has"):
+        server(base, ready={**READY, "north": lie})
 
 
 def test_scores_are_weighted_by_rows_over_those_who_have_them(base: Path) -> None:

@@ -65,7 +65,7 @@ from colonnade.core.checks import not_negative, one_of, whole
 from colonnade.core.cipher import NOT_ENCRYPTED
 from colonnade.core.receipt import PUBLIC
 from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_key
-from colonnade.errors import BoundaryError, ConfigError
+from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.optim.losses import Logistic, Loss, Squared
 
 PIECE = 1 << 22
@@ -265,8 +265,10 @@ def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
 def plain(driver: LabelOwner, peers: Peers, batch: str) -> Tensor:
     """Neighbours from distances that everybody shows."""
     total = torch.zeros((), dtype=torch.float64)
-    for reply in peers.ask(AskDistances(batch)).values():
+    request = AskDistances(batch)
+    for name, reply in peers.ask(request).items():
         assert isinstance(reply.values, Released)
+        _check(driver, name, request, reply.values.tensor, len(driver.memory))
         total = total + reply.values.tensor
     return nearest(total, driver.config.k)
 
@@ -279,7 +281,20 @@ def encrypted(driver: LabelOwner, peers: Peers, batch: str) -> Tensor:
     if parts:
         assert driver.public is not None
         total = [driver.outbox.pass_on(driver.public.add(*parts), "total", batch, event=NON_PRIVATE)]
-    return peers[reader].ask(Rank(batch, tuple(total))).rows.tensor
+    request = Rank(batch, tuple(total))
+    found, most = peers[reader].ask(request).rows.tensor, len(driver.memory)
+    _check(driver, reader, request, found, min(driver.config.k, most))
+    if found.dtype != torch.int64 or not bool(((found >= 0) & (found < most)).all()):
+        raise PartyError(reader, request.kind, batch, f"it named neighbours that are none of the {most} training rows")
+    return found
+
+
+def _check(driver: LabelOwner, party: str, request: AskDistances | Rank, found: Tensor, width: int) -> None:
+    """An answer as large as it must be: what is computed from it is larger."""
+    expected = [len(driver.rows(request.batch)), width]
+    if list(found.shape) != expected:
+        cause = f"it sent {list(found.shape)} values, and {expected} were asked for"
+        raise PartyError(party, request.kind, request.batch, cause)
 
 
 def share_key(driver: LabelOwner, peers: Peers) -> None:

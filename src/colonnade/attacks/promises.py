@@ -197,9 +197,8 @@ def way_out(federation: Federation, party: str, way: Mapping[Item, int]) -> tupl
             continue
         width = wide
         row = torch.zeros(1, wide)
-        purpose = next(
-            one for one in PURPOSES if key_of(real.rule(name, one).mechanism.apply(row, torch.Generator())[1]) == key
-        )
+        rules = {one: real.rule(name, one, wide).mechanism for one in PURPOSES}
+        purpose = next(one for one, rule in rules.items() if key_of(rule.apply(row, torch.Generator())[1]) == key)
         turns += [Turn(name, purpose)] * times
     per_row = federation.algorithm.per_row
 

@@ -17,6 +17,7 @@ from colonnade.algorithms import find
 from colonnade.alignment.allowance import ALIGNMENTS, IDS, Allowance
 from colonnade.cli.console import console
 from colonnade.core import Mechanism, Organisation, Plain
+from colonnade.core.roles import FeatureOwner, Introduce
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.federation.organisation import accounts_of
@@ -171,9 +172,10 @@ def _what_may_leave(own: SiteConfig, organisation: Organisation, releases: list[
 
 def _say_weaker(organisation: Organisation, releases: Sequence[str]) -> None:
     """A rule for one purpose that protects less than another's is chosen by who asks, as far as it can be."""
-    outbox = organisation.outbox
+    outbox, columns = organisation.outbox, organisation.roles.get("features")
+    wide = columns.introduce(Introduce()).shape if isinstance(columns, FeatureOwner) else ()
     for name in releases if outbox.by_purpose else ():
-        if less := weaker(partial(outbox.rule_for, name), PURPOSES):
+        if less := weaker(partial(outbox.rule_for, name), PURPOSES, math.prod(wide)):
             told = ", ".join(f"{purpose}.{name}" for purpose in less)
             console.print(
                 f"[bold yellow]Weaker than another rule for {name}:[/bold yellow] {told}. Who asks says what rows are "

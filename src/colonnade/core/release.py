@@ -8,6 +8,7 @@ costs no privacy. Rules belong to the owner: the party that asks can neither see
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
@@ -65,8 +66,11 @@ class Meter(Protocol):
 class Guard(Protocol):
     """Knows what an owner's rows were ever used for: rules follow that, and not only the name they are asked for by."""
 
-    def rule(self, as_: str, batch: str | None, named: str | None, rule_for: Callable[[str | None], Rule]) -> Rule:
-        """The one that applies to a batch, of the rules for the purposes there are; `named` is the asker's."""
+    def rule(
+        self, as_: str, batch: str | None, named: str | None, rule_for: Callable[[str | None], Rule], width: int
+    ) -> Rule:
+        """The one that applies to a batch, of the rules for the purposes there are; `named` is the asker's. A row has
+        `width` numbers, on which it may depend what a rule costs it."""
         ...
 
 
@@ -223,12 +227,12 @@ class Outbox:
         self.passed_on: frozenset[str] = frozenset()  # names whose releases go on to others, whoever asks for them
         self._own: dict[str, tuple[int, Tensor]] = {}  # the last sealed release of a name, before the seal
 
-    def rule(self, as_: str, batch: str | None = None) -> Rule:
-        """What applies to a batch."""
+    def rule(self, as_: str, batch: str | None = None, width: int = 1) -> Rule:
+        """What applies to a batch whose rows have so many numbers."""
         named = purpose(batch)
         if self.guard is None or not self.by_purpose:
             return self.rule_for(as_, named)
-        return self.guard.rule(as_, batch, named, lambda purpose: self.rule_for(as_, purpose))
+        return self.guard.rule(as_, batch, named, lambda purpose: self.rule_for(as_, purpose), width)
 
     @property
     def by_purpose(self) -> bool:
@@ -264,16 +268,16 @@ class Outbox:
     def bounded(self, tensor: Tensor, as_: str, batch: str | None = None, *, to: str | None = None) -> Tensor:
         """What its rule leaves of a tensor but for the noise. A party that is told dloss/d(what it released) takes the
         derivative through this: where a row is cut to a norm, its model else follows a gradient that is not its own."""
-        bound = self.bound(as_, batch, to)
+        bound = self.bound(as_, batch, to, _width(tensor))
         return tensor if bound is None else bound(tensor)
 
-    def bound(self, as_: str, batch: str | None, to: str | None) -> Callable[[Tensor], Tensor] | None:
+    def bound(self, as_: str, batch: str | None, to: str | None, width: int) -> Callable[[Tensor], Tensor] | None:
         """How its rule bounds what a row may say to somebody, before noise is added; None where it does not."""
-        return self._applying(as_, batch, to).bound
+        return self._applying(as_, batch, to, width).bound
 
     def release(self, tensor: Tensor, as_: str, batch: str | None = None, *, to: str | None = None) -> Released:
         """The only way to a Released: what comes back shares no memory with `tensor` and cannot change later."""
-        rule = self._applying(as_, batch, to)
+        rule = self._applying(as_, batch, to, _width(tensor))
         if as_ in self.seals:
             _sealable(self.owner, as_, rule)
             rule = Rule(rule.mechanism, self.seals[as_].on(batch))
@@ -311,10 +315,10 @@ class Outbox:
         """A plain number of a message, such as a mean loss: no rule applies to it, and it is in no ledger."""
         return float(value)
 
-    def _applying(self, as_: str, batch: str | None, to: str | None) -> Rule:
+    def _applying(self, as_: str, batch: str | None, to: str | None, width: int = 1) -> Rule:
         """Inside the organisation nothing is protected, unless its label owner passes it on."""
         inside = to == self.owner and as_ not in self.passed_on
-        return INSIDE if inside else self.rule(as_, batch)
+        return INSIDE if inside else self.rule(as_, batch, width)
 
     def as_it_is(self, as_: str, batch: str | None, to: str | None) -> bool:
         """Whether what is released under a name to somebody leaves unchanged and uncounted."""
@@ -328,7 +332,7 @@ class Outbox:
         """As `release`, with encryption in the codec's place: the key's holder can read what the mechanism let through,
         and nobody else anything. Under a secret key of the owner's own it costs nothing, unless a mechanism let it
         through: that was meant for somebody, and is counted here, once."""
-        rule = self._applying(as_, batch, to)
+        rule = self._applying(as_, batch, to, _width(tensor))
         _sealable(self.owner, as_, rule)
         safe, event = rule.mechanism.apply(tensor.detach(), self.noise)
         encrypted = key.encrypt(safe.detach(), owner=self.owner)  # refuses what is out of range
@@ -414,6 +418,11 @@ def _sealable(owner: str, name: str, rule: Rule) -> None:
             f"The outbox rule for '{name}' of '{owner}' has the codec {rule.codec.name!r}, but what is released under "
             'this name leaves sealed and cannot be packed otherwise. Set codec = "identity"; a mechanism is welcome.'
         )
+
+
+def _width(tensor: Tensor) -> int:
+    """How many numbers a row has."""
+    return math.prod(tensor.shape[1:])
 
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:

@@ -132,5 +132,5 @@ def check_affordable(trained: Trained, to: str, chunks: Sequence[Rows], away: Co
         for name in names:
             row = torch.zeros(1, *role.introduce(roles.Introduce()).shape)
             for rows in chunks:
-                event = organisation.outbox.rule(name, rows.name).mechanism.apply(row, torch.Generator())[1]
-                account.check(name, rows.name, rows.size, event)
+                rule = organisation.outbox.rule(name, rows.name, row.numel())
+                account.check(name, rows.name, rows.size, rule.mechanism.apply(row, torch.Generator())[1])

@@ -3,8 +3,9 @@
 A rule may be for one purpose: "predict.embedding" for rows to predict. Which rows these are, the asker says, and it may
 name rows that were trained on. So a row keeps the rules of all that it was ever used for: **the strictest of the rule
 for the purpose named and of those for the sides (training, validation, test) on which any of the batch's rows has ever
-been applies to the batch**. Strictest is the rule whose one release costs a row the least epsilon; where two cost the
-same, as plain ones do, the one for the purpose named. The account is charged for what was applied.
+been applies to the batch**. Strictest is the rule whose one release, of as many numbers as a row has, costs a row the
+least epsilon; where two cost the same, as plain ones do, the one for the purpose named. The account is charged for what
+was applied.
 
     colonnade-rows 1 5f0c91aa {"train": 318, "validation": 0, "test": 80}     a checksum of all that follows it
     keys of the rows' ids, side by side                                       as the account knows rows
@@ -66,12 +67,14 @@ class UsedRows:
         keys, none = self._here if self._kept is None else self._kept, np.empty(0, np.int64)
         return {side: np.isin(self._keys, keys.get(side, none)) for side in SIDES}
 
-    def rule(self, as_: str, batch: str | None, named: str | None, rule_for: Callable[[str | None], Rule]) -> Rule:
+    def rule(
+        self, as_: str, batch: str | None, named: str | None, rule_for: Callable[[str | None], Rule], width: int
+    ) -> Rule:
         """The strictest of the rules that there are for a batch, of which the asker has named one."""
         chosen = rule_for(named)
         for side in self.sides(as_, batch):
             other = rule_for(side)
-            if other is not chosen and cost(other) < cost(chosen):
+            if other is not chosen and cost(other, width) < cost(chosen, width):
                 chosen = other
         return chosen
 
@@ -133,14 +136,15 @@ class UsedRows:
             file.write(MAGIC + f"{zlib.crc32(rest):08x} ".encode() + rest)
 
 
-def cost(rule: Rule) -> float:
-    """The epsilon of one release by a rule, infinite where it promises nothing."""
-    _, event = rule.mechanism.apply(torch.zeros(0, 1), torch.Generator())
+def cost(rule: Rule, width: int = 1) -> float:
+    """The epsilon of one release of so many numbers by a rule, infinite where it promises nothing. Some mechanisms pay
+    for each number, so which of two rules is the stricter depends on the width."""
+    _, event = rule.mechanism.apply(torch.zeros(0, width), torch.Generator())
     return known_batch({key_of(event): 1}, "replace-one", DELTA)
 
 
-def weaker(rule_for: Callable[[str | None], Rule], purposes: Iterable[str]) -> list[str]:
+def weaker(rule_for: Callable[[str | None], Rule], purposes: Iterable[str], width: int) -> list[str]:
     """The purposes whose rule is weaker than that of another: it applies only to rows that were never used for that."""
-    costs = {purpose: cost(rule_for(purpose)) for purpose in purposes}
+    costs = {purpose: cost(rule_for(purpose), width) for purpose in purposes}
     least = min(costs.values(), default=math.inf)
     return [purpose for purpose, paid in costs.items() if paid > least]

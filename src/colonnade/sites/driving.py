@@ -10,11 +10,13 @@ import torch
 
 from colonnade.core import Organisation, Peers
 from colonnade.datasets.preprocess import Labels
-from colonnade.errors import BoundaryError, CheckpointError, ConfigError, NoAnswer
+from colonnade.errors import BoundaryError, CheckpointError, ConfigError, NoAnswer, PartyError
+from colonnade.evaluate.metrics import HEADLINE
 from colonnade.federation.federation import Federation
 from colonnade.federation.fit import Outcome, Watch, fit
 from colonnade.federation.organisation import agreed_on, organise, training_rows
 from colonnade.federation.scores import Scores, mean_scores
+from colonnade.privacy.used_rows import SIDES
 from colonnade.rows.holdings import Holdings, labelled_rows
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection.settings import SERVER
@@ -27,6 +29,8 @@ from colonnade.sites.reader import own_columns
 from colonnade.sites.site import Site
 
 log = logging.getLogger("colonnade.party")
+MOST_COUNTED = 1 << 26
+"""Rows of one label owner: an aggregation server finds a gigabyte for the numbers of so many."""
 
 
 def drive(site: Site, run: str, *, resume: bool = False, watch: Watch | None = None) -> Outcome:
@@ -107,6 +111,7 @@ def aggregation(site: Site, ready: dict[str, Ready], others: Peers, *, record: b
     nobody = np.array([], dtype=np.str_)
     owners, start = {}, 0
     for name, one in ready.items():
+        _check(name, one)
         splits, count = {}, 0
         for split, rows in one.rows.items():
             splits[split], count = torch.arange(count, count + rows), count + rows
@@ -135,6 +140,14 @@ def aggregation(site: Site, ready: dict[str, Ready], others: Peers, *, record: b
     )  # fmt: skip
     federation.counted_elsewhere = any(one.counts for one in ready.values())
     return federation
+
+
+def _check(name: str, ready: Ready) -> None:
+    """What a label owner says of its rows is what the server finds room for."""
+    fits = all(split in SIDES and rows >= 0 for split, rows in ready.rows.items()) and ready.task in HEADLINE
+    if not fits or sum(ready.rows.values()) > MOST_COUNTED:
+        cause = f"it says that it has {str(ready.rows)[:80]} rows for {ready.task[:20]!r}; at most {MOST_COUNTED:,} fit"
+        raise PartyError(name, Ready.kind, None, cause)
 
 
 def rehearse(own: SiteConfig) -> tuple[Holdings, Organisation] | None:

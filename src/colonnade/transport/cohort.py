@@ -11,6 +11,7 @@ those they ask in `drivers`.
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -92,7 +93,8 @@ class CohortOutbox(Outbox):
     def bounded(
         self, tensor: torch.Tensor, as_: str, batch: str | None = None, *, to: str | None = None
     ) -> torch.Tensor:
-        bounds = [outbox.bound(as_, name, one) for outbox, one, name in self._each(batch, to)]
+        width = math.prod(tensor.shape[2:])
+        bounds = [outbox.bound(as_, name, one, width) for outbox, one, name in self._each(batch, to)]
         if not any(bounds):
             return tensor
         parts = zip(bounds, tensor, strict=True)
