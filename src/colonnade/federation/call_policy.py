@@ -6,7 +6,7 @@
     on_missing = "stale"    the party's last answer for the same rows stands in (`core.missing`)
     on_missing = "skip"     the party is left out of the batch
 
-Between parties of one process no call is lost, so with "fail" nothing of this is needed there.
+Between parties of one process no call is lost, so with "fail" there is no policy there.
 
 Where several organisations hold labels there are two kinds of drivers. A label owner must have every data owner's
 answer. The aggregation server need not have every label owner's: who failed or was silent is left out of the round and
@@ -37,15 +37,13 @@ from colonnade.transport import Retrying
 
 
 class CallPolicy:
-    """What one driver does; `elsewhere` says that some parties are not in this process."""
+    """What one driver does."""
 
-    def __init__(self, engine: EngineSettings, *, elsewhere: bool) -> None:
-        self.engine, self.needed = engine, elsewhere or engine.on_missing != "fail"
+    def __init__(self, engine: EngineSettings) -> None:
+        self.engine = engine
 
     def around(self, transport: Transport) -> Transport:
         """The same transport, with its lost calls made again."""
-        if not self.needed:
-            return transport
         wait = self.engine.on_missing == "wait"
         return Retrying(transport, deadline=self.engine.deadline, retries=self.engine.retries, wait=wait)
 
@@ -53,9 +51,8 @@ class CallPolicy:
         self, peers: Peers, rows: Callable[[str], Tensor], widths: Mapping[str, int], algorithm: AnyAlgorithm
     ) -> None:
         """From here on every answer is looked at before it is used."""
-        if self.needed:
-            held = None if peers.presence is None else peers.presence.size
-            peers.answers = Answers(rows, widths, releases=algorithm.releases, wide=algorithm.of_told_width, held=held)
+        held = None if peers.presence is None else peers.presence.size
+        peers.answers = Answers(rows, widths, releases=algorithm.releases, wide=algorithm.of_told_width, held=held)
 
     def mind(self, peers: Peers, driver: LabelOwner, algorithm: AnyAlgorithm) -> None:
         """The same, and a missing one is dealt with. The driver has met everybody."""
@@ -68,10 +65,8 @@ class CallPolicy:
 
 def presence_of(
     settings: Settings, holdings: Holdings, driver: LabelOwner, names: Sequence[str], algorithm: AnyAlgorithm
-) -> Presence | None:
+) -> Presence:
     """Who holds which rows, where this differs or a partner is to be left out at random."""
-    if not (settings.rows_differ or settings.party_dropout):
-        return None
     return Presence(
         driver.name,
         names,
@@ -106,7 +101,7 @@ def calibrated(algorithm: AnyAlgorithm, driver: LabelOwner, silent: Collection[s
     missing = driver.peers.missing
     combines = algorithm.combine is not None and not algorithm.grows  # of what grows, answers are to single steps
     skips = missing is not None and missing.rule == "skip" and driver.peers.presence is None
-    if missing is None or not skips or not silent or not combines:
+    if missing is None or not skips or not combines:
         return outputs
     known = missing.said([name for name in driver.shapes if name not in silent])
     if known is None or not known[0]:

@@ -225,7 +225,7 @@ class Federation:
         for rows in chunks:
             outputs = self.algorithm.outputs(asks, asks.peers, rows, model)
             silent = [] if missing is None else missing.of(rows.name)
-            yield calibrated(self.algorithm, asks, silent, outputs), silent
+            yield calibrated(self.algorithm, asks, silent, outputs) if silent else outputs, silent
 
     def evaluate(
         self, split: str = "test", *, model: str | None = None, without: Collection[str] = ()
@@ -452,39 +452,38 @@ class Federation:
             cohort.restack()
 
     def _playing(self, role: str) -> dict[str, Any]:
-        return {
-            name: organisation.roles[role]
-            for name, organisation in self.organisations.items()
-            if role in organisation.roles
-        }
+        return {name: one.roles[role] for name, one in self.organisations.items() if role in one.roles}
 
     def _connect(self, between: Between, elsewhere: Sequence[str], record: bool, reaches: bool) -> None:
         """Who may ask whom: label owners those with columns; of several label owners, the aggregation server asks
         them."""
         engine = self.settings.engine
-        policy = CallPolicy(engine, elsewhere=reaches)
+        policy = CallPolicy(engine) if reaches or engine.on_missing != "fail" else None
+        around: Callable[[Transport], Transport] = (lambda one: one) if policy is None else policy.around
         parallel: Any = engine.threads
         below: Transport = InProcess(self.owners, through_bytes=engine.through_bytes, parallel=parallel)
         names = list(elsewhere) or list(self.owners)
         for owner in self.label_owners.values():
             transport = between(owner.name, below)
-            owner.peers = Peers(owner.name, names, policy.around(transport), owner.ledger)
-            owner.peers.presence = presence_of(self.settings, self.holdings, owner, names, self.algorithm)
+            owner.peers = Peers(owner.name, names, around(transport), owner.ledger)
+            if self.settings.rows_differ or self.settings.party_dropout:
+                owner.peers.presence = presence_of(self.settings, self.holdings, owner, names, self.algorithm)
             owner.agreed_apart = {name: apart.fingerprint() for name, apart in self.agreed_apart.items()}
             owner.meet(owner.peers.ask(roles.Introduce()))
             if self.algorithm.nested is None:
-                self.cohorts = [] if policy.needed else self._cohorts()
+                self.cohorts = self._cohorts() if policy is None else []
                 transport = Cohorts(transport, self.cohorts) if self.cohorts else transport
-            owner.peers.transport = policy.around(self._recorded(transport, record))
-            policy.mind(owner.peers, owner, self.algorithm)
+            owner.peers.transport = around(self._recorded(transport, record))
+            if policy is not None:
+                policy.mind(owner.peers, owner, self.algorithm)
         if self.driver is not None and self.driver.name == SERVER:
-            stack: Any = "off" if policy.needed or record else engine.cohort
+            stack: Any = "off" if policy is not None or record else engine.cohort
             above = Drivers(self.label_owners, stack=stack, through_bytes=engine.through_bytes)
+            carried = around(self._recorded(between(SERVER, above), record))
             asked = list(elsewhere) or list(self.label_owners)
-            name = self.driver.name
-            carried = policy.around(self._recorded(between(name, above), record))
-            self.driver.peers = Peers(name, asked, carried, self.driver.ledger)
-            policy.look(self.driver.peers, self.driver.rows, {}, self.algorithm)
+            self.driver.peers = Peers(SERVER, asked, carried, self.driver.ledger)
+            if policy is not None:
+                policy.look(self.driver.peers, self.driver.rows, {}, self.algorithm)
 
     def _recorded(self, transport: Transport, record: bool) -> Transport:
         self.recording = Recording(transport, beside=self.recording) if record else None

@@ -125,7 +125,7 @@ class Session:
         self.folder = RunDirectory(site.host.folder(run))
         self.local = replace(as_trained(self.own.local, self.folder), engine=self.engine)
         self.may_lack = self.local.may_lack  # a row may be predicted without who lacks it
-        self.policy = CallPolicy(self.engine, elsewhere=True)
+        self.policy = CallPolicy(self.engine)
         carrier = self.policy.around(self.carrier())
         names = [name for name in self.own.feature_owners if name in site.routes]
         self.there = Peers(self.own.name, names, carrier, site.host.ledger)

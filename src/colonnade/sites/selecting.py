@@ -141,7 +141,7 @@ def select(
     sides = told(every, held) if held.is_told else ""
     queries = min(settled.queries, len(labels))
     request = TakePart(run, own.agreed, len(names), queries, sides, site.digest(run, every))
-    policy, organisation, mine = CallPolicy(own.settings.engine, elsewhere=True), organisation_of(own), None
+    policy, organisation, mine = CallPolicy(own.settings.engine), organisation_of(own), None
     if own.name in names:
         mine = participant(organisation, own, holdings, own.name, request)
         choosing.admit(mine, own.name)

@@ -179,7 +179,7 @@ class Site:
 
     def peers(self, names: Sequence[str], organisation: Organisation | None = None) -> Peers:
         """Others, with lost calls made again."""
-        policy = CallPolicy(self.own.settings.engine, elsewhere=True)
+        policy = CallPolicy(self.own.settings.engine)
         return Peers(
             self.own.name, names, policy.around(self.carrier()), (organisation or self.host.organisation).ledger
         )
