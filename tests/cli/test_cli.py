@@ -156,9 +156,11 @@ def test_an_error_of_the_disk_is_one_message(call: Caller, tmp_path: Path) -> No
     assert not list(tmp_path.glob("*x*"))
 
 
-def test_a_warning_is_its_words_alone() -> None:
-    before = warnings.formatwarning
-    assert cli._words("Labels leave.", UserWarning, "federation.py", 7) == "Warning: Labels leave.\n"
+def test_a_warning_is_its_words_alone_and_said_once() -> None:
+    before, written = warnings.formatwarning, cli._said_once()
+    assert written("Labels leave.", UserWarning, "federation.py", 7) == "Warning: Labels leave.\n"
+    assert written("Labels leave.", UserWarning, "federation.py", 7) == ""
+    assert written("Columns leave.", UserWarning, "federation.py", 7) == "Warning: Columns leave.\n"
     with pytest.raises(SystemExit):
         cli.main()
     assert warnings.formatwarning is before

@@ -111,7 +111,7 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 def main() -> NoReturn:
     """Run the command line; an error of ours, or of the disk, becomes one message and an exit code, never a traceback;
     a warning is its words alone, without where in our code it comes from."""
-    before, warnings.formatwarning = warnings.formatwarning, _words
+    before, warnings.formatwarning = warnings.formatwarning, _said_once()
     try:
         _look_first(sys.argv[1:])
         commands({*sys.argv[1:]})(standalone_mode=True)
@@ -140,8 +140,17 @@ def _look_first(words: Sequence[str]) -> None:
                 check_early(Path(word))
 
 
-def _words(message: Warning | str, *_: Any, **__: Any) -> str:
-    return _lines(f"Warning: {message}") + "\n"
+def _said_once() -> Callable[..., str]:
+    """How a warning is written: what was said before, of the same table in another trial, is not said again."""
+    said: set[str] = set()
+
+    def words(message: Warning | str, *_: Any, **__: Any) -> str:
+        if str(message) in said:
+            return ""
+        said.add(str(message))
+        return _lines(f"Warning: {message}") + "\n"
+
+    return words
 
 
 def _lines(text: str) -> str:

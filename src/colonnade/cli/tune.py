@@ -29,6 +29,7 @@ from colonnade.planning.tuning import (
     score,
     search,
 )
+from colonnade.report.words import metric
 from colonnade.runs.layout import SETTINGS
 from colonnade.runs.run_directory import to_json, write_text
 
@@ -108,7 +109,7 @@ def _bar(title: str, total: int, *, quiet: bool) -> Iterator[_Watch]:
 
         def watch(completed: float, done: Mapping[int, Record]) -> None:
             name, value = max((score(one) for one in done.values()), key=lambda pair: pair[1], default=("", 0.0))
-            bar.update(task, completed=completed, now=f"best {name} {abs(value):.4f}" if name else "")
+            bar.update(task, completed=completed, now=f"best {metric(name)} {abs(value):.4f}" if name else "")
 
         yield watch
 
@@ -118,7 +119,7 @@ def _show(done: Mapping[int, Record], chosen: Record, folder: Path) -> None:
     keys = list(dict.fromkeys(key for one in done.values() for key in one["changes"]))
     name = score(chosen)[0]
     table = Table(title="Trials, by their validation rows", title_justify="left")
-    for heading in ("trial", name, "epoch", *(key.partition(".")[2].replace("_", " ") for key in keys)):
+    for heading in ("trial", metric(name), "epoch", *(key.partition(".")[2].replace("_", " ") for key in keys)):
         table.add_column(heading, justify="right", overflow="fold")
     for one in ranked(done):
         value = f"{abs(score(one)[1]):.4f}" if score(one)[0] else "failed"
