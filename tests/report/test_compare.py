@@ -21,10 +21,10 @@ def test_numbers_are_those_of_the_summaries(plain: Path, noisy: Path) -> None:
     for line, path in zip(lines, (plain, noisy), strict=True):
         summary = json.loads((path / "summary.json").read_text())
         sent = sum(one["out"] for one in summary["bytes"].values())
-        scores = list(summary["metrics"]["test"].values())
-        scores.insert(2, summary["majority"]["test"]["share"])
+        loss, accuracy, *others = summary["metrics"]["test"].values()
+        scores = accuracy, summary["majority"]["test"]["share"], loss, *others  # what shows most comes first
         assert line[1:-1] == ("vimadmm", *scores, summary["rounds"], sent, summary["seconds"])
-    assert headings[2:5] == ("test loss", "test accuracy", "test largest class")
+    assert headings[2:5] == ("test accuracy", "test largest class", "test loss")
     lab = next(one for one in json.loads((noisy / "summary.json").read_text())["privacy"] if one["party"] == "lab")
     assert (lines[0][-1], lines[1][-1]) == (None, lab["budget"]["spent"])
 

@@ -288,6 +288,11 @@ class Algorithm(Generic[C, F, L]):
         return self.most_epochs != 0
 
     @property
+    def draws_weights(self) -> bool:
+        """Whether a party's model begins with weights that are drawn, so that who knows the seed knows them."""
+        return self.trains and self.local_model is not None and not self.converges
+
+    @property
     def once(self) -> bool:
         """Whether a training row is released a single time, so that nobody asks for it again to score it."""
         return self.most_epochs == 1

@@ -267,7 +267,7 @@ def whose_models(federation: Attacked, masked: Collection[str]) -> Iterator[str]
     by_source: dict[str, list[str]] = {"seeded": [], "secret": []}
     readable = [name for name in federation.owners if name not in (federation.holdings.label_owner, *masked)]
     algorithm = federation.algorithm
-    for name in readable if algorithm.trains and not algorithm.learns_first else ():
+    for name in readable if algorithm.draws_weights and not algorithm.learns_first else ():
         by_source[federation.settings.models_of(name)].append(name)
     if names := ", ".join(by_source["seeded"]):
         yield (

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from colonnade.attacks.inversion_audit import EMBEDDINGS
 from colonnade.attacks.label_audit import partners
-from colonnade.attacks.received import Attacked, received
+from colonnade.attacks.received import Attacked, Received, received
 from colonnade.attacks.rehearsal import Rehearsal
 from colonnade.federation import Federation
 
@@ -87,7 +87,12 @@ def told(federation: Attacked, rehearsal: Rehearsal) -> Iterator[str]:
     for party in partners(federation):
         if party == attacker:
             continue
-        came = list(received(rehearsal.transcripts[attacker], rehearsal.between(party), names, party))
+        came: list[Received] = []
+        seen: set[int] = set()
+        for one in received(rehearsal.transcripts[attacker], rehearsal.between(party), names, party):
+            if seen.isdisjoint(one.rows.tolist()):  # a row once: of many rounds the first
+                came.append(one)
+                seen.update(one.rows.tolist())
         counts = [alike(one.values) for one in came if one.values.is_floating_point() and one.values.dim() == 2]
         count, rows = sum(one for one in counts if one > 1), sum(len(one.rows) for one in came)
         if MANY <= count < rows:  # by batch, since a model that learns makes other numbers of the same columns

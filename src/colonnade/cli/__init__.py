@@ -74,9 +74,15 @@ def commands(needed: set[str]) -> typer.Typer:
     )
     for name, module in COMMANDS.items():
         whole = f"{__name__}.{module}"
-        made.command(name)(getattr(import_module(whole), name) if name in needed else _help_alone(whole, name))
+        function = getattr(import_module(whole), name) if name in needed else _help_alone(whole, name)
+        made.command(name, help=_paragraphs(function.__doc__ or ""))(function)
     made.callback(invoke_without_command=True)(_version)
     return made
+
+
+def _paragraphs(doc: str) -> str:
+    """A docstring whose lines may end anywhere: they are as long as the terminal, not as the source."""
+    return "\n\n".join(" ".join(one.split()) for one in doc.split("\n\n"))
 
 
 def _help_alone(module: str, name: str) -> Callable[[], None]:

@@ -337,7 +337,7 @@ def local_model(
 
 def models_told(settings: Settings, names: Iterable[str]) -> dict[str, str]:
     """For a summary: of each of these organisations that has a model to train, where its initial weights came from."""
-    if not find(settings.algorithm).trains:
+    if not find(settings.algorithm).draws_weights:
         return {}
     return {name: settings.models_of(name) for name in names if name != SERVER}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.errors import ConfigError
-from colonnade.evaluate.metrics import beside_majority
+from colonnade.evaluate.metrics import beside_majority, in_order
 from colonnade.report.chart import Figure, Series, lines
 from colonnade.report.course import flat, plain
 from colonnade.report.facts import Facts, read
@@ -73,7 +73,7 @@ def headline(runs: Named) -> str:
     alike = [run for run in known if run != best and f"{known[run]:.4f}" == f"{known[best]:.4f}"]
     also = f", as high as {' and '.join(alike)}" if alike else ""
     told = f"{best} has the best {split} {metric(name)} of {count(len(runs), 'run')}: {known[best]:.3f}{also}"
-    if ranks.keys() != known.keys():
+    if name == "auc" or ranks.keys() != known.keys():
         return f"{told}."
     first = best if ranks[best] == max(ranks.values()) else max(ranks, key=lambda run: ranks[run])
     return f"{told}; by AUC {'too' if first == best else f'it is {first}'}, {ranks[first]:.3f}."
@@ -93,6 +93,7 @@ def rows_of(runs: Named) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         for run, facts in runs.items()
     }
     names = list(dict.fromkeys(name for one in each.values() for name in one.get(split, {})))
+    names = in_order(next(iter(runs.values())).summary or {}, names)
     headings = (
         "run",
         "algorithm",

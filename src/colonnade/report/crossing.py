@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from colonnade.algorithms import find
 from colonnade.alignment import REVEALS
 from colonnade.report.chart import Figure
 from colonnade.report.facts import Facts, Flow
@@ -56,10 +57,13 @@ def _method(facts: Facts) -> Content:
         f" ({_plainly(algorithm)})" if algorithm else "",
         ". ",
     ]
-    told.append(f"Each party's model, unless it says otherwise: {_plainly(model)}. ")
+    record = find(facts.algorithm)
+    if record.draws_weights:
+        told.append(f"Each party's model, unless it says otherwise: {_plainly(model)}. ")
     most = train.get("epochs", "?")
-    unit = ("round" if facts.several else "epoch") + ("" if most == 1 else "s")
-    told.append(f"At most {most} {unit} in batches of {train.get('batch_size', '?')} rows; ")
+    unit = ("round" if facts.several or not record.in_batches else "epoch") + ("" if most == 1 else "s")
+    size_ = f" in batches of {train.get('batch_size', '?')} rows" if record.in_batches else ""
+    told.append(f"At most {most} {unit}{size_}; ")
     told.append(f"seed {facts.settings.get('federation', {}).get('seed', '?')}.")
     return told
 
