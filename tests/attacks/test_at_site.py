@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,8 @@ from colonnade.attacks.at_site import (
     audit_at,
     takes_part,
 )
-from colonnade.attacks.finding import LIMITS
+from colonnade.attacks.finding import BY_WORD, LIMITS
+from colonnade.attacks.label_audit import OWN_WORD
 from colonnade.errors import AuditFailed, BoundaryError, ConfigError, PartyError
 from colonnade.federation import Federation
 from colonnade.report.page import write as write_page
@@ -73,7 +76,16 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def score(one: Finding) -> tuple[Any, ...]:
-    return one.attack, one.attacker, one.victim, one.moment, one.metric, one.score, one.baseline, one.verdict
+    return (
+        one.attack,
+        one.attacker,
+        one.victim,
+        one.moment,
+        one.metric,
+        one.score,
+        one.baseline,
+        one.verdict.removesuffix(OWN_WORD),
+    )
 
 
 def test_the_figures_are_those_of_one_process(base: Path) -> None:
@@ -83,12 +95,13 @@ def test_the_figures_are_those_of_one_process(base: Path) -> None:
     needs_both = {"class seen in rebuilt rows", "columns by regression on known rows"}
     same = [score(one) for one in here.findings if one.attack not in needs_both]
     assert [score(one) for one in found.findings if one.attack not in needs_both] == same
+    words = [(one.release, one.why) for one in found.not_attacked]
+    assert words == [("head", BY_WORD.format("lab"))]  # it would be the attacker, so its guesses bound nothing
     assert {one[0] for one in same} == {
         "labels from residuals", "labels by the head it was sent", "columns by model inversion",
         "columns by the known initial model",
     }  # fmt: skip
-    assert not found.not_attacked
-    assert found.passed
+    assert not found.passed
     assert found.sites == {"lab": saying.FIGURES}
 
 
@@ -214,6 +227,34 @@ def test_a_site_that_lies_deceives_about_its_own_columns_alone(base: Path) -> No
     forged = lying(base, lambda one: AuditAnswer(saying.FIGURES, mine, (), (), ()))
     assert {one.victim for one in forged.findings if one.attacker == "lab"} == {"clinic"}
     assert max(one.score for one in forged.findings if one.victim == "clinic") == 1.0
+
+
+def zeros(base: Path) -> Callable[[AuditAnswer], AuditAnswer]:
+    """The answer of a laboratory that would have everybody believe that it can tell no label."""
+    release = sites(base)["lab"].host.outbox.release
+    return lambda told: replace(told, labels=tuple(release(torch.zeros_like(one.tensor), "g") for one in told.labels))
+
+
+def test_wrong_guesses_of_a_partner_pass_no_audit(base: Path) -> None:
+    deceived = lying(base, zeros(base))
+    assert [one.why for one in deceived.not_attacked if one.release == "head"] == [BY_WORD.format("lab")]
+    assert not deceived.passed
+
+
+@pytest.mark.long
+def test_nor_where_nothing_else_is_known_of_a_release(tmp_path: Path) -> None:
+    """Of vfedcce nothing but a partner's own guesses says what a batch's gradient tells."""
+    folders(tmp_path, settings={**quick(**LEARN), "algorithm": {"name": "vfedcce"}})
+    drive(sites(tmp_path)["clinic"], "run")
+
+    def on_labels(found: Audit) -> tuple[bool, list[str]]:
+        mine = [one.crossed for one in found.findings if one.attack == "labels solved from a batch's gradient"]
+        return any(mine), [one.why for one in found.not_attacked if one.release == "gradient"]
+
+    assert on_labels(lying(tmp_path, lambda told: told)) == (True, [])
+    deceived = lying(tmp_path, zeros(tmp_path))
+    assert on_labels(deceived) == (False, [BY_WORD.format("lab")])
+    assert not deceived.passed
 
 
 def test_figures_and_guesses_that_are_none_end_the_audit_with_its_name(base: Path) -> None:

@@ -24,8 +24,9 @@ costs budget, and is in the ledgers. Scores need the truth, so each attack is sc
               server's part too. Attacks that need a party's own model are made at that party's site; its guesses
               travel where it tells figures.
 
-So a site that lies can say wrong things of its own columns alone. Unless its owner decides otherwise it tells nothing,
-since how well columns can be rebuilt tells whoever would try; it has then not passed.
+So a site that lies can say wrong things of its own columns alone: its guesses of labels can show that something leaks,
+and never that nothing does; what they alone are about is listed as not attacked. Unless its owner decides otherwise it
+tells nothing, since how well columns can be rebuilt tells whoever would try; it has then not passed.
 """
 
 from __future__ import annotations
@@ -389,7 +390,7 @@ def gathered(
     findings += [one for name, said in told.items() for one in _figures(name, said, federation, rehearsals)]
     found.sites = {name: one.said if one.said in SAID else audit.NOT_TOLD for name, one in told.items()}
     found.findings = [one.under(found.thresholds) for one in findings]
-    crossed = not_attacked(federation.algorithm, rehearsals, findings, reads=READS)
+    crossed = not_attacked(federation.algorithm, rehearsals, found.findings, reads=READS)
     found.not_attacked = [one for one in crossed if found.sites.get(one.owner, audit.FIGURES) == audit.FIGURES]
     write(found, folder.path / AUDIT)
     page(folder.path)
@@ -410,6 +411,8 @@ def _guessed(name: str, told: AuditAnswer, federation: Attacked) -> dict[tuple[s
         fits = fits and bool(((at >= 0) & (at < count)).all()) and len(torch.unique(at)) == len(at)
         if classes:
             fits = fits and said.dtype == torch.int64 and bool(((said >= 0) & (said < classes)).all())
+        else:
+            fits = fits and said.is_floating_point() and bool(torch.isfinite(said).all())
         if not fits:
             raise PartyError(name, Attack.kind, None, "it told guesses of labels that are none")
         found[known[about]] = Guess(at, said, named=True)

@@ -53,6 +53,12 @@ class Finding:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def counts(self) -> bool:
+        """Whether it bounds what it read: the attacker's own guesses can show that something leaks, never that nothing
+        does."""
+        return self.crossed or not self.details.get("told", False)
+
+    @property
     def crossed(self) -> bool:
         return self.threshold is not None and self.score > self.threshold
 
@@ -114,6 +120,7 @@ def _words(scale: tuple[tuple[float, str], ...], value: float, otherwise: str) -
 UNDECLARED = "the algorithm's record does not say what it is"
 SUMMED = "it arrived masked, and no attack here looks at the sum, which can be read"
 UNREAD = "no attack here reads it"
+BY_WORD = "not attacked here: by the word of '{}' alone, which would be the attacker"
 FAILED = "the attacks on it did not apply: too few rows, another shape, or no model to attack"
 
 
@@ -140,12 +147,13 @@ def not_attacked(
 ) -> list[NotAttacked]:
     """All that crossed in some rehearsal and could be read there. `reads` are the kinds that there are attacks on;
     `party` narrows to what it sent or received."""
-    attacked = {
-        (one.victim, receiver, name)
-        for one in findings
-        for receiver in (one.attacker, *one.details.get("reached", ()))
-        for name in one.releases
-    }
+    counting: dict[tuple[str, str, str], bool] = {}
+    for one in findings:
+        for receiver in (one.attacker, *one.details.get("reached", ())):
+            for name in one.releases:
+                key = one.victim, receiver, name
+                counting[key] = one.counts or counting.get(key, False)
+    attacked = {key for key, counts in counting.items() if counts}
     found: dict[tuple[str, str, str], NotAttacked] = {}
     for receiver, item in (pair for rehearsal in rehearsals for pair in _arrived(rehearsal)):
         name, owner = item.receipt.name, item.receipt.owner
@@ -153,7 +161,8 @@ def not_attacked(
         if owner == SERVER and name in {of for victim, reader, of in attacked if reader == SERVER}:
             continue  # a mean of what was attacked one by one, to who has no row of the others
         if key not in attacked and party in (None, owner, receiver):
-            found.setdefault(key, NotAttacked(name, owner, receiver, _why(algorithm, item, reads)))
+            why = BY_WORD.format(receiver) if key in counting else _why(algorithm, item, reads)
+            found.setdefault(key, NotAttacked(name, owner, receiver, why))
     return list(found.values())
 
 

@@ -27,6 +27,7 @@ from colonnade.attacks.scores import score_labels
 from colonnade.core import Transcript
 
 FEWEST = 8  # rows, below which a share says nothing
+OWN_WORD = ", by its own word"
 
 
 @dataclass(frozen=True)
@@ -108,15 +109,18 @@ def label_findings(
 ) -> Iterator[Finding]:
     """One per attack and feature owner that does not hold the labels itself. `party` narrows to one attacker. Of one
     that is elsewhere, what it was sent is known here; where an attack needs its own part, too, its guesses are those
-    that it `told`."""
+    that it `told`, which can make a verdict worse and never better (`Finding.counts`)."""
     holdings = federation.holdings
     classes, labels = len(holdings.encoder.classes), holdings.labelled.labels
     for attack, name, guess in guesses(federation, rehearsal, party, classes):
-        here = name in rehearsal.models or not attack.own
-        taken = guess if here else (told or {}).get((attack.name, name, rehearsal.moment), guess)
+        word = (told or {}).get((attack.name, name, rehearsal.moment))
+        taken = guess if word is None else word
         if len(taken.rows) >= FEWEST:
             seed = federation.settings.engine.seed
             found = _finding(attack, taken, labels, rehearsal, name, holdings.label_owner, classes, seed)
+            if word is not None:
+                details = {**found.details, "told": True}
+                found = dataclasses.replace(found, verdict=found.verdict + OWN_WORD, details=details)
             yield dataclasses.replace(found, releases=federation.algorithm.named(attack.reads, *attack.beside))
 
 
