@@ -149,6 +149,18 @@ def test_who_tells_nothing_has_not_passed(base: Path) -> None:
         audited(base, "figures", {"recognition": 0.5})
 
 
+def test_where_a_budget_is_spent_nothing_is_attacked_and_nothing_has_passed(tmp_path: Path) -> None:
+    noisy = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 8.0}}}
+    short = quick(**LEARN, parties={"lab": {"outbox": noisy, "budget": {"epsilon": 0.6}}})
+    folders(tmp_path, settings=short)
+    assert drive(sites(tmp_path)["clinic"], "run").exhausted
+    for tells in ("figures", "verdict"):
+        found = audited(tmp_path, tells, {"label_inference": 1.0}, inversion_r2=1.0)
+        assert found.sites == {"lab": saying.NOTHING_LEFT}
+        assert not found.passed
+    assert "first rounds: nothing left here" in page_of(tmp_path, "lab").notes
+
+
 def test_guesses_leave_a_site_only_with_its_figures_and_are_in_its_ledger(base: Path) -> None:
     ledger = base / "lab/runs/run/parties/lab/ledger-after.jsonl"
 

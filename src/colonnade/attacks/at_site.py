@@ -149,7 +149,7 @@ class Heard:
             {self.party: Transcript(self.party, [one for one in self.received if one.sender == asker]), asker: sent},
             models,
             self.stepped or gradients(self.federation),
-            "" if sent.seen else "nothing left here",
+            "" if any(one.message.crossing() for one in sent) else "nothing left here",
         )
 
     def as_label_owner(self) -> Rehearsal:
@@ -215,7 +215,8 @@ class AuditHost(Listening):
         every = guessed if tells == "figures" else []
         rows = tuple(self.outbox.release(guess.rows, GUESS) for _, guess in every)
         labels = tuple(self.outbox.release(guess.labels, GUESS) for _, guess in every)
-        return AuditAnswer(_said(found, tells), to_json(told), tuple(about for about, _ in every), rows, labels)
+        spent = all(one.refused for one in rehearsals)
+        return AuditAnswer(_said(found, tells, spent), to_json(told), tuple(about for about, _ in every), rows, labels)
 
     def _page(self, federation: Attacked, rehearsals: Rehearsals, folder: Path, rows: int) -> Audit:
         """Of what one label owner could learn; the page of several label owners has what each of them could."""
@@ -260,7 +261,9 @@ def _figure(one: Finding) -> dict[str, Any]:
     return {key: value for key, value in asdict(one).items() if key in keep}
 
 
-def _said(found: Audit, tells: str | None) -> str:
+def _said(found: Audit, tells: str | None, spent: bool = False) -> str:
+    if spent and tells in ("figures", "verdict"):  # what left before was not attacked now
+        return audit.NOTHING_LEFT
     if tells == "figures":
         return audit.FIGURES
     if tells != "verdict":
@@ -397,7 +400,7 @@ def gathered(
     return found
 
 
-SAID = (audit.FIGURES, audit.PASSED, audit.FAILED, audit.NO_LIMITS, audit.NOT_TOLD)
+SAID = (audit.FIGURES, audit.PASSED, audit.FAILED, audit.NO_LIMITS, audit.NOT_TOLD, audit.NOTHING_LEFT)
 
 
 def _guessed(name: str, told: AuditAnswer, federation: Attacked) -> dict[tuple[str, str, str], Guess]:

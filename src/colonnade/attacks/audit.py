@@ -250,6 +250,7 @@ def on_columns(
 
 FIGURES, PASSED, FAILED = "told its figures", "passed by its own limits", "not passed by its own limits"
 NO_LIMITS, NOT_TOLD = "not told: it has no limits, or one on what sites cannot measure (recognition)", "not told"
+NOTHING_LEFT = "not known: it released nothing again, as where its budget is spent, so nothing was attacked"
 """What a site said of its own columns."""
 READS = frozenset(
     {kind for one in ATTACKS for kind in (one.reads, *one.beside)}

@@ -141,7 +141,7 @@ def from_weights(transcript: Transcript, holdings: Holdings) -> Guess:
     after = [one.tensor.cpu() for seen in transcript for one in _of(seen, holdings, Kind.MODEL)]
     sent = [one for seen in holdings.sent for one in seen.message.released()]
     before = [one.tensor.cpu() for one in sent if one.receipt.name in names]
-    if not after or not before or holdings.batches.per_epoch < 2:
+    if not after or len(before) < 2 or holdings.batches.per_epoch < 2:  # no whole round was heard, from its beginning
         return _nothing()
     risen = (after[-1] - before[0])[-holdings.outputs :]
     return Guess(train, told(risen[None], holdings.classes).expand(len(train)), named=True)

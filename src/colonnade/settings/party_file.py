@@ -32,7 +32,7 @@
         queries = 256                       # rows whose neighbours it ranks in one of them
 
         [audit]                             # of an audit between sites (`colonnade audit`), its page stays here
-        tell = "verdict"                    # to the label owner: nothing (unless said), verdict, or figures
+        tell = "verdict"                    # to who asks: nothing (unless said), verdict, or figures
         inversion_r2 = 0.5                  # limits of its own, by which it gives its verdict
 
         [peers]                             # whose certificate has which fingerprint (`colonnade party check` tells)
