@@ -54,10 +54,12 @@ def in_long_runs(value: Any) -> ParameterSet:
 
 
 def by_task(algorithms: Mapping[str, AnyAlgorithm]) -> pytest.MarkDecorator:
-    """Each algorithm with each task that it is for."""
+    """Each algorithm with each task that it is for; two classes in `make test-all`: most other tests have them."""
     each = [(f"{name}-{task}", one, task) for name, one in algorithms.items() for task in TASKS if can(one, task)]
+    marks = {"binary": [pytest.mark.long]}
     return pytest.mark.parametrize(
-        ("algorithm", "task"), [pytest.param(one, task, id=name) for name, one, task in each]
+        ("algorithm", "task"),
+        [pytest.param(one, task, id=name, marks=marks.get(task, [])) for name, one, task in each],
     )
 
 
