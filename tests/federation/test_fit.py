@@ -27,6 +27,8 @@ from tests.federation.small import (
 
 from colonnade.core import Mechanism, Plain, Step
 from colonnade.errors import ConfigError
+from colonnade.evaluate import metric
+from colonnade.evaluate.metrics import lead
 from colonnade.federation import Federation, load, stopping
 from colonnade.federation.scores import Scores
 from colonnade.runs.run_directory import RunDirectory
@@ -101,7 +103,10 @@ def test_the_largest_class_is_that_of_the_rows_that_were_measured(task: Any, wan
         assert told["share"] == pytest.approx(counted.max())
         said = set(one.predict(one.holdings.ids[rows.numpy()].tolist()).labels)
         assert told["always_one"] is (wanted == 2 and len(said) == 1)
-    assert repr(outcome).startswith("<Outcome: 2 epochs, all epochs done; on test rows loss ")
+    led = metric(lead(outcome.summary))
+    assert repr(outcome).startswith(f"<Outcome: 2 epochs, all epochs done; on test rows {led} ")
+    assert f"</tr><tr><th>{led}</th>" in outcome._repr_html_(), "what shows most comes first in a notebook, too"
+    assert "<th>largest class</th>" in outcome._repr_html_()
     assert repr(one) == "<Federation: vimadmm of clinic, lab; 56 train rows, 8 validation rows, 16 test rows>"
 
 

@@ -16,7 +16,7 @@ from rich.table import Column, Table
 
 from colonnade.datasets.progress import hide
 from colonnade.errors import CheckpointError, printable
-from colonnade.report.words import metric
+from colonnade.evaluate import metric
 from colonnade.runs.layout import MARK
 
 if TYPE_CHECKING:  # commands that compute nothing write without torch

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from colonnade.cli.console import AllowModel, Json, Quiet, console, error_console, shown, size, typed
 from colonnade.cli.plan import duration, read_whole
+from colonnade.evaluate import metric
 from colonnade.federation import Federation
 from colonnade.planning.tuning import (
     Forecast,
@@ -29,7 +30,6 @@ from colonnade.planning.tuning import (
     score,
     search,
 )
-from colonnade.report.words import metric
 from colonnade.runs.layout import SETTINGS
 from colonnade.runs.run_directory import to_json, write_text
 

@@ -14,7 +14,8 @@ from colonnade.alignment.keys import counted
 from colonnade.core import DpEvent, Ledger, Step
 from colonnade.core.batches import RoundDone
 from colonnade.errors import BudgetExhausted, ConfigError
-from colonnade.evaluate.metrics import majority
+from colonnade.evaluate import metric
+from colonnade.evaluate.metrics import beside_majority, in_order, majority
 from colonnade.federation.coefficients import write_own
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
@@ -80,11 +81,11 @@ class Outcome:
 
     def _repr_html_(self) -> str:
         """As a notebook shows it."""
-        metrics = self.summary.get("metrics", {})
-        names = dict.fromkeys(name for scores in metrics.values() for name in scores)
+        metrics = beside_majority(self.summary)
+        names = in_order(self.summary, dict.fromkeys(name for scores in metrics.values() for name in scores))
         head = "".join(f"<th>{escape(split)} rows</th>" for split in metrics)
         lines = "".join(
-            f"<tr><th>{escape(name)}</th>"
+            f"<tr><th>{escape(metric(name))}</th>"
             + "".join(
                 f"<td>{'–' if (one := scores.get(name)) is None else f'{one:.4f}'}</td>" for scores in metrics.values()
             )
@@ -98,7 +99,8 @@ class Outcome:
     def __repr__(self) -> str:
         metrics = self.summary.get("metrics", {})
         split = next((one for one in ("test", "validation", "train") if one in metrics), "")
-        scores = [f"{name} {value:.4f}" for name, value in metrics.get(split, {}).items() if value is not None]
+        known = {name: value for name, value in metrics.get(split, {}).items() if value is not None}
+        scores = [f"{metric(name)} {known[name]:.4f}" for name in in_order(self.summary, known)]
         told = f"; on {split} rows {', '.join(scores)}" if split else ""
         return f"<Outcome: {len(self.history)} epochs, {self.stopped.rstrip('.')}{told}>"
 

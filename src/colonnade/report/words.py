@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from colonnade.evaluate import metric as metric
+
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 BETTER_LOW = {"loss", "rmse", "mae"}
-NAMES = {"majority": "largest class", "auc": "AUC", "f1": "F1", "r2": "R²", "rmse": "RMSE", "mae": "MAE"}
 
 
 def size(count: float) -> str:
@@ -23,10 +24,6 @@ def size(count: float) -> str:
 def score(value: Any) -> str:
     """A metric to four digits, as the command line prints it; a dash where there is none."""
     return f"{value:.4f}" if isinstance(value, (int, float)) and math.isfinite(value) else "–"
-
-
-def metric(name: str) -> str:
-    return NAMES.get(name, name)
 
 
 def always_one(summary: Mapping[str, Any]) -> str:
