@@ -27,7 +27,9 @@ EVERYBODY, ALONE = "everybody", "label owner alone"
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """One row per id: the predicted label, and a score per class (or the value itself)."""
+    """One row per id: the predicted label, and a score per class (or the value itself). Ids are text, as parties
+    compare them; to join them to a table of numbers: `table.astype({"id": str}).merge(found.to_frame(), on="id")`.
+    """
 
     ids: NDArray[np.str_]
     labels: NDArray[Any]
