@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from tests.federation.small import federation, frames
+from tests.federation.small import Task, federation, frames
 
 from colonnade.algorithms import ALGORITHMS
+from colonnade.datasets.fitted import Number, Piecewise, best_way
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings.defaults import FEWEST, LONGEST, MODEL, PRESETS, by_rows
+from colonnade.settings.defaults import FEWEST, LONGEST, MODEL, PRESETS, by_rows, sizes
 from colonnade.settings.toml_text import to_toml
 
 
@@ -31,6 +33,39 @@ def test_the_number_of_rows_decides_where_nobody_has_said_how_many() -> None:
     assert (train.batch_size, train.epochs) == by_rows(56, in_batches=True)
     said = federation(frames(80), {"train": {"batch_size": 7}}).settings.train
     assert (said.batch_size, said.epochs) == (7, by_rows(56, in_batches=True)[1])
+
+
+def test_a_model_is_as_wide_as_rows_and_classes_ask_for() -> None:
+    rows, classes = (10, 300, 1000, 2000, 5000, 10**5, 10**8), (1, 2, 3, 5, 10, 26, 100)
+    by_rows_ = [sizes(count, 2)["width"] for count in rows]
+    by_classes = [sizes(300, count)["width"] for count in classes]
+    assert by_rows_ == sorted(by_rows_) == [8, 8, 8, 16, 32, 32, 32], "few rows are not learned by heart"
+    assert by_classes == sorted(by_classes) == [8, 8, 8, 16, 32, 64, 64], "two directions for each class"
+    for width, found in ((sizes(r, c)["width"], sizes(r, c)) for r in rows for c in classes):
+        assert found["hidden"] == [2 * width]
+
+
+def test_bins_are_for_tables_that_have_rows_of_every_class_to_fill_them() -> None:
+    values = np.arange(1200.0)
+    assert [best_way(values, classes=classes) for classes in (0, 2, 3)] == ["standard", "piecewise", "standard"]
+    assert best_way(np.append(values, 1e9), classes=3) == "quantile"
+    tables: dict[str, Any] = {"algorithm": {"name": "splitnn"}, "preprocess": {"numbers": "auto"}}
+    expected: dict[Task, type] = {"binary": Piecewise, "classes": Number, "regression": Piecewise}
+    for task, ways in expected.items():
+        held = federation(frames(1600, task), tables).holdings.columns["lab"].preprocessor
+        assert held is not None
+        assert {type(column) for column in held.columns} == {ways}
+
+
+def test_sizes_that_a_file_names_stay_and_the_others_follow() -> None:
+    trained = federation(frames(80), {"federation": {"device": "cpu"}}).settings
+    assert trained.for_rows(10**6, 26).model["hidden"] == [16], "what is trained has its size"
+    own = {"model": {"width": 5}, "parties": {"lab": {"model": {"hidden": [7]}}}}
+    settings = Settings.from_mapping(own).for_rows(2000, 3)
+    assert settings.model == {**MODEL, "hidden": [32], "width": 5}
+    assert settings.parties["lab"].model == {**MODEL, "hidden": [7], "width": 16}
+    paper = Settings.from_mapping({"preset": "vim-mnist"})
+    assert paper.for_rows(40, 2).model == paper.model == PRESETS["vim-mnist"]["model"]
 
 
 @pytest.mark.parametrize("name", [name for name, one in ALGORITHMS.items() if one.nested is None])

@@ -207,7 +207,7 @@ def test_a_run_may_go_on_longer_and_elsewhere_but_not_as_another() -> None:
         ({"algorithm": {"rho": 1.0}}, r"\[algorithm\] rho is 1.0 now and was 2.0"),
         ({"federation": {"seed": 3}}, r"\[federation\] seed is 3 now and was 0"),
         ({"train": {"batch_size": 8}}, r"\[train\] batch_size is 8 now and was 'auto'"),
-        ({"model": {"width": 5}}, r"\[model\] width is 5 now and was 32"),
+        ({"model": {"width": 5}}, r"\[model\] width is 5 now and was 'auto'"),
     ]
     for tables, told in changed:
         with pytest.raises(ConfigError, match=told):

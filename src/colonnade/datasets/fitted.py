@@ -21,9 +21,9 @@ Scale = Literal["standard", "minmax", "none"]
 Numbers = Literal["standard", "quantile", "piecewise"]
 """How numbers are prepared: by a scale, by where they stand among the training rows, or by how far they fill each of a
 few quantile bins."""
-ENOUGH, TAIL = 1000, 8.0
-"""Training rows from which on bins are worth their weights; and how many deviations from the mean a value of fewer rows
-must be, for its column to be ranked."""
+ENOUGH, TAIL = 500, 8.0
+"""Training rows of a class from which on bins are worth their weights; and how many deviations from the mean a value of
+fewer rows must be, for its column to be ranked."""
 EPSILON = float(np.finfo(np.float64).eps)
 BINS = 12
 KNOTS = 101
@@ -210,11 +210,12 @@ def _standard(filled: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
 Column = Number | Quantile | Piecewise | Category
 
 
-def best_way(values: NDArray[np.float64], *, bins: bool) -> Numbers:
-    """Quantile bins where they suit the model and there are rows to fill them: of fewer rows a network learns them by
-    heart. Otherwise a column is scaled, or, where its tail would outweigh all the rest, ranked."""
+def best_way(values: NDArray[np.float64], *, classes: int) -> Numbers:
+    """Quantile bins where they suit the model, which tells `classes` apart (2: or gives a number; 0: they do not
+    suit it), and there are rows to fill them: of fewer rows a network learns them by heart. Otherwise it is scaled, or,
+    where a column's tail would outweigh all the rest, ranked."""
     filled = values[np.isfinite(values)]
-    if bins and len(values) >= ENOUGH:
+    if classes and len(values) >= ENOUGH * classes:
         return "piecewise"
     spread = float(filled.std()) if len(filled) else 0.0
     return "quantile" if spread > 0 and float(np.abs(filled - filled.mean()).max()) > TAIL * spread else "standard"

@@ -73,12 +73,12 @@ class Preprocessor:
         *,
         scale: Scale = "standard",
         numbers_as: Wanted | Mapping[str, Wanted] = "standard",
-        bins: bool = True,
+        classes: int = 2,
         max_categories: int = 50,
     ) -> Preprocessor:
         """Learn from these training rows of the table (None: all). `numbers_as` says how numbers are prepared, of all
         columns, or of each by name and of the others as "": by `scale` ("standard"), or otherwise ("auto":
-        `fitted.best_way`; without bins where `bins` is False). `max_categories` bounds a category's width."""
+        `fitted.best_way`, for so many `classes`). `max_categories` bounds a category's width."""
         if scale not in get_args(Scale):
             raise ConfigError(f"'{table.owner}' sets scale to {scale!r}, and it must be one of {get_args(Scale)}.")
         if max_categories < 2:
@@ -97,7 +97,7 @@ class Preprocessor:
             return read(cells, readings[name]) if name in readings else numbers(cells)
 
         ways = {
-            name: best_way(values_of(name), bins=bins) if way == "auto" else way
+            name: best_way(values_of(name), classes=classes) if way == "auto" else way
             for name, way in _ways(table, kinds, numbers_as).items()
             if kinds[name] == "number"
         }

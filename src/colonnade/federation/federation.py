@@ -88,7 +88,7 @@ class Federation:
         elsewhere: Sequence[str] = (),
         score: Callable[[str, str | None], Scores] | None = None,
     ) -> None:
-        settings = settings.for_rows(training_rows(holdings))
+        settings = settings.for_rows(training_rows(holdings), holdings.outputs)
         self.settings, self.holdings, self._score_elsewhere = settings, holdings, score
         if here is None:
             check_parties(settings, holdings)
@@ -140,7 +140,10 @@ class Federation:
             return cls(settings, holdings_of(settings, tables), record=record, between=between)
         run = RunDirectory(Path(named))
         if start_from is not None:
-            check_starts(settings, run.settings(settings.allow_models), run.path)
+            before = run.settings(settings.allow_models)
+            own = {name: party.model for name, party in before.parties.items() if isinstance(party.model, Mapping)}
+            settings = settings.with_models(before.model, own)
+            check_starts(settings, before, run.path)
             run.check_whole()
         fitted = run.fitted_earlier(settings) if start_from is None else run.all_fitted(settings)
         holdings = holdings_of(settings, tables, fitted=fitted)

@@ -81,8 +81,12 @@ def _lines(answers: Answers, folder: Path, name: str) -> Iterator[str]:
         yield _line(
             "name", MODEL["name"], '"linear", "cnn", or a torch module, as "my_package.nets:Tower" (--allow-model)'
         )
-        yield _line("hidden", MODEL["hidden"], "widths of the hidden layers")
-        yield _line("width", MODEL["width"], "numbers a row that a party sends: fewer send less and show less")
+        yield _line(
+            "hidden", MODEL["hidden"], "widths of the hidden layers, as [64]; auto: by training rows and classes"
+        )
+        yield _line(
+            "width", MODEL["width"], "numbers a row that a party sends, auto too: fewer send less and show less"
+        )
         yield _line("activation", MODEL["activation"], "relu may leave a party with nothing to say")
     yield from ("", "[preprocess]")
     yield _line("numbers", "auto", '"standard" scales, "quantile" ranks, "piecewise" fills quantile bins')

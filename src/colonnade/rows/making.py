@@ -95,6 +95,7 @@ def from_tables(
         )
         for name, held in placed.label_owners.items()
     }
+    placed = replace(placed, encoder=encoder)
     known_columns = {name: state.get("columns") for name, state in (fitted or {}).items()}
     held = {
         name: own_columns(settings, name, table, placed, known_columns.get(name))
@@ -102,7 +103,7 @@ def from_tables(
         if table.columns
     }
     earlier = bool(fitted)
-    return replace(placed, columns=held, label_owners=owners, encoder=encoder, aligned=crossed, earlier=earlier)
+    return replace(placed, columns=held, label_owners=owners, aligned=crossed, earlier=earlier)
 
 
 def _divided(settings: Settings, owner: str, table: Table, known: Labels, salt: str) -> tuple[dict[str, Tensor], bool]:
@@ -144,11 +145,11 @@ def own_columns(settings: Settings, name: str, table: Table, placed: Holdings, f
     train = placed.trained_rows
     if not settings.rows_differ or name in placed.label_owners:
         mine = table.in_order(placed.ids)
-        prepared = _prepared(settings, name, mine, train, fitted)
+        prepared = _prepared(settings, name, mine, train, placed, fitted)
         columns = Columns(prepared.transform(mine), prepared, mine.own)
     else:
         lacks = placed.away.get(name, torch.zeros(len(placed.ids), dtype=torch.bool))
-        columns = _some_columns(settings, name, table, placed.ids, ~lacks, train, fitted)
+        columns = _some_columns(settings, name, table, placed, ~lacks, fitted)
     if settings.train.pretrain and columns.preprocessor is not None:
         mine, learned = _not_held_out(table, placed.ids, train)
         columns.every = columns.preprocessor.transform(mine.taking(learned.numpy()))
@@ -162,22 +163,25 @@ def _not_held_out(table: Table, ids: Ids, train: Tensor) -> tuple[Table, Tensor]
     return mine, torch.from_numpy((~np.isin(mine.ids, out)).nonzero()[0])
 
 
-def _prepared(settings: Settings, name: str, table: Table, rows: Tensor, fitted: State | None) -> Preprocessor:
+def _prepared(
+    settings: Settings, name: str, table: Table, rows: Tensor, placed: Holdings, fitted: State | None
+) -> Preprocessor:
     """How its columns become numbers: learned from these rows, unless it was `fitted` before."""
     from colonnade.datasets.preprocess import Preprocessor
 
     if fitted is not None:
         return Preprocessor.from_state(fitted)
-    return Preprocessor.fit(table, rows, **prepared_as(settings, name))
+    return Preprocessor.fit(table, rows, **prepared_as(settings, name, placed.outputs))
 
 
 def _some_columns(
-    settings: Settings, name: str, table: Table, ids: Ids, held: Tensor, train: Tensor, fitted: State | None
+    settings: Settings, name: str, table: Table, placed: Holdings, held: Tensor, fitted: State | None
 ) -> Columns:
     """The columns of who holds some of the rows only, zero in the others. They are prepared on all its own rows but
     those that are held out from training: few may be common, and nobody else is needed for it."""
-    mine, learned = _not_held_out(table, ids, train)
-    prepared = _prepared(settings, name, mine, learned, fitted)
+    ids = placed.ids
+    mine, learned = _not_held_out(table, ids, placed.trained_rows)
+    prepared = _prepared(settings, name, mine, learned, placed, fitted)
     known = prepared.transform(mine)
     features = known.new_zeros(len(held), *known.shape[1:])  # nobody is asked for a row that it lacks
     rows, _ = Index(mine.ids).find(ids[held.numpy()])

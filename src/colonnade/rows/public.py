@@ -127,7 +127,7 @@ def _cut_table(source: datasets.Dataset, settings: Settings, train: Tensor) -> d
     parties = {}
     for name, part in datasets.by_names(frame, given).items():
         table = Table(name, packed(ids), part)
-        preprocessor = Preprocessor.fit(table, train, **prepared_as(settings, name))
+        preprocessor = Preprocessor.fit(table, train, **prepared_as(settings, name, len(source.classes)))
         parties[name] = Columns(preprocessor.transform(table), preprocessor)
     return parties
 

@@ -1,7 +1,7 @@
 """What is used where nobody says otherwise: one place, for files, `colonnade init` and data frames alike.
 
     [algorithm]    what its record has `for_tables`                         (its Config has its paper's settings)
-    [model]        an mlp of 64 hidden units, 32 numbers a row, tanh        no unit can die; all are equally wide
+    [model]        an mlp by training rows and classes, tanh                `sizes`; no unit can die, all are as wide
     [preprocess]   quantile bins                                            `federation_file.prepared_as`
     [train]        batches and epochs by the number of training rows        `by_rows`
 
@@ -19,7 +19,9 @@ from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
 
-MODEL: dict[str, Any] = {"name": "mlp", "hidden": [64], "width": 32, "activation": "tanh"}
+MODEL: dict[str, Any] = {"name": "mlp", "hidden": "auto", "width": "auto", "activation": "tanh"}
+NARROW, USUAL, WIDE = 8, 32, 64
+"""Numbers a row that a party sends: at least, at most for many rows, and at most for many classes."""
 LEAST, MOST, BATCHES = 16, 512, 24
 """Rows of a batch, and batches of an epoch where neither bound is met."""
 STEPS, FEWEST, LONGEST = 3000, 20, 100
@@ -71,6 +73,23 @@ def by_rows(rows: int, *, in_batches: bool) -> tuple[int, int]:
         size *= 2
     steps = -(-rows // size) if in_batches and rows else 1
     return size, max(FEWEST, min(LONGEST, STEPS // steps))
+
+
+def sizes(rows: int, outputs: int) -> dict[str, Any]:
+    """The hidden layer and the width of an mlp, for so many training rows and outputs of the joint model. A wide one
+    learns few rows by heart, so its hidden layer has the root of the rows, as a power of two; what it sends is half of
+    that. A head tells classes apart by directions in what it is sent, and gets two for each, however few the rows."""
+    width = NARROW
+    while (width < USUAL and (4 * width) ** 2 <= rows) or width < min(2 * outputs, WIDE):
+        width *= 2
+    return {"hidden": [2 * width], "width": width}
+
+
+def sized(model: Any, found: Mapping[str, Any]) -> Any:
+    """A model with sizes where it leaves them open; one that is only named, or none, as it is."""
+    if not isinstance(model, Mapping):
+        return model
+    return {key: found.get(key, value) if value == "auto" else value for key, value in model.items()}
 
 
 def _under(given: Mapping[str, Any], suggestion: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

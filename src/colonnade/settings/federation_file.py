@@ -51,8 +51,8 @@ from colonnade.core.checks import (
 from colonnade.errors import ConfigError
 from colonnade.models import import_path
 from colonnade.selection.settings import SERVER, SelectionSettings
+from colonnade.settings import defaults
 from colonnade.settings.changes import Change, check_continues, laid_over
-from colonnade.settings.defaults import SEVERAL, by_rows, check_differ, check_pretrains, dropout_of, suggested
 from colonnade.settings.known import LISTS, MODELS, SECTIONS
 from colonnade.settings.owners import (
     NUMBERS,
@@ -230,7 +230,7 @@ class Settings:
     @property
     def party_dropout(self) -> float:
         """How often a partner is left out of a training batch."""
-        return dropout_of(self.data.rows, self.train.party_dropout)
+        return defaults.dropout_of(self.data.rows, self.train.party_dropout)
 
     @property
     def may_lack(self) -> bool:
@@ -336,7 +336,7 @@ class Settings:
         check_moved(tables)
         name = tables.get("algorithm", {}).get("name", DEFAULT)
         algorithm = find(str(name))
-        tables = tables if saved else suggested(tables, algorithm, where)
+        tables = tables if saved else defaults.suggested(tables, algorithm, where)
         chosen = {key: value for key, value in tables.get("algorithm", {}).items() if key != "name"}
         several = algorithm.nested is not None
         check_lists(str(name), several, tables)
@@ -384,8 +384,9 @@ class Settings:
                 'Set sampling = "epoch", or leave it out.'
             )
         if settings.train.pretrain:
-            check_pretrains(name, algorithm)
-        check_differ(name, settings.config, settings.data.rows, settings.party_dropout, settings.train.sampling)
+            defaults.check_pretrains(name, algorithm)
+        dropout = settings.party_dropout
+        defaults.check_differ(name, settings.config, settings.data.rows, dropout, settings.train.sampling)
         return settings
 
     @classmethod
@@ -415,14 +416,23 @@ class Settings:
             tracking=settings.tracking.below(path.parent) if "tracking" in tables else settings.tracking,
         )
 
-    def for_rows(self, rows: int) -> Settings:
-        """With batches and epochs for so many training rows, where nobody has said how many."""
+    def for_rows(self, rows: int, outputs: int) -> Settings:
+        """With batches, epochs and models for so many training rows and outputs, where nobody has said otherwise."""
         algorithm = find(self.algorithm)
         # Of several label owners each knows its own rows alone, so then it is one number for all, whatever they have.
-        size, epochs = by_rows(rows if algorithm.nested is None else SEVERAL, in_batches=algorithm.in_batches)
+        rows = rows if algorithm.nested is None else defaults.SEVERAL
+        size, epochs = defaults.by_rows(rows, in_batches=algorithm.in_batches)
         train = self.train
         fit = dataclasses.replace(train, epochs=train.epochs or epochs, batch_size=train.batch_size or size)
-        return dataclasses.replace(self, train=fit)
+        return dataclasses.replace(self.with_models(defaults.sizes(rows, outputs), {}), train=fit)
+
+    def with_models(self, found: Mapping[str, Any], own: Mapping[str, Any]) -> Settings:
+        """With these sizes of models, or by party its `own`, where the settings leave them open."""
+        parties = {
+            name: dataclasses.replace(party, model=defaults.sized(party.model, own.get(name) or found))
+            for name, party in self.parties.items()
+        }
+        return dataclasses.replace(self, model=defaults.sized(self.model, found), parties=parties)
 
     def to_mapping(self) -> dict[str, Any]:
         """The same tables again, with every default written out."""
@@ -456,16 +466,16 @@ class Settings:
         check_continues(saved.to_mapping(), self.to_mapping(), saved.counted_by, self.counted_by)
 
 
-def prepared_as(settings: Settings, party: str) -> dict[str, Any]:
-    """How a party prepares its numbers, as `Preprocessor.fit` takes it. Where the owner chose another scale, "auto" is
-    that scale. Bins are for models that learn from labels what each is worth: distances between rows, and what is
-    learned without labels, take all columns alike."""
+def prepared_as(settings: Settings, party: str, outputs: int) -> dict[str, Any]:
+    """How a party prepares its numbers for a joint model of so many outputs, as `Preprocessor.fit` takes it. Where the
+    owner chose another scale, "auto" is that scale. Bins are for models that learn from labels what each is worth:
+    distances between rows, and what is learned without labels, take all columns alike."""
     own, algorithm = settings.parties.get(party, PartySettings()), find(settings.algorithm)
     bins = algorithm.local_model is not None and not algorithm.learns_first
     wanted = own.numbers if isinstance(own.numbers, Mapping) else {"": own.numbers or settings.preprocess.numbers}
     ways = {"": settings.preprocess.numbers, **wanted}
     ways = {name: "standard" if way == "auto" and own.scale != "standard" else way for name, way in ways.items()}
-    return {"scale": own.scale, "numbers_as": ways, "bins": bins}
+    return {"scale": own.scale, "numbers_as": ways, "classes": max(outputs, 2) if bins else 0}
 
 
 def _table(settings: Any) -> dict[str, Any]:

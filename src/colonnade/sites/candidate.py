@@ -53,6 +53,7 @@ class TakePart(Request[Taking]):
     queries: int  # rows whose neighbours will be asked for, at most
     sides: str = ""  # which rows train, where that does not follow from their ids (`rows.splits.told`)
     ids: str = ""  # a digest of all the asker's ids (`Site.digest`); none where they were compared privately
+    outputs: int = 1  # of the joint model, for which columns are prepared
 
 
 class WorkDone(Message):
@@ -164,7 +165,7 @@ class SelectionHost(Party):
         Allowance(own.name, own.runs / ALIGNED, own.alignments).select(asker, allowed.per_day)
         self.site.read()
         known = {} if self.site.table is None else {asker: self.site.common(asker).ids}
-        holdings = own_columns(own, self.site.table, known, 1, request.sides)
+        holdings = own_columns(own, self.site.table, known, request.outputs, request.sides)
         ids = self.site.shared_with(asker, holdings)
         candidate = participant(organisation_of(own), own, holdings, asker, request)
         return candidate, len(ids), self.site.are_same(ids, request.run, request.ids)

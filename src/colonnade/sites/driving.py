@@ -163,5 +163,5 @@ def rehearse(own: SiteConfig) -> tuple[Holdings, Organisation] | None:
         holdings = own_columns(own, table, ids, outputs=1)
     else:
         holdings = labels_alone(own, table)
-    settings = own.local.for_rows(training_rows(holdings))
+    settings = own.local.for_rows(training_rows(holdings), holdings.outputs)
     return holdings, organise(own.name, settings, holdings, agreed_on(settings, holdings), torch.device("cpu"))

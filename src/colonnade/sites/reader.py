@@ -85,7 +85,7 @@ def own_columns(
             ((owner, known),) = ids.items()
             if (understood := heard(sides, known)) is not None:
                 ids, divided = {owner: understood[0]}, understood[1]
-        part = place(own.settings, ids, divided)
+        part = replace(place(own.settings, ids, divided), outputs_elsewhere=outputs)
         if numbers is not None and len(ids) == 1:
             (held,) = part.label_owners.values()
             if numbers.dtype != torch.int64 or tuple(numbers.shape) != (len(held.ids),) or bool((numbers < 0).any()):

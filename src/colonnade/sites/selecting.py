@@ -140,7 +140,7 @@ def select(
     check_parties(rows, len(labels), leader=own.name, decryptor=decryptor)
     sides = told(every, held) if held.is_told else ""
     queries = min(settled.queries, len(labels))
-    request = TakePart(run, own.agreed, len(names), queries, sides, site.digest(run, every))
+    request = TakePart(run, own.agreed, len(names), queries, sides, site.digest(run, every), holdings.outputs)
     policy, organisation, mine = CallPolicy(own.settings.engine), organisation_of(own), None
     if own.name in names:
         mine = participant(organisation, own, holdings, own.name, request)
