@@ -266,6 +266,17 @@ def test_prediction_changes_nothing_and_does_not_depend_on_the_chunks(
     assert knn.pieces(Rows("test[10:25]", 15), 7) == ["test[10:17]", "test[17:24]", "test[24:25]"]
 
 
+def test_training_rows_are_prepared_once_however_many_pieces_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The more rows are remembered, the more pieces: to prepare them for each would take rows x rows."""
+    found, seen = toy("plain"), list[int]()
+    monkeypatch.setattr(knn, "PIECE", 160 * 7)
+    for party in found.parties.values():
+        party.model.register_forward_hook(lambda _, given, __: seen.append(len(given[0])))
+    found.predict()
+    assert seen.count(160) == len(found.parties)
+    assert len(seen) > 2 * len(found.parties)
+
+
 @every_way
 def test_it_says_what_each_release_reveals_and_ledgers_agree_on_every_byte(way: str) -> None:
     found = toy(way, transport=recorded)

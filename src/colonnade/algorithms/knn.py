@@ -68,8 +68,9 @@ from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_ke
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.optim.losses import Logistic, Loss, Squared
 
-PIECE = 1 << 22
-"""Distances at once: 32 megabytes."""
+PIECE = 1 << 21
+"""Distances at once: 16 megabytes. Of twice as many, malloc gives the pages back each time, and new ones cost more than
+the arithmetic."""
 CAPACITY = {"ckks": 2.0**16, "bfv": 2.0**28, "plain": 2.0**28}
 """Of a sum of distances; each party's share of it is what keys are made for."""
 MOST_PARTIES = 1024
@@ -140,6 +141,7 @@ class FeatureOwner(roles.FeatureOwner):
     def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Config) -> None:
         super().__init__(organisation, features, model, config)
         self.memory = _remembered(organisation, self.features)
+        self._known: tuple[Tensor, Tensor] | None = None
         self._secret: SecretKey | None = None
         self._key: PublicKey | None = None
 
@@ -183,15 +185,22 @@ class FeatureOwner(roles.FeatureOwner):
 
     def distances(self, batch: str) -> Tensor:
         """d_k, squared, in float64."""
-        a, b = (self.model(x).double() for x in (self.x(batch), self.memory))
-        d = torch.addmm(b.square().sum(1)[None, :], a, b.T, alpha=-2).add_(a.square().sum(1)[:, None])
-        return d.clamp_(min=0)
+        a, (b, lengths) = self.model(self.x(batch)).double(), self._remembered()
+        return torch.addmm(lengths, a, b.T, alpha=-2).add_(a.square().sum(1)[:, None]).clamp_(min=0)
+
+    def _remembered(self) -> tuple[Tensor, Tensor]:
+        """Its training rows and their squared lengths. They are made once: rows are asked for in pieces, of which there
+        are the more, the more rows are remembered."""
+        if self._known is None:
+            b = self.model(self.memory).double()
+            self._known = b, b.square().sum(1)[None, :]
+        return self._known
 
     def state(self) -> State:
         return {"memory": self.memory}
 
     def load_state(self, state: State) -> None:
-        self.memory = state["memory"].to(self.device)
+        self.memory, self._known = state["memory"].to(self.device), None
 
     def _in(self, aggregation: str) -> None:
         """A party does what its own settings say, whatever it is asked."""
@@ -264,12 +273,12 @@ def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
 
 def plain(driver: LabelOwner, peers: Peers, batch: str) -> Tensor:
     """Neighbours from distances that everybody shows."""
-    total = torch.zeros((), dtype=torch.float64)
-    request = AskDistances(batch)
+    request, total = AskDistances(batch), torch.zeros((), dtype=torch.float64)
     for name, reply in peers.ask(request).items():
         assert isinstance(reply.values, Released)
-        _check(driver, name, request, reply.values.tensor, len(driver.memory))
-        total = total + reply.values.tensor
+        d = reply.values.tensor
+        _check(driver, name, request, d, len(driver.memory))
+        total = total.add_(d) if total.dim() else total + d.double()
     return nearest(total, driver.config.k)
 
 
