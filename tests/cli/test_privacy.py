@@ -95,6 +95,9 @@ def test_parties_with_the_same_promises_share_a_table(capsys: pytest.CaptureFixt
     hidden = {"release": "jacobian", "mechanism": "encrypted (bfv): readable by the key holder only"}
     show_privacy([told("a", None), told("b", None) | {"releases": [hidden]}])
     assert capsys.readouterr().out.startswith("Privacy: jacobian crossed encrypted. No release has noise")
+    summed = {"release": "logits", "mechanism": "masked: only the sum over all parties can be read"}
+    show_privacy([told("a", None), told("b", None) | {"releases": [summed]}])
+    assert capsys.readouterr().out.startswith("Privacy: logits crossed under masks. No release has noise")
 
 
 def test_what_is_no_run_and_no_file_is_refused(call: Caller, tmp_path: Path) -> None:

@@ -63,14 +63,18 @@ def show_privacy(told: Sequence[Mapping[str, Any]], *, everything: bool = False,
 
 def _unpromised(told: Sequence[Mapping[str, Any]]) -> str:
     released = {one["release"]: one["mechanism"] for each in told for one in each["releases"]}
-    hidden = [name for name, how in released.items() if how.startswith(("encrypted", "blinded"))]
+    secret, masked = (
+        " and ".join(name for name, how in released.items() if how.startswith(begins))
+        for begins in (("encrypted", "blinded"), "masked")
+    )
+    hidden = [f"{secret} crossed encrypted"] * bool(secret) + [f"{masked} crossed under masks"] * bool(masked)
     if not hidden:
         labels = [one["note"] for each in told if each["protects"] == "labels" for one in each["statements"]]
         if labels and all(note == KEPT for note in labels):
             return f"Privacy: every release is plain, so nobody's columns have a guarantee. Of labels, {KEPT}."
         return "Privacy: every release is plain, so nobody's columns or labels have a guarantee."
     return (
-        f"Privacy: {' and '.join(hidden)} crossed encrypted. No release has noise, so nobody's columns or labels have "
+        f"Privacy: {', '.join(hidden)}. No release has noise, so nobody's columns or labels have "
         "a guarantee against what is read from the rest."
     )
 
