@@ -73,7 +73,7 @@ CUT = st.tuples(st.integers(0, len(FRAME)), st.integers(0, 8), st.binary(max_siz
 
 
 @given(edits=st.lists(CUT, min_size=1, max_size=4))
-@settings(max_examples=150)
+@settings(max_examples=500)
 def test_bytes_changed_removed_and_inserted_anywhere(edits: list[tuple[int, int, bytes]]) -> None:
     frame = FRAME
     for place, remove, insert in edits:
@@ -82,7 +82,7 @@ def test_bytes_changed_removed_and_inserted_anywhere(edits: list[tuple[int, int,
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=80)
+@settings(max_examples=200)
 def test_random_bytes_are_refused(data: bytes) -> None:
     for frame in (data, wire.MAGIC + data, framed(data)):
         assert not decodes_or_refuses(frame)
@@ -127,7 +127,7 @@ def test_the_unchanged_header_is_good() -> None:
 
 
 @given(place=st.sampled_from(PLACES), junk=JUNK)
-@settings(max_examples=150)
+@settings(max_examples=500)
 def test_any_part_of_the_header_may_be_any_json(place: tuple[Any, ...], junk: Any) -> None:
     decodes_or_refuses(changed(*place, to=junk))
 

@@ -117,15 +117,17 @@ def test_a_longer_file_that_was_never_written_is_no_damage(tmp_path: Path) -> No
         assert told(journal) == expected(3)
 
 
-def test_any_other_damage_is_told_and_never_fewer_releases(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bits", [1, pytest.param(3, marks=pytest.mark.long)], ids=["a bit", "three bits"])
+def test_any_other_damage_is_told_and_never_fewer_releases(tmp_path: Path, bits: int) -> None:
+    """One after the other, at every place."""
     path = tmp_path / "journal"
     journal = written(path, 3, 0, 2)
     whole = path.read_bytes()
     for place in range(len(whole)):
-        bit = (1, 8, 128)[place % 3]
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
-        with pytest.raises((CheckpointError, ConfigError)):
-            told(journal)
+        for number in range(place, place + bits):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ (1, 8, 128)[number % 3]]) + whole[place + 1 :])
+            with pytest.raises((CheckpointError, ConfigError)):
+                told(journal)
 
 
 def test_a_wrong_length_hides_nothing_that_follows(tmp_path: Path) -> None:

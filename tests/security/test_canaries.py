@@ -36,8 +36,9 @@ OTHERS = {
     "knn": 'name = "knn"',
     "one_shot": 'name = "one_shot"\nwidth = 2',
 }
-KEYED = {"vfedcce", "one_shot"}
-"""Of the others, those with keys, or that send but once: the rest send what `ALGORITHMS` send; `test-all` has them."""
+IN_LONG_RUNS = {"vafl", "fdml", "vimsgd", "vimadmm"}
+"""Embeddings or logits go up and a gradient or residual comes down, as with `ALGORITHMS`; the others have keys, tell
+labels, or send once, and are in every run."""
 OWNER = (
     (r"(ward|lab|bank)/table\.csv", None),  # the tables themselves
     (r"run/parties/(ward|lab|bank)/.*", None),  # models, encoders and ledgers, each at its owner
@@ -79,7 +80,7 @@ class _Everything(logging.Handler):
 
 
 @pytest.fixture(
-    params=[*ALGORITHMS, *(one if one in KEYED else pytest.param(one, marks=pytest.mark.long) for one in OTHERS)]
+    params=[*ALGORITHMS, *(pytest.param(one, marks=pytest.mark.long) if one in IN_LONG_RUNS else one for one in OTHERS)]
 )
 def seen(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
