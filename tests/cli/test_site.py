@@ -69,12 +69,26 @@ def test_the_ledger_command_filters_and_writes_files(base: Path, call: Caller, t
     called = call("ledger", base / "lab" / OWN, "--direction", "sent", "--format", "csv", "--out", out)
     assert called.code == 0
     assert {row["direction"] for row in csv.DictReader(out.open())} == {"sent"}
-    told = json.loads(call("ledger", base / "lab" / "runs", "--peer", "nobody", "--format", "json").out)
-    assert told == []
+    own_role = ("--peer", "clinic", "--direction", "kept", "--format", "json")
+    assert json.loads(call("ledger", base / "lab" / "runs", *own_role).out) == []
     shown = call("ledger", base / "lab" / "runs", "--run", "first").out
     assert "first, begun" in shown
     assert "second" not in shown
     assert call("ledger", tmp_path).code == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "word", "meant"),
+    [("--run", "frist", "first"), ("--party", "labb", "lab"), ("--peer", "clinc", "clinic"),
+     ("--release", "embeding", "embedding")],
+)  # fmt: skip
+def test_of_a_name_that_no_ledger_knows_it_is_not_said_that_nothing_crossed(
+    option: str, word: str, meant: str, base: Path, call: Caller
+) -> None:
+    called = call("ledger", base / "lab" / "runs", option, word)
+    assert called.code == 2
+    assert f"{option} '{word}' is in no ledger" in called.err
+    assert f"did you mean '{meant}'?" in called.err
 
 
 def test_a_damaged_ledger_is_an_error_and_a_line_cut_short_is_not(base: Path, tmp_path: Path, call: Caller) -> None:

@@ -15,9 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from colonnade.core.checks import did_you_mean
 from colonnade.core.receipt import DpEvent
 from colonnade.datasets.table_files import safe
-from colonnade.errors import CheckpointError, InputError
+from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.privacy.report import describe
 from colonnade.runs.layout import AFTER, LEDGER, PARTIES, SETTINGS
 from colonnade.settings.party_file import runs_of
@@ -64,7 +65,12 @@ def crossings(place: Path, wanted: Wanted | None = None, *, each: bool = False) 
     """Those that are wanted, added up, in the order of runs."""
     wanted, found = wanted or Wanted(), dict[tuple[Any, ...], Crossing]()
     lines: list[Crossing] = []
-    for one in _lines(place):
+    runs = runs_at(place)
+    parties = {folder.name for run in runs for folder in (run / PARTIES).iterdir()}
+    peers, releases = set(parties), set[str]()
+    for one in _lines(runs):
+        peers.add(one.peer)
+        releases.add(one.release)
         if not wanted.takes(one):
             continue
         if each:
@@ -73,7 +79,19 @@ def crossings(place: Path, wanted: Wanted | None = None, *, each: bool = False) 
         key = (one.run, one.party, one.during, one.direction, one.peer, one.release, one.mechanism)
         before = found.get(key)
         found[key] = one if before is None else _added(before, one)
+    _check(place, "run", wanted.run, {run.name for run in runs})
+    _check(place, "party", wanted.party, parties)
+    _check(place, "peer", wanted.peer, peers)
+    _check(place, "release", wanted.release, releases)
     return lines if each else list(found.values())
+
+
+def _check(place: Path, option: str, name: str, known: set[str]) -> None:
+    """That a name that is asked for is there: of a misspelt one it must not be said that nothing crossed."""
+    if name and name not in known:
+        there = ", ".join(map(repr, sorted(known))) or "none"
+        hint = did_you_mean(name, sorted(known))
+        raise ConfigError(f"--{option} {name!r} is in no ledger of {place}{hint}; there are {there}.")
 
 
 def _added(a: Crossing, b: Crossing) -> Crossing:
@@ -103,8 +121,8 @@ def begun(run: Path) -> float:
     return (settings if settings.exists() else run).stat().st_mtime
 
 
-def _lines(place: Path) -> Iterator[Crossing]:
-    for run in runs_at(place):
+def _lines(runs: Iterable[Path]) -> Iterator[Crossing]:
+    for run in runs:
         when = datetime.fromtimestamp(begun(run), UTC).isoformat(timespec="seconds")
         for folder in sorted((run / PARTIES).iterdir()):
             for name, during in ((LEDGER, "training"), (AFTER, "after")):
