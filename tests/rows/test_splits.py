@@ -123,7 +123,8 @@ def test_a_list_of_ids_is_tested_on(tmp_path: Path) -> None:
     given = frames()
     tested = given["clinic"]["patient"].iloc[::8].tolist()
     pd.DataFrame({"patient": [*tested, "nobody"]}).to_csv(tmp_path / "test.csv", index=False)
-    found = sides(held(given, test_ids=str(tmp_path / "test.csv")))
+    with pytest.warns(UserWarning, match=r"1 of the 11 ids that 'clinic' names as test_ids, such as 'nobody', are not"):
+        found = sides(held(given, test_ids=str(tmp_path / "test.csv")))
     assert sorted(one for one, side in found.items() if side == "test") == tested
     assert list(found.values()).count("validation") == 7
     pd.DataFrame({"patient": ["nobody"]}).to_csv(tmp_path / "test.csv", index=False)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import warnings
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -162,6 +163,13 @@ def by_ids(
         raise DataError(
             f"None of the {len(listed)} ids that '{owner}' names as test_ids is among its {len(ids)} rows. Compare how "
             "they are written."
+        )
+    if len(lost := np.setdiff1d(listed, ids)):
+        warnings.warn(
+            f"{len(lost)} of the {len(listed)} ids that '{owner}' names as test_ids, such as {str(lost[0])!r}, are not "
+            f"among the {len(ids)} rows of this federation. A row that the table writes otherwise is trained on. "
+            "Compare how they are written.",
+            stacklevel=2,
         )
     return _completed(np.where(there, 2, 0), ids, data, seed, owner, strata, salt)
 
