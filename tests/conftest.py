@@ -37,6 +37,14 @@ UNCOUNTED = ("faults", "security", "reproduction/test_vim.py", "reproduction/tes
 counted: set[str] = set()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_power_cut() -> Iterator[None]:
+    """Tests do not wait for the disk; `core/test_files.py` holds what is forced onto it, and when."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("colonnade.core.files._sync", lambda _: None)
+        yield
+
+
 @contextmanager
 def uncounted(wanted: bool = True) -> Iterator[None]:
     """Without coverage, which makes Python code take half as long again or more."""

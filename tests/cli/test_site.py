@@ -18,7 +18,7 @@ from tests.cli.called import Caller
 from tests.federation.small import quick
 from tests.federation.small_sites import folders, sites
 
-from colonnade.core.lock import hold
+from colonnade.core.files import hold
 from colonnade.errors import PartyError
 from colonnade.runs.history import Wanted, crossings, to_csv
 from colonnade.runs.layout import AFTER, LEDGER, LOCK, PARTIES, SITE_LOG

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from colonnade.core.lock import hold
+from colonnade.core.files import hold
 from colonnade.errors import ConfigError
 
-HOLDING = "import sys, time; from pathlib import Path; from colonnade.core.lock import hold; "
+HOLDING = "import sys, time; from pathlib import Path; from colonnade.core.files import hold; "
 HOLDING += "held = hold(Path(sys.argv[1]), 'taken'); print('held', flush=True); time.sleep(60)"
 
 

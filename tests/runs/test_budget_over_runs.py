@@ -34,7 +34,7 @@ def spend(meter: Account) -> None:
 def kept(runs: Path, run: str) -> tuple[BudgetOverRuns, Account]:
     mine = account()
     purse = BudgetOverRuns("lab", runs, run, {"lab": mine})
-    purse.keep(runs.joinpath)
+    purse.keep()
     return purse, mine
 
 

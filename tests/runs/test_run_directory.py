@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import struct
 from collections.abc import Callable
@@ -27,9 +29,10 @@ from tests.federation.small import (
 )
 
 from colonnade.core import Step, checkpoint
-from colonnade.core.lock import hold
+from colonnade.core.files import hold
 from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.federation import Federation, Outcome, Settings, load
+from colonnade.runs.layout import LOCK
 from colonnade.runs.run_directory import RunDirectory, to_json
 
 STACKED = quick(train={"epochs": 3, "early_stop": False}, federation={"cohort": "on"})
@@ -172,11 +175,11 @@ def test_a_crash_while_saving_falls_back_to_the_checkpoint_before(
 ) -> None:
     calls, real = [0], checkpoint.write
 
-    def crash(folder: Path, state: dict[str, Any]) -> None:
+    def crash(folder: Path, state: dict[str, Any], **options: Any) -> None:
         calls[0] += 1
         if calls[0] == nth + 1:
             raise Interrupted
-        real(folder, state)
+        real(folder, state, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "write", crash)
@@ -360,6 +363,53 @@ def test_who_resumes_while_others_release_under_the_budget_is_told_before_anythi
     with serving, pytest.raises(ConfigError, match="counted by one process at a time, and another one releases"):
         longer.fit(tmp_path / "run", resume=True)
     assert ledgers(tmp_path / "run") == before
+
+
+def test_of_two_that_begin_a_run_at_once_the_one_that_comes_second_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with hold(tmp_path / "run" / LOCK, "taken"), pytest.raises(ConfigError, match="trained further by another process"):
+        federation(settings=ALONE).fit(tmp_path / "run")
+    assert files(tmp_path / "run") == {LOCK}
+
+
+def test_a_folder_that_is_not_there_yet_is_claimed(tmp_path: Path) -> None:
+    first, second = RunDirectory(tmp_path / "runs" / "run"), RunDirectory(tmp_path / "runs" / "run")
+    first.claim()
+    with pytest.raises(ConfigError, match="trained further by another process"):
+        second.claim()
+    first.leave()
+    second.claim()
+    second.leave()
+
+
+def test_who_cannot_lock_a_folder_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(number: int) -> Callable[..., None]:
+        def held(*_: Any) -> None:
+            raise OSError(number, os.strerror(number))
+
+        return held
+
+    run = RunDirectory(tmp_path / "run")
+    monkeypatch.setattr("colonnade.runs.run_directory.hold", refuse(errno.ENOLCK))
+    with pytest.warns(UserWarning, match=r"takes no lock \(No locks available\)"):
+        run.claim()
+    monkeypatch.setattr("colonnade.runs.run_directory.hold", refuse(errno.EACCES))
+    with pytest.raises(InputError, match="cannot be written: Permission denied"):
+        run.claim()
+
+
+def test_a_checkpoint_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation(settings=ALONE).save(tmp_path / "run")
+    read: list[Path] = []
+    original = checkpoint.read
+
+    def counted(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+        read.append(folder)
+        return original(folder, device)
+
+    monkeypatch.setattr(checkpoint, "read", counted)
+    RunDirectory(tmp_path / "run").restore(federation(settings=ALONE))
+    assert len(read) == len(set(read)) > 1
 
 
 def test_what_is_no_number_is_null_wherever_it_stands() -> None:

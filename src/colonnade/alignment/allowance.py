@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from colonnade.alignment.settings import AllowanceSettings
-from colonnade.core.lock import hold, replaced
+from colonnade.core.files import hold, write_bytes
 from colonnade.core.party import Refused
 from colonnade.errors import CheckpointError, InputError
 
@@ -107,8 +107,7 @@ class Allowance:
 
     def _write(self, day: str, taken: Taken) -> None:
         text = json.dumps({"day": day, "taken": taken})
-        with replaced(self.path) as file:
-            file.write(f"{zlib.crc32(text.encode()):08x} {text}\n".encode())
+        write_bytes(self.path, [f"{zlib.crc32(text.encode()):08x} {text}\n".encode()])
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

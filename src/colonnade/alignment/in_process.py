@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from colonnade.alignment.intersection import Alignment, Watch, align
 from colonnade.alignment.keyed import KeyedIds
 from colonnade.alignment.settings import AlignmentSettings
 from colonnade.core import Batches, Ledger, Organisation, Peers
+from colonnade.core.files import replaced_folder
 from colonnade.errors import ConfigError, InputError
 from colonnade.transport import InProcess
 
@@ -62,19 +61,15 @@ class Aligned:
     def write(self, folder: Path) -> None:
         """alignment.json, and each learner's parties/NAME/rows.npy: in a folder that appears whole or not at all."""
         check_free(folder)
-        fresh = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
         try:
-            for name in self.found.sizes:
-                (fresh / "parties" / name).mkdir(parents=True)
-                if name in self.rows:
-                    np.save(fresh / "parties" / name / ROWS, self.rows[name], allow_pickle=False)
-            (fresh / SUMMARY).write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
-            shutil.rmtree(folder, ignore_errors=True)
-            fresh.rename(folder)
+            with replaced_folder(folder) as fresh:
+                for name in self.found.sizes:
+                    (fresh / "parties" / name).mkdir(parents=True)
+                    if name in self.rows:
+                        np.save(fresh / "parties" / name / ROWS, self.rows[name], allow_pickle=False)
+                (fresh / SUMMARY).write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
         except OSError as error:
             raise InputError(f"The alignment cannot be written to {folder}: {error.strerror or error}.") from None
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
 
 
 def check_free(folder: Path) -> None:

@@ -20,8 +20,9 @@ from colonnade.attacks.audit import NONE_APPLIES, Audit
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.inversion_audit import EVERYBODY, Rebuilt
 from colonnade.attacks.promises import Promises
+from colonnade.core.files import replaced, write_text
 from colonnade.errors import InputError
-from colonnade.runs.run_directory import to_json, write_text
+from colonnade.runs.run_directory import to_json
 
 SHOWN = 8
 PROMISES = "promises.json"
@@ -130,9 +131,8 @@ def _save(figure: Any, path: Path) -> list[Path]:
     saved = []
     for kind, options in (("png", {"dpi": 150}), ("svg", {"metadata": {"Date": None}})):
         final = path.with_name(f"{path.name}.{kind}")
-        fresh = path.with_name(f".{path.name}.tmp.{kind}")
-        figure.savefig(fresh, **options)
-        fresh.replace(final)
+        with replaced(final) as fresh:
+            figure.savefig(fresh, format=kind, **options)
         saved.append(final)
     return saved
 

@@ -19,11 +19,11 @@ from colonnade.alignment.in_process import check_free
 from colonnade.alignment.settings import in_words
 from colonnade.cli.console import Quiet, console, shown, size
 from colonnade.cli.options import Engine, StartupKit
+from colonnade.core.files import write_text
 from colonnade.datasets.progress import watched
 from colonnade.errors import ConfigError
 from colonnade.rows.tables import lost, read_keyed
 from colonnade.runs.layout import ALIGNMENT
-from colonnade.runs.run_directory import write_text
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.known import LISTS
 from colonnade.settings.owners import LabelOwnerSettings, PartySettings, place_of

@@ -20,13 +20,13 @@ from colonnade.cli.console import console, error_console, progress_of, score, sh
 from colonnade.cli.report import measure
 from colonnade.cli.select import rejected, with_bar
 from colonnade.cli.select import show as show_selection
+from colonnade.core.files import write_text
 from colonnade.errors import ConfigError, InputError
 from colonnade.explain import report as explaining
 from colonnade.explain.write import write as write_explanation
 from colonnade.federation import Federation, Settings
 from colonnade.federation.learned import learned
 from colonnade.report.page import write
-from colonnade.runs.run_directory import write_text
 from colonnade.settings.changes import leave_out
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import Annotated, TypeVar
 import typer
 
 from colonnade.cli.console import console, shown, typed
+from colonnade.core.files import write_text
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.planning import questions
 from colonnade.planning.tables import files_in
 from colonnade.planning.template import write
-from colonnade.runs.run_directory import write_text
 
 T = TypeVar("T")
 

@@ -11,8 +11,9 @@ import typer
 from rich.table import Table
 
 from colonnade.cli.console import console, shown, size
+from colonnade.core.files import write_text
 from colonnade.runs.history import WAYS, Crossing, Wanted, crossings, to_csv
-from colonnade.runs.run_directory import to_json, write_text
+from colonnade.runs.run_directory import to_json
 
 
 class Format(StrEnum):

@@ -14,11 +14,11 @@ from rich.table import Table
 
 from colonnade.cli.console import console, error_console, shown, size, typed
 from colonnade.cli.options import Engine, StartupKit
+from colonnade.core.files import write_text
 from colonnade.errors import ConfigError, InputError
 from colonnade.explain import canvas
 from colonnade.explain.partners import SCORE, draw
 from colonnade.federation.choosing import choose
-from colonnade.runs.run_directory import write_text
 from colonnade.selection import METHODS, Selection
 from colonnade.selection.settings import BINS
 from colonnade.settings.changes import leave_out

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from colonnade.cli.console import AllowModel, Json, Quiet, console, error_console, shown, size, typed
 from colonnade.cli.plan import duration, read_whole
+from colonnade.core.files import write_text
 from colonnade.evaluate import metric
 from colonnade.federation import Federation
 from colonnade.planning.tuning import (
@@ -31,7 +32,7 @@ from colonnade.planning.tuning import (
     search,
 )
 from colonnade.runs.layout import SETTINGS
-from colonnade.runs.run_directory import to_json, write_text
+from colonnade.runs.run_directory import to_json
 
 
 def tune(

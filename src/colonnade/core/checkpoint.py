@@ -20,9 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from colonnade.core.files import aside, replaced_folder
 from colonnade.errors import CheckpointError
 
 TENSORS, STATE = "tensors.safetensors", "state.json"
@@ -51,31 +50,20 @@ RESTORE = "Restore it from a copy"
 OTHER = "its content is not the one that its digest was made of"
 
 
-def write(folder: Path, state: dict[str, Any]) -> None:
-    """Save a state as `folder`; it replaces one that is there."""
+def write(folder: Path, state: dict[str, Any], *, forced: bool = True) -> None:
+    """Save a state as `folder`; it replaces one that is there. `forced` is of `files.replaced_folder`."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     tensors: dict[str, Tensor] = {}
     plain = _split(state, "state", tensors)
-    fresh = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
-    try:
-        save_file(tensors, fresh / TENSORS)
+    with replaced_folder(folder, forced=forced) as fresh:
+        try:
+            save_file(tensors, fresh / TENSORS)
+        except SafetensorError as error:  # how its writer tells of a full disk
+            raise OSError(str(error)) from None
         about = {"tensors": _digest_of(fresh / TENSORS), "state": plain}
         (fresh / STATE).write_text(json_with_digest(about), encoding="utf-8")
-        if folder.exists():
-            shutil.rmtree(_aside(folder), ignore_errors=True)
-            folder.rename(_aside(folder))
-        fresh.rename(folder)
-        shutil.rmtree(_aside(folder), ignore_errors=True)
-    except SafetensorError as error:  # how its writer tells of a full disk
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise OSError(str(error)) from None
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
 
 
 def exists(folder: Path) -> bool:
@@ -112,13 +100,8 @@ def _parsed(file: Path) -> dict[str, Any]:
         raise ValueError(f"{STATE}: {error}") from None
 
 
-def _aside(folder: Path) -> Path:
-    """Where a folder is while it is replaced."""
-    return folder.with_name(f".{folder.name}.old.tmp")
-
-
 def _whole(folder: Path) -> Path:
-    return _aside(folder) if not folder.exists() and _aside(folder).exists() else folder
+    return aside(folder) if not folder.exists() and aside(folder).exists() else folder
 
 
 def _split(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:

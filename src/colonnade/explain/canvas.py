@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from colonnade.core.files import replaced
 from colonnade.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,12 +79,8 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     made = []
     for kind, metadata in (("png", None), ("svg", {"Date": None})):
         path = stem.with_suffix(f".{kind}")
-        fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
+        with replaced(path) as fresh:
             figure.savefig(fresh, format=kind, metadata=metadata)
-            fresh.replace(path)
-        finally:
-            fresh.unlink(missing_ok=True)
         made.append(path)
     return made
 

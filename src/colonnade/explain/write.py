@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from colonnade.core.files import write_text
 from colonnade.errors import InputError
 from colonnade.explain.canvas import can_draw
 from colonnade.explain.pictures import draw
 from colonnade.explain.report import Report, summary_of
-from colonnade.runs.run_directory import write_text
 
 PICTURES = ("importance", "tsne", "summarization", "denoising")
 MADE = ("tsne.json", *(f"{name}.{kind}" for name in PICTURES for kind in ("png", "svg")))

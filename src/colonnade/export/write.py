@@ -8,8 +8,6 @@ OUT/<party>/labels/    the same, of a label owner
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from colonnade.core.checks import did_you_mean
+from colonnade.core.files import replaced_folder
 from colonnade.errors import ConfigError, InputError
 from colonnade.export import card as cards
 from colonnade.export.pieces import LABELS, Piece, Trained
@@ -55,17 +54,11 @@ def export(
 
 
 def _write(folder: Path, card: dict[str, Any], pieces: list[Piece]) -> Path:
-    fresh = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(fresh, ignore_errors=True)
-    try:
+    with replaced_folder(folder) as fresh:
         for piece in pieces:
-            (fresh / piece.role).mkdir(parents=True)
+            (fresh / piece.role).mkdir()
             _write_piece(fresh / piece.role, piece)
         cards.write(fresh, card, pieces)
-        fresh.rename(folder)
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
     return folder
 
 

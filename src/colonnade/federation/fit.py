@@ -168,8 +168,8 @@ def _fit(
             run.checkpoint(federation)
         run.keep(federation.settings)
     elif run is not None:
+        run.claim()  # first: of two that begin at once, one writes nothing
         run.begin(federation)
-        run.claim()
         for record in outcome.history:  # of what was trained before there was a run
             run.add_metrics(record)
         run.checkpoint(federation)  # from here on it can be resumed

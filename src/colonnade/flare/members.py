@@ -24,12 +24,12 @@ from nvflare.collab import collab
 
 from colonnade.attacks.at_site import audit_at, takes_part
 from colonnade.core import checkpoint
+from colonnade.core.files import write_text
 from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, ConfigError, PartyError, WireError
 from colonnade.explain.at_site import explain_at
 from colonnade.flare.orders import lead_of, opened
 from colonnade.report.page import write as write_page
 from colonnade.runs.layout import DRAINING, FAILURE
-from colonnade.runs.run_directory import write_text
 from colonnade.runs.site_state import keep_log
 from colonnade.settings.party_file import OWN, STARTUP, driver_of, read_own, runs_of
 from colonnade.sites.driving import drive

@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from colonnade.core import checkpoint
+from colonnade.core.files import write_text
 from colonnade.errors import BoundaryError, ConfigError
 from colonnade.runs.layout import ORDERS
-from colonnade.runs.run_directory import write_text
 from colonnade.transport.identity import CERTIFICATE, KEY, LEAD, Identity, read_certificate, sign_with
 
 CONTEXT = b"colonnade/order/1"

@@ -17,13 +17,13 @@ import contextlib
 import copy
 import io
 import json
-import os
 import re
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from colonnade.core.files import replaced_folder
 from colonnade.errors import ConfigError
 from colonnade.flare.job import ALLOWED, require
 from colonnade.settings.federation_file import Settings
@@ -81,11 +81,8 @@ def provision(
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out} is not empty, and kits are made once. Choose another folder.")
     project = project_of(settings, server=server, port=port, admin_port=admin_port)
-    fresh = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True, mode=0o700)  # keys are made in it, and whoever has the root's makes sites
     known = _known(state, [str(one["name"]) for one in project["participants"]], renew)
-    try:
+    with replaced_folder(out, mode=0o700) as fresh:  # keys are made in it, and whoever has the root's makes sites
         (fresh / "project.yml").write_text(json.dumps(project, indent=2) + "\n", encoding="utf-8")  # JSON is YAML
         if known:
             kept = fresh / "made" / str(project["name"]) / "state"
@@ -98,10 +95,6 @@ def provision(
         if context.get("build_error"):
             raise ConfigError(f"FLARE could not make the startup kits: {context.get('errors')}")
         _arrange(fresh, settings, project)
-        shutil.rmtree(out, ignore_errors=True)
-        fresh.rename(out)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _known(state: Path | None, names: Collection[str], renew: Collection[str]) -> dict[str, Any]:

@@ -21,13 +21,14 @@ from typing import Any
 
 from colonnade.algorithms import find
 from colonnade.core import Step
+from colonnade.core.files import write_text
 from colonnade.errors import CheckpointError, ConfigError, Diverged, PartyError
 from colonnade.federation import Federation, Settings
 from colonnade.federation.fit import fit
 from colonnade.planning.budgets import ROOM, epsilon_of, expected
 from colonnade.planning.plan import plan
 from colonnade.runs.layout import SETTINGS
-from colonnade.runs.run_directory import to_json, write_text
+from colonnade.runs.run_directory import to_json
 from colonnade.settings.changes import laid_over
 from colonnade.settings.owners import NUMBERS
 

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.core.lock import hold, replaced
+from colonnade.core.files import hold, write_bytes
 from colonnade.core.receipt import DpEvent
 from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.privacy.counts import keys_of
@@ -91,5 +91,4 @@ class DrawnLabels:
     def _write(self, rule: Rule, known: NDArray[np.int64], classes: NDArray[np.int64]) -> None:
         rest = json.dumps({"rule": dict(rule), "rows": len(known)}).encode() + b"\n"
         rest += known.astype("<i8").tobytes() + classes.astype("<i8").tobytes()
-        with replaced(self.path) as file:
-            file.write(MAGIC + f"{zlib.crc32(rest):08x} ".encode() + rest)
+        write_bytes(self.path, [MAGIC, f"{zlib.crc32(rest):08x} ".encode(), rest])

@@ -19,6 +19,7 @@ Journals of Colonnade 0.1's first form have no first line and no checksums, and 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
@@ -35,7 +36,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.core.lock import hold, replaced
+from colonnade.core.files import hold, write_bytes
 from colonnade.core.receipt import DpEvent
 from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.privacy.counts import Record
@@ -149,16 +150,8 @@ class Journal:
     def replace(self, records: Iterable[Record]) -> None:
         """Under a claim: the whole account anew, in the old one's place at once."""
         head = MAGIC + f"{self.ids} {secrets.token_hex(8)}".encode()
-        with replaced(self.path) as file:
-            file.write(head + f" {zlib.crc32(head):08x}\n".encode())
-            for record in records:
-                file.write(_frame(record))
-        with suppress(OSError):  # not every system can
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        first = head + f" {zlib.crc32(head):08x}\n".encode()
+        write_bytes(self.path, itertools.chain([first], map(_frame, records)))
         self._synced = time.monotonic()
 
     def mend(self, end: int, torn: Record | None) -> None:

@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 
 from colonnade.core.batches import Agreed
-from colonnade.core.lock import hold, replaced
+from colonnade.core.files import hold, write_bytes
 from colonnade.core.release import Rule
 from colonnade.errors import CheckpointError, InputError, WireError
 from colonnade.privacy.accounting import key_of, known_batch
@@ -132,8 +132,7 @@ class UsedRows:
     def _write(self, path: Path, keys: Keys) -> None:
         sizes = json.dumps({side: len(keys[side]) for side in SIDES}).encode()
         rest = sizes + b"\n" + b"".join(keys[side].astype("<i8").tobytes() for side in SIDES)
-        with replaced(path) as file:
-            file.write(MAGIC + f"{zlib.crc32(rest):08x} ".encode() + rest)
+        write_bytes(path, [MAGIC, f"{zlib.crc32(rest):08x} ".encode(), rest])
 
 
 def cost(rule: Rule, width: int = 1) -> float:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from colonnade.core import checkpoint
+from colonnade.core.files import write_text
 from colonnade.errors import ColonnadeError, ConfigError
 from colonnade.evaluate.metrics import HEADLINE, lead
 from colonnade.explain.holdings import only, owners
@@ -30,7 +31,7 @@ from colonnade.rows.holdings import Columns, Holdings
 from colonnade.rows.making import from_tables, in_common
 from colonnade.rows.public import from_dataset
 from colonnade.rows.tables import read_tables
-from colonnade.runs.run_directory import RunDirectory, plain, write_text
+from colonnade.runs.run_directory import RunDirectory, plain
 
 Scores = dict[str, float]
 Say = Callable[[str, int, int], None]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
+from colonnade.core.files import write_text
 from colonnade.errors import InputError
 from colonnade.report.chart import Figure
 from colonnade.report.course import missing_section, settings_section, sign_section, timing_section
@@ -23,7 +24,6 @@ from colonnade.report.quality import quality_section
 from colonnade.report.result import result_section
 from colonnade.report.spending import spending
 from colonnade.report.trees import trees_section
-from colonnade.runs.run_directory import write_text
 
 
 def resource(name: str) -> str:

@@ -36,13 +36,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from colonnade.core.files import write_text
 from colonnade.datasets.download import written_whole
 from colonnade.datasets.formats import read_npz
 from colonnade.errors import ColonnadeError, ConfigError
 from colonnade.reproduction.expected import Plan, plan
 from colonnade.reproduction.pictures import curves
 from colonnade.reproduction.study import Study, Watch
-from colonnade.runs.run_directory import write_text
 
 Found = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 """What a cell measured, and its arrays."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from colonnade.core.files import replaced
 from colonnade.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,9 +49,8 @@ def save(figure: Any, stem: Path, endings: tuple[str, ...] = ("png", "svg")) -> 
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_name(f"{stem.name}.{ending}") for ending in endings]
     for path in paths:
-        fresh = path.with_name(f".{path.name}")
-        figure.savefig(fresh, format=path.suffix[1:], dpi=150)
-        fresh.replace(path)
+        with replaced(path) as fresh:
+            figure.savefig(fresh, format=path.suffix[1:], dpi=150)
     return paths
 
 

@@ -13,13 +13,13 @@ Where these are found and the one journal is not, all of them are counted: a rel
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from colonnade.core import checkpoint
-from colonnade.core.lock import hold
+from colonnade.core.files import hold
 from colonnade.errors import ConfigError
 from colonnade.privacy import Account
 from colonnade.runs.layout import ALIGNED, DRAINING, DRAWN, FAILURE, JOURNAL, ORDERS, REFUSED, SITE_LOG, USED
@@ -48,7 +48,7 @@ class BudgetOverRuns:
         self.owner, self.runs, self.run, self.accounts, self.ids = owner, runs, run, accounts, ids
         self._lock: IO[str] | None = self._alone() if accounts else None
 
-    def keep(self, folder: Callable[[str], Path]) -> None:  # noqa: ARG002 - a run's own folder has no part in it
+    def keep(self) -> None:
         """Go on from what all runs spent, and write down what is spent from here on."""
         for account in self.accounts.values():
             if not (self.runs / JOURNAL).exists():

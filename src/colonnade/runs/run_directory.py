@@ -7,12 +7,14 @@ each `parties/<name>` belongs to that organisation alone. Between sites each has
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
 import math
 import os
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -25,7 +27,7 @@ from numpy.typing import NDArray
 
 from colonnade.core import Organisation, checkpoint
 from colonnade.core.batches import Progress
-from colonnade.core.lock import hold
+from colonnade.core.files import hold, sync, write_text
 from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.privacy import Account
 from colonnade.privacy.used_rows import UsedRows
@@ -49,6 +51,7 @@ from colonnade.runs.layout import (
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.owners import is_name
 
+TWO = "two would overwrite each other's checkpoints"
 NEW_RUN = "Restore it from a copy, or start a new run"
 AGAIN = "Restore it from a copy, or remove it and resume the run, which writes it again"
 
@@ -101,28 +104,32 @@ class RunDirectory:
     def begin(self, federation: Trained) -> None:
         """`create`, in this folder."""
         path = self.path
-        if path.exists() and not path.is_dir():
-            raise ConfigError(f"{path} is a file, and a run needs a folder. Choose another --out.")
         if (path / SETTINGS).exists():
             raise ConfigError(f"{path} already holds a run. Choose another --out, or continue it with --resume.")
-        try:
+        with self._saving(f"The run directory {path} cannot be written"):
             for name, organisation in federation.organisations.items():
                 self.party(name).mkdir(parents=True, exist_ok=True)
                 write_text(self.party(name) / COLUMNS, checkpoint.json_with_digest(organisation.fitted))
             self.keep(federation.settings)
             self.keep_accounts(federation)
-        except OSError as error:
-            raise InputError(f"The run directory {path} cannot be written: {error.strerror}.") from None
 
     def claim(self) -> None:
         """Be the one process that trains in this folder, until `leave`; whoever reads it need not wait."""
-        if self._held is None:
-            with suppress(OSError):  # the place has no locks, or cannot be written, which is told when that is tried
-                self._held = hold(
-                    self.path / LOCK,
-                    f"{self.path} is trained further by another process now, and two would overwrite each other's "
-                    "checkpoints. Wait for its end, or stop it.",
+        if self._held is not None:
+            return
+        if self.path.is_file():
+            raise ConfigError(f"{self.path} is a file, and a run needs a folder. Choose another --out.")
+        with self._saving(f"The run directory {self.path} cannot be written"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                rule = (
+                    f"{self.path} is trained further by another process now, and {TWO}. Wait for its end, or stop it."
                 )
+                self._held = hold(self.path / LOCK, rule)
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                    raise
+                warnings.warn(f"{self.path} takes no lock ({error.strerror}), and {TWO}. Start one.", stacklevel=2)
 
     def leave(self) -> None:
         if self._held is not None:
@@ -140,7 +147,7 @@ class RunDirectory:
             if isinstance(guard, UsedRows):
                 guard.keep((self.party(name) if self.budget is None else self.budget.runs) / USED)
         if self.budget is not None:
-            self.budget.keep(self.party)
+            self.budget.keep()
             return
         for name, account in federation.accounts.items():
             account.keep(self.party(name) / JOURNAL, ids=federation.settings.counted_by, sync_every=SYNC_EVERY)
@@ -164,8 +171,12 @@ class RunDirectory:
         federation.settle()
         for name, organisation in federation.organisations.items():
             with self._saving(f"'{name}' cannot save its state in {self.party(name)}"):
-                checkpoint.write(self._checkpoint(name, mark), organisation.state())
+                checkpoint.write(self._checkpoint(name, mark), organisation.state(), forced=False)
                 organisation.ledger.flush(self.party(name) / LEDGER)
+        with self._saving(f"The run directory {self.path} cannot be written"):
+            new = f"{PARTIES}/*/checkpoint-{number:06d}"
+            fresh = (METRICS, f"{PARTIES}/*", f"{PARTIES}/*/{LEDGER}", new, f"{new}/*")  # the mark vouches for them
+            sync(*(file for some in fresh for file in self.path.glob(some)))
         self.keep_mark(mark)
         for account in federation.accounts.values():
             account.settled()
@@ -179,10 +190,8 @@ class RunDirectory:
 
     def finish(self) -> None:
         """The last checkpoint was the last of all: where somebody else drives, a summary says so and no checkpoint."""
-        marks = self.marks()
-        if marks:
-            mark = marks[0] | {"finished": True} | ({"before": marks[1]} if marks[1:] else {})
-            self.keep_mark(mark)
+        if marks := self.marks():
+            self.keep_mark(marks[0] | {"finished": True} | ({"before": marks[1]} if marks[1:] else {}))
 
     def keep_mark(self, mark: Mapping[str, Any]) -> None:
         """From here on this is the newest checkpoint."""
@@ -271,11 +280,8 @@ class RunDirectory:
                     f"The table of '{name}' is not the one that {self.path} was trained on: its columns, or values in "
                     "its training rows, changed. Undo the change, or start a new run."
                 )
-        self.load(federation, mark)
+        stood = self.load(federation, mark)
         federation.batches.done = mark["step"]
-        stood = {
-            name: checkpoint.read(self._checkpoint(name, mark))["seat"]["ledger"] for name in federation.organisations
-        }
         for name, state in stood.items():
             federation.organisations[name].ledger.recall(state)
         return stood
@@ -419,15 +425,19 @@ class RunDirectory:
         with self._saving(f"The run directory {self.path} cannot be written"):
             write_text(self.path / SUMMARY, checkpoint.json_with_digest(plain(summary), indent=2))
 
-    def load(self, federation: Trained, mark: Mapping[str, Any]) -> None:
+    def load(self, federation: Trained, mark: Mapping[str, Any]) -> dict[str, Any]:
+        """What a checkpoint left, and where it says that the parties' ledgers stood."""
+        stood = {}
         for name, organisation in federation.organisations.items():
             state = checkpoint.read(self._checkpoint(name, mark), federation.device)
             try:
                 organisation.load_state(state)
+                stood[name] = state["seat"]["ledger"]
             except (RuntimeError, KeyError) as error:  # torch's, of shapes that differ
                 raise self.unfit(name, error) from None
         self.keep_accounts(federation)
         federation.restack()
+        return stood
 
     def start(self, federation: Trained) -> None:
         """Let a new federation, whose rows may be others, start training with the models that this run ended with."""
@@ -486,14 +496,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def write_text(path: Path, text: str) -> None:
-    """The whole file or none of it."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
-    except OSError:
-        fresh.unlink(missing_ok=True)
-        raise

@@ -16,7 +16,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-from colonnade.core.lock import hold
+from colonnade.core.files import hold
 from colonnade.errors import ConfigError
 from colonnade.runs.history import begun
 from colonnade.runs.layout import ANSWERS, DRAINING, FAILURE, LOCK, MARK, PARTIES, REFUSED, SITE_LOG, SUMMARY

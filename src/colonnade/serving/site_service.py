@@ -26,10 +26,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from colonnade.core.files import write_text
 from colonnade.core.message import Ping
 from colonnade.errors import ConfigError, NoAnswer, PartyError
 from colonnade.runs.layout import ANSWERS
-from colonnade.runs.run_directory import write_text
 from colonnade.serving import service
 from colonnade.serving.batcher import Batcher
 from colonnade.serving.door import check_reach, listen, token_in, url_of

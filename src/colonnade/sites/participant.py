@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from colonnade.core import Message, Party, Peers, Step, checkpoint
+from colonnade.core.files import write_text
 from colonnade.core.party import Bounds
 from colonnade.core.wire import Envelope
 from colonnade.errors import CheckpointError, NoAnswer
@@ -41,7 +42,7 @@ from colonnade.privacy import Account
 from colonnade.privacy.used_rows import UsedRows
 from colonnade.runs.budget_over_runs import BudgetOverRuns
 from colonnade.runs.layout import HELD_OUT, SETTINGS, STARTED, USED
-from colonnade.runs.run_directory import RunDirectory, write_text
+from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.messages import Close, KeepBest, Kept, Save, TakeBest

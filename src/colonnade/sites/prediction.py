@@ -36,6 +36,7 @@ from colonnade.alignment import Ids
 from colonnade.alignment.id_owner import IdOwner
 from colonnade.alignment.intersection import align
 from colonnade.core import Batches, Organisation, Peers, Request, Transport, roles
+from colonnade.core.files import replaced
 from colonnade.datasets.preprocess import Labels
 from colonnade.datasets.table_files import for_spreadsheets
 from colonnade.errors import BoundaryError, CheckpointError, ConfigError, DataError, NoAnswer, PartyError
@@ -376,9 +377,9 @@ def _write(
     frame = pd.concat([one.to_frame("id") for _, one in found]).set_index("id").loc[list(keys)].reset_index()
     frame = frame.assign(id=list(spelled)).rename(columns={"id": column})
     out.parent.mkdir(exist_ok=True)
-    fresh = out.with_name(f".{out.name}.tmp")
-    frame.to_parquet(fresh, index=False) if out.suffix == ".parquet" else for_spreadsheets(frame).to_csv(
-        fresh, index=False
-    )
-    fresh.replace(out)
+    with replaced(out) as fresh:
+        if out.suffix == ".parquet":
+            frame.to_parquet(fresh, index=False)
+        else:
+            for_spreadsheets(frame).to_csv(fresh, index=False)
     return out

@@ -20,13 +20,13 @@ from typing import Any, Protocol
 from colonnade.alignment.intersection import Alignment
 from colonnade.core import Ledger, Message, Organisation, Party, Peers, Request, Transport, serves
 from colonnade.core.checks import from_mapping
+from colonnade.core.files import write_text
 from colonnade.errors import BoundaryError, ConfigError, DataError
 from colonnade.federation.call_policy import CallPolicy
 from colonnade.rows.holdings import Holdings, Ids
 from colonnade.rows.splits import told
 from colonnade.runs.budget_over_runs import A_RUN, is_run
 from colonnade.runs.layout import AFTER, ALIGNMENT, PARTIES, SELECTION
-from colonnade.runs.run_directory import write_text
 from colonnade.selection import choosing
 from colonnade.selection.inputs import as_labels, check_parties
 from colonnade.selection.leader import Leader, Watch

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from colonnade.core.files import write_text
 from colonnade.errors import ConfigError
 from colonnade.tracking.settings import TrackingSettings, is_address
 from colonnade.tracking.trackers import FAILED, FINISHED, INTERRUPTED, About
@@ -70,10 +71,7 @@ class MLflow:
         if known is None:
             made = self.client.create_run(self.experiment, run_name=about.name, tags=dict(about.tags))
             self.run, known = made.info.run_id, {}
-            text = json.dumps({"where": self.where, "run": self.run})
-            fresh = self.kept.with_name(f".{KEPT}.{os.getpid()}.tmp")
-            fresh.write_text(text, encoding="utf-8")
-            fresh.replace(self.kept)
+            write_text(self.kept, json.dumps({"where": self.where, "run": self.run}))
         new = [Param(key, value) for key, value in about.parameters.items() if key not in known]
         for some in _pieces(new):
             self.client.log_batch(self.run, params=some)
