@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from colonnade.errors import DataError
-from colonnade.rows.holdings import NOBODY, Columns, Holdings, Ids, LabelledRows, State, labelled_rows, own_names
+from colonnade.rows.holdings import Columns, Holdings, Ids, State, asked_by, own_names
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.owners import PartySettings
 
@@ -95,14 +95,6 @@ class AskedFor:
             f"'{name}' took part in training, and there is no table of it. Give it: frames={{{name!r}: frame}}, "
             f'or --table {name}=FILE. To predict without a party, train with [federation] on_missing = "skip".'
         )
-
-
-def asked_by(settings: Settings, owner: str, owners: Sequence[str], ids: Ids) -> dict[str, LabelledRows]:
-    """These rows to predict by one label owner, and nothing of the others; no label is known."""
-    every = torch.arange(len(ids))
-    asks = labelled_rows(settings, owner, ids, {"predict": every}, every, torch.zeros(len(ids), dtype=torch.int64))
-    nothing = {name: labelled_rows(settings, name, ids[:0], {}, NOBODY) for name in owners}
-    return {name: asks if name == owner else other for name, other in nothing.items()}
 
 
 def bringing(settings: Settings, fitted: Mapping[str, State]) -> dict[str, PartySettings]:

@@ -219,6 +219,14 @@ def labelled_rows(
     return LabelledRows(ids, labels, splits, at, owner) if settings.shared else LabelledRows(ids, labels, splits)
 
 
+def asked_by(settings: Settings, owner: str, owners: Sequence[str], ids: Ids) -> dict[str, LabelledRows]:
+    """These rows to predict by one label owner, and nothing of the others; no label is known."""
+    every = torch.arange(len(ids))
+    asks = labelled_rows(settings, owner, ids, {"predict": every}, every, torch.zeros(len(ids), dtype=torch.int64))
+    nothing = {name: labelled_rows(settings, name, ids[:0], {}, NOBODY) for name in owners}
+    return {name: asks if name == owner else other for name, other in nothing.items()}
+
+
 def own_names(names: Ids, ids: Ids, held: Tensor) -> Ids:
     """What its owner calls the rows that it holds; of the others it calls none."""
     own = ids.astype(object)

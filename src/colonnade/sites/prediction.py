@@ -44,8 +44,7 @@ from colonnade.federation.call_policy import CallPolicy
 from colonnade.federation.federation import Federation
 from colonnade.federation.organisation import agreed_on
 from colonnade.federation.scores import Predictions
-from colonnade.rows.asked import asked_by
-from colonnade.rows.holdings import Columns, Holdings, Index
+from colonnade.rows.holdings import Columns, Holdings, Index, asked_by
 from colonnade.rows.holdings import Ids as Strings
 from colonnade.rows.tables import written_ids
 from colonnade.runs.layout import PREDICTIONS, ROWS, WIDTHS

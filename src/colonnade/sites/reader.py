@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from colonnade.core import Done, Message, Organisation, Party, Released, Request, serves
 from colonnade.datasets.preprocess import Labels
 from colonnade.errors import ConfigError, DataError, InputError
-from colonnade.rows.asked import asked_by
-from colonnade.rows.holdings import NOBODY, Columns, Holdings, Ids, State
+from colonnade.rows.holdings import NOBODY, Columns, Holdings, Ids, State, asked_by
 from colonnade.rows.making import from_tables, place, with_labels
 from colonnade.rows.making import own_columns as columns_of
 from colonnade.rows.public import from_dataset
