@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +16,13 @@ from tests.federation import small_multi_sites
 from tests.federation.small import quick
 from tests.federation.small_sites import ALONE, ask, folders, line, sites
 
+from colonnade import attacks
 from colonnade.attacks import Audit, Finding, audit_run
 from colonnade.attacks import audit as saying
 from colonnade.attacks.at_site import (
+    MOMENTS,
+    TOLD,
+    UNREPEATED,
     AskHeldOut,
     Attack,
     AuditAnswer,
@@ -213,6 +218,43 @@ def test_a_driver_that_lies_learns_no_more_than_a_site_tells(base: Path) -> None
         ask(plain, "clinic", Prepare("run", 1, True, 0, moment="first rounds"))
 
 
+def test_a_driver_that_repeats_nothing_replaces_no_page_and_nothing_has_passed(base: Path) -> None:
+    found = base / "lab/runs/run/audit/audit.json"
+    audited(base, "verdict", inversion_r2=0.0001)
+    before = found.read_text()
+    assert not json.loads(before)["passed"]
+    for again in (True, False):
+        lab = auditing(base)["lab"]
+        ask(lab, "clinic", Join(lab.own.agreed))
+        for moment in MOMENTS:
+            ask(lab, "clinic", Prepare("run", 1, True, 0, moment=moment))
+        with few_steps():
+            assert ask(lab, "clinic", Attack(16, 2)).said not in (saying.PASSED, saying.FIGURES)
+        if again:
+            assert found.read_text() == before
+            found.unlink()
+    first = page_of(base, "lab")
+    assert [one.why for one in first.not_attacked] == [UNREPEATED + moment for moment in MOMENTS]
+    assert not first.passed
+
+
+def test_a_refused_moment_ends_no_other(base: Path) -> None:
+    lab = auditing(base)["lab"]
+    ask(lab, "clinic", Join(lab.own.agreed))
+    ask(lab, "clinic", Prepare("run", 1, True, 0, moment="first rounds"))
+    before, prepared = lab.participant, dict(lab.host.prepared)
+    for wrong in (Prepare("run", 1, True, 0, moment="tomorrow"), Prepare("run", 1, True, 99, moment="prediction")):
+        with pytest.raises(PartyError, match=r"a moment of an audit is one of|it has no checkpoint 99"):
+            ask(lab, "clinic", wrong)
+        assert lab.participant is before is not None
+        assert lab.host.prepared == prepared
+
+
+def test_every_attack_on_columns_is_one_that_a_site_may_name() -> None:
+    sources = "".join(path.read_text() for path in Path(attacks.__file__).parent.glob("*.py") if path.stem != "at_site")
+    assert set(re.findall(r'"(columns (?:by|from) [^"]*)"', sources)) == set(TOLD)
+
+
 def lying(base: Path, told: Any) -> Audit:
     """The clinic's audit, where the laboratory answers `told` of what it should have told."""
     write_table(base / "lab" / OWN, "audit", {"tell": "figures"})
@@ -233,12 +275,18 @@ def test_a_site_that_lies_deceives_about_its_own_columns_alone(base: Path) -> No
     assert not silent.passed
     other = lying(base, lambda one: AuditAnswer("all is well", "[]", (), (), ()))
     assert other.sites == {"lab": saying.NOT_TOLD}
-    mine = json.dumps([{"attack": "labels from residuals", "victim": "clinic", "attacker": "lab", "moment": "m",
-                        "assumes": "", "metric": "", "score": 0.0, "baseline": 0.0, "limit": "label_inference",
+    mine = json.dumps([{**FIGURE, "victim": "clinic", "attacker": "lab", "limit": "label_inference",
                         "releases": ["residual", "embedding"]}])  # fmt: skip
     forged = lying(base, lambda one: AuditAnswer(saying.FIGURES, mine, (), (), ()))
     assert {one.victim for one in forged.findings if one.attacker == "lab"} == {"clinic"}
     assert max(one.score for one in forged.findings if one.victim == "clinic") == 1.0
+
+
+FIGURE = {
+    "attack": "columns by model inversion", "moment": "prediction", "metric": "R² of the best column", "score": 0.0,
+    "baseline": 0.0, "releases": ["embedding"],
+}  # fmt: skip
+WORDS = ("$\\nope$", "x\x1b[8A\x1b[0J", "[/nothing]", "labels from residuals", ["a"], None)
 
 
 def zeros(base: Path) -> Callable[[AuditAnswer], AuditAnswer]:
@@ -274,7 +322,12 @@ def test_figures_and_guesses_that_are_none_end_the_audit_with_its_name(base: Pat
     outbox = federation.organisations["lab"].outbox
     numbers, parts = outbox.release(torch.arange(4), "g"), outbox.release(torch.rand(4), "g")
     about = ("labels by the head it was sent/first rounds",)
-    for figures in ("{}", '[{"score": "NaN"}]', "[" * 100_000, "[7]", json.dumps([{}] * 2000)):
+    words = [json.dumps([{**FIGURE, key: word}]) for word in WORDS for key in ("attack", "moment", "metric")]
+    large = [json.dumps([{**FIGURE, key: 10**400}]) for key in ("score", "baseline")]
+    one = AuditAnswer(saying.FIGURES, json.dumps([{**FIGURE, "assumes": WORDS[1], "limit": WORDS[1]}]), (), (), ())
+    (taken,) = _figures("lab", one, federation, _nothing())
+    assert (taken.limit, taken.assumes) == ("inversion_r2", TOLD[taken.attack])  # our words, and none of its own
+    for figures in ("{}", '[{"score": "NaN"}]', "[" * 100_000, "[7]", json.dumps([FIGURE] * 65), *words, *large):
         with pytest.raises(PartyError, match="'lab'"):
             list(_figures("lab", AuditAnswer(saying.FIGURES, figures, (), (), ()), federation, _nothing()))
     for named, rows, labels in (

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.attacks.runs import few_steps, three, trained
 
-from colonnade.attacks import Audit, audit_federation
+from colonnade.attacks import Audit, Finding, audit_federation
 from colonnade.attacks.inversion_audit import Rebuilt
 from colonnade.attacks.report import write
 from colonnade.errors import InputError
@@ -29,6 +29,15 @@ def picture(dataset: str | None, **changes: Any) -> Audit:
     x = torch.rand(9, 6, 8, generator=torch.Generator().manual_seed(0))
     one = Rebuilt("client_01", "label_owner", "prediction", torch.arange(9), x, x * 0.9, x.mean(0), "unprotected", ())
     return Audit("run", "splitnn", dataset, {"inversion_r2": None}, rebuilt=[one])
+
+
+def test_a_dollar_in_a_name_is_no_formula(tmp_path: Path) -> None:
+    found = Finding("$\\nope$", "$\\nope$", "clinic", "m", "", "accuracy", 0.5, 0.5, "", "label_inference")
+    x = torch.rand(9, 2, generator=torch.Generator().manual_seed(0))
+    columns = {"$\\nope$": 0.5, "b": 0.1}
+    one = Rebuilt("lab", "clinic", "prediction", torch.arange(9), x, x, x.mean(0), "plain", (), columns=columns)
+    audit = Audit("run", "splitnn", None, {"inversion_r2": None}, [found], rebuilt=[one])
+    assert len(write(audit, tmp_path)) == 5
 
 
 def test_a_table_gets_scores_by_column(table: Audit, tmp_path: Path) -> None:

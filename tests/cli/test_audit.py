@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -10,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.attacks.runs import few_steps, fingerprints, finished, settings, three
 from tests.cli.called import Caller
 from tests.federation.small import frames, write
 
-from colonnade.attacks.audit import audit_run
+from colonnade.attacks.audit import Audit, audit_run
+from colonnade.attacks.finding import LIMITS, Finding
 from colonnade.cli.audit import tables_of
 from colonnade.federation import Federation
 from colonnade.report.facts import read
@@ -138,3 +141,15 @@ def test_where_it_cannot_be_written_nothing_is_attacked(
     monkeypatch.setattr(sys.modules["colonnade.cli.audit"], "audit_run", attack)
     (tmp_path / "file").write_text("")
     assert "The audit cannot be written to" in call.fails(2, "audit", run, "--out", tmp_path / "file")
+
+
+def test_no_word_of_a_finding_is_obeyed_by_a_terminal() -> None:
+    evil = "x\x1b[8A\x1b[0J\x1b]0;owned\x1b\\[/nothing][link=file:///x]"
+    found = Audit("run", "splitnn", None, dict.fromkeys(LIMITS))
+    found.findings = [Finding(evil, evil, evil, evil, evil, evil, 0.5, 0.1, evil, "inversion_r2")]
+    out = io.StringIO()
+    for table in tables_of(found):
+        Console(file=out, force_terminal=True, width=400).print(table)
+    told = out.getvalue()
+    assert "[/nothing]" in told
+    assert not [sign for sign in ("\x1b[8A", "\x1b[0J", "\x1b]") if sign in told]

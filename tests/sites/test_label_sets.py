@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,11 +85,12 @@ def test_only_label_owners_are_told_and_not_before_rows_are_agreed_on(tmp_path: 
     "told",
     [
         *(Described(False, classes, 3, 0.0, 1.0) for classes in ('[["x"]]', "{}", "no", "[null]", "[NaN]", "[" * 9999)),
-        *(Described(True, "[]", rows, 0.0, 1.0) for rows in (0, -2)),
-        Described(True, "[]", 3, math.nan, 1.0),
-        Described(True, "[]", 3, 0.0, math.inf),
+        *(Described(False, json.dumps([one]), 3, 0.0, 1.0) for one in (10**400, "\ud800", "a\x1b[2J")),
+        *(Described(True, "[]", rows, 0.0, 1.0) for rows in (0, -2, 10**400)),
+        *(Described(True, "[]", 3, mean, 1.0) for mean in (math.nan, 1e200)),
+        *(Described(True, "[]", 3, 0.0, scale) for scale in (math.inf, 1e200, -1.0)),
     ],
-    ids=lambda told: f"{told.classes[:8]} {told.rows} {told.mean} {told.scale}",
+    ids=lambda told: f"{told.classes[:8]} {str(told.rows)[:4]} {told.mean} {told.scale}",
 )
 def test_what_is_no_label_is_refused_with_its_owners_name_and_not_quoted(told: Described) -> None:
     mine = described(pd.Series([0.5, 1.25, 3.0]), "north", "regression" if told.measured else "classification")

@@ -24,10 +24,10 @@ from colonnade.federation.choosing import choose
 from colonnade.selection import Selection, aggregation, participant, sorting
 from colonnade.selection.settings import KEYS, SERVER
 from colonnade.selection.sorting import AskPublicKey
-from colonnade.settings.party_file import OWN
+from colonnade.settings.party_file import OWN, read_own
 from colonnade.sites.candidate import Leave, TakePart
 from colonnade.sites.messages import Prepare
-from colonnade.sites.selecting import SelectFor, count_at, select_at
+from colonnade.sites.selecting import Chosen, SelectFor, _chosen, count_at, select_at
 from colonnade.sites.site import Site
 
 SETTINGS = {"k": 3, "queries": 30, "scheme": "plain"}
@@ -261,6 +261,35 @@ def test_several_label_owners_select_jointly_as_in_one_process(tmp_path: Path) -
     assert found.learned["aggregation_server"].endswith("From each label owner, what it found")
     mean = sum(one.scores["lab"] * rows for one, rows in zip(found.each.values(), (72, 64), strict=True)) / 136
     assert found.scores["lab"] == pytest.approx(mean, rel=0.02)
+
+
+EVIL = "x\x1b[8A\x1b]0;owned\x1b\\[/nothing]"
+FOUND: dict[str, Any] = {
+    "method": "vf_ps", "chosen": ["lab"], "ranking": ["lab", "scan"], "scores": {"lab": 0.2, "scan": 0.1}, "groups": [],
+    "cost": {}, "learned": {"lab": "nothing"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scores": {}}, {"scores": {"lab": "a", "scan": 0.1}}, {"scores": {"lab": 10**400, "scan": 0.1}},
+        {"scores": {"lab": 0.2, "scan": 0.1, EVIL: 0.3}}, {"ranking": [EVIL]}, {"chosen": [EVIL]}, {"method": EVIL},
+        {"learned": {EVIL: ""}}, {"label_owners": [1]}, {"cost": {"seconds": "x"}}, {"errors": {"lab": 0.1}},
+        {"groups": [{"participants": ["lab"], "information": 1.0}]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_label_owner_that_lies_about_what_it_found_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
+    small_multi_sites.folders(tmp_path)
+    own = read_own(tmp_path / "aggregation_server" / OWN)
+    first = _chosen("north", Chosen(json.dumps(FOUND), 3), own, "vf_ps", None)
+    assert first.scores == FOUND["scores"]
+    for found, rows in ((json.dumps(FOUND | change), 3), ("[", 3), ("[1]", 3), (json.dumps(FOUND), 0)):
+        with pytest.raises(PartyError, match="'south' .*a selection that is none"):
+            _chosen("south", Chosen(found, rows), own, "vf_ps", first)
+    said = _chosen("south", Chosen(json.dumps(FOUND | {"learned": {"lab": EVIL}}), 3), own, "vf_ps", first)
+    assert "\x1b" not in said.learned["lab"]
 
 
 def test_a_label_owner_that_does_not_say_so_tells_nobody_what_it_found(tmp_path: Path) -> None:

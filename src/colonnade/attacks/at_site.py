@@ -41,9 +41,10 @@ from typing import Any
 
 import torch
 
-from colonnade.attacks import audit
+from colonnade.attacks import audit, known_model
 from colonnade.attacks.audit import LABEL_ROWS, READS, Audit, Rehearsals
-from colonnade.attacks.finding import LIMITS, Finding, column_verdict, not_attacked
+from colonnade.attacks.finding import Finding, NotAttacked, column_verdict, not_attacked
+from colonnade.attacks.inversion_audit import WHITE_BOX
 from colonnade.attacks.label_audit import ATTACKS, FEWEST, guesses
 from colonnade.attacks.received import Attacked, Guess
 from colonnade.attacks.rehearsal import (
@@ -81,8 +82,25 @@ GUESS = "audit_guess"
 REVEALS = {GUESS: "what this party could tell of the receiver's own labels, for these to be compared with the truth"}
 MOST_ROWS = 1 << 16
 """That are rebuilt: a label owner says how many, and a site computes as long."""
-MOST_TOLD = 1 << 10
-"""Figures of one site that are read."""
+MOST_TOLD = 1 << 6
+"""Figures of one site that are read; it has some ten."""
+SOME_ROWS = "knows the victim's columns of some rows, and no weights"
+TOLD = {
+    "columns by model inversion": WHITE_BOX,
+    known_model.ATTACK: known_model.ASSUMES,
+    "columns by regression on known rows": SOME_ROWS,
+    "columns from scores of many rounds": SOME_ROWS,
+    "columns from sums over bins": SOME_ROWS,
+    "columns from scores and lengths": "looks at what it receives, and tries both signs of each direction",
+    "columns by dividing the Jacobian": "knows the shape of the victim's first layer, not its weights",
+}
+"""Attacks on columns, and what each assumes: a site says which, and no words of its own."""
+METRICS = {
+    "R² of the best column": "inversion_r2",
+    "R² of the best column, over own data": "inversion_r2",
+    "SSIM": "inversion_ssim",
+}
+"""How they are measured, and the limit on it."""
 Page = Callable[[Path], object]
 """Writes the page of a run's folder, for whoever answers for privacy there."""
 
@@ -173,7 +191,6 @@ class Listening(Party):
 
     def listen(self, participant: Participant) -> Heard:
         """From here on, to one moment."""
-        self.expect(participant.moment in MOMENTS, f"a moment of an audit is one of {', '.join(MOMENTS)}")
         if self.site.holds_labels:
             _check_measured(self.site.own)
         self.heard[participant.moment] = heard = Heard(participant)
@@ -185,7 +202,7 @@ class Listening(Party):
         taking = self.site.participant
         whole = taking is not None and taking.moment == TRAINED and len(self.heard) == len(MOMENTS)
         self.expect(whole and asker in self.due, "the moments of an audit were not repeated here before")
-        self.expect(0 < rows <= MOST_ROWS, f"nobody rebuilds {rows} rows")
+        self.expect(FEWEST <= rows <= MOST_ROWS, f"nobody rebuilds {rows} rows")
         assert taking is not None
         heard = self.heard
         self.due.remove(asker)
@@ -226,14 +243,14 @@ class AuditHost(Listening):
         findings = list(audit.on_columns(found, federation, rehearsals, rows, None, lambda _: None))
         found.findings = [one.under(found.thresholds) for one in findings]
         crossed = not_attacked(federation.algorithm, rehearsals, findings, reads=READS)
-        found.not_attacked = [one for one in crossed if one.owner == own.name]
+        missing = list(_unrepeated(rehearsals, own.name, federation.holdings.label_owner))
+        found.not_attacked = [*(one for one in crossed if one.owner == own.name), *missing]
         found.notes.append(
             f"This is about the columns of {own.name}, by what left it; what others sent it is theirs to judge. "
             f"{federation.holdings.label_owner} was told: {own.audit.tell or 'nothing'}."
         )
         self.found.append(found)
-        write(_together(self.found), folder / AUDIT)
-        self.page(folder)
+        _keep(_together(self.found), folder, self.page, whole=not all(map(_repeats_nothing, self.found)))
         return found
 
     def _guesses(self, federation: Attacked, rehearsals: Rehearsals, classes: int) -> Iterator[tuple[str, Guess]]:
@@ -257,7 +274,7 @@ def _together(found: Sequence[Audit]) -> Audit:
 
 def _figure(one: Finding) -> dict[str, Any]:
     """What leaves of a finding: no name of a column, and nothing by column or row."""
-    keep = ("attack", "moment", "assumes", "metric", "score", "baseline", "limit", "low", "high", "releases")
+    keep = ("attack", "moment", "metric", "score", "baseline", "releases")
     return {key: value for key, value in asdict(one).items() if key in keep}
 
 
@@ -304,7 +321,7 @@ def takes_part(site: Site, page: Page) -> None:
     elif site.holds_labels and not own.drives:
         host = LabelAuditHost(organisation, site, page, {own.driver})
     if host is not None:
-        site.audits = host.listen
+        site.audits, site.moments = host.listen, MOMENTS
         site.roles.append(host)
 
 
@@ -395,9 +412,32 @@ def gathered(
     found.findings = [one.under(found.thresholds) for one in findings]
     crossed = not_attacked(federation.algorithm, rehearsals, found.findings, reads=READS)
     found.not_attacked = [one for one in crossed if found.sites.get(one.owner, audit.FIGURES) == audit.FIGURES]
-    write(found, folder.path / AUDIT)
-    page(folder.path)
+    found.not_attacked += _unrepeated(rehearsals, None, own.name)
+    _keep(found, folder.path, page, whole=not _repeats_nothing(found))
     return found
+
+
+ALL = "all that is sent"
+UNREPEATED = "nothing was repeated of it: "
+
+
+def _unrepeated(rehearsals: Rehearsals, owner: str | None, receiver: str) -> Iterator[NotAttacked]:
+    """The moments in which nothing crossed, or nothing of an owner: whoever drives may leave them out."""
+    for one in rehearsals:
+        items = (item for heard in one.transcripts.values() for seen in heard for item in seen.message.crossing())
+        if not any(owner in (None, item.receipt.owner) for item in items):
+            yield NotAttacked(ALL, owner or "anybody", receiver, UNREPEATED + one.moment)
+
+
+def _repeats_nothing(found: Audit) -> bool:
+    return any(one.release == ALL for one in found.not_attacked)
+
+
+def _keep(found: Audit, folder: Path, page: Page, *, whole: bool) -> None:
+    """Write an audit and its page. One that left out a moment takes no earlier one's place."""
+    if whole or not (folder / AUDIT / "audit.json").exists():
+        write(found, folder / AUDIT)
+        page(folder)
 
 
 SAID = (audit.FIGURES, audit.PASSED, audit.FAILED, audit.NO_LIMITS, audit.NOT_TOLD, audit.NOTHING_LEFT)
@@ -423,25 +463,25 @@ def _guessed(name: str, told: AuditAnswer, federation: Attacked) -> dict[tuple[s
 
 
 def _figures(name: str, told: AuditAnswer, federation: Attacked, rehearsals: Rehearsals) -> Iterator[Finding]:
-    """What a site says of its own columns, whatever names it gives: it is the victim, and the attack is on what reached
-    this label owner and others."""
+    """What a site says of its own columns: by which known attack, and how well. It is the victim, and the attack is on
+    what reached this label owner and others."""
     names, owner = federation.algorithm.releases, federation.holdings.label_owner
     try:
         lines = json.loads(told.figures) if told.said == audit.FIGURES else []
         if not isinstance(lines, list) or len(lines) > MOST_TOLD:
             raise ValueError
         for one in lines:
-            texts = [str(one[key])[:200] for key in ("attack", "moment", "assumes", "metric", "limit")]
+            attack, metric, moment = str(one["attack"]), str(one["metric"]), MOMENTS[MOMENTS.index(one["moment"])]
             score, baseline = float(one["score"]), float(one["baseline"])
-            if not (score <= 1 and math.isfinite(score) and math.isfinite(baseline)) or texts[4] not in LIMITS:
+            if not (score <= 1 and math.isfinite(score) and math.isfinite(baseline)):
                 raise ValueError
             releases = tuple(str(release) for release in one["releases"] if release in names)
             reached = _reached(rehearsals, name, releases)
             yield Finding(
-                texts[0], owner, name, texts[1], texts[2], texts[3], score, baseline, column_verdict(score, baseline),
-                texts[4], releases=releases, details={"reached": reached},
+                attack, owner, name, moment, TOLD[attack], metric, score, baseline, column_verdict(score, baseline),
+                METRICS[metric], releases=releases, details={"reached": reached},
             )  # fmt: skip
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
         raise PartyError(name, Attack.kind, None, "it told figures that are none") from None
 
 

@@ -105,6 +105,7 @@ def _pictures(audit: Audit, folder: Path) -> list[Path]:
 
     made: list[Path] = []
     plain: Any = {"svg.hashsalt": "colonnade", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    plain |= {"text.parse_math": False}  # a column may be called $x
     with mpl.rc_context(plain):
         labels = [one for one in audit.findings if one.limit == "label_inference"]
         if labels:

@@ -98,11 +98,11 @@ def _show(found: Audit, files: int, place: Path, limits: Path, *, json_: bool, q
         if found.not_attacked:
             console.print("\n[bold]Not attacked[/bold], so nothing is known of what it tells")
             for one in found.not_attacked:
-                console.print(f"    {one}", markup=False, highlight=False, soft_wrap=True)
+                console.print(f"    {shown(one)}", highlight=False, soft_wrap=True)
         for name, said in found.sites.items():
-            console.print(f"{name}, of its own columns: {said}.", markup=False, highlight=False)
+            console.print(f"{shown(name)}, of its own columns: {shown(said)}.", highlight=False)
         for note in found.notes:
-            console.print(f"Note: {note}", markup=False)
+            console.print(f"Note: {shown(note)}")
         console.print(f"{files} files are in [bold]{shown(place)}[/bold].", soft_wrap=True)
         if not found.limited:
             limit, value = suggested(found.findings)
@@ -152,15 +152,15 @@ def tables_of(found: Audit) -> Iterator[Table]:
     order = sorted(found.findings, key=lambda one: (LIMITS.index(one.limit), attacks.index(one.attack)))
     for attack, lines in groupby(order, key=lambda one: one.attack):
         findings = list(lines)
-        title = f"\n[bold]{attack}[/bold], assuming an attacker that {findings[0].assumes}"
+        title = f"\n[bold]{shown(attack)}[/bold], assuming an attacker that {shown(findings[0].assumes)}"
         table = Table(title=title, title_justify="left", title_style="not italic")
         for heading in ("by", "on", "when", findings[0].metric, "without attack", "verdict"):
             right = heading in (findings[0].metric, "without attack")
-            table.add_column(heading, justify="right" if right else "left", overflow="fold")
+            table.add_column(shown(heading), justify="right" if right else "left", overflow="fold")
         for one in findings:
             interval = "" if one.low is None or one.high is None else f"\n{one.low:.3f}–{one.high:.3f}"
             mark = f"\n[red]above {one.limit} = {one.threshold}[/red]" if one.crossed else ""
             release = f"\n{one.details['release']}" if "release" in one.details else ""
-            moment, score = one.moment + release, f"{one.score:.3f}{interval}"
-            table.add_row(one.attacker, one.victim, moment, score, f"{one.baseline:.3f}", one.verdict + mark)
+            by, on, when, verdict = map(shown, (one.attacker, one.victim, one.moment + release, one.verdict))
+            table.add_row(by, on, when, f"{one.score:.3f}{interval}", f"{one.baseline:.3f}", verdict + mark)
         yield table

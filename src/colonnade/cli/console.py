@@ -112,7 +112,7 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
         table.add_column(f"{split} rows", justify="right")
     led = lead(summary)
     for name in in_order(summary, next(iter(metrics.values()))):
-        told = metric(name) if name != led else f"[bold]{metric(name)}[/bold]"
+        told = shown(metric(name)) if name != led else f"[bold]{shown(metric(name))}[/bold]"
         table.add_row(told, *(score(values[name]) for values in metrics.values()))
     return table
 

@@ -171,7 +171,7 @@ def check_file(file: Path, write: Path, settings: Settings) -> None:
 
 def show(found: Selection, settings: Settings) -> None:
     """The ranking, what it cost, and what each role learned."""
-    title = f"{found.method}: keep {', '.join(found.chosen)}"
+    title = shown(f"{found.method}: keep {', '.join(found.chosen)}")
     table = Table(title=title, title_justify="left", title_style="bold not italic")
     for heading in ("party", "score", "", ""):
         table.add_column(heading, justify="right" if heading == "score" else "left", overflow="fold")
@@ -182,20 +182,19 @@ def show(found: Selection, settings: Settings) -> None:
         keeps = name in found.chosen
         verdict = "keep" if keeps else "labels only" if name in label_owners_of(settings) else "leave out"
         error = f" ± {found.errors[name]:.3f}" if name in found.errors else ""
-        table.add_row(name, f"{score:.3f}{error}", f"[{'green' if keeps else 'bright_black'}]{bar}[/]", verdict)
+        table.add_row(shown(name), f"{score:.3f}{error}", f"[{'green' if keeps else 'bright_black'}]{bar}[/]", verdict)
     console.print(table)
     if found.level:
         console.print(
-            f"Within error: {', '.join(found.level)} may be as good as the last that is kept. Do not drop them for "
-            "this score alone; more queries ([selection] queries) make it finer.",
+            f"Within error: {shown(', '.join(found.level))} may be as good as the last that is kept. Do not drop them for "
+            "this score alone; more queries (\\[selection] queries) make it finer.",
             highlight=False,
-            markup=False,
         )
     most = "" if found.entropy is None else f"; the highest possible is {found.entropy:.3f}, the label's entropy"
     console.print(f"The score: {SCORE[found.method]}{most}.", highlight=False)
     for name, one in found.each.items():
         best = ", ".join(f"{party} {one.scores[party]:.3f}" for party in one.ranking)
-        console.print(f"For '{name}' alone: {best}.", markup=False, highlight=False)
+        console.print(f"For '{shown(name)}' alone: {shown(best)}.", highlight=False)
     cost = found.cost
     work = f"{cost.encryptions:,} encryptions, {cost.additions:,} additions, {cost.decryptions:,} decryptions"
     console.print(f"It took {cost.seconds:.1f} s, {size(cost.bytes)}, {work}.", highlight=False)
@@ -203,5 +202,5 @@ def show(found: Selection, settings: Settings) -> None:
     learned.add_column("who", overflow="fold")
     learned.add_column("learned")
     for name, what in found.learned.items():
-        learned.add_row(name, what)
+        learned.add_row(shown(name), shown(what))
     console.print(learned)

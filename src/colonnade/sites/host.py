@@ -73,6 +73,10 @@ class Home(Protocol):
         """Take part in it no longer."""
         ...
 
+    def check_moment(self, moment: str) -> None:
+        """That an audit may repeat this of a run here."""
+        ...
+
     def partners(self) -> Peers:
         """Those who hold columns, as a label owner asks them."""
         ...
@@ -122,6 +126,12 @@ class Host(Party):
         self.expect(is_run(run), f"a {A_RUN}")
         return self.own.runs / run
 
+    def check_moment(self, folder: Path, asked: Prepare | GetReady) -> None:
+        """Before the moment before is left: whether an audit may repeat this one, from a checkpoint that is here."""
+        self.site.check_moment(asked.moment)
+        kept = not asked.moment or asked.number == 0 or asked.number in numbers(RunDirectory(folder))
+        self.expect(kept, f"it has no checkpoint {asked.number} of {asked.run!r}")
+
     def participant(self) -> Participant:
         """This organisation's part of the run that it was prepared for."""
         participant = self.site.participant
@@ -167,6 +177,7 @@ class ColumnHost(Host):
         self.expect(0 < request.outputs <= MOST_OUTPUTS, f"a model cannot have {request.outputs} outputs")
         self.expect(0 <= request.rows <= MOST_ROWS, f"nobody trains {request.rows} rows")
         self.expect(site.participant is None or not site.participant.predicts, "it answers a prediction now")
+        self.check_moment(folder, request)
         before = self.prepared.get(asker)
         if before is not None and before.moment and request.moment:  # the next part of an audit
             site.leave()
@@ -237,6 +248,7 @@ class LabelHost(Host):
     @serves
     def get_ready(self, request: GetReady) -> Ready:
         folder, before = self.folder(request.run), self.site.participant
+        self.check_moment(folder, request)
         if before is not None and before.moment and request.moment:  # the next part of an audit
             self.site.leave()
         self.expect(self.site.participant is None, "it takes part in a run already")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from colonnade.errors import ConfigError, DataError
 from colonnade.rows.holdings import Holdings
 from colonnade.rows.splits import divide
 from colonnade.settings.party_file import SiteConfig
+from colonnade.sites.host import MOST_ROWS
 from colonnade.sites.reader import own_labels
 
 if TYPE_CHECKING:
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from colonnade.datasets.table import Table
 
 MOST_CLASSES = 1 << 16
+LARGEST = 1e100
+"""A number that is added up with others, squared and over all rows: far from where this overflows."""
+UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+"""What a terminal would obey, or no file can hold."""
 
 
 class Described(Message):
@@ -109,11 +115,13 @@ def _classes(name: str, told: Described) -> list[Any]:
     except (ValueError, RecursionError):
         found = None
     fits = isinstance(found, list) and len(found) <= MOST_CLASSES and all(map(_is_class, found))
-    measured = told.rows > 0 and math.isfinite(told.mean) and math.isfinite(told.scale)
+    measured = 0 < told.rows <= MOST_ROWS and abs(told.mean) <= LARGEST and 0 <= told.scale <= LARGEST
     if not fits or not measured:
         raise DataError(f"'{name}' told of labels that are none, for {told.rows} rows. It must look at its labels.")
     return list(found)
 
 
 def _is_class(value: Any) -> bool:
-    return isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))
+    if isinstance(value, str):
+        return UNSHOWN.search(value) is None
+    return isinstance(value, (int, float)) and abs(value) <= LARGEST

@@ -21,7 +21,7 @@ from colonnade.alignment.intersection import Alignment
 from colonnade.core import Ledger, Message, Organisation, Party, Peers, Request, Transport, serves
 from colonnade.core.checks import from_mapping
 from colonnade.core.files import write_text
-from colonnade.errors import BoundaryError, ConfigError, DataError
+from colonnade.errors import BoundaryError, ConfigError, DataError, PartyError, printable
 from colonnade.federation.call_policy import CallPolicy
 from colonnade.rows.holdings import Holdings, Ids
 from colonnade.rows.splits import told
@@ -34,7 +34,8 @@ from colonnade.selection.result import Cost, Selection, by_information
 from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.candidate import Home, Leave, TakePart, WorkDone, counted_by, organisation_of, participant
-from colonnade.sites.host import check_run
+from colonnade.sites.host import MOST_ROWS, check_run
+from colonnade.sites.label_sets import LARGEST
 from colonnade.sites.messages import Join
 from colonnade.transport import InProcess, Recording
 
@@ -192,10 +193,35 @@ def select_at(site: Leading, run: str, keep: int, method: str, given: Mapping[st
     settings_of(own, given)
     label_owners = site.peers(own.label_owners)
     told = {name: label_owners.ask_one(name, SelectFor(run, keep, method, dict(given))) for name in label_owners}
-    found = {name: Selection.from_json(json.loads(one.found)) for name, one in told.items()}
+    found: dict[str, Selection] = {}
+    for name, one in told.items():
+        found[name] = _chosen(name, one, own, method, next(iter(found.values()), None))
     joint = choosing.jointly(found, {name: one.rows for name, one in told.items()}, keep)
     learned = f"{joint.learned.get(own.name, '')}. From each label owner, what it found".removeprefix(". ")
     return keep_selection(own.runs / run, replace(joint, learned={**joint.learned, own.name: learned}))
+
+
+def _chosen(name: str, told: Chosen, own: SiteConfig, method: str, first: Selection | None) -> Selection:
+    """What a label owner found, if it is about those who hold columns here, in numbers, and by the groups that the
+    others tested."""
+    try:
+        found = Selection.from_json(json.loads(told.found))
+        numbers = [*found.scores.values(), *found.groups.values(), *found.errors.values(), found.entropy or 0.0]
+        numbers += asdict(found.cost).values()
+        parties, every = set(own.feature_owners), {*own.names, *own.label_owners, SERVER, KEYS}
+        named = set(found.scores) == set(found.ranking) == parties and set(found.errors) in (set(), parties)
+        known = (
+            {*found.chosen, *found.level, *(one for group in found.groups for one in group)} <= parties
+            and set(found.learned) <= every
+            and not found.each
+        )
+        same = first is None or found.groups.keys() == first.groups.keys()
+        fits = named and known and same and found.method == method and 0 < told.rows <= MOST_ROWS
+        if not fits or not all(abs(float(one)) <= LARGEST for one in numbers):
+            raise ValueError
+        return replace(found, learned={who: printable(what) for who, what in found.learned.items()})
+    except (ConfigError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
+        raise PartyError(name, SelectFor.kind, None, "it told of a selection that is none") from None
 
 
 def count_at(site: Leading, run: str) -> list[Alignment]:

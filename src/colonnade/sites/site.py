@@ -60,6 +60,7 @@ from colonnade.alignment.keyed import AgreeKeyed, KeyedIds
 from colonnade.core import Batches, Message, Organisation, Party, Peers, Request, Transport
 from colonnade.core.by_id import numbers_of
 from colonnade.core.ledger import Entry
+from colonnade.core.party import Refused
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, CheckpointError, DataError, InputError
 from colonnade.federation.call_policy import CallPolicy
@@ -101,6 +102,7 @@ class Site:
         self.describer: Describer | None = None
         self.reader: Reader | None = None
         self.audits: Callable[[Participant], Listener] | None = None  # set where an audit's host is (`attacks.at_site`)
+        self.moments: Collection[str] = ()
         organisation = self._seat()
         self.host: Host = Host(organisation, self, ())
         if own.name in own.feature_owners:
@@ -291,7 +293,6 @@ class Site:
         """As who holds columns: build them, and answer the algorithm's requests of label owners from here on. Where an
         audit repeats some of a run, nothing of it is saved."""
         own = self.own
-        self._check_audits(asked.moment)
         self.read()
         ids = {name: self.common(name).ids for name in own.label_owners} if self.table is not None else {}
         table = self.table
@@ -307,7 +308,6 @@ class Site:
 
     def get_ready(self, folder: Path, resumed: int | None, moment: str = "") -> Federation:
         """As one of several label owners: meet those who hold columns, and answer the aggregation server."""
-        self._check_audits(moment)
         step = RunDirectory(folder).marked(resumed)["step"] if resumed else 0
         federation = self.prepare(folder, self.own_labels(), resumed, step, moment)
         participant = Participant(self.own, federation, folder, moment=moment)
@@ -319,15 +319,19 @@ class Site:
         self.serve(participant, {self.own.driver})
         return federation
 
-    def _check_audits(self, moment: str) -> None:
+    def check_moment(self, moment: str) -> None:
+        """That this organisation takes part in audits, and such a moment is one of theirs."""
         if moment and self.audits is None:
             raise BoundaryError(f"'{self.own.name}' takes part in no audit here.")
+        if moment and moment not in self.moments:
+            raise Refused(f"a moment of an audit is one of {', '.join(self.moments)}")
 
     def _begin(self, participant: Participant, resumed: int | None) -> None:
         """A run, or what an audit repeats of it: of that nothing is saved, and it is listened to."""
         if participant.moment and self.audits is not None:
-            participant.load(resumed or 0)
-            participant.listener = self.audits(participant)
+            with participant.budget.held():
+                participant.load(resumed or 0)
+                participant.listener = self.audits(participant)
         else:
             participant.begin(resumed)
 
