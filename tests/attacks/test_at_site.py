@@ -43,6 +43,7 @@ from colonnade.report.page import write as write_page
 from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import OWN, write_table
 from colonnade.sites.driving import drive
+from colonnade.sites.host import ColumnHost
 from colonnade.sites.messages import Align, Close, GetReady, Join, Prepare, Save
 from colonnade.sites.site import Site
 
@@ -242,6 +243,7 @@ def test_a_refused_moment_ends_no_other(base: Path) -> None:
     lab = auditing(base)["lab"]
     ask(lab, "clinic", Join(lab.own.agreed))
     ask(lab, "clinic", Prepare("run", 1, True, 0, moment="first rounds"))
+    assert isinstance(lab.host, ColumnHost)
     before, prepared = lab.participant, dict(lab.host.prepared)
     for wrong in (Prepare("run", 1, True, 0, moment="tomorrow"), Prepare("run", 1, True, 99, moment="prediction")):
         with pytest.raises(PartyError, match=r"a moment of an audit is one of|it has no checkpoint 99"):
@@ -419,3 +421,18 @@ def test_a_label_owner_is_told_once_and_of_what_reached_it_alone(several: Path) 
             ask(lab, "north", Attack(16, 2))
         ask(lab, "south", Attack(16, 2))
     assert lab.participant is None
+
+
+def test_a_server_that_repeats_nothing_replaces_no_page_of_a_label_owner(several: Path) -> None:
+    every, page = auditing(several), several / "south/runs/run/audit/audit.json"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("an earlier one")
+    for name in ("north", "south"):
+        ask(every[name], SERVER, Join(every[name].own.agreed))
+        ask(every[name], SERVER, Align())
+    for moment in MOMENTS:
+        for name in ("north", "south"):
+            ask(every[name], SERVER, GetReady("run", True, 0, moment))
+    with few_steps():
+        assert ask(every["south"], SERVER, Gather(16)).said == saying.FAILED
+    assert page.read_text() == "an earlier one"

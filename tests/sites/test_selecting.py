@@ -270,23 +270,22 @@ FOUND: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"scores": {}}, {"scores": {"lab": "a", "scan": 0.1}}, {"scores": {"lab": 10**400, "scan": 0.1}},
-        {"scores": {"lab": 0.2, "scan": 0.1, EVIL: 0.3}}, {"ranking": [EVIL]}, {"chosen": [EVIL]}, {"method": EVIL},
-        {"learned": {EVIL: ""}}, {"label_owners": [1]}, {"cost": {"seconds": "x"}}, {"errors": {"lab": 0.1}},
-        {"groups": [{"participants": ["lab"], "information": 1.0}]},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_a_label_owner_that_lies_about_what_it_found_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
-    small_multi_sites.folders(tmp_path)
+CHANGES: list[dict[str, Any]] = [
+    {"scores": {}}, {"scores": {"lab": "a", "scan": 0.1}}, {"scores": {"lab": 10**400, "scan": 0.1}},
+    {"scores": {"lab": 0.2, "scan": 0.1, EVIL: 0.3}}, {"ranking": [EVIL]}, {"chosen": [EVIL]}, {"method": EVIL},
+    {"learned": {EVIL: ""}}, {"label_owners": [1]}, {"cost": {"seconds": "x"}}, {"errors": {"lab": 0.1}},
+    {"groups": [{"participants": ["lab"], "information": 1.0}]},
+]  # fmt: skip
+
+
+def test_a_label_owner_that_lies_about_what_it_found_is_named(tmp_path: Path) -> None:
+    small_multi_sites.folders(tmp_path, small_multi_sites.private())
     own = read_own(tmp_path / "aggregation_server" / OWN)
     first = _chosen("north", Chosen(json.dumps(FOUND), 3), own, "vf_ps", None)
     assert first.scores == FOUND["scores"]
-    for found, rows in ((json.dumps(FOUND | change), 3), ("[", 3), ("[1]", 3), (json.dumps(FOUND), 0)):
-        with pytest.raises(PartyError, match="'south' .*a selection that is none"):
+    wrong = [*(json.dumps(FOUND | change) for change in CHANGES), "[", "[1]", "[" * 9999]
+    for found, rows in (*((one, 3) for one in wrong), (json.dumps(FOUND), 0)):
+        with pytest.raises(PartyError, match=r"'south' .*a selection that is none"):
             _chosen("south", Chosen(found, rows), own, "vf_ps", first)
     said = _chosen("south", Chosen(json.dumps(FOUND | {"learned": {"lab": EVIL}}), 3), own, "vf_ps", first)
     assert "\x1b" not in said.learned["lab"]

@@ -243,7 +243,7 @@ class AuditHost(Listening):
         findings = list(audit.on_columns(found, federation, rehearsals, rows, None, lambda _: None))
         found.findings = [one.under(found.thresholds) for one in findings]
         crossed = not_attacked(federation.algorithm, rehearsals, findings, reads=READS)
-        missing = list(_unrepeated(rehearsals, own.name, federation.holdings.label_owner))
+        missing = list(_unrepeated(federation, rehearsals, own.name, federation.holdings.label_owner))
         found.not_attacked = [*(one for one in crossed if one.owner == own.name), *missing]
         found.notes.append(
             f"This is about the columns of {own.name}, by what left it; what others sent it is theirs to judge. "
@@ -412,7 +412,7 @@ def gathered(
     found.findings = [one.under(found.thresholds) for one in findings]
     crossed = not_attacked(federation.algorithm, rehearsals, found.findings, reads=READS)
     found.not_attacked = [one for one in crossed if found.sites.get(one.owner, audit.FIGURES) == audit.FIGURES]
-    found.not_attacked += _unrepeated(rehearsals, None, own.name)
+    found.not_attacked += _unrepeated(federation, rehearsals, None, own.name)
     _keep(found, folder.path, page, whole=not _repeats_nothing(found))
     return found
 
@@ -421,9 +421,12 @@ ALL = "all that is sent"
 UNREPEATED = "nothing was repeated of it: "
 
 
-def _unrepeated(rehearsals: Rehearsals, owner: str | None, receiver: str) -> Iterator[NotAttacked]:
-    """The moments in which nothing crossed, or nothing of an owner: whoever drives may leave them out."""
-    for one in rehearsals:
+def _unrepeated(
+    federation: Attacked, rehearsals: Rehearsals, owner: str | None, receiver: str
+) -> Iterator[NotAttacked]:
+    """The moments in which nothing crossed, or nothing of an owner: whoever drives may leave them out. Where nobody
+    trains, a prediction is all there is."""
+    for one in rehearsals if federation.algorithm.trains else rehearsals[1:2]:
         items = (item for heard in one.transcripts.values() for seen in heard for item in seen.message.crossing())
         if not any(owner in (None, item.receipt.owner) for item in items):
             yield NotAttacked(ALL, owner or "anybody", receiver, UNREPEATED + one.moment)

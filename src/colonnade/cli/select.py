@@ -186,8 +186,8 @@ def show(found: Selection, settings: Settings) -> None:
     console.print(table)
     if found.level:
         console.print(
-            f"Within error: {shown(', '.join(found.level))} may be as good as the last that is kept. Do not drop them for "
-            "this score alone; more queries (\\[selection] queries) make it finer.",
+            f"Within error: {shown(', '.join(found.level))} may be as good as the last that is kept. Do not drop them "
+            "for this score alone; more queries (\\[selection] queries) make it finer.",
             highlight=False,
         )
     most = "" if found.entropy is None else f"; the highest possible is {found.entropy:.3f}, the label's entropy"

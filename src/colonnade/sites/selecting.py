@@ -209,12 +209,9 @@ def _chosen(name: str, told: Chosen, own: SiteConfig, method: str, first: Select
         numbers = [*found.scores.values(), *found.groups.values(), *found.errors.values(), found.entropy or 0.0]
         numbers += asdict(found.cost).values()
         parties, every = set(own.feature_owners), {*own.names, *own.label_owners, SERVER, KEYS}
+        mentioned = {*found.chosen, *found.level, *(one for group in found.groups for one in group)}
         named = set(found.scores) == set(found.ranking) == parties and set(found.errors) in (set(), parties)
-        known = (
-            {*found.chosen, *found.level, *(one for group in found.groups for one in group)} <= parties
-            and set(found.learned) <= every
-            and not found.each
-        )
+        known = mentioned <= parties and set(found.learned) <= every and not found.each
         same = first is None or found.groups.keys() == first.groups.keys()
         fits = named and known and same and found.method == method and 0 < told.rows <= MOST_ROWS
         if not fits or not all(abs(float(one)) <= LARGEST for one in numbers):
