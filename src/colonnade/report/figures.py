@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -287,10 +288,12 @@ def attacks(facts: Facts) -> Figure | None:
     found = (facts.audit or {}).get("findings", [])
     if not found:
         return None
-    rows = []
+    rows, alike = [], Counter((one["attacker"], one["victim"], one["attack"]) for one in found)
     for one in found:
         by, on, what = one["attacker"], one["victim"], f"{one['attack']}, {one['moment']}"
         whole = f"{by} on {on}: {what}"
+        if width_of(whole) >= WIDTH - 10 and alike[by, on, one["attack"]] == 1:
+            what = one["attack"]  # the moment tells it from no other; the table has it
         label = whole if width_of(whole) < WIDTH - 10 else f"{clipped(by, NAME)} on {clipped(on, NAME)}: {what}"
         shown = f"{one['score']:.3f}"
         tip = f"{whole}: {one['metric']} {shown}; without an attack {one['baseline']:.3f}"
