@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import re
@@ -19,8 +20,11 @@ from tests.federation.small import frames, write
 from colonnade.attacks.audit import Audit, audit_run
 from colonnade.attacks.finding import LIMITS, Finding
 from colonnade.cli.audit import tables_of
-from colonnade.federation import Federation
+from colonnade.cli.console import metrics_table
+from colonnade.cli.select import show
+from colonnade.federation import Federation, Settings
 from colonnade.report.facts import read
+from colonnade.selection.result import Cost, Selection
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -143,13 +147,17 @@ def test_where_it_cannot_be_written_nothing_is_attacked(
     assert "The audit cannot be written to" in call.fails(2, "audit", run, "--out", tmp_path / "file")
 
 
-def test_no_word_of_a_finding_is_obeyed_by_a_terminal() -> None:
+def test_no_word_of_others_is_obeyed_by_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     evil = "x\x1b[8A\x1b[0J\x1b]0;owned\x1b\\[/nothing][link=file:///x]"
     found = Audit("run", "splitnn", None, dict.fromkeys(LIMITS))
     found.findings = [Finding(evil, evil, evil, evil, evil, evil, 0.5, 0.1, evil, "inversion_r2")]
     out = io.StringIO()
-    for table in tables_of(found):
-        Console(file=out, force_terminal=True, width=400).print(table)
+    console = Console(file=out, force_terminal=True, width=400)
+    for table in (*tables_of(found), metrics_table({"task": "classification", "metrics": {"test": {evil: 1.0}}})):
+        console.print(table)
+    monkeypatch.setattr("colonnade.cli.select.console", console)
+    chosen = Selection("vf_ps", (evil,), (evil,), {evil: 0.1}, {}, Cost(), {evil: evil}, level=(evil,))
+    show(dataclasses.replace(chosen, each={evil: chosen}), Settings.from_toml(write(tmp_path)))
     told = out.getvalue()
     assert "[/nothing]" in told
     assert not [sign for sign in ("\x1b[8A", "\x1b[0J", "\x1b]") if sign in told]
