@@ -205,3 +205,14 @@ def test_who_gives_no_sign_of_life_is_not_waited_for_until_the_deadline() -> Non
     began = time.monotonic()
     peers["ada"].ask(Sleep(1.0))
     assert time.monotonic() - began >= 1.0
+
+
+def test_an_answer_that_arrives_does_not_wait_for_heartbeats() -> None:
+    peers, _ = asker(retrying(InProcess(echoes()), deadline=600.0, gone=0.4))
+
+    answered = threading.Event()
+    peers.transport.alive = lambda _to, _sender: answered.wait(60)  # type: ignore[attr-defined]
+    began = time.monotonic()
+    peers.ask(Sleep(0.3))
+    answered.set()
+    assert time.monotonic() - began < 30.0

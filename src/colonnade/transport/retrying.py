@@ -207,14 +207,22 @@ class Retrying:
         """Until it ends or its time is over; or somebody who was asked is gone, and then False."""
         until, last = time.monotonic() + deadline, dict.fromkeys(envelopes, time.monotonic())
         beating = [to for to, envelope in envelopes.items() if not isinstance(envelope.message, Ping)]
-        while thread.is_alive() and (left := until - time.monotonic()) > 0:
+        pings: dict[str, threading.Thread] = {}  # an answer that arrives does not wait for who says nothing
+        gone: list[str] = []
+
+        def ping(to: str) -> None:
+            if self.alive(to, envelopes[to].sender):
+                last[to] = time.monotonic()
+            elif time.monotonic() - last[to] > self.gone:
+                gone.append(to)
+
+        while not gone and thread.is_alive() and (left := until - time.monotonic()) > 0:
             thread.join(min(left, self.gone / 4) if beating else left)
             for to in beating if thread.is_alive() and time.monotonic() < until else ():
-                if self.alive(to, envelopes[to].sender):
-                    last[to] = time.monotonic()
-                elif time.monotonic() - last[to] > self.gone:
-                    return False
-        return True
+                if to not in pings or not pings[to].is_alive():
+                    pings[to] = threading.Thread(target=ping, args=(to,), daemon=True, name="ping")
+                    pings[to].start()
+        return not gone
 
     def _no_answer(self, to: str, envelope: Envelope[Any], cause: str) -> NoAnswer:
         return NoAnswer(to, envelope.message.kind, batch_of(envelope.message), cause)
