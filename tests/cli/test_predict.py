@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tests.cli.called import Caller
 from tests.datasets.test_progress import Terminal
 from tests.federation.small import frames, quick, write
 
+from colonnade.cli.predict import _write
 from colonnade.datasets.progress import progress
 from colonnade.federation import Federation, load
 from colonnade.rows.asked import AskedFor
@@ -258,3 +259,17 @@ def test_a_quiet_call_hides_its_own_bars_alone(call: Caller, tmp_path: Path, mon
     with progress("thing", 5, unit="items") as advance:
         advance(5)
     assert "thing" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("crash", [KeyboardInterrupt, MemoryError])
+def test_what_was_predicted_before_it_was_broken_off_is_kept(crash: type[BaseException], tmp_path: Path) -> None:
+    def pieces() -> Iterator[pd.DataFrame]:
+        yield pd.DataFrame({"patient": ["P1", "P2"], "label": [0, 1]})
+        raise crash
+
+    for name, read in (("p.csv", pd.read_csv), ("p.parquet", pd.read_parquet)):
+        with pytest.raises(crash):
+            _write(tmp_path / name, pieces())
+        kept = read((tmp_path / name).with_suffix(f".partial{Path(name).suffix}"))
+        assert kept["patient"].tolist() == ["P1", "P2"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["p.partial.csv", "p.partial.parquet"]

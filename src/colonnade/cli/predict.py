@@ -15,9 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from colonnade.cli.console import AllowModel, Json, Quiet, a_run, console, error_console, shown
 from colonnade.cli.options import Engine, Model, Owner, StartupKit, Table, check_asker, overrides
+from colonnade.core.files import replaced
 from colonnade.datasets.columns import packed, unpacked
 from colonnade.datasets.table_files import for_spreadsheets
-from colonnade.errors import ColonnadeError, ConfigError, DataError, InputError
+from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.federation import Predictions, Settings
 from colonnade.federation.loading import in_pieces
 from colonnade.rows.holdings import Ids
@@ -141,23 +142,22 @@ def _pieces(
 
 
 def _write(out: Path, pieces: Iterator[pd.DataFrame]) -> int:
-    """All of it; or, under another name, what was predicted before a party refused: its rows have paid for it."""
-    fresh, rows = out.with_name(f".{out.name}.tmp"), 0
+    """All of it; or, under another name, what was predicted before it was broken off: its rows have paid for it."""
+    rows = 0
     try:
-        with _appending(fresh, out.suffix) as append:
-            for piece in pieces:
-                append(piece)
-                rows += len(piece)
-        fresh.replace(out)
+        with replaced(out) as fresh:
+            try:
+                with _appending(fresh, out.suffix) as append:
+                    for piece in pieces:
+                        append(piece)
+                        rows += len(piece)
+            except BaseException as error:
+                if rows and not isinstance(error, OSError):
+                    kept = fresh.replace(out.with_name(f"{out.stem}.partial{out.suffix}"))
+                    error_console.print(f"The first {rows} predictions are in {kept}.", markup=False)
+                raise
     except OSError as error:
         raise InputError(f"--out {out} cannot be written: {error}.") from None
-    except ColonnadeError:
-        if rows:
-            kept = fresh.replace(out.with_name(f"{out.stem}.partial{out.suffix}"))
-            error_console.print(f"The first {rows} predictions are in {kept}.", markup=False)
-        raise
-    finally:
-        fresh.unlink(missing_ok=True)
     return rows
 
 
