@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from tests.federation.small import tensors
-from tests.sites.kinds import made, same_bits, several
+from tests.sites.kinds import made, same_bits, several, trains
 
 from colonnade.algorithms.embedding import Embed
 from colonnade.core import State
-from colonnade.errors import CheckpointError, ConfigError
+from colonnade.errors import CheckpointError, ConfigError, InputError, PartyError
 from colonnade.evaluate.metrics import measure
 from colonnade.federation import Federation
+from colonnade.privacy.used_rows import UsedRows
 from colonnade.rows.holdings import NOBODY, Holdings
 from colonnade.rows.splits import told
 from colonnade.settings.party_file import OWN, read_own
@@ -161,3 +163,23 @@ def test_training_rows_are_measured_with_the_drawn_labels_since_the_score_goes_t
     outputs, (scores, _) = one.federation.outputs("train"), one.measure("train", "aggregated")
     assert scores == measure(holdings.loss, outputs, owner.labels[rows])
     assert scores != measure(holdings.loss, outputs, true[rows])
+
+
+def test_whatever_keeps_an_organisation_from_taking_part_frees_its_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("dp_accounting")
+    rules = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 50.0}}}
+    made(tmp_path, "one", parties={"lab": {"outbox": rules}})
+    alive: list[object] = []
+
+    def full(rows: UsedRows, _path: Path) -> None:
+        alive.append(sys._getframe(1))  # whoever failed is not collected as garbage
+        raise InputError(f"'{rows.owner}' has no room.")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(UsedRows, "keep", full)
+        with pytest.raises(PartyError, match=r"'lab' failed while .*: InputError"):
+            trains(tmp_path, "one")
+    assert alive
+    trains(tmp_path, "one")

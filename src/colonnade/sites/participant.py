@@ -170,23 +170,21 @@ class Participant:
         had trained yet)."""
         if self.own.name in self.own.feature_owners:  # its owner may have a rule for one purpose later
             UsedRows(self.own.name, self.federation.agreed, self.ids).keep(self.own.runs / USED)
-        with self.budget.held():
-            if resumed is not None:
-                self.run.back_to(resumed)
-            if resumed:
-                self.federation.settings.check_continues(self.run.settings())
-                self.run.restore(self.federation)
-                self.run.keep(self.federation.settings)
-            else:
-                pretrain(self.federation)
-                self.run.begin(self.federation)
-                self.save(0, 1)
+        if resumed is not None:
+            self.run.back_to(resumed)
+        if resumed:
+            self.federation.settings.check_continues(self.run.settings())
+            self.run.restore(self.federation)
+            self.run.keep(self.federation.settings)
+        else:
+            pretrain(self.federation)
+            self.run.begin(self.federation)
+            self.save(0, 1)
 
     def load(self, number: int) -> None:
         """Stand where that checkpoint of the run left it, to predict; or for an audit, with 0 as if nobody had trained.
         What is spent counts, and the run stays as it is."""
-        with self.budget.held():
-            stand(self.run, self.federation, number)
+        stand(self.run, self.federation, number)
 
     def ask(self, rows: torch.Tensor) -> None:
         """From here on, `predict` are these rows of those that were looked for; refused where the budget does not cover

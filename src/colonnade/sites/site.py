@@ -303,20 +303,22 @@ class Site:
         settings = as_trained(own.local, RunDirectory(folder)) if asked.moment else own.local
         federation = Federation(settings, replace(made, aligned=self._crossed()), here={own.name})
         participant = Participant(own, federation, folder, moment=asked.moment)
-        self._begin(participant, resumed)
-        self.serve(participant, own.label_owners)
+        with participant.budget.held():
+            self._begin(participant, resumed)
+            self.serve(participant, own.label_owners)
 
     def get_ready(self, folder: Path, resumed: int | None, moment: str = "") -> Federation:
         """As one of several label owners: meet those who hold columns, and answer the aggregation server."""
         step = RunDirectory(folder).marked(resumed)["step"] if resumed else 0
         federation = self.prepare(folder, self.own_labels(), resumed, step, moment)
         participant = Participant(self.own, federation, folder, moment=moment)
-        self._begin(participant, resumed)
-        if participant.trains:
-            participant.run.keep_widths(federation.shapes)
-            if not resumed:
-                keep_start(folder, federation, self.own.name)
-        self.serve(participant, {self.own.driver})
+        with participant.budget.held():
+            self._begin(participant, resumed)
+            if participant.trains:
+                participant.run.keep_widths(federation.shapes)
+                if not resumed:
+                    keep_start(folder, federation, self.own.name)
+            self.serve(participant, {self.own.driver})
         return federation
 
     def check_moment(self, moment: str) -> None:
@@ -371,10 +373,10 @@ class Site:
 
     def serve(self, participant: Participant, askers: Collection[str]) -> None:
         """From here on the algorithm's requests are answered, to these alone."""
+        self.keep_alignment(participant.run.path)
         participant.role.serves_for = frozenset(askers)
         self.participant = participant
         self.roles.append(participant.role)
-        self.keep_alignment(participant.run.path)
 
     def answer(self, asked: Asked, folder: Path) -> None:
         """From here on rows that a label owner is to predict are answered for, with the run in this folder."""
@@ -382,8 +384,9 @@ class Site:
         run = RunDirectory(folder)
         federation = Federation(as_trained(own.local, run), asked.holdings(own, run), here={own.name})
         participant = Participant(own, federation, folder, predicts_for=asked.by)
-        participant.load(asked.number)
-        self.serve(participant, {asked.by})
+        with participant.budget.held():
+            participant.load(asked.number)
+            self.serve(participant, {asked.by})
 
     def leave(self) -> None:
         """Another run or prediction may begin."""
