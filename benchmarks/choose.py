@@ -3,9 +3,9 @@
 scikit-learn's breast cancer data, 569 women and thirty columns: ten at a clinic, which also has the diagnoses, and ten
 at each of two laboratories. All get the same rows, local models, batches and epochs, and are tuned equally little: four
 learning rates, of which the validation rows of seed 0 choose one. Multi-VFL has the diagnoses at two hospitals instead,
-and the clinic as a third laboratory. vFedCCE's scores come from the same exchange without encryption, its bytes and
-seconds from an encrypted epoch. `python benchmarks/choose.py RESULTS.json` prints the tables of the documentation from
-what `colonnade bench choose --json` measured.
+and the clinic as a third laboratory. Scores of vFedCCE and of trees come from the same exchange without encryption,
+which changes none, bytes and seconds from an encrypted epoch. An algorithm is a cell. `python benchmarks/choose.py
+RESULTS.json` prints the tables of the documentation from what `colonnade bench choose --json` measured.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,16 +25,18 @@ import torch
 
 from colonnade.algorithms import ALGORITHMS, find
 from colonnade.attacks.audit import audit_federation
-from colonnade.benchmark import Result
+from colonnade.benchmark import Cells, Result
 from colonnade.core import Ledger
 from colonnade.errors import Diverged
 from colonnade.federation import Federation
 from colonnade.planning.budgets import plan
 from colonnade.transport.in_process import one_torch_thread
 
+REFERENCES = "references"
 LABS = ("lab_north", "lab_south")
 FACTORS = (1 / 3, 1.0, 3.0, 10.0)  # of the algorithm's own learning rate
 CLIP, SIGMA = 1.0, 4.0
+PLAIN = {"encryption": "none"}
 LEVELS = {"codec": {"name": "quantize", "levels": 16}}
 
 
@@ -45,6 +48,7 @@ class Choice:
     settings: Mapping[str, Any] = field(default_factory=dict)
     codecs: Mapping[str, Any] = field(default_factory=dict)  # of all three
     really: Mapping[str, Any] = field(default_factory=dict)  # settings for what is measured in an epoch of its own
+    audited: int | None = None  # epochs of the run that is audited, where not all
     noisy: bool = True
 
     @property
@@ -62,9 +66,11 @@ CHOICES = {
     "vimadmm_joint": Choice("vimadmm_joint"),
     "vimadmm_joint, secure": Choice("vimadmm_joint", {"aggregation": "secure"}, noisy=False),
     "compressed_vfl, 16 levels": Choice("compressed_vfl", codecs={"embedding": LEVELS}),
-    "vfedcce": Choice("vfedcce", {"scheme": "plain"}, really={"scheme": "bfv"}),
-    "boosted_trees": Choice("boosted_trees", noisy=False),
-    "boosted_trees, nodes hidden": Choice("boosted_trees", {"nodes": "hidden"}, noisy=False),
+    "vfedcce": Choice("vfedcce", {"scheme": "plain"}, really={"scheme": "bfv"}, audited=1),
+    "boosted_trees": Choice("boosted_trees", PLAIN, really={"encryption": "elgamal"}, noisy=False),
+    "boosted_trees, nodes hidden": Choice(
+        "boosted_trees", PLAIN, really={"encryption": "elgamal", "nodes": "hidden"}, noisy=False
+    ),
     "knn": Choice("knn", noisy=False),
     "multi_vfl": Choice("multi_vfl"),
 }
@@ -76,22 +82,32 @@ def choices() -> dict[str, Choice]:
     return CHOICES | {name: Choice(name) for name in ALGORITHMS if name not in named}
 
 
-def run(quick: bool) -> list[Result]:
-    seeds, epochs = (1, 3) if quick else (5, 20)
+def run(quick: bool) -> Cells:
     names = ("vimadmm", "knn", "multi_vfl") if quick else tuple(choices())
+    return Cells([REFERENCES, *names], partial(_measured, quick=quick), _results)
+
+
+def _measured(name: str, quick: bool) -> dict[str, Any]:
+    """All lines of one choice, by table."""
+    seeds, epochs = (1, 3) if quick else (5, 20)
     with one_torch_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        scores, leaks, noise = list(_references(seeds)), [], []
-        for name in names:
-            choice, rate = choices()[name], dict[str, float]()
-            if "learning_rate" in {one.name for one in fields(find(choice.algorithm).config)}:
-                rate = {"learning_rate": _rate(choice, epochs, FACTORS[1:2] if quick else FACTORS)}
-            scores.append(_scores(name, choice, rate, seeds, epochs))
-            if find(choice.algorithm).nested is None:
-                leaks.append(_leaks(name, choice, rate, epochs))
-            if choice.noisy and not quick:
-                noise.append(_noise(name, choice, rate, min(seeds, 3), epochs))
-    return [*scores, *leaks, *noise]
+        if name == REFERENCES:
+            return {"scores": [one.to_json() for one in _references(seeds)]}
+        choice, rate = choices()[name], dict[str, float]()
+        if "learning_rate" in {one.name for one in fields(find(choice.algorithm).config)}:
+            rate = {"learning_rate": _rate(choice, epochs, FACTORS[1:2] if quick else FACTORS)}
+        found = {"scores": _scores(name, choice, rate, seeds, epochs)}
+        if find(choice.algorithm).nested is None:
+            found["leaks"] = _leaks(name, choice, rate, epochs)
+        if choice.noisy and not quick:
+            found["noise"] = _noise(name, choice, rate, min(seeds, 3), epochs)
+    return {part: [one.to_json()] for part, one in found.items()}
+
+
+def _results(found: Mapping[str, dict[str, Any]]) -> list[Result]:
+    """Table by table."""
+    return [Result(**line) for part in HEADINGS for cell in found.values() for line in cell.get(part, ())]
 
 
 def _references(seeds: int) -> Iterator[Result]:
@@ -210,8 +226,7 @@ def _rows(made: Any) -> int:
 
 def _leaks(name: str, choice: Choice, rate: Mapping[str, Any], epochs: int) -> Result:
     """What `colonnade audit` finds: labels told by a laboratory, columns rebuilt by the clinic."""
-    if choice.really:
-        rate, epochs = {**rate, **choice.really}, 1
+    rate, epochs = {**rate, **choice.really}, choice.audited or epochs
     found = audit_federation(trained(federation(choice, rate, 0, epochs, record=True)), rows=32)
     numbers, said = dict[str, float](), list[str]()
     for limit, words in (("label_inference", "of labels told"), ("inversion_r2", "R² of the best column rebuilt")):
