@@ -18,7 +18,6 @@ from colonnade.core.cipher import NOT_ENCRYPTED
 from colonnade.core.receipt import NON_PRIVATE
 from colonnade.encryption.masks import SHARES
 from colonnade.privacy.accounting import costs_nothing
-from colonnade.selection.settings import SERVER
 
 LIMITS = ("label_inference", "inversion_ssim", "inversion_r2", "recognition")
 """The settings in [audit], each a bound on one kind of score."""
@@ -158,8 +157,6 @@ def not_attacked(
     for receiver, item in (pair for rehearsal in rehearsals for pair in _arrived(rehearsal)):
         name, owner = item.receipt.name, item.receipt.owner
         key = owner, receiver, name
-        if owner == SERVER and name in {of for victim, reader, of in attacked if reader == SERVER}:
-            continue  # a mean of what was attacked one by one, to who has no row of the others
         if key not in attacked and party in (None, owner, receiver):
             why = BY_WORD.format(receiver) if key in counting else _why(algorithm, item, reads)
             found.setdefault(key, NotAttacked(name, owner, receiver, why))

@@ -19,7 +19,6 @@ from colonnade.attacks.label_reading import (
     from_model,
     from_residuals,
     from_targets,
-    from_weights,
 )
 from colonnade.attacks.received import Attacked, Guess, Holdings
 from colonnade.attacks.rehearsal import Rehearsal
@@ -41,7 +40,6 @@ class LabelAttack:
     binary: bool = False
     beside: tuple[Kind, ...] = ()
     own: bool = False  # whether it needs the attacker's model and columns, beside what it was sent
-    rowless: bool = False  # whether it is of who holds neither columns nor labels
 
 
 ATTACKS = (
@@ -70,13 +68,6 @@ ATTACKS = (
         from_model,
         Kind.MODEL,
         own=True,
-    ),
-    LabelAttack(
-        "the commonest label by the weights it was sent",
-        "holds no row, and guesses one label for all",
-        from_weights,
-        Kind.MODEL,
-        rowless=True,
     ),
     LabelAttack(
         "labels by the nodes that rows share",
@@ -127,13 +118,12 @@ def label_findings(
 def guesses(
     federation: Attacked, rehearsal: Rehearsal, party: str | None, classes: int
 ) -> Iterator[tuple[LabelAttack, str, Guess]]:
-    """What each who holds columns, or nothing, makes of what it received: attacks that apply, who guesses, and what."""
-    owner, holders = federation.holdings.label_owner, partners(federation)
-    rowless = [name for name in rehearsal.transcripts if name in federation.settings.server]
+    """What each who holds columns makes of what it received: attacks that apply, who guesses, and what."""
+    owner = federation.holdings.label_owner
     for attack in ATTACKS:
         if not federation.algorithm.named(attack.reads) or (attack.binary and classes != 2):
             continue
-        for name in rowless if attack.rowless else holders:
+        for name in partners(federation):
             if name != owner and party in (None, name, owner):
                 transcript = rehearsal.transcripts.get(name, Transcript(name))
                 yield attack, name, attack.guess(transcript, _holdings(federation, rehearsal, name, classes))
@@ -147,7 +137,6 @@ def partners(federation: Attacked) -> list[str]:
 
 def _holdings(federation: Attacked, rehearsal: Rehearsal, party: str, classes: int) -> Holdings:
     """What an attacking party has itself; of one that is elsewhere, its model and columns are not known."""
-    owner = federation.holdings.label_owner
     return Holdings(
         party,
         rehearsal.between(party),
@@ -158,8 +147,6 @@ def _holdings(federation: Attacked, rehearsal: Rehearsal, party: str, classes: i
         federation.owners[party].features.cpu() if party in federation.owners else None,
         rehearsal.stepped.get(party),
         rehearsal.begun.get(party, Transcript(party)),
-        federation.holdings.outputs,
-        Transcript(party, [one for one in rehearsal.transcripts.get(owner, ()) if one.sender == party]),
     )
 
 

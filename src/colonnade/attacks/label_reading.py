@@ -133,20 +133,6 @@ def from_model(transcript: Transcript, holdings: Holdings) -> Guess:
     return Guess(torch.cat(rows), torch.cat(labels), named=True) if rows else _nothing()
 
 
-def from_weights(transcript: Transcript, holdings: Holdings) -> Guess:
-    """Who has the model alone, and no row to apply it to: training raises most the bias of the commonest class, and
-    biases of the outputs stand last. One label for all training rows is the most that follows for any of them. A round
-    of one batch is that batch's gradient, which tells more; nothing here reads it."""
-    names, train = holdings.named(Kind.MODEL), holdings.batches.splits["train"]
-    after = [one.tensor.cpu() for seen in transcript for one in _of(seen, holdings, Kind.MODEL)]
-    sent = [one for seen in holdings.sent for one in seen.message.released()]
-    before = [one.tensor.cpu() for one in sent if one.receipt.name in names]
-    if not after or len(before) < 2 or holdings.batches.per_epoch < 2:  # no whole round was heard, from its beginning
-        return _nothing()
-    risen = (after[-1] - before[0])[-holdings.outputs :]
-    return Guess(train, told(risen[None], holdings.classes).expand(len(train)), named=True)
-
-
 def outputs(x: Tensor, layers: Sequence[Tensor]) -> Tensor:
     """Through weights and biases one after the other, with ReLU between them."""
     for number, (weight, bias) in enumerate(zip(layers[::2], layers[1::2], strict=True)):

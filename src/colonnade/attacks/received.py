@@ -52,8 +52,6 @@ class Holdings:
     columns: Tensor | None = None
     stepped: Tensor | None = None
     begun: Transcript = field(default_factory=lambda: Transcript(""))  # what it was told when the run began
-    outputs: int = 0  # of the joint model
-    sent: Transcript = field(default_factory=lambda: Transcript(""))  # what it told the label owner itself
 
     def named(self, *kinds: Kind) -> tuple[str, ...]:
         """The names under which something of these kinds is sent."""
