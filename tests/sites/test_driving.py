@@ -94,6 +94,16 @@ def test_scores_are_weighted_by_rows_over_those_who_have_them(base: Path) -> Non
         server(base).score("predict")
 
 
+@pytest.mark.parametrize("lie", [{"\x1b[2J": 1.0}, {"accuracy": 1.0}])
+def test_scores_that_are_none_end_with_the_name_of_who_says_them(
+    base: Path, lie: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SCORES, "north", lie)
+    with pytest.raises(PartyError, match=r"'north' failed .* are no scores of 60 rows") as refused:
+        server(base).score("train")
+    assert "\x1b" not in str(refused.value)
+
+
 def test_who_is_silent_is_left_out_of_a_score_and_who_fails_is_not(base: Path) -> None:
     silent = [NoAnswer(name, "x", None, "gone") for name in LABELS]
     assert server(base, silent[0]).score("train").all["loss"] == 1.0

@@ -17,6 +17,8 @@ from torch import Tensor
 from colonnade.optim.losses import Logistic, Loss, Squared
 
 HEADLINE = {"classification": "accuracy", "regression": "r2"}
+WEIGHTED = "weighted_loss"  # what training made small, where classes or rows have weights
+SCORES = frozenset({"loss", WEIGHTED, "accuracy", "auc", "precision", "recall", "f1", "rmse", "mae", "r2"})
 
 
 def measure(loss: Loss, outputs: Tensor, labels: Tensor) -> dict[str, float]:

@@ -15,11 +15,11 @@ from colonnade.core import DpEvent, Ledger, Step
 from colonnade.core.batches import RoundDone
 from colonnade.errors import BudgetExhausted, ConfigError
 from colonnade.evaluate import metric
-from colonnade.evaluate.metrics import beside_majority, in_order, majority
+from colonnade.evaluate.metrics import WEIGHTED, beside_majority, in_order, majority
 from colonnade.federation.coefficients import write_own
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
-from colonnade.federation.scores import WEIGHTED, Scores
+from colonnade.federation.scores import Scores
 from colonnade.federation.soundness import Finding, learned_nothing, silent, told
 from colonnade.federation.stopping import best_of, is_best, why_stop
 from colonnade.rows.holdings import Holdings

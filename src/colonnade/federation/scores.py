@@ -13,7 +13,7 @@ from torch import Tensor
 
 from colonnade.algorithms import find
 from colonnade.core import Rows, roles
-from colonnade.evaluate.metrics import Quality, measure
+from colonnade.evaluate.metrics import WEIGHTED, Quality, measure
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import Trained
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-WEIGHTED = "weighted_loss"
 EVERYBODY, ALONE = "everybody", "label owner alone"
 
 
@@ -115,7 +114,8 @@ def mean_scores(each: Mapping[str, Mapping[str, float]], rows: Mapping[str, int]
     means = {}
     for name in next(iter(each.values())):
         power = 2 if name == "rmse" else 1
-        values = {owner: scores[name] ** power for owner, scores in each.items() if np.isfinite(scores[name])}
+        known = {owner: scores.get(name, float("nan")) for owner, scores in each.items()}
+        values = {owner: score**power for owner, score in known.items() if np.isfinite(score)}
         total = sum(rows[owner] for owner in values)
         mean = sum(value * rows[owner] for owner, value in values.items()) / total if total else float("nan")
         means[name] = mean ** (1 / power)

@@ -8,8 +8,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from colonnade.core.batches import Progress
-from colonnade.evaluate.metrics import HEADLINE
-from colonnade.federation.scores import WEIGHTED
+from colonnade.evaluate.metrics import HEADLINE, WEIGHTED
 from colonnade.rows.holdings import Holdings
 from colonnade.settings.federation_file import Settings
 

@@ -11,7 +11,7 @@ import torch
 from colonnade.core import Organisation, Peers
 from colonnade.datasets.preprocess import Labels
 from colonnade.errors import BoundaryError, CheckpointError, ConfigError, NoAnswer, PartyError
-from colonnade.evaluate.metrics import HEADLINE
+from colonnade.evaluate.metrics import HEADLINE, SCORES
 from colonnade.federation.federation import Federation
 from colonnade.federation.fit import Outcome, Watch, fit
 from colonnade.federation.organisation import agreed_on, organise, training_rows
@@ -127,6 +127,11 @@ def aggregation(site: Site, ready: dict[str, Ready], others: Peers, *, record: b
             if not told or not isinstance(error, NoAnswer):
                 raise error
             log.warning("%s The score is without it.", error)
+        for name, one in told.items():
+            fits = one.scores.keys() <= SCORES and 0 <= one.rows <= MOST_COUNTED
+            if not fits or (one.rows and "loss" not in one.scores):
+                cause = f"{str(dict(one.scores))[:80]!r} are no scores of {one.rows} rows"
+                raise PartyError(name, Measure.kind, None, cause)
         answers = {name: one for name, one in told.items() if one.rows}
         if not answers:
             there = ", ".join({split for one in ready.values() for split in one.rows})
