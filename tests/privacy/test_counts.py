@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pytest
 import torch
 
 from colonnade.core import DpEvent
@@ -79,3 +80,15 @@ def test_a_row_that_is_given_twice_is_there_once() -> None:
     assert table.ways() == []
     table.add(("a", key_of(EVENTS[0])), table.find(keys_of(["x"])), np.array([2]), 1)
     assert table.ways() == [{("a", key_of(EVENTS[0])): 2}]
+
+
+def test_records_of_rows_that_are_known_do_not_sort_all_rows_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal of n rows has n / batch size records: to sort all rows for each would take rows x rows."""
+    event, some = EVENTS[0], np.array([7, 3])
+    apart, known = Counts(), Counts()
+    apart.add_record(Record("embedding", event, 0, some, np.ones(2, dtype=np.int64)))
+    apart.widen(np.arange(10))
+    known.widen(np.arange(10))
+    monkeypatch.setattr(np, "union1d", pytest.fail)
+    known.add_record(Record("embedding", event, 0, some, np.ones(2, dtype=np.int64)))
+    assert next(iter(known.records())).keys.tolist() == next(iter(apart.records())).keys.tolist() == [3, 7]

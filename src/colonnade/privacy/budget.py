@@ -272,7 +272,9 @@ class Account:
         be read of a record that was cut short."""
         stand, found, torn = journal.stands(), Counts(), None
         last, floor = stand.first, self._floor or Counts()
-        for record, end in journal.read():
+        read = list(journal.read())
+        found.widen(np.concatenate([found.keys, *(record.keys for record, _ in read)]))
+        for record, end in read:
             torn = record if end == last else None
             found.add_record(record)
             last = end

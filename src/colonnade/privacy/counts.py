@@ -48,6 +48,8 @@ class Counts:
 
     def widen(self, keys: Rows) -> None:
         """Make room for rows that were not seen before."""
+        if len(self.keys) and (self.keys[np.searchsorted(self.keys[:-1], keys)] == keys).all():
+            return  # to sort all rows for every record of a journal would take rows x rows
         wider = np.union1d(self.keys, keys)
         if len(wider) > len(self.keys):
             places = np.searchsorted(wider, self.keys)
