@@ -293,6 +293,14 @@ def test_the_label_owner_alone_holds_labels() -> None:
     assert set(holdings.state_of("lab")) == {"columns"}
 
 
+def test_new_rows_that_are_predicted_twice_are_rounded_anew() -> None:
+    packed = {"embedding": {"codec": {"name": "quantize", "levels": 4, "rounding": "dithered"}}}
+    settings = splitnn(parties={"lab": {"outbox": packed}}, train={"epochs": 1})
+    one = federation(settings=settings)
+    first, second = (one.predict(frames=frames()).scores for _ in range(2))
+    assert abs(first - second).max() > 1e-6
+
+
 def test_new_rows_are_predicted_from_frames_without_labels() -> None:
     one = federation(settings=splitnn())
     one.fit()

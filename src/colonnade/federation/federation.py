@@ -351,7 +351,7 @@ class Federation:
             self.restack()
             for name, organisation in other.organisations.items():
                 self.organisations[name].ledger.add(organisation.ledger.take())
-                self.organisations[name].outbox.released = organisation.outbox.released
+                self.organisations[name].outbox.go_on_from(organisation.outbox)
 
     @property
     def heads(self) -> Tensor | None:
