@@ -131,7 +131,7 @@ def test_a_damaged_run_is_code_2(call: Caller, finished: Path, tmp_path: Path) -
 def test_many_rows_are_predicted_and_written_piece_by_piece(
     call: Caller, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["colonnade.cli.predict"], "PIECE", 7)
+    monkeypatch.setattr(sys.modules["colonnade.cli.predict"], "PIECE", 25)
     ids = frames()["lab"]["patient"].tolist()
     ids = [*ids[:30], *ids[:4], *ids[20:40]]  # some again, in other pieces
     rows, frame = ids_file(tmp_path, ids), expected(finished, ids)
