@@ -101,13 +101,12 @@ def test_the_figures_are_those_of_one_process(base: Path) -> None:
     needs_both = {"class seen in rebuilt rows", "columns by regression on known rows"}
     same = [score(one) for one in here.findings if one.attack not in needs_both]
     assert [score(one) for one in found.findings if one.attack not in needs_both] == same
-    words = [(one.release, one.why) for one in found.not_attacked]
-    assert words == [("head", BY_WORD.format("lab"))]  # it would be the attacker, so its guesses bound nothing
+    assert found.not_attacked == here.not_attacked == []
     assert {one[0] for one in same} == {
         "labels from residuals", "labels by the head it was sent", "columns by model inversion",
         "columns by the known initial model",
     }  # fmt: skip
-    assert not found.passed
+    assert found.passed
     assert found.sites == {"lab": saying.FIGURES}
 
 
@@ -272,7 +271,7 @@ def lying(base: Path, told: Any) -> Audit:
 
 def test_a_site_that_lies_deceives_about_its_own_columns_alone(base: Path) -> None:
     silent = lying(base, lambda one: AuditAnswer(saying.FIGURES, "[]", (), (), ()))
-    assert {one.release for one in silent.not_attacked} == {"embedding", "head"}  # what it is silent about is open
+    assert {one.release for one in silent.not_attacked} == {"embedding"}  # what it is silent about is open
     assert next(one.score for one in silent.findings if one.attack == "labels from residuals") == 1.0
     assert not silent.passed
     other = lying(base, lambda one: AuditAnswer("all is well", "[]", (), (), ()))
@@ -297,9 +296,14 @@ def zeros(base: Path) -> Callable[[AuditAnswer], AuditAnswer]:
     return lambda told: replace(told, labels=tuple(release(torch.zeros_like(one.tensor), "g") for one in told.labels))
 
 
-def test_wrong_guesses_of_a_partner_pass_no_audit(base: Path) -> None:
-    deceived = lying(base, zeros(base))
-    assert [one.why for one in deceived.not_attacked if one.release == "head"] == [BY_WORD.format("lab")]
+def test_wrong_guesses_of_a_partner_are_no_better_than_what_is_known_here(base: Path) -> None:
+    """The label owner has the embeddings as they left, and so makes the attack with its head itself."""
+    honest, deceived = lying(base, lambda told: told), lying(base, zeros(base))
+    scores = [
+        [one.score for one in found.findings if one.attack == "labels by the head it was sent"]
+        for found in (honest, deceived)
+    ]
+    assert scores[0] == scores[1] != []
     assert not deceived.passed
 
 

@@ -49,4 +49,5 @@ def test_what_is_not_one_line_per_row_is_not_stacked_and_heads_have_no_rows() ->
 def test_holdings_have_no_place_for_the_truth() -> None:
     """What an attack is given, by construction: the agreed rows and settings, and the party's own part."""
     names = [field.name for field in dataclasses.fields(Holdings)]
-    assert names == ["party", "batches", "config", "classes", "releases", "model", "columns", "stepped", "begun"]
+    own = ["model", "columns", "stepped", "begun", "shown"]
+    assert names == ["party", "batches", "config", "classes", "releases", *own]

@@ -99,20 +99,26 @@ def label_findings(
     federation: Attacked, rehearsal: Rehearsal, party: str | None, told: Guesses | None = None
 ) -> Iterator[Finding]:
     """One per attack and feature owner that does not hold the labels itself. `party` narrows to one attacker. Of one
-    that is elsewhere, what it was sent is known here; where an attack needs its own part, too, its guesses are those
-    that it `told`, which can make a verdict worse and never better (`Finding.counts`)."""
+    that is elsewhere, what it was sent is known here, and so is its own part where that left as it is; guesses that it
+    `told` can make a verdict worse and never better, and where they are all there is, nothing (`Finding.counts`)."""
     holdings = federation.holdings
     classes, labels = len(holdings.encoder.classes), holdings.labelled.labels
     for attack, name, guess in guesses(federation, rehearsal, party, classes):
         word = (told or {}).get((attack.name, name, rehearsal.moment))
-        taken = guess if word is None else word
-        if len(taken.rows) >= FEWEST:
-            seed = federation.settings.engine.seed
-            found = _finding(attack, taken, labels, rehearsal, name, holdings.label_owner, classes, seed)
-            if word is not None:
-                details = {**found.details, "told": True}
-                found = dataclasses.replace(found, verdict=found.verdict + OWN_WORD, details=details)
-            yield dataclasses.replace(found, releases=federation.algorithm.named(attack.reads, *attack.beside))
+        seed, releases = federation.settings.engine.seed, federation.algorithm.named(attack.reads, *attack.beside)
+        made = [
+            dataclasses.replace(
+                _finding(attack, one, labels, rehearsal, name, holdings.label_owner, classes, seed), releases=releases
+            )
+            for one in (guess, word)
+            if one is not None and len(one.rows) >= FEWEST
+        ]
+        if word is not None and made:
+            alone = len(guess.rows) < FEWEST
+            details = {**made[-1].details, "told": alone}
+            made[-1] = dataclasses.replace(made[-1], verdict=made[-1].verdict + OWN_WORD, details=details)
+        if made:
+            yield max(made, key=lambda one: one.score)
 
 
 def guesses(
@@ -136,7 +142,9 @@ def partners(federation: Attacked) -> list[str]:
 
 
 def _holdings(federation: Attacked, rehearsal: Rehearsal, party: str, classes: int) -> Holdings:
-    """What an attacking party has itself; of one that is elsewhere, its model and columns are not known."""
+    """What an attacking party has itself; of one that is elsewhere, its model and columns are not known, but what it
+    sent of them is."""
+    owner = federation.holdings.label_owner
     return Holdings(
         party,
         rehearsal.between(party),
@@ -147,6 +155,7 @@ def _holdings(federation: Attacked, rehearsal: Rehearsal, party: str, classes: i
         federation.owners[party].features.cpu() if party in federation.owners else None,
         rehearsal.stepped.get(party),
         rehearsal.begun.get(party, Transcript(party)),
+        Transcript(owner, [seen for seen in rehearsal.transcripts.get(owner, ()) if seen.sender == party]),
     )
 
 

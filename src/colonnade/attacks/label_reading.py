@@ -54,6 +54,8 @@ from colonnade.algorithms import Kind
 from colonnade.attacks.received import Guess, Holdings, received, stacked
 from colonnade.core import Released, Transcript
 from colonnade.core.ledger import Seen
+from colonnade.core.receipt import NON_PRIVATE
+from colonnade.core.release import IDENTITY
 from colonnade.optim.descent import jacobian_of
 
 
@@ -155,7 +157,14 @@ def _of(seen: Seen, holdings: Holdings, kind: Kind) -> list[Released]:
 
 
 def _embedded(holdings: Holdings, rows: Tensor) -> Tensor | None:
-    """The party's own embeddings, by its model as it was when it began to listen."""
+    """The party's own embeddings: as it first sent them, where they left as they are and so the label owner has them,
+    too; else by its model as it was when it began to listen."""
+    came = received(holdings.shown, holdings.batches, holdings.named(Kind.EMBEDDING), holdings.party)
+    at, sent = stacked(one for one in came if one.event == NON_PRIVATE and one.codec == IDENTITY)
+    places = {row: place for place, row in reversed(list(enumerate(at.tolist())))}
+    known = [places.get(row, -1) for row in rows.tolist()]
+    if known and min(known) >= 0:
+        return sent[known]
     if holdings.model is None or holdings.columns is None:
         return None
     with torch.no_grad():

@@ -52,6 +52,7 @@ class Holdings:
     columns: Tensor | None = None
     stepped: Tensor | None = None
     begun: Transcript = field(default_factory=lambda: Transcript(""))  # what it was told when the run began
+    shown: Transcript = field(default_factory=lambda: Transcript(""))  # what the label owner had of it meanwhile
 
     def named(self, *kinds: Kind) -> tuple[str, ...]:
         """The names under which something of these kinds is sent."""
