@@ -258,9 +258,7 @@ def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     federation().fit(tmp_path / "run")
     before = {name: (tmp_path / "run" / name).read_bytes() for name in files(tmp_path / "run")}
     for again in (lambda: federation().fit(tmp_path / "run"), lambda: federation().save(tmp_path / "run")):
-        with pytest.raises(
-            ConfigError, match=r"already holds a run\. Choose another --out, or continue it with --resume"
-        ):
+        with pytest.raises(ConfigError, match=r"already holds a run\. Choose another folder, or continue it: --resume"):
             again()
     assert before == {name: (tmp_path / "run" / name).read_bytes() for name in files(tmp_path / "run")}
 

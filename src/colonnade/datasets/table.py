@@ -76,7 +76,8 @@ class Table:
         if not there.all():
             raise DataError(
                 f"{_absent(self.owner, ids[~there])} Ask for rows that all parties hold. New rows are given with "
-                f'--table {self.owner}=FILE; to train on common rows alone, set align = "private" under [data].'
+                f"--table {self.owner}=FILE, or in Python with frames=. To train on common rows alone, set "
+                'align = "private" under [data].'
             )
         return rows
 

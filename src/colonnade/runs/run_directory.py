@@ -52,6 +52,7 @@ from colonnade.settings.federation_file import Settings
 from colonnade.settings.owners import is_name
 
 TWO = "two would overwrite each other's checkpoints"
+CONTINUE = "--resume, or in Python fit(FOLDER, resume=True)"
 NEW_RUN = "Restore it from a copy, or start a new run"
 AGAIN = "Restore it from a copy, or remove it and resume the run, which writes it again"
 
@@ -105,7 +106,7 @@ class RunDirectory:
         """`create`, in this folder."""
         path = self.path
         if (path / SETTINGS).exists():
-            raise ConfigError(f"{path} already holds a run. Choose another --out, or continue it with --resume.")
+            raise ConfigError(f"{path} already holds a run. Choose another folder, or continue it: {CONTINUE}.")
         with self._saving(f"The run directory {path} cannot be written"):
             for name, organisation in federation.organisations.items():
                 self.party(name).mkdir(parents=True, exist_ok=True)
