@@ -1,15 +1,18 @@
-"""Whatever ends a block, a file or folder is whole and on the disk, or it is as it was before."""
+"""Whatever ends a block, a file or folder is whole and on the disk, or it is as it was before; a lock is held by one
+process and freed with it, however it ends."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from colonnade.core import files
-from colonnade.core.files import replaced, replaced_folder, write_bytes, write_text
-from colonnade.errors import InputError
+from colonnade.core.files import hold, replaced, replaced_folder, write_bytes, write_text
+from colonnade.errors import ConfigError, InputError
 
 
 @pytest.mark.parametrize("crash", [ValueError(), KeyboardInterrupt(), OSError("of somebody else")])
@@ -64,3 +67,33 @@ def test_what_is_renamed_was_forced_onto_the_disk_before(tmp_path: Path, monkeyp
 def test_what_cannot_be_written_is_told_by_its_own_name_and_reason(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="journal cannot be written: No such file or directory"):
         write_bytes(tmp_path / "missing" / "journal", [b"1"])
+
+
+HOLDING = "import sys, time; from pathlib import Path; from colonnade.core.files import hold; "
+HOLDING += "held = hold(Path(sys.argv[1]), 'taken'); print('held', flush=True); time.sleep(60)"
+
+
+def test_another_process_keeps_it_until_it_is_killed(tmp_path: Path) -> None:
+    other = subprocess.Popen([sys.executable, "-c", HOLDING, tmp_path / ".lock"], stdout=subprocess.PIPE)
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(ConfigError, match="whose it is"):
+            hold(tmp_path / ".lock", "whose it is")
+    finally:
+        other.kill()
+        other.communicate()
+    with hold(tmp_path / ".lock", "whose it is"):
+        pass
+
+
+def test_it_can_be_taken_again_when_it_was_let_go(tmp_path: Path) -> None:
+    for _ in range(2):
+        with hold(tmp_path / ".lock", "taken"), pytest.raises(ConfigError, match="taken"):
+            hold(tmp_path / ".lock", "taken")
+
+
+def test_without_locks_nobody_is_kept_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)  # as on Windows
+    with hold(tmp_path / ".lock", "taken"), hold(tmp_path / ".lock", "taken"):
+        pass
