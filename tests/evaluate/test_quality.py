@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn import metrics
 
-from colonnade.evaluate.metrics import RATIOS, quality
+from colonnade.evaluate.metrics import RATIOS, measure, quality
 from colonnade.optim.losses import CrossEntropy, Logistic, Squared
 
 RANDOM = np.random.default_rng(0)
@@ -46,13 +46,16 @@ def test_a_threshold_costs_least_of_all() -> None:
     assert acted == sorted(acted), "the dearer a miss, the more rows one looks at"
 
 
-def test_the_rarer_class_is_the_positive_one() -> None:
-    one = quality(Logistic(), LOGITS, LABELS, ("paid", "default"))
-    other = quality(Logistic(), -LOGITS, 1 - LABELS, ("default", "paid"))
-    assert (one["positive"], other["positive"]) == (1, 0)
-    for key in ("roc", "precision_recall", "lift"):
-        assert np.allclose(one[key], other[key])
-    assert one["share"] == other["share"] == pytest.approx(TRUE.mean())
+def test_scores_and_curves_have_one_positive_class_however_rare_it_is() -> None:
+    loss, often = Logistic(), 1 - LABELS
+    found = quality(loss, -LOGITS, often, ("default", "paid"))
+    assert found["positive"] == 1
+    assert found["share"] == pytest.approx(often.double().mean())
+    decided = measure(loss, -LOGITS, often)
+    for key in ("precision", "recall", "f1"):
+        assert decided[key] == pytest.approx(found["each"][found["positive"]][key])
+    at_half = decided["recall"], decided["precision"]
+    assert np.isclose(found["precision_recall"], at_half, atol=0.02).all(1).any()
 
 
 def test_several_classes_have_a_table_each_and_one_class_alone_no_curve() -> None:

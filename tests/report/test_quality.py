@@ -45,8 +45,9 @@ def test_uneven_classes_lead_with_auc_and_every_curve_is_drawn(run: Path) -> Non
     assert "by always saying the largest class" in told
     assert [one.name for one in quality_figures(facts)] == list(CURVES)
     page = render(facts)
-    for words in ("How well it decides", "The positive class is ill, the rarer one", "From which score of ill on",
-                  "By class", "True classes (rows) and what was predicted (columns)", "KS, the largest"):  # fmt: skip
+    for words in ("How well it decides", "The positive class is well, the second of the two in order",
+                  "From which score of well on", "By class", "KS, the largest",
+                  "True classes (rows) and what was predicted (columns)"):  # fmt: skip
         assert words in page
 
 

@@ -18,12 +18,15 @@ from colonnade.optim.losses import Logistic, Loss, Squared
 
 HEADLINE = {"classification": "accuracy", "regression": "r2"}
 WEIGHTED = "weighted_loss"  # what training made small, where classes or rows have weights
+POSITIVE = 1
+"""Of two classes in order, by number or alphabet, the second is the positive one in every score and curve, as in
+scikit-learn: the rarer one may be another on other rows."""
 SCORES = frozenset({"loss", WEIGHTED, "accuracy", "auc", "precision", "recall", "f1", "rmse", "mae", "r2"})
 
 
 def measure(loss: Loss, outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """The loss and the usual scores: accuracy; for two classes also AUC, precision, recall and F1, of which the second
-    class is the positive one; or RMSE, MAE and R squared."""
+    """The loss and the usual scores: accuracy; for two classes also AUC, precision, recall and F1 of the positive one;
+    or RMSE, MAE and R squared."""
     found = {"loss": float(loss(outputs, labels))}
     decided = loss.decide(outputs)
     if isinstance(loss, Squared):
@@ -110,7 +113,7 @@ def r2(decided: Tensor, labels: Tensor) -> float:
 
 def auc(scores: Tensor, labels: Tensor) -> float:
     """The chance that a positive row scores above a negative one, ties counting half; NaN without both."""
-    positive = labels == 1
+    positive = labels == POSITIVE
     pairs = int(positive.sum()) * int((~positive).sum())
     if not pairs:
         return float("nan")
@@ -123,9 +126,9 @@ def auc(scores: Tensor, labels: Tensor) -> float:
 
 def hits(decided: Tensor, labels: Tensor) -> dict[str, float]:
     """Precision: the share of positives among rows called positive; recall: of positives that were called so; and
-    their harmonic mean. Class 1 is the positive one; where there is nothing to divide by, 0, as in scikit-learn."""
-    called, positive = int((decided == 1).sum()), int((labels == 1).sum())
-    both = int(((decided == 1) & (labels == 1)).sum())
+    their harmonic mean. Where there is nothing to divide by, 0, as in scikit-learn."""
+    called, positive = int((decided == POSITIVE).sum()), int((labels == POSITIVE).sum())
+    both = int(((decided == POSITIVE) & (labels == POSITIVE)).sum())
     return {
         "precision": both / max(called, 1),
         "recall": both / max(positive, 1),
@@ -156,9 +159,9 @@ def quality(loss: Loss, outputs: Tensor, labels: Tensor, classes: Sequence[Any],
         confusion = torch.bincount(places, minlength=len(names) ** 2).reshape(len(names), -1)
         found["confusion"] = confusion.tolist()  # a row per true class
         found["each"] = [_one_class(confusion, at) for at in range(len(names))]
-    if len(names) == 2 and 0 < int((labels == 1).sum()) < len(labels):
-        rarer = int(2 * int((labels == 1).sum()) <= len(labels))  # what one looks for is seldom
-        found |= {"positive": rarer} | _two(loss.scores(outputs)[:, rarer].double().contiguous(), labels == rarer)
+    positive = labels == POSITIVE
+    if len(names) == 2 and positive.any() and not positive.all():
+        found |= {"positive": POSITIVE} | _two(loss.scores(outputs)[:, POSITIVE].double().contiguous(), positive)
     return found
 
 
@@ -179,7 +182,7 @@ def _numbers(decided: Tensor, labels: Tensor) -> Quality:
 
 
 def _two(scores: Tensor, positive: Tensor) -> Quality:
-    """Of two classes: scores of the rarer one. Rows with equal scores are one step of every curve."""
+    """Of two classes: scores of the positive one. Rows with equal scores are one step of every curve."""
     order = scores.argsort(descending=True)
     ranked, hit = scores[order], positive[order].double()
     ends = torch.cat([(ranked[1:] != ranked[:-1]).nonzero().flatten(), torch.tensor([len(ranked) - 1])])

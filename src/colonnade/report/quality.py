@@ -82,7 +82,7 @@ def _distribution(found: Plain) -> Figure:
 
 
 def _positive(found: Plain) -> str:
-    """The class that is looked for: the rarer one of two."""
+    """The class that precision, recall and all curves are of."""
     return str(found["classes"][found["positive"]])
 
 
@@ -92,7 +92,8 @@ def quality_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     assert found is not None
     told: list[Content] = [
         h("p", f"On {found['rows']:,} {found['split']} rows that nobody trained on, known to {found['owner']}, who "
-          "holds the labels.", f" The positive class is {_positive(found)}, the rarer one." if "roc" in found else ""),
+          "holds the labels.", f" The positive class is {_positive(found)}, the second of the two in order."
+          if "roc" in found else ""),
         plates(figures, *CURVES),
     ]  # fmt: skip
     if "thresholds" in found:
