@@ -11,8 +11,7 @@ import pytest
 
 from colonnade.alignment import AlignmentSettings, Ids
 from colonnade.alignment.ids import read_ids, with_normalised_ids
-from colonnade.datasets.columns import packed
-from colonnade.datasets.table import table_from_frame
+from colonnade.datasets.table import packed, table_from_frame
 from colonnade.errors import DataError
 
 FRAME = pd.DataFrame({"name": ["NA", "007", "Zoë"], "born": [1990, 1991, 1992], "weight": [1.5, None, 2.0]})
@@ -53,7 +52,7 @@ def test_a_table_of_ids_alone_will_do(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     good = tmp_path / "good.csv"
     FRAME.to_csv(good, index=False)
-    with pytest.raises(DataError, match=r"'clinic' has no column 'nam', named as its id. Did you mean 'name'\?"):
+    with pytest.raises(DataError, match=r"'clinic' has no column 'nam' \(did you mean 'name'\?\), named as its id"):
         read(good, "nam")
     with pytest.raises(DataError, match="there is no such file"):
         read(tmp_path / "none.csv", "id")

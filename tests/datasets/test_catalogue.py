@@ -50,7 +50,7 @@ def home(site: Site) -> Site:
 
 def test_an_unknown_name_is_refused_with_the_likely_one() -> None:
     with pytest.raises(
-        ConfigError, match=r"There is no data set 'minst'\. Did you mean 'mnist'\? The names are breast"
+        ConfigError, match=r"There is no data set 'minst' \(did you mean 'mnist'\?\)\. The names are breast"
     ):
         load("minst")
 

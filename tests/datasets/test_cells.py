@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from colonnade.datasets.columns import ids_as_text, kind_of, numbers, text
+from colonnade.datasets.fitted import kind_of, numbers, text
+from colonnade.datasets.table import ids_as_text
 from colonnade.errors import DataError
 
 

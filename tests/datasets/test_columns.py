@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from colonnade.datasets.columns import choose_columns, listing, packed, suggestion, unpacked
+from colonnade.datasets.table import packed, unpacked
+from colonnade.datasets.table_files import choose_columns, listing
 from colonnade.errors import ConfigError, DataError
 
 PRESENT = ["id", "age", "income", "y"]
@@ -28,10 +29,10 @@ def test_a_label_owner_may_hold_no_features() -> None:
             "idd",
             None,
             None,
-            "'bank' has no column 'idd', named as its id. Did you mean 'id'? Its columns are 'id', 'age'",
+            "'bank' has no column 'idd' (did you mean 'id'?), named as its id. Its columns are 'id', 'age'",
         ),
         ("id", "why", None, "'bank' has no column 'why', named as its label. Its columns are"),
-        ("id", None, ["incom"], "'bank' has no column 'incom', named as its feature. Did you mean 'income'?"),
+        ("id", None, ["incom"], "'bank' has no column 'incom' (did you mean 'income'?), named as its feature."),
         ("id", None, ["age", "age"], "'bank' has 'age' more than once in columns. List each feature once."),
     ],
 )
@@ -69,10 +70,6 @@ def test_only_an_id_is_nothing_to_bring() -> None:
 
 def test_a_long_list_is_cut_and_says_so() -> None:
     assert listing(["a", "b", "c"], limit=2) == "'a', 'b' and 1 more"
-
-
-def test_nothing_is_suggested_for_a_name_like_no_other() -> None:
-    assert suggestion("zzz", PRESENT) == ""
 
 
 def test_packed_ids_are_the_same_text_in_the_same_order_and_of_ascii_a_quarter_of_the_bytes() -> None:

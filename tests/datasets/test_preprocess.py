@@ -195,7 +195,7 @@ def test_a_later_table_of_another_shape_is_refused(change: dict[str, Any], messa
 
 def test_a_later_table_without_a_column_is_refused_with_the_likely_name() -> None:
     fitted = Preprocessor.fit(table(frame()))
-    with pytest.raises(DataError, match=r"this table lacks 'income' and also has 'incomes'\. Did you mean 'incomes'\?"):
+    with pytest.raises(DataError, match=r"lacks 'income' and also has 'incomes' \(did you mean 'incomes'\?\)\."):
         fitted.transform(table(frame().rename(columns={"income": "incomes"})))
 
 

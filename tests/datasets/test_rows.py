@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from colonnade.datasets.columns import row_numbers
+from colonnade.datasets.preprocess import row_numbers
 from colonnade.errors import DataError
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from colonnade.core import mapped
-from colonnade.datasets.columns import text
+from colonnade.datasets.fitted import text
 from colonnade.datasets.stored import Columns, Filling
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from colonnade.core import mapped
 from colonnade.datasets import table as streams
-from colonnade.datasets.columns import kind_of, numbers, text
+from colonnade.datasets.fitted import kind_of, numbers, text
 from colonnade.datasets.preprocess import Preprocessor
 from colonnade.datasets.stored import Columns
 from colonnade.datasets.table import Table, read_table

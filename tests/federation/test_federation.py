@@ -315,7 +315,7 @@ def test_new_rows_are_predicted_from_frames_without_labels() -> None:
     np.testing.assert_allclose(one.predict(["P003", "P001"], frames=known).scores, old.scores, rtol=1e-6)
     with pytest.raises(DataError, match=r"'lab' took part in training, and there is no table of it\. Give it"):
         one.predict(frames={"clinic": new["clinic"]})
-    with pytest.raises(DataError, match=r"There is no frame to predict from; 'clinic', 'lab' hold columns"):
+    with pytest.raises(DataError, match=r"There is no row to predict: .* tables of 'clinic', 'lab', who hold"):
         one.predict(frames={})
     assert "<table" in found._repr_html_()
 

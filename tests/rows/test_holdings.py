@@ -125,7 +125,7 @@ WRONG: list[tuple[Change, dict[str, object], str]] = [
     (column("clinic", "diagnosis", "ill"), {}, r"'clinic' has a label 'diagnosis' with one value only on its 80"),
     (column("clinic", "diagnosis", None), {}, r"'clinic' has no label in any of its 80 rows"),
     (column("lab", "diagnosis", "ill"), {}, r"Exactly one party must name its label .*; found 'clinic', 'lab'\."),
-    (lambda given: None, {"columns": ["iorn"]}, r"'lab' has no column 'iorn', .* feature\. Did you mean 'iron'"),
+    (lambda given: None, {"columns": ["iorn"]}, r"'lab' has no column 'iorn' \(did you mean 'iron'\?\), .* feature"),
     (lambda given: None, {"columns": ["patient"]}, r"'lab' lists its id column 'patient' as a feature"),
     (lambda given: None, {"table": "none.csv"}, r"'lab' names the table .*none\.csv, and there is no such file"),
     (lambda given: None, {"table": "lab.xls"}, r"must end in one of \.csv, \.csv\.gz, \.tsv, \.tsv\.gz, \.parq"),
@@ -266,7 +266,7 @@ def test_a_table_by_name_is_cut_evenly_or_by_column_names() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"dataset": "digts"}, r"There is no data set 'digts'\. Did you mean 'digits'\?"),
+        ({"dataset": "digts"}, r"There is no data set 'digts' \(did you mean 'digits'\?\)\."),
         (
             {"dataset": "digits", "split": "strips", "parts": [2, 2]},
             r"parts must be a whole number for strips; found \[2, 2\]",

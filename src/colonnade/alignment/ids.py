@@ -25,14 +25,12 @@ from numpy.typing import NDArray
 
 from colonnade.alignment.keys import name_of
 from colonnade.alignment.settings import AlignmentSettings, normalised
-from colonnade.datasets.columns import check_present, packed
-from colonnade.datasets.table_files import EXTENSIONS, dialect_of
+from colonnade.datasets.table import Table, packed
+from colonnade.datasets.table_files import EXTENSIONS, check_present, dialect_of
 from colonnade.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from colonnade.datasets.table import Table
 
 
 DIGEST = 32

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from colonnade.cli.console import AllowModel, Json, Quiet, a_run, console, error_console, shown
 from colonnade.cli.options import Engine, Model, Owner, StartupKit, Table, check_asker, overrides
 from colonnade.core.files import replaced
-from colonnade.datasets.columns import packed, unpacked
+from colonnade.datasets.table import packed, unpacked
 from colonnade.datasets.table_files import for_spreadsheets
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.federation import Predictions, Settings

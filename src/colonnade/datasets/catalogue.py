@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from colonnade.datasets.columns import suggestion
+from colonnade.core.checks import did_you_mean
 from colonnade.datasets.dataset import Dataset, Parts, content_checksum
 from colonnade.datasets.download import cache_folder, fetch, written_whole
 from colonnade.datasets.entries import CATALOGUE, Entry
@@ -40,7 +40,7 @@ def load(
     """The data set of this name; `colonnade datasets` lists them. Downloads it if need be, unless `offline`."""
     if name not in catalogue:
         raise ConfigError(
-            f"There is no data set {name!r}.{suggestion(name, catalogue)} The names are {', '.join(catalogue)}."
+            f"There is no data set {name!r}{did_you_mean(name, list(catalogue))}. The names are {', '.join(catalogue)}."
         )
     entry = catalogue[name]
     if entry.built_in is not None:

@@ -1,4 +1,4 @@
-"""What is learned about one column, and how it is applied.
+"""Whether a column holds numbers or categories, what is learned about it, and how that is applied.
 
 `Number`, `Quantile`, `Piecewise` and `Category` are plain records: medians, scales, knots, names. NumPy
 learns and applies them, and tests hold the result to scikit-learn's own.
@@ -10,12 +10,16 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.datasets.columns import MISSING
+from colonnade.datasets.readings import since_1970
+from colonnade.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Scale = Literal["standard", "minmax", "none"]
 Numbers = Literal["standard", "quantile", "piecewise"]
@@ -28,6 +32,49 @@ EPSILON = float(np.finfo(np.float64).eps)
 BINS = 12
 KNOTS = 101
 """Percentiles that a quantile column remembers."""
+
+MISSING = "missing"
+
+
+def kind_of(cells: pd.Series[Any], *, owner: str) -> Literal["number", "category"]:
+    """Numbers are numeric columns but bool, and times; text, bool, pandas categories and mixed types are categories."""
+    import pandas as pd
+
+    if pd.api.types.is_bool_dtype(cells.dtype) or isinstance(cells.dtype, pd.CategoricalDtype):
+        return "category"
+    if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+        return "number"
+    if pd.api.types.is_numeric_dtype(cells.dtype) and not pd.api.types.is_complex_dtype(cells.dtype):
+        return "number"
+    if pd.api.types.is_object_dtype(cells.dtype) or pd.api.types.is_string_dtype(cells.dtype):
+        return "category"
+    raise DataError(
+        f"'{owner}' has column {str(cells.name)!r} of type {cells.dtype}, and a feature must hold numbers or "
+        f"categories. Turn it into numbers, or leave it out with columns=[...]."
+    )
+
+
+def numbers(cells: pd.Series[Any]) -> NDArray[np.float64]:
+    """The cells as float64, a gap as NaN; times as days since the first day of 1970."""
+    import pandas as pd
+
+    if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+        return since_1970(cells)
+    if cells.isna().all():
+        return np.full(len(cells), np.nan)
+    return np.asarray(cells.to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def text(cells: pd.Series[Any]) -> NDArray[np.object_]:
+    """The cells as strings, a gap as "missing"; so a column of mixed types becomes plain categories."""
+    import pandas as pd
+
+    if isinstance(cells.dtype, pd.CategoricalDtype):  # each category once; a gap's code is -1, the last
+        named = np.array([*map(str, cells.cat.categories.astype(object)), MISSING], dtype=object)
+        return named[cells.cat.codes.to_numpy()]
+    words = np.array([str(value) for value in cells.astype(object)] + [""], dtype=object)[:-1]
+    words[cells.isna().to_numpy(dtype=bool)] = MISSING
+    return words
 
 
 @dataclass(frozen=True)

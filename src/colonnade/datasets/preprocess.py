@@ -14,7 +14,7 @@ count rows and never show one.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade.core import mapped
-from colonnade.datasets.columns import RowNumbers, kind_of, listing, numbers, row_numbers, suggestion, text
+from colonnade.core.checks import did_you_mean
 from colonnade.datasets.fitted import (
     Category,
     Column,
@@ -39,9 +39,13 @@ from colonnade.datasets.fitted import (
     fit_numbers,
     fit_piecewise,
     fit_quantile,
+    kind_of,
+    numbers,
+    text,
 )
 from colonnade.datasets.readings import cells_no_numbers, read, recognise
 from colonnade.datasets.table import Table
+from colonnade.datasets.table_files import listing
 from colonnade.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -215,9 +219,9 @@ class Preprocessor:
         extra = [name for name in table.columns if name not in (*trained, *self.left_out)]
         if absent or extra:
             faults = [f"lacks {listing(absent)}"] * bool(absent) + [f"also has {listing(extra)}"] * bool(extra)
-            hint = suggestion(absent[0], extra) if absent else ""
+            hint = did_you_mean(absent[0], extra) if absent else ""
             raise DataError(
-                f"'{self.owner}' was fitted on {len(trained)} columns, and this table {' and '.join(faults)}.{hint} "
+                f"'{self.owner}' was fitted on {len(trained)} columns, and this table {' and '.join(faults)}{hint}. "
                 f"Read it with the same columns=[...]."
             )
         ways = {}
@@ -239,6 +243,27 @@ class Preprocessor:
         return ways
 
 
+RowNumbers = Tensor | NDArray[np.int64] | Sequence[int]
+
+
+def row_numbers(rows: RowNumbers | None, total: int, *, owner: str) -> NDArray[np.int64]:
+    """The positions as an int64 array; None means all rows. Refuses none, non-integers, and what lies outside."""
+    if rows is None:
+        return np.arange(total, dtype=np.int64)
+    given: NDArray[Any] = rows.cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
+    if given.ndim != 1 or len(given) == 0 or given.dtype.kind not in "iu":
+        raise DataError(
+            f"'{owner}' was given training rows of shape {given.shape} and type {given.dtype}, and they must be a "
+            f"non-empty list of row numbers. Pass Split.train."
+        )
+    if given.min() < 0 or given.max() >= total:
+        raise DataError(
+            f"'{owner}' was given row numbers from {given.min()} to {given.max()}, and its table has rows 0 to "
+            f"{total - 1}. Split the rows of this table, not of another."
+        )
+    return given.astype(np.int64)
+
+
 def _ways(table: Table, kinds: Mapping[str, str], numbers_as: Wanted | Mapping[str, Wanted]) -> dict[str, Wanted]:
     """By column how its numbers are prepared."""
     if isinstance(numbers_as, str):
@@ -249,8 +274,8 @@ def _ways(table: Table, kinds: Mapping[str, str], numbers_as: Wanted | Mapping[s
             if name and kinds.get(name) != "number":
                 found = "holds categories there" if name in kinds else "has no such column"
                 raise ConfigError(
-                    f"'{table.owner}' says how the numbers of {name!r} are prepared, and {found}. Remove it."
-                    + suggestion(name, list(kinds))
+                    f"'{table.owner}' says how the numbers of {name!r} are prepared, and {found}"
+                    f"{did_you_mean(name, list(kinds))}. Remove it."
                 )
     for way in ways.values():
         if way not in (known := ("auto", *get_args(Numbers))):

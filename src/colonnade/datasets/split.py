@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade.core import mapped
-from colonnade.datasets.columns import check_present, listing
+from colonnade.datasets.table_files import check_present, listing
 from colonnade.errors import ConfigError
 
 if TYPE_CHECKING:

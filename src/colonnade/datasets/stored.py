@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.core import mapped
-from colonnade.datasets.columns import numbers, text
+from colonnade.datasets.fitted import numbers, text
 
 if TYPE_CHECKING:
     import pandas as pd

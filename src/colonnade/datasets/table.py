@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from colonnade.core import mapped
 from colonnade.datasets import table_files
-from colonnade.datasets.columns import Aside, choose_columns, ids_as_text, kind_of, packed, unpacked
+from colonnade.datasets.fitted import kind_of
 from colonnade.datasets.stored import Columns, Filling
-from colonnade.datasets.table_files import read_frame
+from colonnade.datasets.table_files import Aside, choose_columns, read_frame
 from colonnade.errors import DataError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Table:
     """What one organisation knows about its people, row by row."""
 
     owner: str
-    packed: NDArray[np.bytes_]  # the ids, as `columns.packed` makes them
+    packed: NDArray[np.bytes_]  # the ids, as `packed` makes them
     features: pd.DataFrame | Columns  # of a large file outside memory
     label: pd.Series[Any] | None = None
     aside: Mapping[str, pd.Series[Any]] = field(default_factory=dict)  # no features: by the setting that names them
@@ -241,6 +241,58 @@ def how_written(ids: Sequence[frozenset[str]]) -> str:
 def _absent(party: str, ids: NDArray[np.str_]) -> str:
     """How many, not which: they are ids of somebody else, and the message may end up in this party's log."""
     return f"'{party}' lacks {len(ids)} of the ids asked for."
+
+
+def ids_as_text(column: pd.Series[Any], owner: str) -> NDArray[np.str_]:
+    """Ids as they are compared: whole numbers by their digits, strings exactly."""
+    values = column.astype(object).tolist()
+    kinds = set(map(type, values))
+    if kinds == {str}:  # as of every file: looked at all at once
+        known = np.array(values, dtype=np.str_)
+        if (np.strings.str_len(np.strings.strip(known)) > 0).all():
+            return known
+    missing = sum(
+        empty or (isinstance(value, str) and not value.strip())
+        for value, empty in zip(values, column.isna().tolist(), strict=True)
+    )
+    if missing:
+        raise DataError(
+            f"'{owner}' has {missing} rows without an id in column {str(column.name)!r}, and every row needs one. "
+            f"Remove these rows, or give them ids."
+        )
+    wrong = {kind.__name__ for kind in kinds if kind is bool or not issubclass(kind, str | int)}
+    if wrong:
+        raise DataError(
+            f"'{owner}' has ids of type {', '.join(sorted(wrong))} in column {str(column.name)!r}, and ids must be "
+            f"text or whole numbers, to be compared exactly. {_cure(wrong, column)}"
+        )
+    return np.array([str(value) for value in values], dtype=np.str_)
+
+
+def _cure(wrong: set[str], column: pd.Series[Any]) -> str:
+    """What to do about ids of these types. A float's text is "7.0", which is nobody's id."""
+    name = repr(str(column.name))
+    if wrong <= {"float", "float64", "float32"} and bool((column.dropna().astype(float) % 1 == 0).all()):
+        return f'Make them whole numbers: frame[{name}] = frame[{name}].astype("int64").'
+    if wrong <= {"float", "float64", "float32"}:
+        return "These numbers have a fraction, so they are no ids: name another column as the id."
+    return f"Write them as text, all parties in one form: frame[{name}] = frame[{name}].astype(str)."
+
+
+def packed(ids: NDArray[np.str_]) -> NDArray[np.bytes_]:
+    """Ids as UTF-8, a byte for each letter where text takes four; in this form they have the same order."""
+    try:
+        return ids.astype(np.bytes_)  # of ASCII, which is fast
+    except UnicodeEncodeError:
+        return np.char.encode(ids, "utf-8", "surrogatepass")
+
+
+def unpacked(ids: NDArray[np.bytes_]) -> NDArray[np.str_]:
+    """Packed ids as text again."""
+    try:
+        return ids.astype(np.str_)
+    except UnicodeDecodeError:
+        return np.char.decode(ids, "utf-8", "surrogatepass")
 
 
 def _checked(table: Table) -> Table:

@@ -4,7 +4,9 @@ A CSV file may be separated by commas, semicolons, tabs or bars, and be written 
 beginning), in UTF-16 with its mark, or in the Western European alphabet of Windows: its bytes tell (`dialect_of`).
 
 Ids are read as text, exactly as written: "007" stays "007", "NA" is an id like any other, and a long whole
-number never passes through a float. Only the columns asked for are kept.
+number never passes through a float. Only the columns asked for are kept. A column is the id, the label, a feature, or
+unused, and never two of these, which is checked before any cell is read (`choose_columns`). Messages show names of
+columns only, never a cell.
 """
 
 from __future__ import annotations
@@ -14,20 +16,22 @@ import csv
 import gzip
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from colonnade.datasets.columns import Aside, choose_columns
-from colonnade.errors import DataError
+from colonnade.core.checks import did_you_mean
+from colonnade.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
+Aside = Mapping[str, str] | None
+"""Columns that are no features, by the setting that names them."""
 EXTENSIONS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
@@ -273,3 +277,68 @@ def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
     columns = [each if each.dtype.kind in "biufc" else each.map(safe) for _, each in frame.items()]
     written = dict(enumerate(columns))  # two headings may become one
     return type(frame)(written, index=frame.index).set_axis([safe(name) for name in frame.columns], axis="columns")
+
+
+def listing(names: Sequence[str], limit: int = 30) -> str:
+    """The names, quoted and separated by commas; a long list is cut and says by how much."""
+    shown = ", ".join(repr(name) for name in names[:limit])
+    return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
+
+
+def check_present(asked: Iterable[str], present: Sequence[str], *, owner: str, part: str) -> None:
+    """Refuse a column that the owner's table does not have; `part` says what it was asked for as."""
+    held = set(present)
+    for name in asked:
+        if name not in held:
+            raise DataError(
+                f"'{owner}' has no column {name!r}{did_you_mean(name, list(present))}, named as its {part}. "
+                f"Its columns are {listing(present)}."
+            )
+
+
+def choose_columns(
+    present: Sequence[str],
+    *,
+    owner: str,
+    id_column: str,
+    label: str | None = None,
+    columns: Sequence[str] | None = None,
+    aside: Aside = None,
+) -> list[str]:
+    """The feature columns, in the order asked for; without `columns`, all that are neither id nor label, nor `aside`:
+    columns that say something else of a row, by the setting that names them.
+
+    A label owner may hold no features at all. A party with neither label nor features has nothing to bring.
+    """
+    _refuse_twice(present, owner=owner, where="its table", cure="Rename one of them in the table.")
+    check_present([id_column], present, owner=owner, part="id")
+    if label is not None:
+        if label == id_column:
+            raise ConfigError(f"'{owner}' names {id_column!r} as both id and label. Name a label column of its own.")
+        check_present([label], present, owner=owner, part="label")
+    for part, column in (aside or {}).items():
+        check_present([column], present, owner=owner, part=f"{part} column")
+    if columns is None:
+        chosen = [name for name in present if name not in (id_column, label, *(aside or {}).values())]
+    else:
+        chosen = list(columns)
+        _refuse_twice(chosen, owner=owner, where="columns", cure="List each feature once.")
+        for name, part in ((id_column, "id"), (label, "label")):
+            if name in chosen:
+                raise ConfigError(
+                    f"'{owner}' lists its {part} column {name!r} as a feature. Take it out of columns, "
+                    f"for a model must not be fed the {part}."
+                )
+        check_present(chosen, present, owner=owner, part="feature")
+    if not chosen and label is None:
+        raise DataError(
+            f"'{owner}' holds no feature and no label: its table has only the id column {id_column!r}. "
+            f"Add a feature column, or name the label column."
+        )
+    return chosen
+
+
+def _refuse_twice(names: Sequence[str], *, owner: str, where: str, cure: str) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise DataError(f"'{owner}' has {listing(twice)} more than once in {where}. {cure}")

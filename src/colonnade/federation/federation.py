@@ -15,7 +15,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import reduce
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ from colonnade.algorithms import find
 from colonnade.core import Agreed, DpEvent, Ledger, Organisation, Peers, Rows, Step, Transport, roles
 from colonnade.core.batches import PREDICT, Progress
 from colonnade.core.checks import did_you_mean
-from colonnade.errors import ConfigError, DataError, Diverged
+from colonnade.errors import ConfigError, Diverged
 from colonnade.evaluate.metrics import quality
 from colonnade.federation.call_policy import CallPolicy, calibrated, left_out, presence_of
 from colonnade.federation.fit import REPORTED, Outcome, Record, Watch, fit
@@ -47,10 +46,9 @@ from colonnade.federation.organisation import (
 )
 from colonnade.federation.scores import Predictions, Scores, by_subset, check_affordable, decoded, mean_scores, measured
 from colonnade.privacy import Account
-from colonnade.rows.asked import AskedFor, bringing, called_alike
-from colonnade.rows.holdings import Holdings, asked_for, listed
+from colonnade.rows.holdings import Holdings, asked_for
 from colonnade.rows.making import from_tables
-from colonnade.rows.tables import labels_of, tables_of
+from colonnade.rows.tables import each_once, labels_of, rows_asked_for, tables_of
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection.settings import SERVER
 from colonnade.settings.federation_file import Settings
@@ -327,21 +325,10 @@ class Federation:
                 'predict with it: colonnade.load(DIR, ids="all", frames=...).predict().'
             )
         fitted = {name: organisation.fitted for name, organisation in self.organisations.items() if name != SERVER}
-        bring = bringing(self.settings, fitted)
-        given = {name: frame for name, frame in frames.items() if name not in fitted or name in bring}
-        held = called_alike(self.settings, tables_of(dataclasses.replace(self.settings, parties=bring), given))
-        may_lack, known = self.settings.may_lack, [table.ids for table in held.values()]
-        if not known:
-            raise DataError(f"There is no frame to predict from; {', '.join(map(repr, bring))} hold columns.")
-        if ids is None:
-            wanted = reduce(np.union1d if may_lack else np.intersect1d, known).tolist()
-            if not wanted:
-                raise DataError("No id is in all frames, so there is no row to predict. Compare how ids are written.")
-        else:
-            wanted = list(dict.fromkeys(self.settings.names_of(listed(ids))))
-        rows = AskedFor(self.settings, held, fitted, wanted, self.owner_named(owner), may_lack=may_lack)
+        wanted = None if ids is None else each_once(self.settings, ids)
+        rows = rows_asked_for(self.settings, fitted, wanted, self.owner_named(owner), frames)
         self.settle()
-        other = Federation(self.settings, rows.holdings(wanted))
+        other = Federation(self.settings, rows.holdings(rows.ids))
         for name, organisation in other.organisations.items():
             organisation.load_state(self.organisations[name].state())
         other.restack()

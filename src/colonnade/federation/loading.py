@@ -8,9 +8,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,16 +20,12 @@ from colonnade.errors import ConfigError, DataError
 from colonnade.federation.federation import Federation
 from colonnade.federation.frames import check_frames
 from colonnade.federation.organisation import holdings_of
-from colonnade.rows.asked import AskedFor, bringing, called_alike
-from colonnade.rows.holdings import listed
-from colonnade.rows.tables import read_tables, tables_of
+from colonnade.rows.tables import each_once, rows_asked_for, tables_of
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import Settings
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from colonnade.datasets.table import Table
 
 Ids = Sequence[str] | Literal["all"]
 
@@ -77,8 +72,9 @@ def load(
             federation = Federation(settings, holdings_of(settings, held, run.salt(), fitted), record=record)
             run.read(federation)
         else:
-            rows, wanted = _asked_for(run, settings, _as_compared(settings, ids), owner, frames)
-            federation = Federation(settings, rows.holdings(wanted), record=record)
+            wanted = None if ids == "all" else each_once(settings, ids)
+            rows = rows_asked_for(settings, run.all_fitted(settings), wanted, owner, frames)
+            federation = Federation(settings, rows.holdings(rows.ids), record=record)
             run.load(federation, run.mark())
     if owner is not None:
         federation.owner_named(owner)
@@ -109,7 +105,7 @@ def in_pieces(
         return lambda _: whole
     run.check_whole()
     settings = _moved(settings, tables)
-    rows, _ = _asked_for(run, settings, ids, owner, None)
+    rows = rows_asked_for(settings, run.all_fitted(settings), ids, owner)
     before: dict[str, Outbox] = {}
 
     def of(some: Sequence[str]) -> Federation:
@@ -131,45 +127,6 @@ def in_pieces(
 def _claim(federation: Federation) -> None:
     for account in federation.accounts.values():
         account.claim()
-
-
-def _asked_for(
-    run: RunDirectory,
-    settings: Settings,
-    ids: Ids | NDArray[np.str_],
-    owner: str | None,
-    frames: Mapping[str, pd.DataFrame] | None,
-) -> tuple[AskedFor, Sequence[str] | NDArray[np.str_]]:
-    """Rows of the tables that the settings name, or of these frames; and which."""
-    fitted = run.all_fitted(settings)
-    bring = bringing(settings, fitted)
-    may_lack = settings.may_lack
-    if frames is not None:
-        given = {name: frame for name, frame in frames.items() if name not in fitted or name in bring}
-        held = tables_of(replace(settings, parties=bring), given)
-    else:
-        there = {n: p for n, p in bring.items() if not may_lack or (p.table and Path(p.table).exists())}
-        held = read_tables(replace(settings, parties=there))
-    held = called_alike(settings, held)
-    join: Any = np.union1d if may_lack else np.intersect1d
-    wanted = every_id(held, join) if isinstance(ids, str) else ids
-    asks = owner if owner in settings.label_owners else None
-    return AskedFor(settings, held, fitted, wanted, asks, may_lack=may_lack), wanted
-
-
-def every_id(tables: Mapping[str, Table], join: Callable[..., NDArray[Any]]) -> NDArray[np.str_]:
-    """The ids of all tables together, or those that all of them hold."""
-    ids = reduce(join, [table.ids for table in tables.values()]) if tables else np.array([])
-    if not len(ids):
-        raise DataError("There is no row to predict: no id is held by all parties, or there is no table. Compare them.")
-    return ids
-
-
-def _as_compared(settings: Settings, ids: Ids) -> Ids:
-    """Several of these may name one row, which is loaded once."""
-    if isinstance(ids, str) and ids == "all":
-        return ids
-    return list(dict.fromkeys(settings.names_of(listed(ids))))
 
 
 def _moved(settings: Settings, tables: Mapping[str, str] | None) -> Settings:

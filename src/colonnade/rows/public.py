@@ -11,7 +11,7 @@ from torch import Tensor
 
 from colonnade import datasets
 from colonnade.core.party import seed_for
-from colonnade.datasets.columns import packed
+from colonnade.datasets.table import Table, packed
 from colonnade.errors import ConfigError
 from colonnade.rows.holdings import Columns, Holdings, labelled_rows
 from colonnade.rows.splits import divide
@@ -115,7 +115,6 @@ def _cut_table(source: datasets.Dataset, settings: Settings, train: Tensor) -> d
     import pandas as pd
 
     from colonnade.datasets.preprocess import Preprocessor
-    from colonnade.datasets.table import Table
 
     frame = pd.concat([part.frame() for part in (source.train, source.test) if part is not None], ignore_index=True)
     given = {name: list(party.columns) for name, party in settings.parties.items() if party.columns}

@@ -1,5 +1,5 @@
 """The parties' tables as a federation's settings say: each from its own file or frame, under its own name of the id
-column, with ids as all compare them.
+column, with ids as all compare them. To predict, the rows of them that are asked for (`rows_asked_for`).
 
 A table where rows have several keys, are written in many ways, or have other tables beside them is read into memory
 whole. Rows without any key are left out, which is said. Columns of keys are no features, unless `columns` names them.
@@ -10,25 +10,27 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from colonnade.alignment.ids import read_columns, with_normalised_ids
-from colonnade.alignment.keys import Keyed, keyed, written_in
+from colonnade.alignment.ids import read_columns, renamed, shared, with_normalised_ids
+from colonnade.alignment.keys import Keyed, keyed, matched, written_in
 from colonnade.alignment.settings import Key, in_words
-from colonnade.datasets.columns import check_present
+from colonnade.datasets.table import Table, read_table, table_from_frame
+from colonnade.datasets.table_files import check_present, read_frame
 from colonnade.errors import ConfigError, DataError
 from colonnade.rows.groups import GroupedTable, grouped_tables, with_groups
-from colonnade.rows.holdings import Ids
+from colonnade.rows.holdings import Columns, Holdings, Ids, State, asked_by, listed, own_names
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.owners import LabelOwnerSettings, PartySettings, place_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from colonnade.datasets.table import Table
 
 Owner = PartySettings | LabelOwnerSettings
 ROW = "the owner's name of a row"
@@ -86,6 +88,136 @@ def labels_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[st
     return {name: _made(settings, name, owners[name], frame, owners[name].label, ()) for name, frame in frames.items()}
 
 
+def rows_asked_for(
+    settings: Settings,
+    fitted: Mapping[str, State],
+    ids: Sequence[str] | Ids | None,
+    owner: str | None = None,
+    frames: Mapping[str, pd.DataFrame] | None = None,
+) -> AskedFor:
+    """Rows to predict by a label owner, of the tables that settings name or of these frames: those of `ids`, each once
+    and as all compare them, or every row that can be predicted. Parties bring the columns that they trained with; a
+    label column is neither needed nor read."""
+    trained = {n: tuple(c["name"] for c in s["columns"]["columns"]) for n, s in fitted.items() if "columns" in s}
+    no_label: dict[str, Any] = dict.fromkeys(("label", "test_ids", "weights"))
+    bring = {n: replace(settings.parties.get(n, PartySettings()), columns=c, **no_label) for n, c in trained.items()}
+    if frames is not None:
+        given = {name: frame for name, frame in frames.items() if name not in fitted or name in bring}
+        held = tables_of(replace(settings, parties=bring), given)
+    else:
+        there = {n: p for n, p in bring.items() if not settings.may_lack or (p.table and Path(p.table).exists())}
+        held = read_tables(replace(settings, parties=there))
+    held = called_alike(settings, held)
+    if ids is None:
+        join: Any = np.union1d if settings.may_lack else np.intersect1d
+        ids = reduce(join, [table.ids for table in held.values()]) if held else np.array([], dtype=np.str_)
+        if not len(ids):
+            raise DataError(
+                f"There is no row to predict: no id is in all tables of {', '.join(map(repr, bring))}, who hold "
+                "columns, or there is none. Compare how ids are written."
+            )
+    return AskedFor(settings, held, fitted, ids, owner)
+
+
+def each_once(settings: Settings, ids: Sequence[object]) -> list[str]:
+    """Ids to predict as all compare them: several may name one row."""
+    return list(dict.fromkeys(settings.names_of(listed(ids))))
+
+
+class AskedFor:
+    """The rows of these ids, all of one label owner (the first unless named), prepared as `Holdings.state_of`
+    remembers: nothing is learned, and no labels are needed.
+
+    `columns` are the tables of those with columns; they may hold rows that are new since training. Where settings say
+    that rows may lack a party, it may hold some of the rows only, or have no table at all; but every row must be held
+    by somebody. All that can be wrong with any of the rows is told here, before somebody is asked for the first.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        columns: Mapping[str, Table],
+        fitted: Mapping[str, State],
+        ids: Sequence[str] | Ids,
+        owner: str | None = None,
+    ) -> None:
+        from colonnade.datasets.preprocess import Labels, Preprocessor
+
+        self.settings, self.columns, self.may_lack = settings, columns, settings.may_lack
+        self.owners = [name for name, state in fitted.items() if "labels" in state]
+        self.asks = owner if owner in self.owners else self.owners[0]
+        self.ids = ids = np.asarray(ids, dtype=np.str_)
+        self.prepared = {
+            name: Preprocessor.from_state(state["columns"]) for name, state in fitted.items() if "columns" in state
+        }
+        self.encoder = Labels.from_state(fitted[self.asks]["labels"])
+        self.known_to = max((int(state.get("known_to", 1)) for state in fitted.values()), default=1)
+        self.ways: dict[str, dict[str, str]] = {}
+        nobody = np.ones(len(ids), dtype=bool)
+        for name, prepared in self.prepared.items():
+            rows, held = self._rows(name, ids)
+            self.ways[name] = prepared.check(columns[name], rows) if len(rows) else {}
+            nobody &= ~held
+        if nobody.any():
+            raise DataError(
+                f"{nobody.sum()} of {len(ids)} ids are in no party's table, such as {str(ids[nobody][0])!r}."
+            )
+
+    def holdings(self, some: Sequence[str] | Ids) -> Holdings:
+        """What organisations hold of the rows, or of some of them, in the order of these ids."""
+        ids = np.asarray(some, dtype=np.str_)
+        held_columns, away = {}, {}
+        for name, prepared in self.prepared.items():
+            rows, held = self._rows(name, ids)
+            own, features = None, torch.zeros(0, len(prepared.names))
+            if len(rows):
+                mine = self.columns[name].taking(rows)
+                features, own = prepared.transform(mine, self.ways[name]), mine.own
+            if not held.all():
+                away[name] = torch.from_numpy(~held)
+                known, features = features, torch.zeros(len(ids), len(prepared.names))
+                features[~away[name]] = known  # nobody is asked for a row that it lacks
+                own = None if own is None else own_names(own, ids, ~away[name])
+            held_columns[name] = Columns(features, prepared, own)
+        asked = asked_by(self.settings, self.asks, self.owners, ids)
+        return Holdings(held_columns, asked, ids, self.encoder, self.known_to, self.settings.server, away)
+
+    def _rows(self, name: str, ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The rows of a party's table that have these ids, and which of the ids they are."""
+        if name in self.columns and not self.may_lack:
+            return self.columns[name].rows_of(ids), np.ones(len(ids), dtype=bool)
+        if name in self.columns:
+            rows, held = self.columns[name].find(ids)
+            return rows[held], held
+        if self.may_lack:
+            return np.zeros(0, dtype=np.int64), np.zeros(len(ids), dtype=bool)
+        raise DataError(
+            f"'{name}' took part in training, and there is no table of it. Give it: frames={{{name!r}: frame}}, "
+            f'or --table {name}=FILE. To predict without a party, train with [federation] on_missing = "skip".'
+        )
+
+
+def called_alike(settings: Settings, tables: Mapping[str, Table]) -> dict[str, Table]:
+    """To predict where all tables are here: rows that a key matches are called by it at all, as they were in training;
+    where rows differ, as the label owner calls them. Tables of one key are called alike as they are."""
+    if len(tables) < 2 or not all(table.keys for table in tables.values()):
+        return dict(tables)
+    if settings.rows_differ:
+        owner = next(
+            (name for name, party in settings.parties.items() if party.label is not None and name in tables), ""
+        )
+        if not owner:
+            return dict(tables)
+        mine, called = tables[owner], {}
+        for name, table in tables.items():
+            both = matched({owner: mine.keys, name: table.keys})
+            at, names = np.concatenate(both[name]), mine.ids[np.concatenate(both[owner])]
+            called[name] = mine if name == owner else renamed(table, at, names)
+        return called
+    found = matched({name: table.keys for name, table in tables.items()})
+    return {name: shared(table, found[name]) for name, table in tables.items()}
+
+
 def listed_ids(settings: Settings, owner: str, path: str) -> Ids:
     """The ids in a file, under the name that its owner calls them."""
     written = written_ids(Path(path), settings.keys_at(owner), whose=f"'{owner}'")
@@ -139,8 +271,6 @@ def _made(
     columns: Sequence[str] | None,
 ) -> Table:
     """An owner's table from its file or frame."""
-    from colonnade.datasets.table import read_table, table_from_frame
-
     if not settings.plain_ids or (isinstance(owner, PartySettings) and owner.tables):
         if isinstance(source, str):
             return read_people(settings, name, owner, source, label, columns)
@@ -173,8 +303,6 @@ def read_people(
     settings: Settings, name: str, owner: Owner, path: str, label: str | None, columns: Sequence[str] | None
 ) -> Table:
     """Read an owner's people from its file."""
-    from colonnade.datasets.table_files import read_frame
-
     groups = groups_of(settings, name, owner)
     added = [column for one in groups for column in one.columns]
     keys = [column for key in settings.keys_of(owner) for column in key if column]
@@ -211,8 +339,6 @@ def _keyed_table(
     columns: Sequence[str] | None,
     aside: Mapping[str, str],
 ) -> Table:
-    from colonnade.datasets.table import table_from_frame
-
     held = np.flatnonzero(known.own != "")
     if not len(held):
         raise DataError(f"'{name}' has no row with {_keys(settings)} that can be read. Compare how they are written.")
