@@ -27,6 +27,7 @@ from colonnade.algorithms.embedding import Embed
 from colonnade.core import Outbox, Released
 from colonnade.errors import BudgetExhausted, CheckpointError
 from colonnade.federation import Federation, load
+from colonnade.federation.federation import Elsewhere
 from colonnade.privacy import Account
 from colonnade.privacy.counts import keys_of
 from colonnade.runs.budget_over_runs import spent_before
@@ -107,7 +108,8 @@ class Lab:
         self.held = own_columns(self.own, read_own_table(self.own), ids, outputs=1)
 
     def begin(self, run: str, resumed: int | None) -> Participant:
-        participant = Participant(self.own, Federation(self.own.local, self.held, here={"lab"}), self.runs / run)
+        federation = Federation(self.own.local, self.held, elsewhere=Elsewhere({"lab"}))
+        participant = Participant(self.own, federation, self.runs / run)
         participant.begin(resumed)
         return participant
 
@@ -115,7 +117,7 @@ class Lab:
         rows = np.array([self.held.ids.tolist().index(one) for one in ids])
         asked = Asked(self.asker, self.held.ids[rows], self.held.columns["lab"].features[rows], number, 1)
         holdings = asked.holdings(self.own, RunDirectory(self.runs / run))
-        federation = Federation(self.own.local, holdings, here={"lab"})
+        federation = Federation(self.own.local, holdings, elsewhere=Elsewhere({"lab"}))
         participant = Participant(self.own, federation, self.runs / run, predicts_for=self.asker)
         participant.load(number)
         return participant

@@ -16,7 +16,7 @@ from colonnade.algorithms.embedding import Embed
 from colonnade.core import State
 from colonnade.errors import CheckpointError, ConfigError, InputError, PartyError
 from colonnade.evaluate.metrics import measure
-from colonnade.federation import Federation
+from colonnade.federation.federation import Elsewhere, Federation
 from colonnade.privacy.used_rows import UsedRows
 from colonnade.rows.holdings import NOBODY, Holdings
 from colonnade.rows.splits import told
@@ -48,7 +48,7 @@ def part(base: Path, whole: Federation, name: str) -> Holdings:
 def participant(base: Path, whole: Federation, name: str = "lab") -> Participant:
     own = read_own(base / name / OWN)
     federation = Federation(
-        own.local, part(base, whole, name), here={name}, elsewhere=list(whole.owners),
+        own.local, part(base, whole, name), elsewhere=Elsewhere({name}, list(whole.owners)),
         between=lambda asks, _: whole.label_owners[asks].peers.transport,
     )  # fmt: skip
     return Participant(own, federation, base / name / "runs" / "run")

@@ -15,6 +15,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,16 +65,23 @@ Between = Callable[[str, Transport], Transport]
 """Who asks, and what would carry its calls to the parties here -> what carries them."""
 
 
+@dataclass
+class Elsewhere:
+    """What of a federation is not in this process."""
+
+    here: Collection[str]  # the organisations that are
+    asked: Sequence[str] = ()  # whom these ask elsewhere
+    score: Callable[[str, str | None], Scores] | None = None  # has label owners say how good the model is
+    counts: bool = False  # whether a party there counts what its rows are released with
+    best: Callable[[bool], bool] = lambda _: True  # has others keep their best models, or take them; whether all do
+
+
 class Federation:
-    """Everything that `settings` and `holdings` describe, in this process.
+    """Everything that `settings` and `holdings` describe, in this process but for what is `elsewhere`.
 
-    Where others are elsewhere, `here` names the organisations of this process, `elsewhere` says whom they ask there,
-    and `between` reaches them; it may also put something between parties of one process, such as a network that loses
-    calls. Where no label owner is here, `score` asks them how good the model is.
+    `between` carries the calls to those who are elsewhere; it may also put something between parties of one process,
+    such as a network that loses calls.
     """
-
-    counted_elsewhere = False  # whether a party elsewhere counts what its rows are released with
-    best_elsewhere: Callable[[bool], bool] | None = None  # have others keep their best models, or take them (True)
 
     def __init__(
         self,
@@ -82,13 +90,12 @@ class Federation:
         *,
         record: bool = False,
         between: Between | None = None,
-        here: Collection[str] | None = None,
-        elsewhere: Sequence[str] = (),
-        score: Callable[[str, str | None], Scores] | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         settings = settings.for_rows(training_rows(holdings), holdings.outputs)
-        self.settings, self.holdings, self._score_elsewhere = settings, holdings, score
-        if here is None:
+        self.settings, self.holdings = settings, holdings
+        self.elsewhere = elsewhere or Elsewhere(holdings.names)
+        if elsewhere is None:
             check_parties(settings, holdings)
         self.algorithm = find(settings.algorithm)
         self.device = device_of(settings.engine.device)
@@ -99,7 +106,7 @@ class Federation:
         self.organisations: dict[str, Organisation] = {
             name: organise(name, settings, holdings, self.agreed_apart.get(name, self.agreed), self.device)
             for name in holdings.names
-            if here is None or name in here
+            if name in self.elsewhere.here
         }
         playing = self._playing("features")
         self.owners: dict[str, Any] = {name: playing[name] for name in holdings.columns if name in playing}
@@ -108,7 +115,7 @@ class Federation:
         self.history: list[Record] = []  # of the epochs that `fit` trained
         self.recording: Recording | None = None
         self.cohorts: list[Cohort] = []
-        self._connect(between or (lambda _, transport: transport), elsewhere, record, between is not None)
+        self._connect(between or (lambda _, transport: transport), record, between is not None)
 
     @classmethod
     def from_toml(
@@ -239,8 +246,8 @@ class Federation:
 
     def score(self, split: str, model: str | None = None) -> Scores:
         """`evaluate`, and beside it the scores on the rows of each of several label owners."""
-        if self._score_elsewhere is not None:
-            return self._score_elsewhere(split, model)
+        if self.elsewhere.score is not None:
+            return self.elsewhere.score(split, model)
         each, rows, found = {}, {}, {}
         subsets: dict[str, dict[str, float]] = {}
         for name, batches in self.agreed.items():
@@ -407,7 +414,7 @@ class Federation:
         """Everybody remembers its models as they are now, the best so far. Where somebody elsewhere could not be told,
         nobody here does: models of two epochs do not fit together."""
         self.settle()
-        all_keep = self.best_elsewhere is None or self.best_elsewhere(False)
+        all_keep = self.elsewhere.best(False)
         for organisation in self.organisations.values():
             if all_keep:
                 organisation.keep_best()
@@ -422,7 +429,7 @@ class Federation:
         for organisation in self.organisations.values():
             organisation.take_best()
         self.restack()
-        return self.best_elsewhere is None or self.best_elsewhere(True)
+        return self.elsewhere.best(True)
 
     def go_on(self) -> None:
         """Train further from where training stopped, though everybody had its best models since."""
@@ -444,7 +451,7 @@ class Federation:
     def _playing(self, role: str) -> dict[str, Any]:
         return {name: one.roles[role] for name, one in self.organisations.items() if role in one.roles}
 
-    def _connect(self, between: Between, elsewhere: Sequence[str], record: bool, reaches: bool) -> None:
+    def _connect(self, between: Between, record: bool, reaches: bool) -> None:
         """Who may ask whom: label owners those with columns; of several label owners, the aggregation server asks
         them."""
         engine = self.settings.engine
@@ -452,7 +459,7 @@ class Federation:
         around: Callable[[Transport], Transport] = (lambda one: one) if policy is None else policy.around
         parallel: Any = engine.threads
         below: Transport = InProcess(self.owners, through_bytes=engine.through_bytes, parallel=parallel)
-        names = list(elsewhere) or list(self.owners)
+        names = list(self.elsewhere.asked) or list(self.owners)
         for owner in self.label_owners.values():
             transport = between(owner.name, below)
             owner.peers = Peers(owner.name, names, around(transport), owner.ledger)
@@ -470,7 +477,7 @@ class Federation:
             stack: Any = "off" if policy is not None or record else engine.cohort
             above = Drivers(self.label_owners, stack=stack, through_bytes=engine.through_bytes)
             carried = around(self._recorded(between(SERVER, above), record))
-            asked = list(elsewhere) or list(self.label_owners)
+            asked = list(self.elsewhere.asked) or list(self.label_owners)
             self.driver.peers = Peers(SERVER, asked, carried, self.driver.ledger)
             if policy is not None:
                 policy.look(self.driver.peers, self.driver.rows, {}, self.algorithm)

@@ -39,7 +39,7 @@ class Trainable(Trained, Protocol):
     algorithm: Any
     label_owners: dict[str, Any]
     owners: dict[str, Any]
-    counted_elsewhere: bool
+    elsewhere: Any
     history: list[Record]
 
     @property
@@ -152,46 +152,9 @@ def _fit(
     unseen: Collection[str],
 ) -> Outcome:
     outcome = Outcome(federation.history)
-    finished = False
-    if not federation.batches.done and not (resume and run is not None and run.begun()):
-        pretrain(federation)
-    if run is not None and resume:
-        federation.settings.check_continues(run.settings())
-        run.claim()
-        if run.begun():
-            run.restore(federation)
-            for account in federation.accounts.values():
-                account.claim()
-            outcome.history[:], finished = run.metrics(), run.mark()["finished"]
-        else:  # it was killed before it could save anything
-            run.keep_accounts(federation)
-            run.checkpoint(federation)
-        run.keep(federation.settings)
-    elif run is not None:
-        run.claim()  # first: of two that begin at once, one writes nothing
-        run.begin(federation)
-        for record in outcome.history:  # of what was trained before there was a run
-            run.add_metrics(record)
-        run.checkpoint(federation)  # from here on it can be resumed
+    finished = _begin(federation, run, outcome, resume=resume)
     clock = _Clock(sum(record["seconds"] for record in outcome.history))
-    every = federation.settings.train.checkpoint_every
-    epoch: list[Step] = []
-    done = federation.batches.done
-    reason = why_stop(federation, outcome.history)
-    again = ""  # why there is nothing left for whoever calls `fit` twice
-    if done and not resume:
-        if outcome.history:
-            federation.go_on()
-        if 0 < len(federation.batches) <= done:
-            again = f"all {federation.settings.train.epochs} epochs were done before. Set more epochs, or build"
-        elif reason:
-            again = f"it had stopped early before: {reason[0]}. Build"
-        else:
-            warnings.warn(
-                f"This federation was trained before, for {done:,} rounds, and goes on from there. To train from the "
-                "start, build it anew.",
-                stacklevel=3,
-            )
+    nothing_left = "" if resume else _go_on(federation, outcome)
     trackers.begin(_about(federation, run, resumed=resume))
     if is_best(federation, outcome.history):  # where it is resumed, nobody has trained since
         federation.keep_best()
@@ -201,8 +164,86 @@ def _fit(
         if watch is not None:
             watch(event)
 
-    if reason:  # it had stopped before it was resumed
-        outcome.stopped, outcome.early = reason
+    _train(federation, run, outcome, clock, tell)
+    best = best_of(federation, outcome.history)
+    if best is not None and federation.take_best():
+        outcome.best = best
+    if nothing_left:
+        outcome.stopped = f"nothing was trained: {nothing_left} the federation anew to train from the start"
+    before = None if run is None else run.summary()
+    outcome.summary = summarise(federation, outcome, clock.total(), before, finished=finished, unseen=unseen)
+    for finding in outcome.summary.get("findings", []):
+        warnings.warn(finding, Finding, stacklevel=3)
+    if failures := trackers.finish(outcome.summary):
+        outcome.summary["tracking"] = failures
+    if run is not None:
+        for owner, found in outcome.quality.items():
+            run.write_quality(owner, found)
+        write_own(federation, {name: run.party(name) for name in federation.organisations}, federation.label_owners)
+        run.write_summary(outcome.summary)  # first: a run is finished when its last checkpoint says so
+        run.checkpoint(federation, finished=True)
+    return outcome
+
+
+def _begin(federation: Trainable, run: RunDirectory | None, outcome: Outcome, *, resume: bool) -> bool:
+    """Claim the run's folder and write what can be resumed, or take over from there what is resumed. Whether that had
+    finished."""
+    begun = run is not None and resume and run.begun()
+    if not federation.batches.done and not begun:
+        pretrain(federation)
+    if run is None:
+        return False
+    if not resume:
+        run.claim()  # first: of two that begin at once, one writes nothing
+        run.begin(federation)
+        for record in outcome.history:  # of what was trained before there was a run
+            run.add_metrics(record)
+        run.checkpoint(federation)  # from here on it can be resumed
+        return False
+    federation.settings.check_continues(run.settings())
+    run.claim()
+    if begun:
+        run.restore(federation)
+        for account in federation.accounts.values():
+            account.claim()
+        outcome.history[:] = run.metrics()
+    else:  # it was killed before it could save anything
+        run.keep_accounts(federation)
+        run.checkpoint(federation)
+    run.keep(federation.settings)
+    return begun and bool(run.mark()["finished"])
+
+
+def _go_on(federation: Trainable, outcome: Outcome) -> str:
+    """A federation that was trained before goes on where training stood. Why nothing is left to train, or nothing."""
+    done = federation.batches.done
+    if not done:
+        return ""
+    if outcome.history:
+        federation.go_on()
+    if 0 < len(federation.batches) <= done:
+        return f"all {federation.settings.train.epochs} epochs were done before. Set more epochs, or build"
+    if reason := why_stop(federation, outcome.history):
+        return f"it had stopped early before: {reason[0]}. Build"
+    warnings.warn(
+        f"This federation was trained before, for {done:,} rounds, and goes on from there. To train from the "
+        "start, build it anew.",
+        stacklevel=4,
+    )
+    return ""
+
+
+def _train(
+    federation: Trainable,
+    run: RunDirectory | None,
+    outcome: Outcome,
+    clock: _Clock,
+    tell: Callable[[Step | Record], None],
+) -> None:
+    """Train epoch by epoch: measure, remember the best models, save, and see whether to stop. What had stopped before
+    it was resumed does not train."""
+    every, epoch, done = federation.settings.train.checkpoint_every, list[Step](), federation.batches.done
+    reason = why_stop(federation, outcome.history)
     try:
         for step in () if reason else federation.train():
             done = step.batch.step + 1
@@ -221,29 +262,12 @@ def _fit(
                     run.checkpoint(federation)
             tell(record)
             if reason := why_stop(federation, outcome.history):
-                outcome.stopped, outcome.early = reason
                 break
     except BudgetExhausted as error:
         outcome.stopped, outcome.exhausted = str(error), True
         federation.batches.done = done  # the batch that was refused is not done
-    best = best_of(federation, outcome.history)
-    if best is not None and federation.take_best():
-        outcome.best = best
-    if again:
-        outcome.stopped = f"nothing was trained: {again} the federation anew to train from the start"
-    before = None if run is None else run.summary()
-    outcome.summary = summarise(federation, outcome, clock.total(), before, finished=finished, unseen=unseen)
-    for finding in outcome.summary.get("findings", []):
-        warnings.warn(finding, Finding, stacklevel=3)
-    if failures := trackers.finish(outcome.summary):
-        outcome.summary["tracking"] = failures
-    if run is not None:
-        for owner, found in outcome.quality.items():
-            run.write_quality(owner, found)
-        write_own(federation, {name: run.party(name) for name in federation.organisations}, federation.label_owners)
-        run.write_summary(outcome.summary)  # first: a run is finished when its last checkpoint says so
-        run.checkpoint(federation, finished=True)
-    return outcome
+    else:
+        outcome.stopped, outcome.early = reason or (outcome.stopped, "")
 
 
 def summarise(
@@ -260,31 +284,25 @@ def summarise(
     `before` is the summary of the run that was resumed, which had `finished`: then what it measured is not measured
     again. Nor are the splits `unseen`.
     """
-    settings = federation.settings
-    splits = {split: rows for split, rows in federation.batches.splits.items() if split not in unseen}
-    private = bool(federation.accounts) or federation.counted_elsewhere
-    same = finished and before is not None and before["rounds"] == federation.batches.done
-    algorithm = federation.algorithm
+    settings, holdings, algorithm = federation.settings, federation.holdings, federation.algorithm
+    private = bool(federation.accounts) or federation.elsewhere.counts
     reason = COSTS_PRIVACY if private else SENT_ONCE if algorithm.once else None if algorithm.trains else REMEMBERED
-    metrics, each = _measured(federation, outcome, before) if private or same or algorithm.once else ({}, {})
-    reported = next((split for split in REPORTED if split in splits), None)
-    subsets: dict[str, Record] = dict((before or {}).get("subsets", {})) if same else {}
-    for split in splits:
-        if split in metrics or (reason and split == "train"):
-            continue
-        try:
-            scores = federation.score(split)
-            metrics[split], each[split] = scores.all, scores.each
-            if scores.quality and split == reported:
-                outcome.quality = {name: {"split": split, "owner": name, **one} for name, one in scores.quality.items()}
-            subsets |= {split: scores.subsets} if scores.subsets else {}
-        except BudgetExhausted as error:  # what cannot be measured any more is left out
-            outcome.stopped, outcome.exhausted = outcome.stopped if outcome.exhausted else str(error), True
-    holdings, several = federation.holdings, bool(federation.holdings.server)
+    same = finished and before is not None and before["rounds"] == federation.batches.done
+    known = _known(federation, outcome, before) if private or same or algorithm.once else {}
+    scores = _scores(federation, outcome, known, {*unseen, *(["train"] if reason else [])})
+    metrics = {split: one.all for split, one in scores.items()}
     findings, constant = _findings(federation, metrics)
     missing = missing_of(federation)
     seen = [record.get("missing", {}) for record in outcome.history]
-    traffic = {name: {"out": book.total("out"), "in": book.total("in")} for name, book in federation.ledgers.items()}
+    several, matched = bool(holdings.server), len(settings.keys) > 1
+    only_where_there_is_some: Record = {
+        "matched": (holdings.matched or counted(holdings.ids.tolist(), settings.keys)) if matched else {},
+        "subsets": {split: one.subsets for split, one in scores.items() if one.subsets},
+        "majority": {} if several else _majority(federation, metrics),
+        "findings": findings,
+        "constant_outputs": constant,
+        "label_owners": _label_owners(holdings, scores, outcome) if several else {},
+    }
     return {
         "algorithm": settings.algorithm,
         "task": holdings.encoder.task,
@@ -293,27 +311,55 @@ def summarise(
         "parties": {name: holdings.roles(name) for name in federation.organisations},
         "models": models_told(settings, federation.organisations),
         "rows": {split: len(rows) for split, rows in federation.batches.splits.items()},
-        **(
-            {"matched": holdings.matched or counted(holdings.ids.tolist(), settings.keys)}
-            if len(settings.keys) > 1
-            else {}
-        ),
         "epochs": len(outcome.history),
         **({} if outcome.best is None else {"best_epoch": outcome.best["epoch"]}),
         "rounds": federation.batches.done,
         "stopped": outcome.stopped,
         "seconds": round(seconds, 3),
-        "bytes": traffic,
+        "bytes": {name: {way: book.total(way) for way in ("out", "in")} for name, book in federation.ledgers.items()},
         "metrics": metrics,
-        **({"subsets": subsets} if subsets else {}),
-        **({} if several else _majority(federation, metrics)),
-        **({"findings": findings} if findings else {}),
-        **({"constant_outputs": constant} if constant else {}),
-        **({"label_owners": _label_owners(holdings, each, outcome)} if several else {}),
+        **{name: found for name, found in only_where_there_is_some.items() if found},
         "not_measured": ({"train": reason} if reason else {}) | dict.fromkeys(unseen, KEPT_APART),
         **({} if missing is None else {"missing": _added([*seen, missing])}),
         "privacy": [guarantee.to_json() for guarantee in guarantees(federation)],
     }
+
+
+def _scores(
+    federation: Trainable, outcome: Outcome, known: dict[str, Scores], left_out: Collection[str]
+) -> dict[str, Scores]:
+    """What is known, and the scores on the other splits as far as budgets allow; and how good the model is in detail,
+    on the rows that a report is about."""
+    found = dict(known)
+    for split in federation.batches.splits:
+        if split not in found and split not in left_out:
+            try:
+                found[split] = federation.score(split)
+            except BudgetExhausted as error:  # what cannot be measured any more is left out
+                outcome.stopped, outcome.exhausted = outcome.stopped if outcome.exhausted else str(error), True
+    for split in [one for one in REPORTED if one in federation.batches.splits and one not in left_out][:1]:
+        details = found[split].quality if split in found else {}
+        outcome.quality = {name: {"split": split, "owner": name, **one} for name, one in details.items()}
+    return found
+
+
+def _known(federation: Trainable, outcome: Outcome, before: Record | None) -> dict[str, Scores]:
+    """What is known about this very model already: measuring it again would release its rows again."""
+    done = federation.batches.done
+    if before is not None and before["rounds"] == done:
+        owners, subsets = before.get("label_owners", {}), before.get("subsets", {})
+        return {
+            split: Scores(
+                dict(scores),
+                {name: one["metrics"][split] for name, one in owners.items() if split in one["metrics"]},
+                subsets=subsets.get(split, {}),
+            )
+            for split, scores in before["metrics"].items()
+        }
+    last = outcome.history[-1] if outcome.history else {}
+    model = outcome.best or (last if last.get("step") == done else {})
+    each = model.get("validation_each", {})
+    return {"validation": Scores(model["validation"], each)} if "validation" in model else {}
 
 
 def _findings(federation: Trainable, metrics: dict[str, Record]) -> tuple[list[str], dict[str, list[int]]]:
@@ -344,39 +390,19 @@ def _majority(federation: Trainable, metrics: dict[str, Record]) -> dict[str, Re
         rows = federation.batches.splits[split]
         share, always = majority(labels[rows.to(labels.device)], scores)
         found[split] = {"share": share, "always_one": always}
-    return {"majority": found}
+    return found
 
 
-def _label_owners(holdings: Holdings, each: dict[str, Record], outcome: Outcome) -> dict[str, Record]:
+def _label_owners(holdings: Holdings, scores: dict[str, Scores], outcome: Outcome) -> dict[str, Record]:
     """Of each: its rows, how good the joint model is on them, and the rounds in which it was left out."""
     return {
         name: {
             "rows": {split: len(rows) for split, rows in share.splits.items()},
-            "metrics": {split: scores[name] for split, scores in each.items() if name in scores},
+            "metrics": {split: one.each[name] for split, one in scores.items() if name in one.each},
             "left_out": [record["epoch"] for record in outcome.history if name in record.get("left_out", {})],
         }
         for name, share in holdings.label_owners.items()
     }
-
-
-def _measured(
-    federation: Trainable, outcome: Outcome, before: Record | None
-) -> tuple[dict[str, Record], dict[str, Record]]:
-    """What is known about this very model already, on all rows and by label owner: measuring it again would release its
-    rows again."""
-    done = federation.batches.done
-    if before is not None and before["rounds"] == done:
-        owners = before.get("label_owners", {})
-        each = {
-            split: {name: one["metrics"][split] for name, one in owners.items() if split in one["metrics"]}
-            for split in before["metrics"]
-        }
-        return dict(before["metrics"]), each
-    last = outcome.history[-1] if outcome.history else {}
-    model = outcome.best or (last if last.get("step") == done else {})
-    if "validation" not in model:
-        return {}, {}
-    return {"validation": model["validation"]}, {"validation": model.get("validation_each", {})}
 
 
 class _Clock:

@@ -12,7 +12,7 @@ from colonnade.core import Organisation, Peers
 from colonnade.datasets.preprocess import Labels
 from colonnade.errors import BoundaryError, CheckpointError, ConfigError, NoAnswer, PartyError
 from colonnade.evaluate.metrics import HEADLINE, SCORES
-from colonnade.federation.federation import Federation
+from colonnade.federation.federation import Elsewhere, Federation
 from colonnade.federation.fit import Outcome, Watch, fit
 from colonnade.federation.organisation import agreed_on, organise, training_rows
 from colonnade.federation.scores import Scores, mean_scores
@@ -96,7 +96,7 @@ def _train(
     lenient: bool | None = None,
 ) -> Outcome:
     """Train, and have everybody save after each checkpoint, and at the end close."""
-    federation.best_elsewhere = saves.best
+    federation.elsewhere.best = saves.best
     watch = saves.after(federation.settings.train.checkpoint_every, watch)
     outcome = fit(federation, folder, resume=number > 0, watch=watch)
     saves.lenient = saves.lenient if lenient is None else lenient
@@ -139,12 +139,8 @@ def aggregation(site: Site, ready: dict[str, Ready], others: Peers, *, record: b
         each = {name: dict(one.scores) for name, one in answers.items()}
         return Scores(mean_scores(each, {name: one.rows for name, one in answers.items()}), each)
 
-    federation = Federation(
-        site.own.local, holdings, here={SERVER}, elsewhere=list(ready), score=score, record=record,
-        between=lambda _, here: site.carrier(),  # noqa: ARG005 - nobody whom it asks is here
-    )  # fmt: skip
-    federation.counted_elsewhere = any(one.counts for one in ready.values())
-    return federation
+    elsewhere = Elsewhere({SERVER}, list(ready), score, counts=any(one.counts for one in ready.values()))
+    return Federation(site.own.local, holdings, record=record, between=lambda *_: site.carrier(), elsewhere=elsewhere)
 
 
 def _check(name: str, ready: Ready) -> None:

@@ -256,7 +256,7 @@ class LabelHost(Host):
         labelled = federation.holdings.label_owners[self.name]
         rows = {split: len(rows) for split, rows in labelled.splits.items()}
         task = federation.holdings.encoder.task
-        return Ready(rows, task, federation.batches.done, federation.counted_elsewhere)
+        return Ready(rows, task, federation.batches.done, federation.elsewhere.counts)
 
     @serves
     def measure(self, request: Measure) -> Measured:

@@ -41,7 +41,7 @@ from colonnade.datasets.preprocess import Labels
 from colonnade.datasets.table_files import for_spreadsheets
 from colonnade.errors import BoundaryError, CheckpointError, ConfigError, DataError, NoAnswer, PartyError
 from colonnade.federation.call_policy import CallPolicy
-from colonnade.federation.federation import Federation
+from colonnade.federation.federation import Elsewhere, Federation
 from colonnade.federation.organisation import agreed_on
 from colonnade.federation.scores import Predictions
 from colonnade.rows.holdings import Columns, Holdings, Index, asked_by
@@ -208,7 +208,7 @@ class Session:
         def reach(_: str, here: Transport) -> Transport:
             return Introduced(self.carrier(here), told)
 
-        federation = Federation(settings, rows.holdings, here={own}, elsewhere=self.names, between=reach)
+        federation = Federation(settings, rows.holdings, between=reach, elsewhere=Elsewhere({own}, self.names))
         self.folder.load(federation, self.mark)
         self.folder.follow(federation)
         return federation

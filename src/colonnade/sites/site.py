@@ -64,7 +64,7 @@ from colonnade.core.party import Refused
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, CheckpointError, DataError, InputError
 from colonnade.federation.call_policy import CallPolicy
-from colonnade.federation.federation import Federation
+from colonnade.federation.federation import Elsewhere, Federation
 from colonnade.federation.organisation import device_of, training_rows
 from colonnade.privacy.drawn_labels import DrawnLabels
 from colonnade.rows.holdings import Holdings, LabelledRows
@@ -72,7 +72,7 @@ from colonnade.rows.making import by_key
 from colonnade.rows.splits import told
 from colonnade.runs.layout import AFTER, ALIGNED, DRAWN, PARTIES
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings.federation_file import EngineSettings, Settings
+from colonnade.settings.federation_file import EngineSettings
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.candidate import SelectionHost
 from colonnade.sites.host import ColumnHost, Host, LabelHost, Refusals
@@ -301,7 +301,7 @@ class Site:
         numbers = None if asked.numbers is None else asked.numbers.tensor
         made = own_columns(own, table, ids, asked.outputs, asked.sides, asked.rows, numbers)
         settings = as_trained(own.local, RunDirectory(folder)) if asked.moment else own.local
-        federation = Federation(settings, replace(made, aligned=self._crossed()), here={own.name})
+        federation = Federation(settings, replace(made, aligned=self._crossed()), elsewhere=Elsewhere({own.name}))
         participant = Participant(own, federation, folder, moment=asked.moment)
         with participant.budget.held():
             self._begin(participant, resumed)
@@ -357,19 +357,12 @@ class Site:
         holdings.aligned.setdefault(self.own.name, []).extend(self.host.ledger.take())
         self._compare(rows, step, prepared)
         settings = as_trained(self.own.local, RunDirectory(folder)) if moment else self.own.local
-        federation = self._federation(holdings, settings, record=bool(moment))
-        federation.counted_elsewhere = any(one.counts for one in prepared.values())
-        return federation
-
-    def _federation(self, holdings: Holdings, settings: Settings, *, record: bool) -> Federation:
-        """This label owner with its holdings, and all who hold columns elsewhere."""
-        own = self.own
-        mine = {own.name} & holdings.columns.keys()
-        names = [name for name in own.names if name in own.feature_owners or name in mine]
+        own, asked = self.own, {*self.own.feature_owners, *({self.own.name} & holdings.columns.keys())}
+        names = [name for name in own.names if name in asked]
+        elsewhere = Elsewhere({own.name}, names, counts=any(one.counts for one in prepared.values()))
         return Federation(
-            settings, holdings, here={own.name}, elsewhere=names, between=lambda _, here: self.carrier(here),
-            record=record,
-        )  # fmt: skip
+            settings, holdings, record=bool(moment), between=lambda _, here: self.carrier(here), elsewhere=elsewhere
+        )
 
     def serve(self, participant: Participant, askers: Collection[str]) -> None:
         """From here on the algorithm's requests are answered, to these alone."""
@@ -382,7 +375,7 @@ class Site:
         """From here on rows that a label owner is to predict are answered for, with the run in this folder."""
         own = self.own
         run = RunDirectory(folder)
-        federation = Federation(as_trained(own.local, run), asked.holdings(own, run), here={own.name})
+        federation = Federation(as_trained(own.local, run), asked.holdings(own, run), elsewhere=Elsewhere({own.name}))
         participant = Participant(own, federation, folder, predicts_for=asked.by)
         with participant.budget.held():
             participant.load(asked.number)
