@@ -339,6 +339,34 @@ def test_a_run_is_kept_and_predicts_rows_that_are_new(tmp_path: Path) -> None:
     assert federation.organisations["bank"].state()["features"].keys() == {"memory"}
 
 
+@pytest.mark.parametrize(("noise", "expected"), [(0.0, 1.0), (3.0, 0.5)])
+def test_votes_fade_as_suits_the_validation_rows_best(noise: float, expected: float, tmp_path: Path) -> None:
+    """The nearest tell most where labels follow the columns, and no more than others where they hardly do. Only the
+    label owner knows, a kept run too, and nothing more crosses."""
+    generator, rows = np.random.default_rng(0), 400
+    x = generator.normal(size=(rows, 2))
+    y = x.sum(1) + noise * generator.normal(size=rows)
+    given = {
+        "shop": pd.DataFrame({"id": np.arange(rows), "a": x[:, 0], "label": y}),
+        "bank": pd.DataFrame({"id": np.arange(rows), "b": x[:, 1]}),
+    }
+    crossed = []
+    for fade in ("auto", 0.75):
+        settings = {"algorithm": {"name": "knn", "aggregation": "plain", "fade": fade}}
+        federation = Federation.from_frames(given, id="id", label="label", settings=settings)
+        federation.fit(tmp_path / str(fade))
+        crossed.append(federation.ledgers["bank"].total("out"))
+    assert crossed[0] == crossed[1]
+    learned = load(tmp_path / "auto", frames=given)
+    losses = {}
+    for fade in knn.FADES:
+        federation.driver.fade = fade
+        losses[fade] = federation.evaluate("validation")["loss"]
+    assert learned.driver.fade == min(losses, key=lambda one: losses[one]) == expected
+    federation.driver.fade = expected
+    assert learned.evaluate("test") == federation.evaluate("test")
+
+
 def test_columns_that_were_not_scaled_are_refused_with_the_cure() -> None:
     raw = {name: frame.assign(**{frame.columns[1]: frame.iloc[:, 1] * 1e5}) for name, frame in frames().items()}
     settings = {"algorithm": {"name": "knn"}, "parties": {name: {"scale": "none"} for name in raw}}

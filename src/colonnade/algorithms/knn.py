@@ -13,7 +13,8 @@ The squared distance between two rows is a sum over parties, d = sum_k d_k. For 
     aggregation = "plain"
     label owner:  adds what it reads, and sorts                                            unsafe: must be asked for
 
-    label owner:  the vote of their labels, or their mean where labels are numbers; the r-th nearest weighs r^-fade
+    label owner:  the vote of their labels, or their mean where labels are numbers; the r-th nearest weighs r^-fade, and
+                  with fade = "auto" it tries a few on the validation rows when these are scored, and keeps the best
 
 What crosses: distances up, encrypted or not, their encrypted sum to the reader, and neighbours back.
 
@@ -61,7 +62,7 @@ from colonnade.core import (
     serves,
 )
 from colonnade.core.batches import CHUNK
-from colonnade.core.checks import not_negative, one_of, whole
+from colonnade.core.checks import not_negative_or_auto, one_of, whole
 from colonnade.core.cipher import NOT_ENCRYPTED
 from colonnade.core.receipt import PUBLIC
 from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_key
@@ -75,6 +76,8 @@ CAPACITY = {"ckks": 2.0**16, "bfv": 2.0**28, "plain": 2.0**28}
 """Of a sum of distances; each party's share of it is what keys are made for."""
 MOST_PARTIES = 1024
 """A key is for no larger sum."""
+FADES = 0.75, 0.5, 1.0
+"""What "auto" chooses from; the first of them until validation rows were scored."""
 LEAST = 1e-6
 """A class without a vote has this share in the loss, which would be infinite."""
 
@@ -84,7 +87,7 @@ class Config:
     """How many neighbours, and who may see distances."""
 
     k: int = whole(default=5)  # at most: of fewer training rows, all vote
-    fade: float = not_negative(default=0.0)  # the r-th nearest weighs r^-fade; 0: all weigh alike
+    fade: float | str = not_negative_or_auto(default=0.0)  # the r-th nearest weighs r^-fade; 0: all weigh alike
     aggregation: str = one_of("encrypted", "plain", default="encrypted")
     scheme: str = one_of("ckks", "bfv", "plain", default="ckks")
 
@@ -218,6 +221,7 @@ class LabelOwner(roles.LabelOwner):
     def __init__(self, organisation: Organisation, labels: Tensor, loss: Loss, config: Config) -> None:
         super().__init__(organisation, labels, loss, config)
         self.memory = _remembered(organisation, self.labels)
+        self.fade = None if isinstance(config.fade, str) else float(config.fade)
 
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         if self.config.aggregation == "encrypted" and len(introductions) == 2:
@@ -236,11 +240,16 @@ class LabelOwner(roles.LabelOwner):
             )
         super().meet(introductions)
 
-    def vote(self, neighbours: Tensor) -> Tensor:
+    def learn_fade(self, neighbours: Tensor, batch: str) -> None:
+        """How fast votes fade, where that is left open: as suits these rows best."""
+        losses = {fade: float(self.lost(self.vote(neighbours, fade), batch)) for fade in FADES}
+        self.fade = min(losses, key=lambda fade: losses[fade])
+
+    def vote(self, neighbours: Tensor, fade: float) -> Tensor:
         """Outputs for the rows whose neighbours these are: log-shares of the vote, or the mean."""
         labels = self.memory[neighbours]
         ranks = torch.arange(1, labels.shape[1] + 1, dtype=torch.float64, device=labels.device)
-        weights = (ranks**-self.config.fade).expand(labels.shape)
+        weights = (ranks**-fade).expand(labels.shape)
         if isinstance(self.loss, Squared):
             return ((labels * weights).sum(1, keepdim=True) / weights.sum(1, keepdim=True)).to(labels.dtype)
         binary = isinstance(self.loss, Logistic)
@@ -252,10 +261,10 @@ class LabelOwner(roles.LabelOwner):
         return log_p[:, 1:] - log_p[:, :1] if binary else log_p
 
     def state(self) -> State:
-        return {"memory": self.memory}
+        return {"memory": self.memory, "fade": self.fade}
 
     def load_state(self, state: State) -> None:
-        self.memory = state["memory"].to(self.device)
+        self.memory, self.fade = state["memory"].to(self.device), state.get("fade", self.fade)
 
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:  # noqa: ARG001
@@ -268,7 +277,10 @@ def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
         share_key(driver, peers)
     find = encrypted if driver.config.aggregation == "encrypted" else plain
     names = pieces(rows, max(1, PIECE // max(len(driver.memory), 1)))
-    return driver.vote(torch.cat([find(driver, peers, name) for name in names]))
+    neighbours = torch.cat([find(driver, peers, name) for name in names])
+    if driver.fade is None and rows.name.startswith("validation["):
+        driver.learn_fade(neighbours, rows.name)
+    return driver.vote(neighbours, FADES[0] if driver.fade is None else driver.fade)
 
 
 def plain(driver: LabelOwner, peers: Peers, batch: str) -> Tensor:
@@ -394,6 +406,6 @@ ALGORITHM = Algorithm(
     covers="covers rows that are asked about; training rows enter every distance, and nothing is promised for them",
     local_model=None,  # distances are between the columns themselves
     no_head="it compares new rows with training rows, which stay with their owners",
-    for_tables={"k": 60, "fade": 0.75},  # many neighbours tell shares, and the nearest one of many classes
+    for_tables={"k": 60, "fade": "auto"},  # many neighbours tell shares, and the nearest one of many classes
     suits=lambda parties: parties != 2,  # encrypted, the distances of two hide nothing
 )

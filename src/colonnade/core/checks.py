@@ -85,6 +85,13 @@ def not_negative(*, default: float) -> Any:
 
 
 @_rule
+def not_negative_or_auto(*, default: float | str) -> Any:
+    """A number, 0 or more, or "auto"."""
+    rule = '"auto" or a number, 0 or more'
+    return Checked(rule, lambda v: v if v == "auto" or ((n := _number(v)) is not None and n >= 0) else None, default)
+
+
+@_rule
 def fraction(*, default: float) -> Any:
     """A number from 0 up to, not including, 1."""
     rule = "a number from 0 up to, not including, 1"
