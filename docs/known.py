@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from colonnade.algorithms import DEFAULT
+from colonnade.algorithms import ALGORITHMS, DEFAULT
 from colonnade.settings.federation_file import TABLES
-from colonnade.settings.known import FILE, algorithms, described
+from colonnade.settings.known import FILE, described, described_algorithm
 from colonnade.settings.owners import LabelOwnerSettings, PartySettings
 
 
@@ -18,7 +18,7 @@ def written() -> str:
         "default": DEFAULT,
         "tables": {section: described(kind) for section, kind in TABLES.items()},
         "owners": {section: described(kind) for section, kind in owners.items()},
-        "algorithms": algorithms(),
+        "algorithms": {name: described_algorithm(one) for name, one in ALGORITHMS.items()},
     }
     return _text(told) + "\n"
 

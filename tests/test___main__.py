@@ -69,6 +69,38 @@ def test_a_file_that_is_no_federation_file_is_refused_before_torch_is_imported(
     assert told in error
 
 
+ONE_RUN = """
+import gc, sys
+from colonnade.__main__ import main
+
+sys.argv[1:] = ["run", "federation.toml", "--quiet"]
+try:
+    main()
+finally:
+    ours = [name.removeprefix("colonnade.") for name in sys.modules if name.startswith("colonnade.")]
+    others = [name for name in ours if name.startswith(("alignment.i", "alignment.h", "selection.", "encryption"))]
+    from colonnade.algorithms import ALGORITHMS
+    print(sorted(name for name in ALGORITHMS if f"algorithms.{name}" in ours))
+    print(sorted(others), {"sklearn", "scipy", "nvflare", "matplotlib"} & {*sys.modules})
+    print(gc.isenabled(), gc.get_freeze_count() > 100_000)
+"""
+
+
+def test_a_run_imports_its_own_algorithm_and_no_protocol_that_it_does_not_play(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second of every run's start was for what it does not use; and the garbage collector is on when it trains."""
+    monkeypatch.chdir(tmp_path)
+    for name, column in (("a", "y"), ("b", "x")):
+        rows = [f"{number},{number % 2}" for number in range(20)]
+        Path(f"{name}.csv").write_text("\n".join([f"id,{column}", *rows]), encoding="utf-8")
+    parties = '[parties.a]\ntable = "a.csv"\nlabel = "y"\n[parties.b]\ntable = "b.csv"\n'
+    Path("federation.toml").write_text(f"[train]\nepochs = 1\n{parties}", encoding="utf-8")
+    code, out, error = outcome("-W", "ignore", "-c", ONE_RUN)
+    assert code == 0, error
+    assert out == "['vimadmm']\n['alignment.ids', 'selection.settings'] set()\nTrue True\n"
+
+
 def test_the_core_has_all_its_names() -> None:
     assert all(getattr(core, name) is not None for name in core.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "src" / "colonnade"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.parent.name.startswith("_"))
 
 LAYERS = (
-    {"errors", "version"},
+    {"errors", "version", "first_use"},
     {"core"},
     {"transport", "datasets", "models", "optim", "privacy", "compression", "encryption"},
     {"algorithms", "alignment", "selection"},

@@ -40,7 +40,7 @@ def test_the_public_names_are_pinned_and_all_there() -> None:
     assert sorted(colonnade.__all__) == sorted(NAMES)
     for name in NAMES:
         assert getattr(colonnade, name) is not None
-    assert sorted(colonnade._HOME) == sorted(set(NAMES) - {"__version__"})
+    assert sorted({*dir(colonnade), "__version__"}) == sorted(NAMES)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -13,35 +13,21 @@ Names are imported on first use, so that `import colonnade` is quick and the cor
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from colonnade.first_use import on_first_use
 from colonnade.version import __version__
 
 if TYPE_CHECKING:
     from colonnade.algorithms import ALGORITHMS
     from colonnade.errors import ColonnadeError
     from colonnade.federation import Federation, Outcome, Predictions, Settings, load
+else:
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        "algorithms ALGORITHMS",
+        "errors ColonnadeError",
+        "federation Federation Outcome Predictions Settings load",
+    )
 
 __all__ = ["ALGORITHMS", "ColonnadeError", "Federation", "Outcome", "Predictions", "Settings", "__version__", "load"]
-
-_HOME = {
-    "ALGORITHMS": "colonnade.algorithms",
-    "ColonnadeError": "colonnade.errors",
-    "Federation": "colonnade.federation",
-    "Outcome": "colonnade.federation",
-    "Predictions": "colonnade.federation",
-    "Settings": "colonnade.federation",
-    "load": "colonnade.federation",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
-
-
-def __dir__() -> list[str]:
-    """What a notebook offers to complete."""
-    return sorted(__all__)

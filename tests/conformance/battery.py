@@ -26,7 +26,7 @@ VARIANTS = {
 }
 EVERY = {
     name: algorithm
-    for name, algorithm in (ALGORITHMS | VARIANTS).items()
+    for name, algorithm in {**ALGORITHMS, **VARIANTS}.items()
     if algorithm.nested is None and algorithm.trains
 }
 """Those with one label owner that train: of the others, their own tests hold what applies to them."""

@@ -6,24 +6,12 @@ everything about it that others need to know (`algorithm.py`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+
 import torch
 from torch import Generator, Tensor, nn
 
-from colonnade.algorithms import (
-    boosted_trees,
-    compressed_vfl,
-    fdml,
-    knn,
-    logistic_regression,
-    multi_vfl,
-    one_shot,
-    splitnn,
-    vafl,
-    vfedcce,
-    vimadmm,
-    vimadmm_joint,
-    vimsgd,
-)
 from colonnade.algorithms.algorithm import Algorithm, AnyAlgorithm, Kind, LocalInputs, Release, as_it_is
 from colonnade.core.checks import check_named
 from colonnade.errors import ConfigError
@@ -31,21 +19,37 @@ from colonnade.models import initialised
 
 __all__ = ["ALGORITHMS", "DEFAULT", "Algorithm", "Kind", "Release", "check_missing", "complete", "find", "nested_names"]
 
-ALGORITHMS: dict[str, AnyAlgorithm] = {
-    "splitnn": splitnn.ALGORITHM,
-    "vafl": vafl.ALGORITHM,
-    "fdml": fdml.ALGORITHM,
-    "vimsgd": vimsgd.ALGORITHM,
-    "vimadmm": vimadmm.ALGORITHM,
-    "vimadmm_joint": vimadmm_joint.ALGORITHM,
-    "compressed_vfl": compressed_vfl.ALGORITHM,
-    "vfedcce": vfedcce.ALGORITHM,
-    "boosted_trees": boosted_trees.ALGORITHM,
-    "logistic_regression": logistic_regression.ALGORITHM,
-    "knn": knn.ALGORITHM,
-    "one_shot": one_shot.ALGORITHM,
-    "multi_vfl": multi_vfl.ALGORITHM,
-}
+
+class Records(MutableMapping[str, AnyAlgorithm]):
+    """Algorithms by name. The file of one is imported when it is asked for: a run needs one of them."""
+
+    def __init__(self, *names: str) -> None:
+        self._found: dict[str, AnyAlgorithm | None] = dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> AnyAlgorithm:
+        found = self._found[name]
+        if found is None:
+            record: AnyAlgorithm = import_module(f"{__name__}.{name}").ALGORITHM
+            found = self._found[name] = record
+        return found
+
+    def __setitem__(self, name: str, record: AnyAlgorithm) -> None:
+        self._found[name] = record
+
+    def __delitem__(self, name: str) -> None:
+        del self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+ALGORITHMS = Records(
+    *("splitnn", "vafl", "fdml", "vimsgd", "vimadmm", "vimadmm_joint", "compressed_vfl", "vfedcce", "boosted_trees"),
+    *("logistic_regression", "knn", "one_shot", "multi_vfl"),
+)
 DEFAULT = "vimadmm"
 """What is trained where nobody chose."""
 

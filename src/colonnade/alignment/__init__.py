@@ -9,17 +9,29 @@ owner.common_rows                                                             # 
 organisation that compares keyed hashes. The first needs the package coincurve: pip install "colonnade[crypto]".
 """
 
-from colonnade.alignment import id_owner, keyed
-from colonnade.alignment.helper import Helper, align_by_helper
-from colonnade.alignment.id_owner import IdOwner
-from colonnade.alignment.ids import Ids
-from colonnade.alignment.in_process import Aligned, align_here
-from colonnade.alignment.intersection import Alignment, Watch, align
-from colonnade.alignment.keyed import KeyedIds
-from colonnade.alignment.settings import AlignmentSettings, AllowanceSettings
+from typing import TYPE_CHECKING
 
-REVEALS = id_owner.REVEALS | keyed.REVEALS
-"""What each release of an alignment tells its receiver."""
+from colonnade.first_use import on_first_use
+
+if TYPE_CHECKING:
+    from colonnade.alignment.helper import Helper, align_by_helper
+    from colonnade.alignment.id_owner import IdOwner
+    from colonnade.alignment.ids import Ids
+    from colonnade.alignment.in_process import REVEALS, Aligned, align_here
+    from colonnade.alignment.intersection import Alignment, Watch, align
+    from colonnade.alignment.keyed import KeyedIds
+    from colonnade.alignment.settings import AlignmentSettings, AllowanceSettings
+else:
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        "helper Helper align_by_helper",
+        "id_owner IdOwner",
+        "ids Ids",
+        "in_process REVEALS Aligned align_here",
+        "intersection Alignment Watch align",
+        "keyed KeyedIds",
+        "settings AlignmentSettings AllowanceSettings",
+    )
 
 __all__ = [
     "REVEALS",

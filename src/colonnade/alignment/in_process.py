@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.alignment import id_owner, keyed
 from colonnade.alignment.helper import Helper, align_by_helper, takes_helper
 from colonnade.alignment.id_owner import IdOwner
 from colonnade.alignment.ids import Ids
@@ -23,6 +24,8 @@ from colonnade.errors import ConfigError, InputError
 from colonnade.transport import InProcess
 
 SUMMARY, ROWS = "alignment.json", "rows.npy"
+REVEALS = id_owner.REVEALS | keyed.REVEALS
+"""What each release of an alignment tells its receiver."""
 
 
 @dataclass(frozen=True)

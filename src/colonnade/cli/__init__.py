@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 an error of ours, 2 bad input, 3 a party failed, 4 a priva
 from __future__ import annotations
 
 import ast
+import gc
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -120,7 +121,11 @@ def main() -> NoReturn:
     before, warnings.formatwarning = warnings.formatwarning, _said_once()
     try:
         _look_first(sys.argv[1:])
-        commands({*sys.argv[1:]})(standalone_mode=True)
+        command = commands({*sys.argv[1:]})
+        if not gc.isenabled():  # while modules were imported, which are no garbage, and need not be looked at
+            gc.freeze()
+            gc.enable()
+        command(standalone_mode=True)
     except ColonnadeError as error:
         name = f"{type(error).__name__}:"
         told = Text(_lines(f"{name} {error}"))

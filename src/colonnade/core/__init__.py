@@ -3,11 +3,11 @@
 Names are imported on first use, so that what needs no torch, as checking a file, does not wait for it.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from colonnade.first_use import on_first_use
 
 if TYPE_CHECKING:
-    from colonnade.core import mapped, roles
     from colonnade.core.batches import Agreed, Batch, Batches, Rounds, Rows, Step
     from colonnade.core.cipher import Ciphertext, Encrypted
     from colonnade.core.ledger import Entry, Ledger, Transcript
@@ -17,6 +17,19 @@ if TYPE_CHECKING:
     from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
     from colonnade.core.release import Codec, Identity, Mechanism, Outbox, Packed, Plain, Released, Rule
     from colonnade.core.wire import Envelope
+else:
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        "batches Agreed Batch Batches Rounds Rows Step",
+        "cipher Ciphertext Encrypted",
+        "ledger Entry Ledger Transcript",
+        "message Done Message Request",
+        "party Organisation Party State serves",
+        "peers Peer Peers Transport",
+        "receipt NON_PRIVATE DpEvent Receipt",
+        "release Codec Identity Mechanism Outbox Packed Plain Released Rule",
+        "wire Envelope",
+    )
 
 __all__ = [
     "NON_PRIVATE",
@@ -51,32 +64,5 @@ __all__ = [
     "Step",
     "Transcript",
     "Transport",
-    "mapped",
-    "roles",
     "serves",
 ]
-
-_HOME = {
-    name: line.split()[0]
-    for line in (
-        "batches Agreed Batch Batches Rounds Rows Step",
-        "cipher Ciphertext Encrypted",
-        "ledger Entry Ledger Transcript",
-        "message Done Message Request",
-        "party Organisation Party State serves",
-        "peers Peer Peers Transport",
-        "receipt NON_PRIVATE DpEvent Receipt",
-        "release Codec Identity Mechanism Outbox Packed Plain Released Rule",
-        "wire Envelope",
-    )
-    for name in line.split()[1:]
-}
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        if name in ("mapped", "roles"):
-            return import_module(f"{__name__}.{name}")
-        if name not in _HOME:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -6,8 +6,9 @@ as arrays can be loaded where only NumPy and PyTorch are installed.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from colonnade.first_use import on_first_use
 
 if TYPE_CHECKING:
     from colonnade.datasets.catalogue import load
@@ -28,6 +29,17 @@ if TYPE_CHECKING:
         views,
     )
     from colonnade.datasets.table import Table, align, read_table, table_from_frame
+else:
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        "catalogue load",
+        "dataset Dataset Rows",
+        "entries CATALOGUE Entry",
+        "preprocess Labels Preprocessor",
+        "split Split by_names column_blocks column_runs even_columns image_patches image_strips party_names "
+        "picture_views train_validation_test views",
+        "table Table align read_table table_from_frame",
+    )
 
 __all__ = [
     "CATALOGUE",
@@ -53,27 +65,3 @@ __all__ = [
     "train_validation_test",
     "views",
 ]
-
-_HOME = {
-    name: line.split()[0]
-    for line in (
-        "catalogue load",
-        "dataset Dataset Rows",
-        "entries CATALOGUE Entry",
-        "preprocess Labels Preprocessor",
-        "split Split by_names column_blocks column_runs even_columns image_patches image_strips party_names "
-        "picture_views train_validation_test views",
-        "table Table align read_table table_from_frame",
-    )
-    for name in line.split()[1:]
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -6,9 +6,22 @@ found.chosen, found.scores, found.cost, found.learned
 `leader` says how it works across parties. Encryption needs TenSEAL: pip install "colonnade[crypto]".
 """
 
-from colonnade.selection.choosing import METHODS
-from colonnade.selection.in_process import information_here, select_here
-from colonnade.selection.result import REVEALS, Cost, Selection
-from colonnade.selection.settings import SelectionSettings
+from typing import TYPE_CHECKING
+
+from colonnade.first_use import on_first_use
+
+if TYPE_CHECKING:
+    from colonnade.selection.choosing import METHODS
+    from colonnade.selection.in_process import information_here, select_here
+    from colonnade.selection.result import REVEALS, Cost, Selection
+    from colonnade.selection.settings import SelectionSettings
+else:
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        "choosing METHODS",
+        "in_process information_here select_here",
+        "result REVEALS Cost Selection",
+        "settings SelectionSettings",
+    )
 
 __all__ = ["METHODS", "REVEALS", "Cost", "Selection", "SelectionSettings", "information_here", "select_here"]

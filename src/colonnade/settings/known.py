@@ -47,14 +47,15 @@ def described(settings: type) -> dict[str, Any]:
 
 def algorithms() -> dict[str, Any]:
     """What there is about each algorithm. Where they are imported already, one that joined them is among them."""
+    found: dict[str, Any] = known()["algorithms"]
     imported = sys.modules.get("colonnade.algorithms")
-    if imported is None:
-        found: dict[str, Any] = known()["algorithms"]
-        return found
-    return {
-        name: {"about": one.about, "reveals": one.reveals, **described(one.config)}
-        for name, one in imported.ALGORITHMS.items()
-    }
+    joined = [] if imported is None else [name for name in imported.ALGORITHMS if name not in found]
+    return found | {name: described_algorithm(imported.ALGORITHMS[name]) for name in joined}
+
+
+def described_algorithm(one: Any) -> dict[str, Any]:
+    """An algorithm's record as the table has it."""
+    return {"about": one.about, "reveals": one.reveals, **described(one.config)}
 
 
 def _class(told: Mapping[str, Any]) -> type:

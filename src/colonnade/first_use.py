@@ -1,0 +1,19 @@
+"""Names of a package that are imported when they are first used, so that importing the package costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+
+def on_first_use(package: str, *homes: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """A package's `__getattr__` and `__dir__`; each of `homes` is a module inside it and the names that it has."""
+    home = {name: line.split()[0] for line in homes for name in line.split()[1:]}
+
+    def found(name: str) -> Any:
+        if name not in home:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{home[name]}"), name)
+
+    return found, lambda: sorted(home)
