@@ -22,7 +22,7 @@ from colonnade.federation.guarantees import of_run
 from colonnade.flare import job as engine
 from colonnade.flare.engines import OnThisMachine, gather
 from colonnade.flare.orders import lead_of
-from colonnade.flare.simulator import NOT_STARTED, Simulator, starts, write_sites
+from colonnade.flare.simulator import NOT_STARTED, Simulator, runs, starts, write_sites
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection.settings import SERVER
 from colonnade.sites.driving import drive
@@ -179,6 +179,19 @@ def test_what_did_not_start_is_started_again_and_what_failed_later_is_not(tmp_pa
         log.write_text(said[number])
     assert tried == [0, 1]
     assert [log.write_text(said[0]) and number for number in starts(log, most=2)] == [0, 1]
+
+
+def test_a_site_that_did_not_start_is_not_waited_for(tmp_path: Path) -> None:
+    """FLARE's simulator goes on without it, and never ends."""
+    log = tmp_path / "flare.log"
+    log.write_text("a warning", encoding="utf-8")
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    assert runs(process, log)
+    log.write_text(f"OSError: [Errno 98] {NOT_STARTED[1]}", encoding="utf-8")
+    assert not runs(process, log)
+    engine.stop(process)
+    log.write_text("", encoding="utf-8")
+    assert not runs(process, log)
 
 
 def test_each_record_is_passed_on_once(tmp_path: Path) -> None:

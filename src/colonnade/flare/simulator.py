@@ -55,12 +55,13 @@ class Simulator:
         if not self.lead.exists():
             certify(self.kept, settings)
         failed = self.folder(job.driver) / "runs" / FAILURE  # FLARE may wait on for a site that was killed
-        for _ in starts(self.work / "flare.log"):
+        log = self.log(job.driver)
+        for _ in starts(log):
             shutil.rmtree(self.work / "job", ignore_errors=True)
             folder = write_job(self.work / "job", job, self.lead)
             with simulator(folder, self.work, job.sites, {SITES: str(self.kept.resolve())}) as process:
                 try:
-                    follow(lambda: process.poll() is None and not (job.serve and failed.exists()), told, watch)
+                    follow(lambda: runs(process, log) and not (job.serve and failed.exists()), told, watch)
                 except KeyboardInterrupt:
                     if job.serve:
                         told.unlink(missing_ok=True)  # so the service ends, and with it the job
@@ -93,9 +94,18 @@ def starts(log: Path, most: int = 3) -> Iterator[int]:
     that fails now and then, before anything has begun. Then once more."""
     for number in range(most):
         yield number
-        said = log.read_text(encoding="utf-8", errors="replace")
-        if not any(words in said for words in NOT_STARTED):
+        if not _failed_to_start(log):
             return
+
+
+def runs(process: subprocess.Popen[bytes], log: Path) -> bool:
+    """Whether FLARE's simulator has something to wait for; where a site did not start it never ends by itself."""
+    return process.poll() is None and not _failed_to_start(log)
+
+
+def _failed_to_start(log: Path) -> bool:
+    said = log.read_text(encoding="utf-8", errors="replace")
+    return any(words in said for words in NOT_STARTED)
 
 
 @contextmanager
