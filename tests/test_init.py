@@ -45,7 +45,7 @@ def test_the_public_names_are_pinned_and_all_there() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'colonnade' has no attribute 'Federatoin'"):
-        _ = colonnade.Federatoin
+        _ = colonnade.Federatoin  # type: ignore[attr-defined]
     assert not hasattr(colonnade, "nothing")
 
 

@@ -49,8 +49,8 @@ def algorithms() -> dict[str, Any]:
     """What there is about each algorithm. Where they are imported already, one that joined them is among them."""
     found: dict[str, Any] = known()["algorithms"]
     imported = sys.modules.get("colonnade.algorithms")
-    joined = [] if imported is None else [name for name in imported.ALGORITHMS if name not in found]
-    return found | {name: described_algorithm(imported.ALGORITHMS[name]) for name in joined}
+    every: Mapping[str, Any] = {} if imported is None else imported.ALGORITHMS
+    return found | {name: described_algorithm(every[name]) for name in every if name not in found}
 
 
 def described_algorithm(one: Any) -> dict[str, Any]:
