@@ -8,12 +8,15 @@ from typing import Any
 
 
 def on_first_use(package: str, *homes: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """A package's `__getattr__` and `__dir__`; each of `homes` is a module inside it and the names that it has."""
-    home = {name: line.split()[0] for line in homes for name in line.split()[1:]}
+    """A package's `__getattr__` and `__dir__`; each of `homes` is a module inside it and the names that it
+    has, or a module alone."""
+    lines = [line.split() for line in homes]
+    home = {name: module for module, *names in lines for name in names or [module]}
 
     def found(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{home[name]}"), name)
+        module = import_module(f"{package}.{home[name]}")
+        return module if name == home[name] else getattr(module, name)
 
     return found, lambda: sorted(home)

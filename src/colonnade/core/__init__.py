@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from colonnade.first_use import on_first_use
 
 if TYPE_CHECKING:
+    from colonnade.core import mapped, roles
     from colonnade.core.batches import Agreed, Batch, Batches, Rounds, Rows, Step
     from colonnade.core.cipher import Ciphertext, Encrypted
     from colonnade.core.ledger import Entry, Ledger, Transcript
@@ -29,6 +30,8 @@ else:
         "receipt NON_PRIVATE DpEvent Receipt",
         "release Codec Identity Mechanism Outbox Packed Plain Released Rule",
         "wire Envelope",
+        "mapped",
+        "roles",
     )
 
 __all__ = [
@@ -64,5 +67,7 @@ __all__ = [
     "Step",
     "Transcript",
     "Transport",
+    "mapped",
+    "roles",
     "serves",
 ]
