@@ -1,4 +1,4 @@
-"""What VIMADMM and VIMADMM-J have in common: parties that step towards a target, and a label owner with z and lambda.
+"""What VIMADMM and VIMADMM-J have in common: parties that step towards a target, and a label owner with lambda.
 
 Xie, Chen, Zhang and Li, 2022 (arXiv:2207.10226). For each batch B, with logits o:
 
@@ -82,34 +82,32 @@ class FeatureOwner(roles.FeatureOwner):
 
 
 class LabelOwner(roles.LabelOwner):
-    """Holds labels, and z and the duals lambda (one row per training row)."""
+    """Holds labels, and the duals lambda (one row per training row)."""
 
     loss: Loss
 
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         super().meet(introductions)
-        shape = len(self.labels), self.loss.outputs
-        self.z, self.duals = (mapped.zeros(shape, device=self.device) for _ in range(2))
+        self.duals = mapped.zeros((len(self.labels), self.loss.outputs), device=self.device)
         self._solve = ZUpdate(self.loss, self.config.rho)
 
     def split(self, o: Tensor, batch: str) -> tuple[Tensor, Tensor]:
-        """The new z and lambda of a batch's rows, which are remembered."""
+        """The new z and lambda of a batch's rows. Lambda is remembered; z is found anew from it the next time."""
         rows, rho = self.rows(batch), self.config.rho
         z = self._solve(o, self.duals[rows], self.y(batch), self.counts(rows))
         duals = self.duals[rows] + rho * (o - z)
-        self.z[rows], self.duals[rows] = z, duals
+        self.duals[rows] = duals
         return z, duals
 
     def state(self) -> State:
-        return super().state() | {"z": self.z, "duals": self.duals}
+        return super().state() | {"duals": self.duals}
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
-        if state["z"].shape == self.z.shape:
-            self.z.copy_(state["z"])
+        if state["duals"].shape == self.duals.shape:
             self.duals.copy_(state["duals"])
         else:  # loaded to predict other rows than it was trained with
-            self.z, self.duals = state["z"].to(self.device), state["duals"].to(self.device)
+            self.duals = state["duals"].to(self.device)
 
 
 TOLERANCE = 1e-6

@@ -128,7 +128,7 @@ class FeatureOwner(admm.FeatureOwner):
 
 
 class LabelOwner(admm.LabelOwner):
-    """Holds labels, heads W (one block of rows per party), z and the duals lambda (one row per training row)."""
+    """Holds labels, heads W (one block of rows per party), and the duals lambda (one row per training row)."""
 
     config: Config
 

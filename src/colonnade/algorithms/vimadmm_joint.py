@@ -96,7 +96,7 @@ class FeatureOwner(Masked, admm.FeatureOwner):
 
 
 class LabelOwner(admm.LabelOwner):
-    """Holds labels, and z and the duals lambda (one row per training row)."""
+    """Holds labels, and the duals lambda (one row per training row)."""
 
     config: Config
 
