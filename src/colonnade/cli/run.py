@@ -80,33 +80,37 @@ def run(
 ) -> None:
     """Train a federation and keep a run directory: settings, metrics, ledgers, every party's checkpoint."""
     folder = out or (_latest(file) if resume else _fresh(file))
-    if set_ and engine == "flare":
-        raise ConfigError("--set cannot be used with --engine flare: settings are in the file that all agreed on.")
-    if set_ and resume:
-        raise ConfigError(
-            "--set cannot change a run that is resumed. One that was started with --set has its settings in its own "
-            f"file: colonnade run {shlex.quote(str(folder / SETTINGS))} --out {shlex.quote(str(folder))} --resume"
-        )
-    if network is not None and engine != "in-process":
-        raise ConfigError("--network rehearses a network in one process, and between sites there is one. Leave it out.")
-    if restarts and engine == "in-process":
-        raise ConfigError("--restarts is for FLARE, whose jobs end when a site's process dies. Here use --resume.")
-    if start_from is not None and (resume or engine != "in-process"):
-        raise ConfigError("--from begins a new run on this machine. Leave --resume and --engine out.")
-    changes = changes_of(set_ or [])
-    if resume:
-        if seed is not None:
-            raise ConfigError("--seed cannot change a run that is resumed; its own seed is used.")
-        if engine == "in-process":  # FLARE's runs are elsewhere until they end
-            if not (folder / SETTINGS).exists():
-                raise ConfigError(f"There is no run to resume in {folder}. Start it without --resume.")
-            seed = RunDirectory(folder).settings().engine.seed
-    if port is not None and not live:
-        raise ConfigError("--port is of the page that --live shows. Add --live, or leave --port out.")
-    if live and engine == "flare":
-        raise ConfigError("--live shows a run of this machine, and with --engine flare its numbers stay at the sites.")
+    here, again = engine == "in-process", f"{shlex.quote(str(folder / SETTINGS))} --out {shlex.quote(str(folder))}"
+    not_together = {
+        "--set cannot be used with --engine flare: settings are in the file that all agreed on.": (
+            set_ and engine == "flare"
+        ),
+        "--set cannot change a run that is resumed. One that was started with --set has its settings in its own file: "
+        f"colonnade run {again} --resume": set_ and resume,
+        "--network rehearses a network in one process, and between sites there is one. Leave it out.": (
+            network is not None and not here
+        ),
+        "--restarts is for FLARE, whose jobs end when a site's process dies. Here use --resume.": restarts and here,
+        "--from begins a new run on this machine. Leave --resume and --engine out.": (
+            start_from is not None and (resume or not here)
+        ),
+        "--seed cannot change a run that is resumed; its own seed is used.": resume and seed is not None,
+        "--port is of the page that --live shows. Add --live, or leave --port out.": port is not None and not live,
+        "--live shows a run of this machine, and with --engine flare its numbers stay at the sites.": (
+            live and engine == "flare"
+        ),
+    }
+    for rule, found in not_together.items():
+        if found:
+            raise ConfigError(rule)
+    changes, silent, allowed = changes_of(set_ or []), quiet or json_, allow_model or []
     with _page(folder, port or 0) if live else contextlib.nullcontext() as page:
-        if engine != "in-process":
+        if here:
+            settings = Settings.from_toml(file, allow_models=allowed, changes=changes)
+            federation = _built(settings, folder if resume else None, start_from, network, seed)
+            with _resumable(folder / SETTINGS if changes else file, folder):
+                summary, exhausted = _trained(federation, folder, file.stem, page, resume=resume, silent=silent)
+        else:
             from colonnade.cli.on_flare import run_on_flare
 
             told = run_on_flare(
@@ -116,39 +120,14 @@ def run(
                 startup_kit=startup_kit,
                 resume=resume,
                 seed=seed,
-                quiet=quiet or json_,
-                allow_models=allow_model or [],
+                quiet=silent,
+                allow_models=allowed,
                 changes=changes,
                 restarts=restarts,
             )
             if told is None:
                 return
             summary, exhausted = told, bool(told["exhausted"])
-        else:
-            settings = Settings.from_toml(file, allow_models=allow_model or [], changes=changes)
-            over = None if network is None else Network.parse(network)
-            between = None if over is None else (lambda owner, inner: Distant(owner, inner, over))
-            before = None if start_from is None else a_run(start_from)
-            goes_on = folder if resume and settings.data.dataset is None else None
-            federation = Federation.from_settings(
-                settings, seed=seed, between=between, start_from=before, resumes=goes_on
-            )
-            if page is not None:
-                page.expect(len(federation.batches), federation.batches.steps_are)
-            with (
-                _resumable(folder / SETTINGS if changes else file, folder),
-                progress_of(federation, file.stem, quiet=quiet or json_) as bar,
-            ):
-
-                def watch(event: Step | dict[str, Any]) -> None:
-                    bar(event)
-                    if page is not None:
-                        page.watch(event)
-
-                if not (quiet or json_):
-                    warnings.simplefilter("ignore", Finding)  # the summary has them
-                outcome = federation.fit(folder, resume=resume, watch=watch)
-            summary, exhausted = outcome.summary, outcome.exhausted
         if page is not None:
             page.end(f"Finished: {summary['stopped']}")
         if json_:
@@ -159,6 +138,43 @@ def run(
             console.print(f"The run is in [bold]{shown(folder)}[/bold]. Predict with:\n  {next_}", soft_wrap=True)
     if exhausted:
         raise BudgetExhausted(str(summary["stopped"]))
+
+
+def _built(
+    settings: Settings, resumed: Path | None, start_from: Path | None, network: str | None, seed: int | None
+) -> Federation:
+    """The federation in this process: new, begun with another run's models, or as the run stood that is resumed."""
+    if resumed is not None:
+        if not (resumed / SETTINGS).exists():
+            raise ConfigError(f"There is no run to resume in {resumed}. Start it without --resume.")
+        seed = RunDirectory(resumed).settings().engine.seed
+    over = None if network is None else Network.parse(network)
+    return Federation.from_settings(
+        settings,
+        seed=seed,
+        between=None if over is None else (lambda owner, inner: Distant(owner, inner, over)),
+        start_from=None if start_from is None else a_run(start_from),
+        resumes=resumed if settings.data.dataset is None else None,
+    )
+
+
+def _trained(
+    federation: Federation, folder: Path, name: str, page: Live | None, *, resume: bool, silent: bool
+) -> tuple[dict[str, Any], bool]:
+    """The summary of a run in this process, which a bar and a page show while it trains; whether a budget ended it."""
+    if page is not None:
+        page.expect(len(federation.batches), federation.batches.steps_are)
+    with progress_of(federation, name, quiet=silent) as bar:
+
+        def watch(event: Step | dict[str, Any]) -> None:
+            bar(event)
+            if page is not None:
+                page.watch(event)
+
+        if not silent:
+            warnings.simplefilter("ignore", Finding)  # the summary has them
+        outcome = federation.fit(folder, resume=resume, watch=watch)
+    return outcome.summary, outcome.exhausted
 
 
 @contextlib.contextmanager

@@ -16,13 +16,17 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, DataError, NoAnswer, PartyError
 from colonnade.serving.batcher import Batcher, Busy, Unknown
 from colonnade.serving.limits import App, Gate, Limits, Probing, Problem, internal
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 
 def not_blank(text: str) -> str:
@@ -106,26 +110,29 @@ def needed() -> None:
 
 def application(batcher: Batcher, limits: Limits) -> App:
     """The ASGI application; when it ends, the batcher is closed."""
-    from fastapi import FastAPI, Request
-    from fastapi.exceptions import RequestValidationError
-    from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
-    from starlette.exceptions import HTTPException
+    from fastapi import FastAPI
 
-    from colonnade.serving.connections import counted
-
-    source, pulse = batcher.source, Pulse(batcher.source.heartbeat)
+    from colonnade import __version__
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         await asyncio.to_thread(batcher.close)
 
-    from colonnade import __version__
-
     app = FastAPI(title="Colonnade", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
-    troubles: dict[int | str, dict[str, Any]] = {
-        status: {"model": Trouble} for status in (401, 403, 404, 408, 413, 422, 429, 500, 502, 503)
-    }
+    _tell_errors(app)
+    _predict(app, batcher, limits)
+    _tell_state(app, batcher)
+    _show_page(app, batcher, limits)
+    return Gate(app, limits, batcher.metrics)
+
+
+def _tell_errors(app: "FastAPI") -> None:
+    """Every error has a rule and a cure, and quotes nothing that was sent."""
+    from fastapi import Request
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.responses import JSONResponse
+    from starlette.exceptions import HTTPException
 
     @app.exception_handler(Problem)
     async def problem(_: Request, error: Problem) -> JSONResponse:
@@ -148,6 +155,18 @@ def application(batcher: Batcher, limits: Limits) -> App:
         body = {"error": str(error.detail), "rule": rule, "cure": "See /openapi.json."}
         return JSONResponse(body, error.status_code, error.headers)
 
+
+def _predict(app: "FastAPI", batcher: Batcher, limits: Limits) -> None:
+    """POST /predict."""
+    from fastapi import Request
+    from fastapi.responses import JSONResponse
+
+    from colonnade.serving.connections import counted
+
+    troubles: dict[int | str, dict[str, Any]] = {
+        status: {"model": Trouble} for status in (401, 403, 404, 408, 413, 422, 429, 500, 502, 503)
+    }
+
     @app.post("/predict", response_model=Answer, responses=troubles, operation_id="predict")
     async def predict(asked: Asked, request: Request) -> JSONResponse:
         """Predict rows by id."""
@@ -162,17 +181,16 @@ def application(batcher: Batcher, limits: Limits) -> App:
             rows = await asyncio.wait_for(asyncio.wrap_future(batcher.ask(keys, caller)), batcher.patience)
         except (ColonnadeError, TimeoutError) as error:
             raise as_problem(error) from None
-        found = [
-            {
-                "id": one,
-                "prediction": row.prediction,
-                "scores": row.scores,
-                "answered": row.answered,
-                "missing": row.missing,
-            }
-            for one, row in zip(ids, rows, strict=True)
-        ]
+        found = [{"id": one, **asdict(row)} for one, row in zip(ids, rows, strict=True)]
         return JSONResponse({"predictions": found, "degraded": sum(bool(row.missing) for row in rows)})
+
+
+def _tell_state(app: "FastAPI", batcher: Batcher) -> None:
+    """GET /health and /metrics."""
+    from fastapi import Request
+    from fastapi.responses import JSONResponse, PlainTextResponse
+
+    source, pulse = batcher.source, Pulse(batcher.source.heartbeat)
 
     @app.get("/health", response_model=Health, responses={503: {"model": Health}}, operation_id="health")
     async def health(request: Request) -> JSONResponse:
@@ -197,6 +215,14 @@ def application(batcher: Batcher, limits: Limits) -> App:
         }
         return PlainTextResponse(batcher.metrics.text(gauges), media_type="text/plain; version=0.0.4")
 
+
+def _show_page(app: "FastAPI", batcher: Batcher, limits: Limits) -> None:
+    """GET /: how to ask."""
+    from fastapi import Request
+    from fastapi.responses import HTMLResponse
+
+    source = batcher.source
+
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def page(request: Request) -> HTMLResponse:
         words = {
@@ -208,8 +234,6 @@ def application(batcher: Batcher, limits: Limits) -> App:
             "token": " -H 'Authorization: Bearer TOKEN'" if limits.token else "",
         }
         return HTMLResponse(PAGE.format(**{name: html.escape(text, quote=False) for name, text in words.items()}))
-
-    return Gate(app, limits, batcher.metrics)
 
 
 def as_problem(error: Exception) -> Problem:
