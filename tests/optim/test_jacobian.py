@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
+from colonnade.optim import descent
 from colonnade.optim.descent import jacobian_of, set_gradient
 
 
@@ -16,7 +18,12 @@ def one_by_one(u: torch.Tensor, weights: list[nn.Parameter]) -> torch.Tensor:
     return torch.stack(lines)
 
 
-def test_it_is_one_backward_pass_per_output_through_the_same_pass() -> None:
+@pytest.mark.parametrize("at_once", [1, 120, 1 << 21])
+def test_it_is_one_backward_pass_per_output_through_the_same_pass(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether an output is computed alone, with two others, or with all."""
+    monkeypatch.setattr(descent, "AT_ONCE", at_once)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 2)).double()
     weights = list(model.parameters())
@@ -24,7 +31,11 @@ def test_it_is_one_backward_pass_per_output_through_the_same_pass() -> None:
     assert torch.allclose(jacobian_of(u, weights), one_by_one(u, weights), rtol=1e-12, atol=1e-12)
 
 
-def test_stacked_parties_get_their_own_and_an_unused_weight_gets_zeros() -> None:
+@pytest.mark.parametrize("at_once", [30, 1 << 21])
+def test_stacked_parties_get_their_own_and_an_unused_weight_gets_zeros(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(descent, "AT_ONCE", at_once)
     w, unused = nn.Parameter(torch.randn(2, 3, 1)), nn.Parameter(torch.randn(2, 4))
     x = torch.randn(2, 5, 3)
     found = jacobian_of(x @ w, [w, unused])
