@@ -124,8 +124,9 @@ def test_no_id_reaches_another_party(reveal: str) -> None:
     assert all(len(received) > 1000 for received in frames.values())
     for held in ids.values():
         for one in held:
-            digest = Ids.of("x", [[one]]).digests.tobytes()
-            for spelling in (one.encode(), digest, curve.hash_to_curve(digest)[1:]):
+            digests = Ids.of("x", [[one]]).digests
+            hashed = curve.blind(digests, (1).to_bytes(32, "big"))  # H(id) itself
+            for spelling in (one.encode(), digests.tobytes(), hashed.tobytes()[1:]):
                 assert not any(spelling in received for received in frames.values())
     for name in ids:
         for seen in there.recording.of(name):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 from pathlib import Path
 
@@ -40,16 +39,6 @@ def expected(*sizes: int) -> list[tuple[str, int, list[int], list[int]]]:
     return [(f"x{n}", rows % 3, record("", rows).keys.tolist(), [2] * rows) for n, rows in enumerate(sizes)]
 
 
-def first_form(path: Path, *sizes: int) -> None:
-    """As Colonnade wrote them before records had checksums."""
-    with path.open("ab") as file:
-        for number, rows in enumerate(sizes):
-            one = record(f"x{number}", rows)
-            about = {"name": one.name, "event": one.event.kind, "parameters": {"noise_multiplier": 2.5}}
-            line = json.dumps(about | {"training": True, "rows": rows}).encode()
-            file.write(line + b"\n" + one.keys.astype("<i8").tobytes() + one.times.astype("<i8").tobytes())
-
-
 SIZES = (3, 1, 0, 300)
 
 
@@ -71,16 +60,10 @@ def test_without_a_file_there_is_nothing_and_nothing_can_be_added(tmp_path: Path
         journal.append(record("x", 1))
 
 
-def test_one_of_the_first_form_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    first_form(path, *SIZES)
-    assert Journal(path).stands() == ("", 0, path.stat().st_size)
-    assert told(Journal(path)) == [(name, 1, keys, times) for name, _, keys, times in expected(*SIZES)]
-    path.write_bytes(path.read_bytes()[:-2410])
-    assert [(name, len(keys)) for name, _, keys, _ in told(Journal(path))][3] == ("x3", 298)
-    path.write_bytes(b'{"name": 1}\n' + path.read_bytes())
-    with pytest.raises(CheckpointError, match="is damaged: a record cannot be read"):
-        told(Journal(path))
+def test_what_does_not_begin_as_a_journal_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "journal").write_bytes(b'{"name": "x", "rows": 1}\n' + bytes(16))
+    with pytest.raises(CheckpointError, match="is damaged: it does not begin as a journal does"):
+        told(Journal(tmp_path / "journal"))
 
 
 def test_cut_short_anywhere_the_last_record_counts_as_far_as_it_can_be_read(tmp_path: Path) -> None:

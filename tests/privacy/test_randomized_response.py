@@ -10,7 +10,6 @@ from torch import Generator
 
 from colonnade.errors import ConfigError
 from colonnade.privacy import RandomizedResponse
-from colonnade.privacy.accounting import to_dp_event
 
 
 @pytest.mark.parametrize(("epsilon", "classes"), [(0.5, 2), (2.0, 3), (4.0, 10)])
@@ -25,16 +24,6 @@ def test_labels_stay_and_move_as_often_as_epsilon_says(epsilon: float, classes: 
     assert chisquare(counts, [share * len(labels) for share in expected]).pvalue > 1e-4
     assert event.kind == "randomized-response"
     assert dict(event.parameters) == {"epsilon": epsilon, "classes": classes}
-
-
-@pytest.mark.parametrize(("epsilon", "classes"), [(0.5, 2), (2.0, 3), (4.0, 10)])
-def test_the_accounting_library_is_told_the_same_chances(epsilon: float, classes: int) -> None:
-    _, event = RandomizedResponse(epsilon, classes).apply(torch.zeros(1, dtype=torch.int64), Generator())
-    known = to_dp_event(event, "replace-one")
-    assert known.num_buckets == classes
-    keep = 1 - known.noise_parameter + known.noise_parameter / classes
-    move = known.noise_parameter / classes
-    assert math.log(keep / move) == pytest.approx(epsilon)
 
 
 def test_types_and_shapes_stay() -> None:

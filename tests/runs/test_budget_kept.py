@@ -309,4 +309,4 @@ def test_who_only_looks_is_told_what_all_runs_spent(tmp_path: Path) -> None:
     member = lab.begin("one", None)
     member.role.answer(Embed("train[0:30]"))
     nobody = Account("lab", member.federation.agreed, member.ids.tolist())
-    assert spent_before("lab", lab.runs, nobody, "exact") == pytest.approx(true_epsilon(1), abs=1e-6)
+    assert spent_before(lab.runs, nobody, "exact") == pytest.approx(true_epsilon(1), abs=1e-6)

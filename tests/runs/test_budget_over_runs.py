@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from colonnade.core import Batches, Outbox, Rule, checkpoint
+from colonnade.core import Batches, Outbox, Rule
 from colonnade.errors import CheckpointError, ConfigError
 from colonnade.privacy import Account
 from colonnade.privacy.gaussian import Gaussian
 from colonnade.privacy.journal import Journal
-from colonnade.runs.budget_over_runs import ACCOUNT, BudgetOverRuns, spent_before
+from colonnade.runs.budget_over_runs import BudgetOverRuns, spent_before
 from colonnade.runs.layout import JOURNAL
 
 pytest.importorskip("dp_accounting")
@@ -52,8 +50,8 @@ def test_a_new_run_goes_on_where_the_last_one_ended_left_or_not(tmp_path: Path) 
     assert spent[0] == 0.0
     assert 0.0 < spent[1] < spent[2]
     later = account()
-    assert spent_before("lab", tmp_path, later, "exact") == later.worst > spent[2]
-    assert spent_before("lab", tmp_path / "elsewhere", account(), "exact") is None
+    assert spent_before(tmp_path, later, "exact") == later.worst > spent[2]
+    assert spent_before(tmp_path / "elsewhere", account(), "exact") is None
 
 
 def test_two_runs_do_not_spend_at_once(tmp_path: Path) -> None:
@@ -113,42 +111,7 @@ def test_a_crash_while_the_journal_is_written_anew_forgets_nothing(
     assert kept(tmp_path, "two")[1].worst == one.worst > 0.0
 
 
-def test_a_folder_of_before_is_counted_with_the_journals_of_all_its_runs(tmp_path: Path) -> None:
-    """It has the account as of the last run that was saved, which is run one here; what two and three spent since they
-    were resumed is in their own journals alone."""
-    known = account()
-    for _ in range(2):
-        spend(known)
-    state = {key: value for key, value in known.state().items() if key != "kept"}
-    checkpoint.write(tmp_path / ACCOUNT, {"run": "one", "ids": "exact", "meter": state})
-    record = next(known._table.records())
-    about = {"name": record.name, "event": record.event.kind, "parameters": dict(record.event.parameters)}
-    line = json.dumps(about | {"training": True, "rows": len(record.keys)}).encode() + b"\n"
-    ones = np.ones(len(record.keys), dtype="<i8").tobytes()
-    for run, times in (("one", 1), ("two", 3), ("three", 1), ("four", 0)):
-        folder = tmp_path / run / "parties" / "lab"
-        folder.mkdir(parents=True)
-        (folder / JOURNAL).write_bytes((line + record.keys.astype("<i8").tobytes() + ones) * times)
-    (tmp_path / "two" / "parties" / "bank").mkdir()
-    (tmp_path / "two" / "parties" / "bank" / JOURNAL).write_bytes(b"somebody else's")
-    before = account()
-    spent_before("lab", tmp_path, before, "exact")
-    assert not (tmp_path / JOURNAL).exists(), "who only looks writes nothing"
-    for again in range(2):  # and it is counted once
-        purse, mine = kept(tmp_path, "five")
-        ((_, counts),) = mine.counts.items()
-        assert counts.tolist() == [2 + 1 + 3 + 1 + again] * 4
-        assert again or mine.worst == before.worst
-        spend(mine)
-        purse.leave()
-    (tmp_path / JOURNAL).unlink()
-    with pytest.raises(ConfigError, match="'lab' counts what its rows paid by exact ids"):
-        spent_before("lab", tmp_path, account(), "normalised")
-
-
-@pytest.mark.parametrize(
-    "run", ["Spent.Journal", "account", "refused.jsonl", "orders.json", "Draining", "site.log", "site.log.1"]
-)
+@pytest.mark.parametrize("run", ["Spent.Journal", "refused.jsonl", "orders.json", "Draining", "site.log", "site.log.1"])
 def test_a_run_is_not_called_what_lies_beside_the_runs(tmp_path: Path, run: str) -> None:
     for accounts in ({}, {"lab": account()}):
         with pytest.raises(ConfigError, match=f"'lab' keeps no run called '{run}': a run's name .* is none of"):

@@ -1,9 +1,22 @@
-"""Lists of points on secp256k1 as arrays, one point a row; `alignment.points` has the arithmetic, and
-`alignment.workers` spreads it over the cores."""
+"""Lists of points on secp256k1 as arrays, one point a row, computed by processes beside this one, one per core.
+
+Threads gain little here: a multiplication takes 35 µs, and after each the interpreter's lock changes hands. So a list
+of many points is cut into slices, and each goes through a pipe to a process of its own (`alignment.points`, which has
+the arithmetic, run by its path). What comes back is in order and has the same bits. Workers start with the first long
+list and are shared by all parties of this process; they end with it, and after a minute without work.
+"""
 
 from __future__ import annotations
 
+import atexit
+import os
+import queue
 import secrets
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -11,12 +24,15 @@ from numpy.typing import NDArray
 
 from colonnade.alignment import points as arithmetic
 from colonnade.alignment.points import DIGEST, POINT, NotAPoint
-from colonnade.alignment.workers import spread
 from colonnade.errors import ConfigError
 
 __all__ = ["ORDER", "POINT", "NotAPoint", "blind", "check", "fresh_secret", "multiply", "public_key"]
 
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
+LEAST = 2_048
+"""Points below which starting a process takes longer than the work."""
+SLICE = 1_024
+"""Points that a worker takes at a time: about 50 ms of work."""
 
 
 def fresh_secret() -> bytes:
@@ -40,11 +56,6 @@ def check(points: NDArray[np.uint8], cores: int | None = None) -> None:
     spread(arithmetic.CHECK, _bytes(points), b"", cores)
 
 
-def hash_to_curve(digest: bytes) -> bytes:
-    """H(id), which nobody sends."""
-    return arithmetic.work(arithmetic.BLIND, digest, (1).to_bytes(32, "big"))
-
-
 def public_key() -> Any:
     """coincurve's class of points."""
     try:
@@ -60,3 +71,105 @@ def _bytes(rows: NDArray[np.uint8]) -> bytes:
 
 def _points(joined: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(bytearray(joined), dtype=np.uint8).reshape(-1, POINT)
+
+
+class Worker:
+    """One process; it is asked one thing at a time."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", arithmetic.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def ask(self, kind: bytes, data: bytes, secret: bytes) -> bytes:
+        """EOFError or OSError where it has ended."""
+        into, out = self.process.stdin, self.process.stdout
+        assert into is not None
+        assert out is not None
+        into.write(arithmetic.question(kind, data, secret))
+        into.flush()
+        return arithmetic.read_answer(out)
+
+    def end(self) -> None:
+        """It ends with its input; one that does not is ended."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with suppress(OSError):  # what was to be written, to one that has ended
+                pipe.close()
+        try:
+            self.process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Pool:
+    """Workers that wait for work; a process has one pool."""
+
+    def __init__(self) -> None:
+        self.idle: queue.LifoQueue[Worker] = queue.LifoQueue()
+        self.room = threading.Semaphore(os.cpu_count() or 1)  # parties of one process share the cores
+
+    def ask(self, kind: bytes, data: bytes, secret: bytes) -> bytes:
+        """By a worker that waits, or by a new one. One that ended meanwhile, as it does after a minute, is replaced;
+        where none can be started, it is computed here."""
+        with self.room:
+            return self._ask(kind, data, secret)
+
+    def _ask(self, kind: bytes, data: bytes, secret: bytes) -> bytes:
+        while True:
+            try:
+                worker, waited = self.idle.get_nowait(), True
+            except queue.Empty:
+                try:
+                    worker, waited = Worker(), False
+                except OSError:
+                    return arithmetic.work(kind, data, secret)
+            try:
+                made = worker.ask(kind, data, secret)
+            except NotAPoint:
+                self.idle.put(worker)
+                raise
+            except (EOFError, OSError):
+                worker.end()
+                if not waited:  # a new one failed: another would, too
+                    return arithmetic.work(kind, data, secret)
+                continue
+            except BaseException:  # interrupted in the middle of an answer
+                worker.end()
+                raise
+            self.idle.put(worker)
+            return made
+
+    def end(self) -> None:
+        """End all workers that wait."""
+        while True:
+            try:
+                self.idle.get_nowait().end()
+            except queue.Empty:
+                return
+
+
+POOL = Pool()
+atexit.register(POOL.end)
+
+
+def spread(kind: bytes, data: bytes, secret: bytes, cores: int | None = None) -> bytes:
+    """`arithmetic.work`, on so many cores, all by default: the same bytes. NotAPoint names the first that is none."""
+    wide = arithmetic.WIDTHS[kind]
+    count = len(data) // wide
+    cores = min(cores or os.cpu_count() or 1, -(-count // SLICE))
+    if cores < 2 or count < LEAST:
+        return arithmetic.work(kind, data, secret)
+
+    def some(start: int) -> bytes:
+        try:
+            return POOL.ask(kind, data[start * wide : (start + SLICE) * wide], secret)
+        except NotAPoint as error:
+            raise NotAPoint(start + error.at) from None
+
+    with ThreadPoolExecutor(cores, thread_name_prefix="curve") as pool:
+        return b"".join(pool.map(some, range(0, count, SLICE)))

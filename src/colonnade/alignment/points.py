@@ -5,7 +5,7 @@ SHA-256(DOMAIN, counter, digest of the id) that is an abscissa on the curve, wit
 average. How long that takes depends on the id, so it is not constant in time: whoever can time a party's hashing
 closely learns something about its ids. Nor is libsecp256k1's `tweak_mul`, by which points are multiplied.
 
-Run as a program it is a worker (`alignment.workers`): it computes what comes through its standard input, writes the
+Run as a program it is a worker (`alignment.curve`): it computes what comes through its standard input, writes the
 result to its standard output, and ends with its input, or when nothing came for a minute. So it imports nothing of
 Colonnade. Secrets come through the pipe alone, are not kept beyond a request, and never stand on a command line.
 """

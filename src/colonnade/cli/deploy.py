@@ -220,7 +220,7 @@ def _say_budget(own: SiteConfig, organisation: Organisation, budget: Budget | No
     for account in accounts_of({own.name: organisation}).values():
         if covers:
             console.print(f"[bold yellow]Not all rows:[/bold yellow] its noise {covers}.", highlight=False)
-        spent = spent_before(own.name, own.runs, account, own.settings.counted_by)
+        spent = spent_before(own.runs, account, own.settings.counted_by)
         if spent is None:
             console.print("Nothing of it is spent: there was no run yet." if budget else "There was no run yet.")
             continue

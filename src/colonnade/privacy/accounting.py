@@ -53,20 +53,6 @@ def moves(relation: str) -> float:
     return 2.0 if relation == "replace-one" else 1.0
 
 
-def to_dp_event(event: DpEvent, relation: Relation) -> Any:
-    """The event as dp-accounting knows it, with sensitivity 1; NonPrivateDpEvent for what it does not know."""
-    d = dp_accounting()
-    if event.kind == gaussian.KIND and is_private(event):
-        return d.GaussianDpEvent(event.parameters["noise_multiplier"] / moves(relation))
-    if event.kind == randomized_response.KIND:
-        keep = randomized_response.RandomizedResponse(event.parameters["epsilon"], int(event.parameters["classes"]))
-        k = keep.classes
-        return d.RandomizedResponseDpEvent((1 - keep.keep) * k / (k - 1), k)
-    if costs_nothing(event):
-        return d.NoOpDpEvent()
-    return d.NonPrivateDpEvent()
-
-
 def is_private(event: DpEvent) -> bool:
     """Whether some finite epsilon could come of it."""
     if event.kind == gaussian.KIND:

@@ -187,13 +187,6 @@ class Account:
             self._reread(Journal(path, ids=ids))
             self._floor, self._seen = None, ("", 0)
 
-    def add(self, path: Path, *, ids: str = "exact") -> None:
-        """Count what another journal says, beside all that is known."""
-        with self._lock:
-            for record, _ in Journal(path, ids=ids).read():
-                self._table.add_record(record)
-            self._use(self._table)
-
     def claim(self) -> None:
         """Be the one process that releases under this account, or raise ConfigError; done before the first release."""
         with self._lock, self._alone():
@@ -278,12 +271,7 @@ class Account:
             torn = record if end == last else None
             found.add_record(record)
             last = end
-        if stand.writing:
-            more = found.raise_to(floor)
-        else:  # none, or one of the first form: what came after what is known
-            more = True
-            for record in floor.records():
-                found.add_record(record)
+        more = found.raise_to(floor)
         self._use(found)
         self._seen = stand.writing, last
         return more, torn
@@ -321,12 +309,6 @@ class Account:
             self.rows, self.batch_size = int(state["rows"]), int(state["batch_size"])
             self.sampling = str(state.get("sampling", "epoch"))
             self._expected = bool(state.get("kept", False))
-
-    def raise_to(self, state: dict[str, Any]) -> None:
-        """Count at least what another account's `state()` says."""
-        with self._lock:
-            self._table.raise_to(Counts.from_state(state))
-            self._use(self._table)
 
 
 def _one(batches: Batches | Agreed) -> Batches:

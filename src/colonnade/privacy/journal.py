@@ -13,8 +13,6 @@ leave; as far as its rows can be read, they are counted all the same. Every othe
 paid is not known then, and they are not released.
 
 One process at a time releases what is counted here: two would each spend what is left. Readers need not wait.
-
-Journals of Colonnade 0.1's first form have no first line and no checksums, and hold what came after a checkpoint.
 """
 
 from __future__ import annotations
@@ -76,8 +74,7 @@ CLAIMING = threading.Lock()
 
 
 class Stand(NamedTuple):
-    """Which writing of a journal is there ("": none, or only one of the first form), where its records begin and where
-    they end."""
+    """Which writing of a journal is there ("": none), where its records begin and where they end."""
 
     writing: str = ""
     first: int = 0
@@ -119,7 +116,7 @@ class Journal:
                 data = file.read()
         except FileNotFoundError:
             return
-        for record, end in self._framed(data) if stand.writing else self._bare(data):
+        for record, end in self._framed(data):
             yield record, start + end
 
     def append(self, record: Record) -> None:
@@ -179,10 +176,9 @@ class Journal:
             self._synced = time.monotonic()
 
     def _stand(self, file: BinaryIO) -> Stand:
-        """It is of the present form from its first byte to its last, or not at all."""
         line, size = file.readline(LONGEST_HEAD), os.fstat(file.fileno()).st_size
-        if line[:1] in (b"", b"{"):
-            return Stand(size=size)
+        if not line:
+            return Stand()
         about, _, check = line.rstrip(b"\n").rpartition(b" ")
         words = about.decode("ascii", "replace").split()
         if len(words) != 4 or not line.startswith(MAGIC) or check != f"{zlib.crc32(about):08x}".encode():
@@ -211,17 +207,6 @@ class Journal:
             start = end
             yield record, start
 
-    def _bare(self, data: bytes) -> Iterator[tuple[Record, int]]:
-        """Read a journal of the first form."""
-        start = 0
-        while data.find(b"\n", start) >= 0:
-            record, end = self._parsed(data, start)
-            if end > len(data):
-                yield from self._torn(data, start, start, end - start)
-                return
-            start = end
-            yield record, start
-
     def _torn(self, data: bytes, start: int, body: int, length: int) -> Iterator[tuple[Record, int]]:
         """The rows that can be read of a record that was cut short, once each. One that says another length than is
         written before it was not cut short: that is damage, and hides what follows."""
@@ -239,7 +224,7 @@ class Journal:
         try:
             line = data.index(b"\n", start)
             about = json.loads(data[start:line])
-            rows, rounds = int(about["rows"]), int(about.get("rounds", about.get("training", 0)))
+            rows, rounds = int(about["rows"]), int(about["rounds"])
             event = DpEvent(about["event"], about["parameters"])
             some = min(2 * rows, (len(data) - line - 1) // 8)
             words = np.frombuffer(data, dtype="<i8", offset=line + 1, count=some) if some else np.empty(0)

@@ -5,9 +5,6 @@
 
 One journal holds what all runs spent. Which run is begun, resumed, broken off or predicted with decides nothing: each
 reads the whole of it first and adds to its end.
-
-Before there was one journal, there was an account of all runs (`runs/account`) and a journal in each run's folder.
-Where these are found and the one journal is not, all of them are counted: a release that both have counts twice.
 """
 
 from __future__ import annotations
@@ -18,16 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from colonnade.core import checkpoint
 from colonnade.core.files import hold
 from colonnade.errors import ConfigError
 from colonnade.privacy import Account
 from colonnade.runs.layout import ALIGNED, DRAINING, DRAWN, FAILURE, JOURNAL, ORDERS, REFUSED, SITE_LOG, USED
 
-ACCOUNT = "account"
-"""What all runs spent was kept in this file before there was one journal."""
 RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-BESIDE = (JOURNAL, ACCOUNT, REFUSED, FAILURE, ALIGNED, USED, DRAWN, ORDERS, DRAINING)
+BESIDE = (JOURNAL, REFUSED, FAILURE, ALIGNED, USED, DRAWN, ORDERS, DRAINING)
 A_RUN = "run's name has letters, digits, '-', '_' and '.', and is none of a file that lies beside runs"
 SYNC_EVERY = 1.0
 """Seconds between two times that journals are forced onto the disk while all parties train in one process: what was
@@ -51,8 +45,6 @@ class BudgetOverRuns:
     def keep(self) -> None:
         """Go on from what all runs spent, and write down what is spent from here on."""
         for account in self.accounts.values():
-            if not (self.runs / JOURNAL).exists():
-                _count_old(self.owner, self.runs, account, self.ids)
             account.keep(self.runs / JOURNAL, ids=self.ids, alone=True)
 
     def settle(self) -> None:
@@ -88,30 +80,9 @@ class BudgetOverRuns:
             ) from None
 
 
-def spent_before(owner: str, runs: Path, account: Account, ids: str) -> float | None:
+def spent_before(runs: Path, account: Account, ids: str) -> float | None:
     """What the row that paid most has paid over all runs so far; None before the first. Nothing is written."""
-    if (runs / JOURNAL).exists():
-        account.replay(runs / JOURNAL, ids=ids)
-    elif not _count_old(owner, runs, account, ids):
+    if not (runs / JOURNAL).exists():
         return None
+    account.replay(runs / JOURNAL, ids=ids)
     return account.worst
-
-
-def _count_old(owner: str, runs: Path, account: Account, ids: str) -> bool:
-    """Count what is in the account of all runs, and in the journal of every run; whether there is any."""
-    found = checkpoint.exists(runs / ACCOUNT)
-    if found:
-        before = checkpoint.read(runs / ACCOUNT)
-        counted = before.get("ids", "exact")  # by what rows are known to it: else each would begin anew
-        if counted != ids:
-            raise ConfigError(
-                f"'{owner}' counts what its rows paid by {counted} ids, and [alignment] ids is {ids!r} now: "
-                f'they would begin anew. Agree on ids = "{counted}" again; to let them, keep runs in another folder.'
-            )
-        account.raise_to(before["meter"])
-    for run in sorted(runs.iterdir()) if runs.is_dir() else ():
-        journal = run / "parties" / owner / JOURNAL
-        if journal.is_file():
-            account.add(journal, ids=ids)
-            found = True
-    return found

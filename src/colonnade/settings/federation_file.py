@@ -62,7 +62,6 @@ from colonnade.settings.owners import (
     check_dealt,
     check_keys,
     check_lists,
-    check_moved,
     check_names,
     keys_in,
     label_owner,
@@ -333,7 +332,6 @@ class Settings:
         is not said is suggested (`settings.defaults`), unless a run `saved` them: what it does not say, it did not
         have."""
         check_tables(tables, where, SECTIONS, lists=LISTS, words=MODELS)
-        check_moved(tables)
         name = tables.get("algorithm", {}).get("name", DEFAULT)
         algorithm = find(str(name))
         tables = tables if saved else defaults.suggested(tables, algorithm, where)

@@ -181,15 +181,6 @@ def check_keys(
         )
 
 
-def check_moved(tables: Mapping[str, Any]) -> None:
-    """Of what stood elsewhere in files of earlier versions, say where it stands now."""
-    if "id" in tables.get("alignment", {}):
-        raise ConfigError(
-            "[alignment] id is under [data] now, where it holds for every command: write id = "
-            f"[{tables['alignment']['id']!r}] there, a list of keys, each with its columns."
-        )
-
-
 def check_dealt(owners: Mapping[str, LabelOwnerSettings], dataset: str | None) -> None:
     """`rows` and `classes` deal out a named data set; a table has the rows it has."""
     for name, owner in owners.items():
