@@ -181,7 +181,7 @@ def _predict(app: "FastAPI", batcher: Batcher, limits: Limits) -> None:
             rows = await asyncio.wait_for(asyncio.wrap_future(batcher.ask(keys, caller)), batcher.patience)
         except (ColonnadeError, TimeoutError) as error:
             raise as_problem(error) from None
-        found = [{"id": one, **asdict(row)} for one, row in zip(ids, rows, strict=True)]
+        found = [asdict(row) | {"id": one} for one, row in zip(ids, rows, strict=True)]
         return JSONResponse({"predictions": found, "degraded": sum(bool(row.missing) for row in rows)})
 
 
