@@ -22,7 +22,8 @@ import torch
 
 from colonnade.benchmark import Result, race
 from colonnade.datasets import Preprocessor, read_table, table_from_frame
-from colonnade.federation import Federation
+from colonnade.federation import Federation, Settings
+from colonnade.rows.making import place
 from colonnade.transport.in_process import one_torch_thread
 
 ROWS, QUICK, COLUMNS = 1_000_000, 50_000, 50
@@ -76,14 +77,16 @@ def _reading(folder: Path, suffix: str, rows: int) -> Result:
 def _ids(rows: int) -> Result:
     frame = _frame(rows, 1)
     table = table_from_frame(frame, owner="party", id="id")
-    each, text = table.packed.nbytes / rows, table.ids.nbytes / rows
+    held = place(Settings.from_mapping({"parties": {"a": {"label": "y"}, "b": {}}}), {"a": table.ids})
+    each, both = table.packed.nbytes / rows, (held.packed.nbytes + held.labelled.packed.nbytes) / rows
     return Result(
-        f"{rows:,} ids of eight digits in a table in memory",
-        f"{each:.0f} bytes each",
-        f"pandas: {frame['id'].memory_usage(deep=True) / rows:.0f} bytes; as text in a federation: {text:.0f} bytes",
+        f"{rows:,} ids of eight digits in memory",
+        f"{each:.0f} bytes each in a table, {both:.0f} in a federation, which has a list of all and one of its own",
+        f"pandas: {frame['id'].memory_usage(deep=True) / rows:.0f} bytes; as text, while they are used: "
+        f"{table.ids.nbytes / rows:.0f} bytes",
         f"≤ {ID_BYTES} bytes",
-        each <= ID_BYTES,
-        {"bytes": each, "bytes as text": text},
+        max(each, both) <= ID_BYTES,
+        {"bytes in a table": each, "bytes in a federation": both},
     )
 
 

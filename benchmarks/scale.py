@@ -197,7 +197,7 @@ def _rounds(name: str, config: Mapping[str, Any], size: Mapping[str, int]) -> Wo
         }
     )
     labelled = {
-        k: LabelledRows(held.ids[at.numpy()], held.labelled.labels[at], {"train": torch.arange(half)}, at, k)
+        k: LabelledRows(held.packed[at.numpy()], held.labelled.labels[at], {"train": torch.arange(half)}, at, k)
         for k, at in rows.items()
     }
     training = Federation(settings, replace(held, label_owners=labelled, server=settings.server)).train()

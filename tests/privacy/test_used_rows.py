@@ -24,7 +24,7 @@ STRONG, WEAK, NONE = Rule(Gaussian(1.0, 8.0)), Rule(Gaussian(1.0, 1.0)), Rule(Pl
 def used(splits: dict[str, list[int]], ids: np.ndarray = IDS, **more: list[str]) -> UsedRows:
     rows = {name: torch.tensor(places) for name, places in splits.items()}
     batches = Batches(rows, batch_size=2, epochs=1, seed=0)
-    return UsedRows("lab", Agreed({"clinic": (batches, None)}), ids, **more)
+    return UsedRows("lab", Agreed({"clinic": (batches, None)}), lambda: ids, **more)
 
 
 def outbox(guard: UsedRows, rules: dict[str, Rule]) -> Outbox:

@@ -13,10 +13,11 @@ import torch
 from tests.federation.small import Frames, Task, frames, quick, settings_of, write
 
 from colonnade import datasets
+from colonnade.datasets.table import Index, packed
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation
 from colonnade.optim.losses import CrossEntropy, Logistic, Squared
-from colonnade.rows.holdings import Holdings, Index
+from colonnade.rows.holdings import Holdings
 from colonnade.rows.making import from_tables
 from colonnade.rows.public import from_dataset
 from colonnade.rows.tables import tables_of
@@ -298,12 +299,22 @@ def test_party_settings_for_nobody_are_refused() -> None:
         Federation.from_settings(settings_of(**tables))
 
 
+def test_ids_take_no_more_memory_in_a_federation_than_in_its_tables() -> None:
+    """A byte a letter; as text they would take four, in the list of all rows and in the label owner's."""
+    names = [f"{number:08d}" for number in range(40)]
+    frames = {"a": pd.DataFrame({"id": names, "y": [0, 1] * 20}), "b": pd.DataFrame({"id": names, "x": range(40)})}
+    held = Federation.from_frames(frames, id="id", label="y").holdings
+    assert held.ids.tolist() == held.labelled.ids.tolist() == names
+    for one in (held, held.labelled):
+        assert sum(array.nbytes for array in vars(one).values() if isinstance(array, np.ndarray)) == 8 * 40
+
+
 def test_an_index_finds_each_id_as_a_dict_would() -> None:
     random = np.random.default_rng(0)
     ids = random.permutation(np.array([f"P{number}" for number in range(500)]))
     position = {one: at for at, one in enumerate(ids.tolist())}
     wanted = np.array([f"P{number}" for number in random.integers(0, 1000, 300)] + ["", "P", "zzz", "P00"])
-    rows, there = Index(ids).find(wanted)
+    rows, there = Index(packed(ids)).find(wanted)
     assert there.tolist() == [one in position for one in wanted.tolist()]
     assert rows[there].tolist() == [position[one] for one in wanted[there].tolist()]
-    assert Index(ids[:0]).find(wanted)[1].sum() == 0
+    assert Index(packed(ids[:0])).find(wanted)[1].sum() == 0

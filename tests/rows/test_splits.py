@@ -14,6 +14,7 @@ from tests.federation.small_sites import folders, sites
 from torch import Tensor
 
 from colonnade import load
+from colonnade.datasets.table import packed
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings
 from colonnade.rows.holdings import Holdings, LabelledRows
@@ -165,7 +166,7 @@ def test_others_hear_what_they_are_told_and_nothing_of_other_rows() -> None:
     strata = np.repeat([0, 1], 100)
     kept = np.sort(np.random.default_rng(0).permutation(200)[:190])
     splits = divide(IDS[kept], DataSettings(), 0, "clinic", strata=strata[kept])
-    text = told(IDS, LabelledRows(IDS[kept], torch.zeros(190), splits))
+    text = told(IDS, LabelledRows(packed(IDS[kept]), torch.zeros(190), splits))
     understood = heard(text, IDS)
     assert understood is not None
     assert understood[0].tolist() == IDS[kept].tolist()

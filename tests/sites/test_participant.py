@@ -36,7 +36,7 @@ def part(base: Path, whole: Federation, name: str) -> Holdings:
     if name not in every.columns:
         held = every.label_owners[name]
         held = replace(held, rows=torch.arange(len(held.ids)))
-        return replace(every, columns={}, label_owners={name: held}, ids=held.ids, known_to=1)
+        return replace(every, columns={}, label_owners={name: held}, packed=held.packed, known_to=1)
     if not every.server:
         table = read_own_table(own)
         return own_columns(own, table, {"clinic": table.ids}, every.outputs, told(table.ids, every.labelled))

@@ -85,7 +85,7 @@ def part_of(federation: Federation, owner: str) -> Part:
     if order is not None:
         columns = {k: replace(one, features=one.features[order]) for k, one in held.columns.items()}
         labelled = {owner: replace(held.label_owners[owner], rows=None)}
-        held = replace(held, columns=columns, label_owners=labelled, ids=labelled[owner].ids, server=())
+        held = replace(held, columns=columns, label_owners=labelled, packed=labelled[owner].packed, server=())
         owners = {k: _Shown(one.features[order.to(one.features.device)], one.model) for k, one in owners.items()}
     here = {name: one for name, one in federation.label_owners.items() if name == owner}
     agreed = Agreed({owner: (federation.agreed[owner], None)})

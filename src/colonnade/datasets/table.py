@@ -83,12 +83,7 @@ class Table:
 
     def find(self, ids: NDArray[np.str_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The row of each id, and whether there is one."""
-        wanted = packed(ids)
-        if len(wanted) == len(self) and np.array_equal(self.packed[self._order], wanted):
-            return self._order, np.ones(len(wanted), dtype=bool)
-        found = np.searchsorted(self.packed, wanted, sorter=self._order)
-        rows = self._order[np.minimum(found, len(self) - 1)]
-        return rows, self.packed[rows] == wanted
+        return self.index.find(ids)
 
     def labelled(self) -> Table:
         """The rows that have a label, which a label owner can train on or measure with."""
@@ -109,9 +104,9 @@ class Table:
         return Table(self.owner, self.packed[rows], features, label, aside, keys, own)
 
     @cached_property
-    def _order(self) -> NDArray[np.int64]:
-        """The rows in the order of their ids."""
-        return np.argsort(self.packed, kind="stable")
+    def index(self) -> Index:
+        """Where the row of an id is."""
+        return Index(self.packed)
 
 
 def read_table(
@@ -176,7 +171,7 @@ def align(tables: Mapping[str, Table]) -> NDArray[np.str_]:
     """
     if not tables:
         raise DataError("align was given no table, and it needs at least one. Pass every party's table.")
-    first, *others = (table.packed[table._order] for table in tables.values())
+    first, *others = (table.packed[table.index.order] for table in tables.values())
     if all(np.array_equal(first, other) for other in others):
         return unpacked(first)
     union = np.unique(np.concatenate([table.ids for table in tables.values()]))
@@ -279,6 +274,27 @@ def _cure(wrong: set[str], column: pd.Series[Any]) -> str:
     return f"Write them as text, all parties in one form: frame[{name}] = frame[{name}].astype(str)."
 
 
+class Index:
+    """Row numbers by id: two arrays, since a dict of a million ids takes ten times as much."""
+
+    def __init__(self, packed: NDArray[np.bytes_]) -> None:
+        self.packed, self.order = packed, np.argsort(packed, kind="stable")
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    def find(self, ids: NDArray[np.str_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The row of each id, and whether there is one."""
+        wanted = packed(ids)
+        if not len(self):
+            return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)
+        if len(wanted) == len(self) and np.array_equal(self.packed[self.order], wanted):
+            return self.order, np.ones(len(wanted), dtype=bool)
+        found = np.searchsorted(self.packed, wanted, sorter=self.order)
+        rows: NDArray[np.int64] = self.order[np.minimum(found, len(self) - 1)]
+        return rows, self.packed[rows] == wanted
+
+
 def packed(ids: NDArray[np.str_]) -> NDArray[np.bytes_]:
     """Ids as UTF-8, a byte for each letter where text takes four; in this form they have the same order."""
     try:
@@ -300,10 +316,10 @@ def _checked(table: Table) -> Table:
     owner = table.owner
     if not len(table):
         raise DataError(f"'{owner}' has a table without rows. Check the query or file it was exported from.")
-    ids = table.packed[table._order]
+    ids = table.packed[table.index.order]
     same = np.flatnonzero(ids[1:] == ids[:-1])
     if len(same):  # told by places and not by the id, since the message may end up in a site's log
-        first, second = table._order[same[0] : same[0] + 2].tolist()
+        first, second = table.index.order[same[0] : same[0] + 2].tolist()
         raise DataError(
             f"'{owner}' has {len(np.unique(ids[same]))} ids that occur more than once, such as in rows {first} and "
             f"{second}, counted from 0, and an id must name one row. Keep one row per id: merge or remove the others."

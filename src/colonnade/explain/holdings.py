@@ -58,10 +58,10 @@ def without(holdings: Holdings, party: str) -> Holdings:
 def at_rows(holdings: Holdings, split: str, rows: Tensor) -> Holdings:
     """These rows alone, as the one split there is: to evaluate a trained model on, not to train."""
     columns = {name: replace(held, features=held.features[rows]) for name, held in holdings.columns.items()}
-    ids, labels = holdings.ids[rows.numpy()], holdings.labelled.labels[rows]
+    ids, labels = holdings.packed[rows.numpy()], holdings.labelled.labels[rows]
     owners = {holdings.label_owner: LabelledRows(ids, labels, {split: torch.arange(len(rows))})}
     away = {name: mask[rows] for name, mask in holdings.away.items()}
-    return replace(holdings, columns=columns, label_owners=owners, ids=ids, away=away)
+    return replace(holdings, columns=columns, label_owners=owners, packed=ids, away=away)
 
 
 def owners(holdings: Holdings) -> list[str]:

@@ -6,6 +6,7 @@ import copy
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,7 +166,7 @@ def _with_outbox(
     organisation = Organisation.at(name, agreed, seed=engine.seed, secret=secret, rules=rules, device=device)
     if features and organisation.outbox.by_purpose:
         told = [name for name, release in algorithm.releases.items() if release.of_training]
-        organisation.outbox.guard = UsedRows(name, agreed, holdings.own_ids(name), of_training=told)
+        organisation.outbox.guard = UsedRows(name, agreed, partial(holdings.own_ids, name), of_training=told)
     if rules and engine.noise == "secret":
         organisation.outbox.noise = Secret()
     if features and not labels and any(not isinstance(rule.mechanism, Plain) for rule in rules.values()):

@@ -45,7 +45,7 @@ class UsedRows:
     are asked for."""
 
     def __init__(
-        self, owner: str, batches: Agreed, ids: NDArray[np.str_], *, of_training: Collection[str] = ()
+        self, owner: str, batches: Agreed, ids: Callable[[], NDArray[np.str_]], *, of_training: Collection[str] = ()
     ) -> None:
         self.owner, self.batches, self.ids, self.of_training = owner, batches, ids, frozenset(of_training)
         self._kept: Keys | None = None  # what the file says; None: there is no file, and what is here is all
@@ -53,7 +53,7 @@ class UsedRows:
     @cached_property
     def _keys(self) -> NDArray[np.int64]:
         """Of all rows. They may be many, and most organisations have one rule for all purposes."""
-        return keys_of(self.ids.tolist())
+        return keys_of(self.ids().tolist())
 
     @cached_property
     def _here(self) -> Keys:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from colonnade.core import Agreed, Batches
 from colonnade.core.ledger import Entry
+from colonnade.datasets.table import Index, packed, unpacked
 from colonnade.errors import ConfigError, DataError
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
 from colonnade.privacy.drawn_labels import DrawnLabels
@@ -49,7 +50,7 @@ class LabelledRows:
     """One label owner's rows in its order. `rows` are their numbers among all rows, None where these are all of them in
     the same order; `splits` count within its own. Where its labels are elsewhere, `labels` is empty."""
 
-    ids: Ids
+    packed: NDArray[np.bytes_]  # the ids, as in a table
     labels: Tensor
     splits: dict[str, Tensor]
     rows: Tensor | None = None
@@ -61,16 +62,22 @@ class LabelledRows:
     weights: Tensor | None = None  # how much each row counts, where they differ; nobody else is told
     numbers: Tensor | None = None  # that put rows into batches, where these do not follow from ids (`core.by_id`)
 
+    @property
+    def ids(self) -> Ids:
+        """What its rows are called."""
+        return unpacked(self.packed)
+
     @cached_property
     def index(self) -> Index:
         """Where the row of an id is among its own."""
-        return Index(self.ids)
+        return Index(self.packed)
 
     def called(self, names: Ids, own: Ids) -> LabelledRows:
         """The same rows by other names and in their order; `own` are these names here."""
         rows = torch.from_numpy(self.index.find(own)[0])
         splits = {split: rows.argsort()[known] for split, known in self.splits.items()}
-        return replace(self, ids=names, splits=splits, numbers=None if self.numbers is None else self.numbers[rows])
+        numbers = None if self.numbers is None else self.numbers[rows]
+        return replace(self, packed=packed(names), splits=splits, numbers=numbers)
 
 
 @dataclass
@@ -79,7 +86,7 @@ class Holdings:
 
     columns: dict[str, Columns]
     label_owners: dict[str, LabelledRows]
-    ids: Ids
+    packed: NDArray[np.bytes_]  # the ids, as in a table
     encoder: Labels
     known_to: int = 1  # label owners that one row has at most: so often is it released where others are once
     server: tuple[str, ...] = ()  # who takes part without data: what adds the weights of several label owners up
@@ -102,7 +109,13 @@ class Holdings:
         **more: Any,
     ) -> Holdings:
         """With one label owner, in whose order all rows stand."""
-        return cls(columns, {label_owner: LabelledRows(ids, labels, splits)}, ids, encoder, **more)
+        kept = packed(ids)
+        return cls(columns, {label_owner: LabelledRows(kept, labels, splits)}, kept, encoder, **more)
+
+    @property
+    def ids(self) -> Ids:
+        """What rows are called. They are text for as long as they are used."""
+        return unpacked(self.packed)
 
     @property
     def names(self) -> list[str]:
@@ -186,7 +199,7 @@ class Holdings:
         number = (~lacks).cumsum(0) - 1
         splits = {split: number[rows] for split, rows in self._held_by(party, held.splits).items()}
         numbers = None if held.numbers is None else held.numbers[~lacks]
-        return replace(held, ids=held.ids[~lacks.numpy()], labels=held.labels[:0], splits=splits, numbers=numbers)
+        return replace(held, packed=held.packed[~lacks.numpy()], labels=held.labels[:0], splits=splits, numbers=numbers)
 
     def _held_by(self, party: str, splits: dict[str, Tensor]) -> dict[str, Tensor]:
         if party not in self.away:
@@ -216,7 +229,8 @@ def labelled_rows(
 ) -> LabelledRows:
     """A label owner's rows, which are `at` these places among all rows; those of the one label owner are all of them
     in their order, and no name need say whose they are."""
-    return LabelledRows(ids, labels, splits, at, owner) if settings.shared else LabelledRows(ids, labels, splits)
+    kept = packed(ids)
+    return LabelledRows(kept, labels, splits, at, owner) if settings.shared else LabelledRows(kept, labels, splits)
 
 
 def asked_by(settings: Settings, owner: str, owners: Sequence[str], ids: Ids) -> dict[str, LabelledRows]:
@@ -242,24 +256,6 @@ def loss_for(encoder: Labels) -> Loss:
     return Logistic() if classes == 2 else CrossEntropy(classes)
 
 
-class Index:
-    """Row numbers by id: two arrays, since a dict of a million ids takes ten times as much."""
-
-    def __init__(self, ids: NDArray[np.str_]) -> None:
-        self.ids, self.order = ids, np.argsort(ids, kind="stable")
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def find(self, wanted: NDArray[np.str_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The row of each id, and whether there is one."""
-        if not len(self):
-            return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)
-        found = np.searchsorted(self.ids, wanted, sorter=self.order)
-        rows: NDArray[np.int64] = self.order[np.minimum(found, len(self) - 1)]
-        return rows, self.ids[rows] == wanted
-
-
 def listed(ids: Sequence[object]) -> list[str]:
     """Ids to predict as text; at least one."""
     if isinstance(ids, str):
@@ -278,9 +274,9 @@ def asked_for(
 ) -> tuple[NDArray[np.str_], Tensor]:
     """The ids to predict as they are spelled, all that are known where none are given, and their row numbers.
     `names_of` says what rows are called that are spelled so."""
-    index = known if isinstance(known, Index) else Index(known)
+    index = known if isinstance(known, Index) else Index(packed(known))
     if ids is None:
-        return index.ids, torch.arange(len(index))
+        return unpacked(index.packed), torch.arange(len(index))
     wanted = np.array(listed(ids), dtype=np.str_)
     rows, there = index.find(np.array(names_of(wanted.tolist())))
     if not there.all():

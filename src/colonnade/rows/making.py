@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade.alignment.settings import in_words
+from colonnade.datasets.table import Table, packed
 from colonnade.errors import DataError
-from colonnade.rows.holdings import Columns, Crossed, Holdings, Ids, Index, State, labelled_rows, own_names
+from colonnade.rows.holdings import Columns, Crossed, Holdings, Ids, State, labelled_rows, own_names
 from colonnade.rows.splits import by_column, by_ids, check_sides, divide
 from colonnade.rows.tables import listed_ids
 from colonnade.settings.federation_file import Settings, prepared_as
@@ -22,7 +23,6 @@ from colonnade.settings.rules import LABELS
 
 if TYPE_CHECKING:
     from colonnade.datasets.preprocess import Labels, Preprocessor
-    from colonnade.datasets.table import Table
 
 
 def from_tables(
@@ -137,7 +137,7 @@ def place(settings: Settings, ids: Mapping[str, Ids], divided: Mapping[str, Tens
     check_sides(settings.data, splits, at, len(every))
     owners = {owner: labelled_rows(settings, owner, known, splits[owner], at[owner]) for owner, known in ids.items()}
     known_to = int(torch.bincount(torch.cat(list(at.values()))).max())
-    return Holdings({}, owners, every, Labels(", ".join(ids), "classification"), known_to, settings.server)
+    return Holdings({}, owners, packed(every), Labels(", ".join(ids), "classification"), known_to, settings.server)
 
 
 def own_columns(settings: Settings, name: str, table: Table, placed: Holdings, fitted: State | None = None) -> Columns:
@@ -148,7 +148,7 @@ def own_columns(settings: Settings, name: str, table: Table, placed: Holdings, f
         prepared = _prepared(settings, name, mine, train, placed, fitted)
         columns = Columns(prepared.transform(mine), prepared, mine.own)
     else:
-        lacks = placed.away.get(name, torch.zeros(len(placed.ids), dtype=torch.bool))
+        lacks = placed.away.get(name, torch.zeros(len(placed.packed), dtype=torch.bool))
         columns = _some_columns(settings, name, table, placed, ~lacks, fitted)
     if settings.train.pretrain and columns.preprocessor is not None:
         mine, learned = _not_held_out(table, placed.ids, train)
@@ -184,7 +184,7 @@ def _some_columns(
     prepared = _prepared(settings, name, mine, learned, placed, fitted)
     known = prepared.transform(mine)
     features = known.new_zeros(len(held), *known.shape[1:])  # nobody is asked for a row that it lacks
-    rows, _ = Index(mine.ids).find(ids[held.numpy()])
+    rows, _ = mine.find(ids[held.numpy()])
     features[held] = known[torch.from_numpy(rows)]
     return Columns(features, prepared, None if mine.own is None else own_names(mine.own[rows], ids, held))
 

@@ -54,7 +54,7 @@ def from_dataset(settings: Settings) -> Holdings:
     if len(every) < len(y):
         columns = {name: dataclasses.replace(held, features=held.features[every]) for name, held in columns.items()}
     encoder = Labels(", ".join(own), "classification", source.classes)
-    return Holdings(columns, owners, every.numpy().astype(np.str_), encoder, server=settings.server)
+    return Holdings(columns, owners, packed(every.numpy().astype(np.str_)), encoder, server=settings.server)
 
 
 def deal(settings: Settings, y: Tensor, classes: tuple[Any, ...], random: torch.Generator) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from colonnade.alignment.ids import read_columns, renamed, shared, with_normalised_ids
 from colonnade.alignment.keys import Keyed, keyed, matched, written_in
 from colonnade.alignment.settings import Key, in_words
-from colonnade.datasets.table import Table, read_table, table_from_frame
+from colonnade.datasets.table import Table, packed, read_table, table_from_frame
 from colonnade.datasets.table_files import check_present, read_frame
 from colonnade.errors import ConfigError, DataError
 from colonnade.rows.groups import GroupedTable, grouped_tables, with_groups
@@ -180,7 +180,7 @@ class AskedFor:
                 own = None if own is None else own_names(own, ids, ~away[name])
             held_columns[name] = Columns(features, prepared, own)
         asked = asked_by(self.settings, self.asks, self.owners, ids)
-        return Holdings(held_columns, asked, ids, self.encoder, self.known_to, self.settings.server, away)
+        return Holdings(held_columns, asked, packed(ids), self.encoder, self.known_to, self.settings.server, away)
 
     def _rows(self, name: str, ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The rows of a party's table that have these ids, and which of the ids they are."""

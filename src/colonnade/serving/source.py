@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from colonnade.federation import Federation, Predictions, Settings, load
-from colonnade.rows.holdings import Index
 from colonnade.runs.layout import MARK
 from colonnade.runs.run_directory import RunDirectory
 
@@ -158,7 +157,7 @@ class Source:
 
     def _use(self, federation: Federation) -> None:
         labelled = federation.holdings.label_owners[federation.owner_named(self.owner)]
-        self.federation, self.index = federation, Index(labelled.ids)
+        self.federation, self.index = federation, labelled.index
 
     def _load(self) -> Federation:
         found = load(self.folder, ids="all", owner=self.owner, tables=self.tables, allow_models=self.allow_models)

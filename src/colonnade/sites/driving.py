@@ -10,6 +10,7 @@ import torch
 
 from colonnade.core import Organisation, Peers
 from colonnade.datasets.preprocess import Labels
+from colonnade.datasets.table import packed
 from colonnade.errors import BoundaryError, CheckpointError, ConfigError, NoAnswer, PartyError
 from colonnade.evaluate.metrics import HEADLINE, SCORES
 from colonnade.federation.federation import Elsewhere, Federation
@@ -118,7 +119,7 @@ def aggregation(site: Site, ready: dict[str, Ready], others: Peers, *, record: b
         owners[name] = labelled_rows(site.own.settings, name, nobody, splits, torch.arange(start, start + count))
         start += count
     task: Any = next(iter(ready.values())).task
-    holdings = Holdings({}, owners, nobody, Labels(SERVER, task), server=(SERVER,))
+    holdings = Holdings({}, owners, packed(nobody), Labels(SERVER, task), server=(SERVER,))
 
     def score(split: str, model: str | None) -> Scores:
         """Each label owner measures its own rows; the mean is weighted by rows. Who is silent is left out of it."""

@@ -169,7 +169,7 @@ class Participant:
         """Open this organisation's folder of the run: a new one, or as the checkpoint `resumed` left it (0: as nobody
         had trained yet)."""
         if self.own.name in self.own.feature_owners:  # its owner may have a rule for one purpose later
-            UsedRows(self.own.name, self.federation.agreed, self.ids).keep(self.own.runs / USED)
+            UsedRows(self.own.name, self.federation.agreed, lambda: self.ids).keep(self.own.runs / USED)
         if resumed is not None:
             self.run.back_to(resumed)
         if resumed:

@@ -38,13 +38,14 @@ from colonnade.alignment.intersection import align
 from colonnade.core import Batches, Organisation, Peers, Request, Transport, roles
 from colonnade.core.files import replaced
 from colonnade.datasets.preprocess import Labels
+from colonnade.datasets.table import packed
 from colonnade.datasets.table_files import for_spreadsheets
 from colonnade.errors import BoundaryError, CheckpointError, ConfigError, DataError, NoAnswer, PartyError
 from colonnade.federation.call_policy import CallPolicy
 from colonnade.federation.federation import Elsewhere, Federation
 from colonnade.federation.organisation import agreed_on
 from colonnade.federation.scores import Predictions
-from colonnade.rows.holdings import Columns, Holdings, Index, asked_by
+from colonnade.rows.holdings import Columns, Holdings, asked_by
 from colonnade.rows.holdings import Ids as Strings
 from colonnade.rows.tables import written_ids
 from colonnade.runs.layout import PREDICTIONS, ROWS, WIDTHS
@@ -158,7 +159,7 @@ class Session:
             mine[own], away = Columns(features), {} if held.all() else {own: ~held}
         settings = self.own.settings
         asks = asked_by(settings, own, [own], ids)
-        return Rows(Holdings(mine, asks, ids, self.encoder, server=settings.server, away=away), {})
+        return Rows(Holdings(mine, asks, packed(ids), self.encoder, server=settings.server, away=away), {})
 
     def look(self, rows: Rows) -> None:
         """Ask each party which of these rows it holds; who does not answer holds none, where parties may be missing."""
@@ -266,8 +267,7 @@ class Session:
         table = self.site.table
         texts = [ids.copy(), *(np.full(len(ids), "", dtype=ids.dtype) for _ in range(keys - 1))]
         if table is not None and table.keys:
-            index = Index(table.ids)
-            rows, there = index.find(ids)
+            rows, there = table.find(ids)
             texts = [np.where(there, key[rows], text) for key, text in zip(table.keys, texts, strict=True)]
         return tuple(Ids.of_texts(own, text) for text in texts)
 

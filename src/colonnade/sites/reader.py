@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from colonnade.core import Done, Message, Organisation, Party, Released, Request, serves
 from colonnade.datasets.preprocess import Labels
+from colonnade.datasets.table import Table, packed
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.rows.holdings import NOBODY, Columns, Holdings, Ids, State, asked_by
 from colonnade.rows.making import from_tables, place, with_labels
@@ -39,7 +40,6 @@ from colonnade.transport.retrying import GONE
 
 if TYPE_CHECKING:
     from colonnade.datasets.preprocess import Labels
-    from colonnade.datasets.table import Table
 
 
 log = logging.getLogger("colonnade.party")
@@ -103,8 +103,8 @@ def own_labels(own: SiteConfig, table: Table | None, encoder: Labels | None, sal
         mine = {name: whole.columns[name]} if name in whole.columns else {}
         held = whole.label_owners[name]
         if held.rows is not None:  # of all rows it knows its own alone
-            held = replace(held, rows=torch.arange(len(held.ids)))
-        return replace(whole, columns=mine, label_owners={name: held}, ids=held.ids, known_to=1)
+            held = replace(held, rows=torch.arange(len(held.packed)))
+        return replace(whole, columns=mine, label_owners={name: held}, packed=held.packed, known_to=1)
     exact = replace(own.local, data=replace(own.settings.data, align="exact"))
     return from_tables(exact, {name: table}, {name: table}, salt=salt, encoder=encoder)
 
@@ -197,7 +197,7 @@ class Asked:
         return Holdings(
             {own.name: Columns(self.columns)},
             asked_by(own.settings, self.by, own.label_owners, self.ids),
-            self.ids,
+            packed(self.ids),
             elsewhere,
             known_to,
             own.settings.server,
