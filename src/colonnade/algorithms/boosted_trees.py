@@ -132,7 +132,7 @@ class Config:
 
 
 def crossing(config: Config) -> tuple[Crossing, Crossing]:
-    """Whoever decrypts sums can read them; nobody else can read gradients."""
+    """The party that decrypts sums can read them; nobody else can read gradients."""
     columns = {"sums": NON_PRIVATE, "directions": NON_PRIVATE}
     labels: Crossing = {"splits": NON_PRIVATE}
     shown = config.nodes == "shown"

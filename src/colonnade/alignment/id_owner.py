@@ -341,7 +341,7 @@ class IdOwner(Party):
         return Done()
 
     def _agreed(self, predict: bool, asker: str | None) -> list[str]:
-        """Whom an alignment is with: all who take part; to predict, the asker alone."""
+        """The parties that an alignment is with: all that take part; to predict, the asker alone."""
         with_one = predict and asker in self.among
         return sorted({self.name, str(asker)} if with_one else self.among)
 

@@ -489,7 +489,7 @@ def _figures(name: str, told: AuditAnswer, federation: Attacked, rehearsals: Reh
 
 
 def _reached(rehearsals: Rehearsals, owner: str, releases: tuple[str, ...]) -> list[str]:
-    """Whom somebody's releases reached, by what this label owner sent and received."""
+    """The parties that a party's releases reached, by what this label owner sent and received."""
     return [
         receiver
         for rehearsal in rehearsals

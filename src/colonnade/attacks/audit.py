@@ -284,7 +284,7 @@ def whose_models(federation: Attacked, masked: Collection[str]) -> Iterator[str]
 
 
 def _masked(federation: Attacked, rehearsal: Rehearsal) -> list[str]:
-    """Whose releases reached the label owner as shares of a sum."""
+    """The parties whose releases reached the label owner as shares of a sum."""
     labels = federation.holdings.label_owner
     seen = rehearsal.transcripts.get(labels, Transcript(labels))
     receipts = [released.receipt for one in seen for released in one.message.released()]

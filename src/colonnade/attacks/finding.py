@@ -164,7 +164,7 @@ def not_attacked(
 
 
 def _arrived(rehearsal: Rehearsal) -> Iterator[tuple[str, Released | Ciphertext]]:
-    """Who received what of somebody else's that it could read."""
+    """By party, what it received from others and could read."""
     for receiver, transcript in rehearsal.transcripts.items():
         for seen in transcript:
             for item in seen.message.crossing():

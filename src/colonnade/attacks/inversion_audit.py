@@ -191,7 +191,7 @@ def _finding(
 def _first(
     federation: Attacked, rehearsal: Rehearsal, victim: str, party: str | None
 ) -> tuple[tuple[str, ...], Received] | None:
-    """Whom the victim's embeddings reached, the label owner first, and the first that came."""
+    """The parties that the victim's embeddings reached, the label owner first, and the first embedding that came."""
     labels, names = federation.holdings.label_owner, federation.algorithm.named(*EMBEDDINGS)
     reached: dict[str, Received] = {}
     for attacker in sorted(rehearsal.transcripts, key=lambda name: name != labels):

@@ -136,7 +136,7 @@ def guesses(
 
 
 def partners(federation: Attacked) -> list[str]:
-    """Who holds columns, here or elsewhere."""
+    """The parties that hold columns, here or elsewhere."""
     asked = [name for owner in federation.label_owners.values() for name in owner.peers]
     return list(dict.fromkeys([*federation.owners, *asked]))
 

@@ -116,7 +116,7 @@ def party(
 
 
 def _models(own: SiteConfig) -> str:
-    """Who can know the model that this organisation begins with."""
+    """Which others can know the model that this organisation begins with."""
     if own.settings.models_of(own.name) == "secret":
         return "Its initial weights come from the operating system: nobody else knows its model."
     return (

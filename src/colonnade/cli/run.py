@@ -179,7 +179,7 @@ def _trained(
 
 @contextlib.contextmanager
 def _resumable(file: Path, folder: Path) -> Iterator[None]:
-    """Whoever presses Ctrl-C is told how to go on."""
+    """Ctrl-C is answered with the command that goes on."""
     try:
         yield
     except KeyboardInterrupt:

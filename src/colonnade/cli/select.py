@@ -115,7 +115,7 @@ def select(
 
 
 def promised(settings: Settings) -> str:
-    """Who has a budget, or rules that add noise: their names, to be told that a selection keeps to neither."""
+    """The parties with a budget, or rules that add noise: they are told that a selection keeps to neither."""
 
     def noisy(rule: Any) -> bool:
         mechanism = rule.get("mechanism", "plain") if isinstance(rule, dict) else rule
@@ -148,7 +148,7 @@ def with_bar(
 
 
 def rejected(found: Selection, settings: Settings) -> set[str]:
-    """Who is left out; a label owner never is, since nobody can train without it."""
+    """The parties that are left out; a label owner never is, since nobody can train without it."""
     return {*found.ranking} - {*found.chosen} - {*label_owners_of(settings)}
 
 

@@ -104,7 +104,7 @@ class Missing:
         return counts
 
     def of(self, batch: str) -> list[str]:
-        """Who gave nothing for a batch that was just asked for."""
+        """The parties that gave nothing for a batch that was just asked for."""
         return [party for party, missed in self.absent.items() if missed == batch]
 
     def _left_out(self, to: str, request: Message) -> bool:

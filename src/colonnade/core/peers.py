@@ -131,7 +131,7 @@ class Peers(Mapping[str, Peer]):
         return replies, failures
 
     def heartbeat(self) -> dict[str, float | None]:
-        """Who is there: the seconds until each said so, or None."""
+        """By peer the seconds until it said that it is there, or None."""
 
         def beat(name: str) -> float | None:
             start = time.perf_counter()

@@ -30,8 +30,8 @@ M = TypeVar("M", bound=Message)
 
 
 class Presence:
-    """Who holds which rows. `lacks` has a mask over the label owner's rows for each party that lacks some; `parties`
-    are all it asks, and `own` is the one of its own organisation, which is never left out."""
+    """Which party holds which rows. `lacks` has a mask over the label owner's rows for each party that lacks some;
+    `parties` are all it asks, and `own` is the one of its own organisation, which is never left out."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Presence:
             self.away = before
 
     def _left_out(self, batch: str) -> frozenset[str]:
-        """Who is left out of a training batch: the same whenever the batch is named. Somebody always stays."""
+        """The parties left out of a training batch: the same whenever the batch is named. One always stays."""
         if not self.dropout or not batch.rpartition(":")[2].startswith("train/"):
             return frozenset()
         others = [party for party in self.parties if party != self.own]

@@ -113,7 +113,7 @@ class Incoming:
 
 
 def read(frame: Buffer, *, max_frame: int = MAX_FRAME) -> Incoming:
-    """Who sends which message, or WireError."""
+    """The sender's name and the message, or WireError."""
     if len(frame) > max_frame:
         raise WireError(f"A frame may have at most {max_frame} bytes; this one has {len(frame)}.")
     header, start = _header(frame)

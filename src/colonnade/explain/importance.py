@@ -130,7 +130,7 @@ def ranking(importance: Mapping[str, float]) -> list[str]:
 
 
 def disagreeing(measures: Mapping[str, Mapping[str, float | None]], by: str) -> dict[str, list[str]]:
-    """Who else is the most important, by which other measures, where `by` ranks somebody else first; a tie is none."""
+    """The parties that other measures rank first where `by` ranks another one first, and which; a tie is none."""
     found: dict[str, list[str]] = {}
     first = _first(measures.get(by, {}))
     for name, values in measures.items():

@@ -66,7 +66,7 @@ class CallPolicy:
 def presence_of(
     settings: Settings, holdings: Holdings, driver: LabelOwner, names: Sequence[str], algorithm: AnyAlgorithm
 ) -> Presence:
-    """Who holds which rows, where this differs or a partner is to be left out at random."""
+    """Which party holds which rows, where this differs or a partner is to be left out at random."""
     return Presence(
         driver.name,
         names,

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from colonnade.datasets.table import Table
 
 Between = Callable[[str, Transport], Transport]
-"""Who asks, and what would carry its calls to the parties here -> what carries them."""
+"""The name of the party that asks, and what would carry its calls to the parties here -> what carries them."""
 
 
 @dataclass
@@ -349,7 +349,7 @@ class Federation:
 
     @property
     def heads(self) -> Tensor | None:
-        """All heads at who drives as one matrix, a block of rows per party; None where it has none."""
+        """All heads of the driver as one matrix, a block of rows per party; None where it has none."""
         heads = self.algorithm.heads
         return None if heads is None or self.driver is None else heads(self.driver)
 
@@ -384,7 +384,7 @@ class Federation:
 
     @property
     def peers(self) -> Peers:
-        """Whom the one who drives asks."""
+        """The parties that the driver asks."""
         peers: Peers = self.driver.peers
         return peers
 
@@ -452,8 +452,8 @@ class Federation:
         return {name: one.roles[role] for name, one in self.organisations.items() if role in one.roles}
 
     def _connect(self, between: Between, record: bool, reaches: bool) -> None:
-        """Who may ask whom: label owners those with columns; of several label owners, the aggregation server asks
-        them."""
+        """Give each driver its peers: a label owner asks the parties with columns; where there are several label
+        owners, the aggregation server asks them."""
         engine = self.settings.engine
         policy = CallPolicy(engine) if reaches or engine.on_missing != "fail" else None
         around: Callable[[Transport], Transport] = (lambda one: one) if policy is None else policy.around

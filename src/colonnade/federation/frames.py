@@ -63,7 +63,7 @@ def check_frames(frames: Frames, what: str = "frames") -> None:
 
 
 def _holder(frames: Frames, label: str) -> str:
-    """Whose frame has the label."""
+    """The organisation whose frame has the label."""
     holders = [name for name, frame in frames.items() if label in frame.columns]
     if len(holders) > 1:
         held = ", ".join(map(repr, holders))

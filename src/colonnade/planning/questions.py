@@ -32,7 +32,7 @@ FEWEST = next(rows for rows in range(1, 100) if round(VALIDATION * rows) >= 1)
 
 
 class Asker(Protocol):
-    """Whoever answers. `accept` gives what an answer means, or raises: then it may be asked again."""
+    """A person or a script. `accept` gives what an answer means, or raises: then it may be asked again."""
 
     def text(self, question: str, default: str, accept: Callable[[str], T]) -> T: ...
 

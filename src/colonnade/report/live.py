@@ -261,6 +261,6 @@ def _handler(live: Live) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as its parent calls it
-            """Who looks is not written down."""
+            """No request is logged."""
 
     return Handler

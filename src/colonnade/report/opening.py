@@ -109,7 +109,7 @@ def mean(values: list[dict[str, Any]], name: str) -> float:
 
 
 def rival_of(facts: Facts) -> tuple[str, float, str] | None:
-    """Who could train without the others, its score, and why it is this one: the label owner, where it has columns."""
+    """The party that could train alone, its score, and why this one: the label owner, where it has columns."""
     found = facts.baselines
     if not found or not found["alone"] or facts.several:
         return None

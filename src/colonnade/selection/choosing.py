@@ -52,13 +52,13 @@ class Met(Protocol):
 
 
 def readers(decryptor: str, participants: Sequence[str], leader: str) -> list[str]:
-    """Whose keys distances are encrypted for."""
+    """The party whose keys distances are encrypted for."""
     return {"key_server": [KEYS], "participants": list(participants), "leader": [leader]}[decryptor]
 
 
 def admit(party: Party, leader: str) -> None:
-    """Who may ask a participant or a server what: the seed of the shuffle and the keys to encrypt for come from the
-    leader alone, and not from whoever adds up."""
+    """Let the leader alone give a participant or a server the seed of the shuffle and the keys to encrypt for; the
+    party that adds up may not."""
     leaders: dict[type[Request[Any]], frozenset[str]] = dict.fromkeys(
         (Join, Prepare, AskPublicKey), frozenset({leader})
     )

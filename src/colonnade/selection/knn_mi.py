@@ -37,7 +37,7 @@ AT_ONCE = 1 << 22
 
 
 def ross_terms(rows: int, same: Whole, neighbours: Whole, ranks: Whole) -> Numbers:
-    """Whose mean over the queries is the estimate: of N, and of N_q, k and m_q for each query."""
+    """Terms whose mean over the queries is the estimate: of N, and of N_q, k and m_q for each query."""
     from scipy.special import digamma
 
     found: Numbers = digamma(rows) - digamma(same) + digamma(neighbours) - digamma(ranks)
@@ -45,8 +45,8 @@ def ross_terms(rows: int, same: Whole, neighbours: Whole, ranks: Whole) -> Numbe
 
 
 def kraskov_terms(x: Numbers, y: Numbers, k: int, tolerance: float = 0.0) -> Numbers:
-    """Whose mean over the queries is the estimate: of squared distances to all other rows, [queries, N - 1], in the
-    columns and in the target. What differs by no more than the tolerance is equal; so is what is equal but for float
+    """Terms whose mean over the queries is the estimate: of squared distances to all other rows, [queries, N - 1],
+    in the columns and in the target. What differs by no more than the tolerance is equal; so is what is equal but for float
     errors."""
     from scipy.special import digamma
 

@@ -204,7 +204,7 @@ def _solved(groups: Sequence[Group], known: Sequence[str] = ()) -> str:
 
 
 def solvable(groups: Sequence[Group], known: Sequence[str] = ()) -> list[str]:
-    """Whose own distances are a combination of the groups' sums, for somebody who knows those of `known`."""
+    """The parties whose own distances follow from the groups' sums, for a reader that knows those of `known`."""
     names = list(dict.fromkeys(name for group in groups for name in group if name not in known))
     if not names:
         return []

@@ -46,8 +46,8 @@ class SelectionSettings:
 
     @property
     def reads(self) -> str:
-        """Who decrypts, as far as all can know who agreed to these settings, whatever the labels are: a leader only
-        where the file says so."""
+        """The kind of party that decrypts, as all know who agreed to these settings, whatever the labels are: a leader
+        only where the file says so."""
         asked = "leader" if self.estimator == "kraskov" else "key_server"
         return asked if self.decryptor == "auto" else self.decryptor
 

@@ -1,5 +1,5 @@
-"""Whoever can decrypt sorts, and tells only the order: the key server, who has no data and does not know which rows
-these are, or, as in Algorithm 1 of the paper, a participant. (A leader who decrypts, see there, tells nobody.)
+"""The party that can decrypt sorts, and tells only the order: the key server, which has no data and does not know which
+rows these are, or, as in Algorithm 1 of the paper, a participant. (A leader who decrypts, see there, tells nobody.)
 
 In Algorithm 1 all participants hold one secret key. Here a secret key never leaves who made it: every participant
 makes one of its own, and a query's distances are encrypted for the participant drawn to sort them.

@@ -32,7 +32,7 @@ def checked_token(text: str, where: str) -> str:
 
 
 def check_reach(host: str, token: str | None, where: str, cure: str) -> None:
-    """Who listens to other machines needs a token."""
+    """A service that other machines can reach needs a token."""
     if token is None and not loopback(host):
         raise ConfigError(
             f"{where} can be reached from other machines, and there is no token. Make one with openssl rand -hex "

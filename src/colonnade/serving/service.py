@@ -265,7 +265,7 @@ def as_problem(error: Exception) -> Problem:
 
 
 class Pulse:
-    """Who answers, asked anew only after a while."""
+    """Which parties answer, asked anew only after a while."""
 
     def __init__(self, beat: Callable[[], dict[str, bool]], every: float = HEARTBEAT) -> None:
         self.beat, self.every, self.at, self.last = beat, every, -every, dict[str, bool]()

@@ -110,7 +110,7 @@ class Source:
         return rows_of(one.predict(ids, owner=self.owner, model=self.model), list(one.owners))
 
     def heartbeat(self) -> dict[str, bool]:
-        """Who is there; nobody is, whose part of the run directory was deleted."""
+        """Which parties are there: those whose part of the run directory is."""
         one, run = self.federation, RunDirectory(self.folder)
         peers = one.label_owners[self.label_owner].peers
         kept = (self.folder / MARK).exists()

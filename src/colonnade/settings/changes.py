@@ -172,7 +172,7 @@ def leave_out(text: str, parties: Collection[str]) -> str:
 
 
 def _named(lines: list[str]) -> str:
-    """Whose table it is that begins with these lines."""
+    """The name of the owner whose table begins with these lines."""
     for line in lines:
         if HEADER.match(line) is not None:
             break

@@ -244,7 +244,7 @@ class Settings:
 
     @property
     def server(self) -> tuple[str, ...]:
-        """Who takes part without data: what adds the weights of several label owners up, and drives them."""
+        """Organisations without data: the server that adds up the weights of several label owners and drives them."""
         return (SERVER,) if self.label_owners else ()
 
     def check_one_label_owner(

@@ -128,12 +128,12 @@ class SiteConfig:
 
     @property
     def label_owners(self) -> list[str]:
-        """Who holds labels, and asks those who hold columns."""
+        """The organisations that hold labels, and ask those that hold columns."""
         return label_owners_of(self.settings)
 
     @property
     def feature_owners(self) -> list[str]:
-        """Who answers the label owners from columns, in the agreed order; a label owner's own columns do not count."""
+        """The organisations that answer label owners from columns, in the agreed order; not the label owner itself."""
         if self.settings.label_owners:
             return list(self.settings.parties)
         return [name for name in self.names if name not in (self.driver, self.helper)]
@@ -325,12 +325,12 @@ def driver_of(settings: Settings) -> str:
 
 
 def label_owners_of(settings: Settings) -> list[str]:
-    """Who holds labels."""
+    """The organisations that hold labels."""
     return list(settings.label_owners) or [driver_of(settings)]
 
 
 def asker_of(settings: Settings, name: str | None = None) -> str:
-    """Who predicts: the party with the labels; of several label owners the one named, else the first."""
+    """The organisation that predicts: the one with labels; of several label owners the one named, else the first."""
     owners = list(settings.label_owners) or [driver_of(settings)]
     if name is not None and name not in owners:
         raise ConfigError(

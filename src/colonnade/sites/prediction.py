@@ -225,7 +225,7 @@ class Session:
         return answers
 
     def _meet(self) -> None:
-        """Who has not agreed to the same yet is asked, as after it was away."""
+        """Partners that have not agreed to the same yet, as after they were away, are asked to."""
         self.met |= self._asked({name: Join(self.own.agreed) for name in self.there if name not in self.met}).keys()
 
     def _places(self, ids: Strings, outputs: int) -> dict[str, torch.Tensor]:

@@ -183,7 +183,7 @@ class Drivers:
         return self.cohorts[group]
 
     def _groups(self, envelopes: Mapping[str, Envelope[Any]]) -> list[tuple[str, ...]]:
-        """Who of those that are asked can answer as one."""
+        """Which of the label owners that are asked can answer as one."""
         equal: dict[tuple[Any, ...], list[str]] = {}
         for k, envelope in envelopes.items():
             driver, message = self.drivers.get(k), envelope.message

@@ -1,4 +1,4 @@
-"""Who a site is towards the others: its certificate and key, and whose certificate it takes for whose.
+"""A site's identity towards the others: its own certificate and key, and the certificates it knows the others by.
 
 A startup kit (`federation.provision`) has a site's certificate, its key, and the certificate of the root that issued
 those of all sites. A peer is who its certificate says, where all of this holds:
