@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
 from colonnade.datasets.progress import hide
@@ -42,8 +42,12 @@ def a_run(folder: Path) -> Path:
     if (folder / MARK).exists():
         return folder
     there = [str(mark.parent) for pattern in ("*", "runs/*") for mark in sorted(folder.glob(f"{pattern}/{MARK}"))]
-    cure = f"Did you mean {' or '.join(there[:5])}?" if there else "Make one: colonnade run FEDERATION.toml --out DIR."
-    raise CheckpointError(f"{folder} is not a run directory: {MARK} is missing. {cure}")
+    raise CheckpointError(f"{folder} is not a run directory: {MARK} is missing. {or_there(there)}")
+
+
+def or_there(runs: Sequence[str]) -> str:
+    """Where runs are instead, or how to make one."""
+    return f"Did you mean {' or '.join(runs[:5])}?" if runs else "Make one: colonnade run FEDERATION.toml --out DIR."
 
 
 def shown(what: object) -> str:
@@ -55,6 +59,13 @@ def shown(what: object) -> str:
 def typed(path: Path) -> str:
     """A path in a command that can be copied into a shell."""
     return escape(shlex.quote(str(path)))
+
+
+def a_bar(*counts: ProgressColumn, quiet: bool, transient: bool = False) -> Progress:
+    """A bar on standard error: a title, these counts, what is done `now` (a field of each task), and the time left."""
+    columns = (TextColumn("[bold]{task.description}"), BarColumn(), *counts, TextColumn("{task.fields[now]}"))
+    left = TimeRemainingColumn(compact=True)
+    return Progress(*columns, left, console=error_console, disable=quiet, transient=transient)
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn
 from rich.table import Table
 
-from colonnade.cli.console import AllowModel, a_run, console, error_console, shown
+from colonnade.cli.console import AllowModel, a_bar, a_run, console, error_console, shown
 from colonnade.cli.options import Engine, Owner, StartupKit
 from colonnade.core import Step
 from colonnade.errors import ConfigError
@@ -127,13 +127,7 @@ def _check(sigma: float, option: str) -> None:
 @contextmanager
 def _training(federation: Federation, folder: Path, quiet: bool) -> Iterator[Any]:
     """A bar over all batches of all trainings, and beforehand how many there are and about how long they take."""
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[now]}"),
-    )
-    with Progress(*columns, TimeRemainingColumn(compact=True), console=error_console, disable=quiet) as bar:
+    with a_bar(MofNCompleteColumn(), quiet=quiet) as bar:
 
         def begin(trainings: int) -> Any:
             if not quiet:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TimeElapsedColumn
 from rich.table import Table
 
 from colonnade import benchmark, reproduction
-from colonnade.cli.console import Json, console, error_console
+from colonnade.cli.console import Json, a_bar, console, error_console
 from colonnade.core import Step
 from colonnade.errors import ConfigError
 
@@ -66,7 +66,7 @@ def reproduce(
 
 def _reproduced(name: str, *, quick: bool, jobs: int, out: Path | None, only: str, json_: bool) -> reproduction.Study:
     """One of them, and its table where people read."""
-    with _bar(json_) as bar:
+    with a_bar(TimeElapsedColumn(), quiet=json_) as bar:
         task = bar.add_task(name, total=None, now="")
 
         def watch(title: str, step: Step) -> None:
@@ -107,16 +107,6 @@ def bench(
         mark = "" if result.holds is None else "[green]reached[/green]" if result.holds else "[yellow]missed[/yellow]"
         table.add_row(result.what, result.measured, result.against, result.target, mark)
     console.print(table)
-
-
-def _bar(quiet: bool) -> Progress:
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[now]}"),
-        TimeElapsedColumn(),
-    )
-    return Progress(*columns, console=error_console, disable=quiet)
 
 
 def _reproduction_table(study: reproduction.Study) -> Table:

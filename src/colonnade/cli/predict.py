@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn
 
-from colonnade.cli.console import AllowModel, Json, Quiet, a_run, console, error_console, shown
+from colonnade.cli.console import AllowModel, Json, Quiet, a_bar, a_run, console, error_console, shown
 from colonnade.cli.options import Engine, Model, Owner, StartupKit, Table, check_asker, overrides
 from colonnade.core.files import replaced
 from colonnade.datasets.table import packed, unpacked
@@ -190,8 +190,6 @@ def _appending(path: Path, suffix: str) -> Iterator[Callable[[pd.DataFrame], Non
 @contextmanager
 def _progress(rows: int, *, quiet: bool) -> Iterator[Callable[[int], object]]:
     """A bar on standard error, where there are many rows."""
-    columns = (TextColumn("[bold]predict"), BarColumn(), MofNCompleteColumn(), TextColumn("rows"))
-    off = quiet or rows <= PIECE
-    with Progress(*columns, TimeRemainingColumn(compact=True), console=error_console, disable=off) as bar:
-        task = bar.add_task("predict", total=rows)
+    with a_bar(MofNCompleteColumn(), quiet=quiet or rows <= PIECE) as bar:
+        task = bar.add_task("predict", total=rows, now="rows")
         yield lambda done: bar.advance(task, done)

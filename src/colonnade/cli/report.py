@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import MofNCompleteColumn
 from rich.table import Table
 
-from colonnade.cli.console import AllowModel, console, error_console, shown, size
+from colonnade.cli.console import AllowModel, a_bar, console, error_console, or_there, shown, size
 from colonnade.errors import CheckpointError, ConfigError
 from colonnade.report import baselines as baselines_of
 from colonnade.report import compare as comparing
@@ -100,9 +100,8 @@ def _shown(heading: str, value: Any) -> str:
 
 def measure(folder: Path, splits: int, *, quiet: bool, allow_models: Sequence[str] = ()) -> dict[str, Any]:
     """Baselines, with a bar over the trainings."""
-    columns = (TextColumn("[bold]{task.description:24}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=error_console, disable=quiet, transient=True) as bar:
-        task = bar.add_task("baselines", total=None)
+    with a_bar(MofNCompleteColumn(), quiet=quiet, transient=True) as bar:
+        task = bar.add_task("baselines", total=None, now="")
 
         def say(title: str, number: int, total: int) -> None:
             bar.update(task, description=title, completed=number - 1, total=total)
@@ -120,9 +119,8 @@ def _check(folder: Path) -> None:
         return
     inside = [path.parent for pattern in ("*", "runs/*") for path in sorted(folder.glob(f"{pattern}/{SETTINGS}"))]
     there = [str(path) for path in inside if _is_run(path)]
-    cure = f"Did you mean {' or '.join(there[:5])}?" if there else "Make one: colonnade run FEDERATION.toml --out DIR."
     absent = f"it has no {' or '.join(TRACES)}" if (folder / SETTINGS).exists() else f"{SETTINGS} is missing"
-    raise CheckpointError(f"{folder} is not a run directory: {absent}. {cure}")
+    raise CheckpointError(f"{folder} is not a run directory: {absent}. {or_there(there)}")
 
 
 def _is_run(folder: Path) -> bool:

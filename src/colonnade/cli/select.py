@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import TaskProgressColumn
 from rich.table import Table
 
-from colonnade.cli.console import console, error_console, shown, size, typed
+from colonnade.cli.console import a_bar, console, shown, size, typed
 from colonnade.cli.options import Engine, StartupKit
 from colonnade.core.files import write_text
 from colonnade.errors import ConfigError, InputError
@@ -135,11 +135,8 @@ def with_bar(
     quiet: bool,
 ) -> Selection:
     """With a bar over the queries."""
-    columns = (TextColumn("[bold]{task.description}"), BarColumn(), TaskProgressColumn())
-    with Progress(
-        *columns, TimeRemainingColumn(compact=True), console=error_console, disable=quiet, transient=True
-    ) as bar:
-        task = bar.add_task("selecting", total=None)
+    with a_bar(TaskProgressColumn(), quiet=quiet, transient=True) as bar:
+        task = bar.add_task("selecting", total=None, now="")
 
         def watch(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)

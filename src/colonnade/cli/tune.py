@@ -10,10 +10,10 @@ from typing import Annotated, Any, Protocol
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn
 from rich.table import Table
 
-from colonnade.cli.console import AllowModel, Json, Quiet, console, error_console, shown, size, typed
+from colonnade.cli.console import AllowModel, Json, Quiet, a_bar, console, error_console, shown, size, typed
 from colonnade.cli.plan import duration, read_whole
 from colonnade.core.files import write_text
 from colonnade.evaluate import metric
@@ -99,13 +99,7 @@ class _Watch(Protocol):
 @contextmanager
 def _bar(title: str, total: int, *, quiet: bool) -> Iterator[_Watch]:
     """A bar over the trials, with the best score so far."""
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[now]}"),
-    )
-    with Progress(*columns, TimeRemainingColumn(compact=True), console=error_console, disable=quiet) as bar:
+    with a_bar(MofNCompleteColumn(), quiet=quiet) as bar:
         task = bar.add_task(title, total=total, now="")
 
         def watch(completed: float, done: Mapping[int, Record]) -> None:

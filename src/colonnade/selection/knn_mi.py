@@ -46,8 +46,8 @@ def ross_terms(rows: int, same: Whole, neighbours: Whole, ranks: Whole) -> Numbe
 
 def kraskov_terms(x: Numbers, y: Numbers, k: int, tolerance: float = 0.0) -> Numbers:
     """Terms whose mean over the queries is the estimate: of squared distances to all other rows, [queries, N - 1],
-    in the columns and in the target. What differs by no more than the tolerance is equal; so is what is equal but for float
-    errors."""
+    in the columns and in the target. What differs by no more than the tolerance is equal; so is what is equal
+    but for float errors."""
     from scipy.special import digamma
 
     rows, joint = x.shape[1] + 1, np.maximum(x, y)

@@ -1,8 +1,8 @@
-"""The role that answers at a site what is not about the algorithm: is it there, what did it agree to, its part of a run.
+"""The role that answers at a site what is not about the algorithm: is it there, what did it agree to, its part in runs.
 
-A `ColumnHost` stands for a party with columns. Label owners ask it; where there are several, the first is obeyed and the
-others are compared, since what every label owner passes on is done once. A `LabelHost` stands for one of several label
-owners: the aggregation server asks it, and it asks those with columns in turn. `sites.site` has the order of calls.
+A `ColumnHost` stands for a party with columns. Label owners ask it; where there are several, the first is obeyed and
+the others are compared, since what every label owner passes on is done once. A `LabelHost` stands for one of several
+label owners: the aggregation server asks it, and it asks those with columns in turn. `sites.site` orders the calls.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Services that are told how a run goes: its numbers and settings, as they come. `fit` tells those that [tracking] names.
+"""Services that are told how a run goes: numbers and settings, as they come. `fit` tells those that [tracking] names.
 
 [tracking]
 tensorboard = true                  # into the run directory; or a folder
