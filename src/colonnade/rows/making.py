@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,46 +44,19 @@ def from_tables(
     """
     import pandas as pd
 
-    from colonnade.alignment.ids import matched_names, shared
     from colonnade.datasets.preprocess import Labels
-    from colonnade.datasets.table import align
 
-    if not labelled:
-        owner = _label_owner({name: table.label is not None for name, table in columns.items()})
-        labelled = {owner: columns[owner]}
-        if settings.data.align == "exact" and not settings.rows_differ:
-            align(columns)  # that all hold the same ids
-    crossed: Crossed = {}
-    lacked: dict[str, Tensor] = {}
-    matched: dict[str, dict[str, int]] = {}
-    if settings.rows_differ:
-        rows, columns, lacked, matched = _pairwise(settings, labelled, columns, crossed)
-    elif len(settings.keys) > 1 and len(columns) > 1:
-        ((owner, table),) = labelled.items()
-        tables = {**columns, owner: with_labels(table)}
-        found, entries = _found(settings, tables, owner)
-        crossed |= entries
-        columns = {name: matched_names(held, found[name]) for name, held in tables.items()}  # as all call rows
-        rows = labelled = {owner: shared(tables[owner], found[owner])}
-    else:
-        rows = {name: _common(settings, name, table, columns, crossed) for name, table in labelled.items()}
-    ids = {name: table.ids for name, table in rows.items()}
+    labelled = labelled or _the_one_labelled(settings, columns)
+    found = _aligned(settings, columns, labelled)
+    rows = found.rows
     task: Any = settings.data.task
     if settings.shared:
-        placed = place(settings, ids)
+        placed = place(settings, {name: table.ids for name, table in rows.items()})
     else:
-        ((owner, table),) = rows.items()
-        known = Labels.fit(_label(table), owner=owner, task=task)
-        task = known.task
-        divided, is_told = _divided(settings, owner, table, known, salt)
-        placed = place(settings, ids, divided)
-        is_told |= len(table) < len(labelled[owner])  # some have no label, which only their owner knows
-        is_told |= settings.rows_differ  # who lacks rows cannot count them
-        one = replace(placed.label_owners[owner], salt=salt if is_told else "", is_told=is_told)
-        placed = replace(placed, label_owners={owner: one})
-    placed = replace(placed, away=lacked, matched=matched)
-    splits = {name: held.splits for name, held in placed.label_owners.items()}
+        placed, task = _placed(settings, found, salt)
+    placed = replace(placed, away=found.lacked, matched=found.matched)
     if encoder is None:
+        splits = {name: held.splits for name, held in placed.label_owners.items()}
         learned = [_label(table).iloc[splits[name]["train"].numpy()] for name, table in rows.items()]
         encoder = Labels.fit(pd.concat(learned, ignore_index=True), owner=", ".join(rows), task=task)
     owners = {
@@ -99,11 +72,65 @@ def from_tables(
     known_columns = {name: state.get("columns") for name, state in (fitted or {}).items()}
     held = {
         name: own_columns(settings, name, table, placed, known_columns.get(name))
-        for name, table in columns.items()
+        for name, table in found.columns.items()
         if table.columns
     }
-    earlier = bool(fitted)
-    return replace(placed, columns=held, label_owners=owners, aligned=crossed, earlier=earlier)
+    return replace(placed, columns=held, label_owners=owners, aligned=found.crossed, earlier=bool(fitted))
+
+
+def _the_one_labelled(settings: Settings, columns: Mapping[str, Table]) -> dict[str, Table]:
+    """The table with labels, where one of those with columns has them."""
+    from colonnade.datasets.table import align
+
+    owner = _label_owner({name: table.label is not None for name, table in columns.items()})
+    if settings.data.align == "exact" and not settings.rows_differ:
+        align(columns)  # that all hold the same ids
+    return {owner: columns[owner]}
+
+
+@dataclass
+class _Aligned:
+    """Tables whose rows are called alike: of each label owner those that train, and of the others all columns."""
+
+    rows: Mapping[str, Table]
+    columns: Mapping[str, Table]
+    crossed: Crossed
+    is_told: bool = False  # whether a label owner must tell which rows these are: others cannot count them
+    lacked: dict[str, Tensor] = field(default_factory=dict)  # by party, which of the rows it does not hold
+    matched: dict[str, dict[str, int]] = field(default_factory=dict)  # by party, how many rows each key matched
+
+
+def _aligned(settings: Settings, columns: Mapping[str, Table], labelled: Mapping[str, Table]) -> _Aligned:
+    """Find the rows that parties have in common: all of them, or each with the label owner where rows differ."""
+    from colonnade.alignment.ids import matched_names, shared
+
+    crossed: Crossed = {}
+    if settings.rows_differ:
+        rows, columns, lacked, matched = _pairwise(settings, labelled, columns, crossed)
+        return _Aligned(rows, columns, crossed, True, lacked, matched)
+    if len(settings.keys) > 1 and len(columns) > 1:
+        ((owner, table),) = labelled.items()
+        tables = {**columns, owner: with_labels(table)}
+        found, crossed = _found(settings, tables, owner)
+        called = {name: matched_names(held, found[name]) for name, held in tables.items()}  # as all call rows
+        return _Aligned({owner: shared(tables[owner], found[owner])}, called, crossed)
+    common = {name: _common(settings, name, table, columns, crossed) for name, table in labelled.items()}
+    some_lack_labels = any(len(common[name]) < len(table) for name, table in labelled.items())
+    return _Aligned(common, columns, crossed, some_lack_labels)
+
+
+def _placed(settings: Settings, found: _Aligned, salt: str) -> tuple[Holdings, str]:
+    """The rows of the one label owner, divided as it alone may know, and whether its labels are classes or numbers."""
+    from colonnade.datasets.preprocess import Labels
+
+    ((owner, table),) = found.rows.items()
+    task: Any = settings.data.task
+    known = Labels.fit(_label(table), owner=owner, task=task)
+    divided, is_told = _divided(settings, owner, table, known, salt)
+    placed = place(settings, {owner: table.ids}, divided)
+    is_told |= found.is_told
+    one = replace(placed.label_owners[owner], salt=salt if is_told else "", is_told=is_told)
+    return replace(placed, label_owners={owner: one}), known.task
 
 
 def _divided(settings: Settings, owner: str, table: Table, known: Labels, salt: str) -> tuple[dict[str, Tensor], bool]:
