@@ -54,8 +54,9 @@ def test_what_is_renamed_was_forced_onto_the_disk_before(tmp_path: Path, monkeyp
     monkeypatch.setattr(files, "sync", noted)
     monkeypatch.setattr(Path, "rename", moved)
     monkeypatch.setattr(Path, "replace", moved)
-    write_text(tmp_path / "mark", "1")
-    assert done == ["sync .mark.PID.tmp", "name mark", f"sync {tmp_path.name}"]
+    (tmp_path / "tensors").write_text("1")
+    write_text(tmp_path / "mark", "1", tmp_path / "tensors")  # what the mark vouches for is there before the mark
+    assert done == ["sync .mark.PID.tmp", "sync tensors", "name mark", f"sync {tmp_path.name}"]
     done.clear()
     with replaced_folder(tmp_path / "state") as fresh:
         (fresh / "role").mkdir()

@@ -16,12 +16,13 @@ from colonnade.errors import ConfigError, InputError
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[Path]:
-    """Where to write a file that takes the place of `path` when the block ends well; otherwise it is removed."""
+def replaced(path: Path, *vouched: Path) -> Iterator[Path]:
+    """Where to write a file that takes the place of `path` when the block ends well; otherwise it is removed. Before it
+    has that name, it and what it vouches for are forced onto the disk, all at once."""
     fresh = _fresh(path)
     try:
         yield fresh
-        sync(fresh)
+        sync(fresh, *vouched)
         fresh.replace(path)
     except BaseException:
         fresh.unlink(missing_ok=True)
@@ -53,9 +54,9 @@ def replaced_folder(path: Path, *, mode: int = 0o777, forced: bool = True) -> It
         shutil.rmtree(aside(path), ignore_errors=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    """The whole file or none of it."""
-    with replaced(path) as fresh:
+def write_text(path: Path, text: str, *vouched: Path) -> None:
+    """The whole file or none of it; `vouched` is of `replaced`."""
+    with replaced(path, *vouched) as fresh:
         fresh.write_text(text, encoding="utf-8")
 
 

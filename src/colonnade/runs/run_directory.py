@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from colonnade.core import Organisation, checkpoint
 from colonnade.core.batches import Progress
-from colonnade.core.files import hold, sync, write_text
+from colonnade.core.files import hold, write_text
 from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.privacy import Account
 from colonnade.privacy.used_rows import UsedRows
@@ -110,8 +110,9 @@ class RunDirectory:
         with self._saving(f"The run directory {path} cannot be written"):
             for name, organisation in federation.organisations.items():
                 self.party(name).mkdir(parents=True, exist_ok=True)
-                write_text(self.party(name) / COLUMNS, checkpoint.json_with_digest(organisation.fitted))
-            self.keep(federation.settings)
+                text = checkpoint.json_with_digest(organisation.fitted)
+                (self.party(name) / COLUMNS).write_text(text, encoding="utf-8")  # without settings there is no run
+            self.keep(federation.settings, self.path / PARTIES, *(self.path / PARTIES).rglob("*"))
             self.keep_accounts(federation)
 
     def claim(self) -> None:
@@ -137,8 +138,8 @@ class RunDirectory:
             self._held.close()
             self._held = None
 
-    def keep(self, settings: Settings) -> None:
-        write_text(self.path / SETTINGS, checkpoint.text_with_digest(settings.to_toml()))
+    def keep(self, settings: Settings, *vouched: Path) -> None:
+        write_text(self.path / SETTINGS, checkpoint.text_with_digest(settings.to_toml()), *vouched)
 
     def keep_accounts(self, federation: Trained) -> None:
         """Every organisation writes down what it spends before it releases anything: in its own folder, or, at a site,
@@ -174,11 +175,9 @@ class RunDirectory:
             with self._saving(f"'{name}' cannot save its state in {self.party(name)}"):
                 checkpoint.write(self._checkpoint(name, mark), organisation.state(), forced=False)
                 organisation.ledger.flush(self.party(name) / LEDGER)
-        with self._saving(f"The run directory {self.path} cannot be written"):
-            new = f"{PARTIES}/*/checkpoint-{number:06d}"
-            fresh = (METRICS, f"{PARTIES}/*", f"{PARTIES}/*/{LEDGER}", new, f"{new}/*")  # the mark vouches for them
-            sync(*(file for some in fresh for file in self.path.glob(some)))
-        self.keep_mark(mark)
+        new = f"{PARTIES}/*/checkpoint-{number:06d}"
+        fresh = (METRICS, f"{PARTIES}/*", f"{PARTIES}/*/{LEDGER}", new, f"{new}/*")
+        self.keep_mark(mark, *(file for some in fresh for file in self.path.glob(some)))
         for account in federation.accounts.values():
             account.settled()
             if finished:
@@ -194,10 +193,10 @@ class RunDirectory:
         if marks := self.marks():
             self.keep_mark(marks[0] | {"finished": True} | ({"before": marks[1]} if marks[1:] else {}))
 
-    def keep_mark(self, mark: Mapping[str, Any]) -> None:
-        """From here on this is the newest checkpoint."""
+    def keep_mark(self, mark: Mapping[str, Any], *vouched: Path) -> None:
+        """From here on this is the newest checkpoint, and the files of it are on the disk."""
         with self._saving(f"The run directory {self.path} cannot be written"):
-            write_text(self.path / MARK, checkpoint.json_with_digest({"format": checkpoint.FORMAT, **mark}))
+            write_text(self.path / MARK, checkpoint.json_with_digest({"format": checkpoint.FORMAT, **mark}), *vouched)
 
     def part(self) -> str | None:
         """The organisation whose part of a run between sites this folder is; None where all parties' parts are here."""
