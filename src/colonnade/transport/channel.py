@@ -10,10 +10,11 @@
 
 x and y are X25519 keys that are made for one channel and forgotten with it. Both sign both of them, both names and the
 run, as in ISO/IEC 9798-3 and TLS 1.3, by the keys of the sites' certificates (`identity`). HKDF-SHA256 of the shared
-secret and of everything that was said gives one key for calls and one for answers; ChaCha20-Poly1305 seals with the
-number as nonce. So a call or an answer can be opened by its receiver alone, in its direction, run and place, and only
-if nobody changed it; one that was recorded is worth nothing to a site that started anew. What is left to whoever
-carries calls: who calls whom, when, and how long it is; to delay, and to stop.
+secret and of everything that was said gives one key for calls and one for answers; AES-256-GCM seals with the number as
+nonce, which is used once: a call is numbered by its sender, and answered once. So a call or an answer can be opened by
+its receiver alone, in its direction, run and place, and only if nobody changed it; one that was recorded is worth
+nothing to a site that started anew. What is left to whoever carries calls: who calls whom, when, and how long it is; to
+delay, and to stop.
 
 Calls may overtake each other, since several may be under way: a number is taken once, and not where it is `WINDOW`
 older than the newest (RFC 4303, 3.4.3). The order of what changes a party is kept by the numbers in frames
@@ -32,14 +33,14 @@ from dataclasses import dataclass
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from colonnade.errors import BoundaryError, WireError
 from colonnade.transport.identity import Identity
 from colonnade.transport.remote import Endpoint, Route
 
-LABEL = b"Colonnade channel 1"
+LABEL = b"Colonnade channel 2"
 BY_CALLER, BY_ANSWERER = LABEL + b", caller", LABEL + b", answerer"
 HELLO, WELCOME, FINISH, CALL, ANSWER, REFUSED = b"H", b"W", b"F", b"C", b"A", b"N"
 HEAD = struct.Struct(">c16sQ")  # CALL or ANSWER, of which channel, and the call's number
@@ -61,7 +62,7 @@ class Keys:
         self.peer, self.said = peer, hashlib.sha256(said).digest()
         keys = HKDF(hashes.SHA256(), 64, salt=self.said, info=LABEL).derive(secret)
         self.name = self.said[:16]
-        self._by = {CALL: ChaCha20Poly1305(keys[:32]), ANSWER: ChaCha20Poly1305(keys[32:])}
+        self._by = {CALL: AESGCM(keys[:32]), ANSWER: AESGCM(keys[32:])}
         self.numbers = itertools.count(1)
         self._newest, self._taken, self._lock = 0, set[int](), threading.Lock()
 
