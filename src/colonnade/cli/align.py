@@ -17,7 +17,7 @@ from colonnade.alignment import Aligned, Ids, align_here
 from colonnade.alignment.ids import read_ids
 from colonnade.alignment.in_process import check_free
 from colonnade.alignment.settings import in_words
-from colonnade.cli.console import Quiet, console, shown, size
+from colonnade.cli.console import Json, Quiet, console, shown, size
 from colonnade.cli.options import Engine, StartupKit
 from colonnade.core.files import write_text
 from colonnade.datasets.progress import watched
@@ -49,7 +49,7 @@ def align(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="For alignment.json and parties/NAME/rows.npy.")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")] = False,
+    json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Find the rows that all parties hold, and one order for them, by private set intersection.

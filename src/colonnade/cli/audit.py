@@ -14,7 +14,7 @@ from colonnade.attacks.audit import Audit, audit_run
 from colonnade.attacks.finding import LIMITS, suggested
 from colonnade.attacks.promises import CANARIES, audit_promises
 from colonnade.attacks.report import prepare, write, write_promises
-from colonnade.cli.console import AllowModel, a_run, console, error_console, shown
+from colonnade.cli.console import AllowModel, Json, Quiet, a_run, console, error_console, shown
 from colonnade.cli.options import Engine, Owner, StartupKit
 from colonnade.errors import ConfigError
 from colonnade.runs.layout import SETTINGS
@@ -37,8 +37,8 @@ def audit(
     engine: Engine = "in-process",
     startup_kit: StartupKit = None,
     allow_model: AllowModel = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
+    json_: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Attack a run with what each party received: guess labels, rebuild columns. Exit code 5 gates a release.
 

@@ -12,7 +12,7 @@ import typer
 from rich.progress import MofNCompleteColumn
 from rich.table import Table
 
-from colonnade.cli.console import AllowModel, a_bar, a_run, console, error_console, shown
+from colonnade.cli.console import AllowModel, Json, Quiet, a_bar, a_run, console, error_console, shown
 from colonnade.cli.options import Engine, Owner, StartupKit
 from colonnade.core import Step
 from colonnade.errors import ConfigError
@@ -54,8 +54,8 @@ def explain(
     out: Annotated[Path | None, typer.Option(help="Where files go; DIR/explain unless said.")] = None,
     allow_model: AllowModel = None,
     draw: Annotated[bool, typer.Option("--pictures/--no-pictures", help="Whether to draw.")] = True,
-    json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of tables.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no tables.")] = False,
+    json_: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Which parties matter in a trained federation: head norms, and checks that agree with them or do not.
 

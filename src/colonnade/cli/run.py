@@ -29,7 +29,7 @@ from colonnade.cli.console import (
     traffic_table,
     typed,
 )
-from colonnade.cli.options import Set
+from colonnade.cli.options import Engine, Set, StartupKit
 from colonnade.cli.privacy import show_privacy
 from colonnade.core import Step
 from colonnade.errors import BudgetExhausted, ConfigError
@@ -56,13 +56,8 @@ def run(
         typer.Option("--from", metavar="RUN", help="Start with the models of this run; tables may have newer rows."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Use this seed instead of the file's.")] = None,
-    engine: Annotated[
-        str,
-        typer.Option(help="in-process; or NVIDIA FLARE: flare-sim, flare-poc (both on this machine), flare (sites)."),
-    ] = "in-process",
-    startup_kit: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="With --engine flare: the lead's kit, by colonnade provision.")
-    ] = None,
+    engine: Engine = "in-process",
+    startup_kit: StartupKit = None,
     restarts: Annotated[
         int, typer.Option(min=0, help="With FLARE: go on from the last checkpoint so many times if the run breaks off.")
     ] = 0,

@@ -12,7 +12,7 @@ import typer
 from rich.progress import TaskProgressColumn
 from rich.table import Table
 
-from colonnade.cli.console import a_bar, console, shown, size, typed
+from colonnade.cli.console import Json, Quiet, a_bar, console, shown, size, typed
 from colonnade.cli.options import Engine, StartupKit
 from colonnade.core.files import write_text
 from colonnade.errors import ConfigError, InputError
@@ -58,8 +58,8 @@ def select(
         Path | None, typer.Option(metavar="FILE", help="Write the federation file without the others here.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="For selection.json and the picture.")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no tables.")] = False,
+    json_: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Rank the parties by how much their columns tell about the label (mutual information), and keep the best L.
 

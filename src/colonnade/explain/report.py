@@ -37,6 +37,7 @@ starts at random keeps much of its start. On MNIST in 14 strips, Spearman's corr
 0.52 for norms and 0.95 for changes after 2 epochs, 0.93 and 0.97 after 10."""
 
 
+SUMMED = "Under secure aggregation nobody sees what one party released: permutation, silence and t-SNE are left out."
 FEWER = "Left out: rows that nobody holds any more were left out with a party, and the score is of the others."
 
 
@@ -136,29 +137,25 @@ def explain(
     """
     whose = federation.owner_named(owner)
     split = split or default_split(federation, owner)
-    holdings, algorithm, asks = federation.holdings, federation.settings.algorithm, federation.label_owners[whose]
-    alone = {*asks.peers} <= federation.owners.keys() and len(holdings.label_owners) == 1
+    asks, can_separate = federation.label_owners[whose], separable(federation)
+    alone = {*asks.peers} <= federation.owners.keys() and len(federation.holdings.label_owners) == 1
     heads = {"head_norm": importance.head_norms(federation, owner)}
     if alone or began is not None:
         heads["head_change"] = importance.head_changes(federation, began)
-    asked = [*(("permutation", "silenced") if separable(federation) else ()), *(("noise",) if alone else ())]
+    asked = [*(("permutation", "silenced") if can_separate else ()), *(("noise",) if alone else ())]
     ranks([name for name, values in heads.items() if values] + asked, by)  # before anybody is asked: it may cost
-    embeddings = (
-        gather(federation, split, rows=rows, seed=seed, owner=owner, before=before) if separable(federation) else None
-    )
+    embeddings = gather(federation, split, rows=rows, seed=seed, owner=owner, before=before) if can_separate else None
     everything = federation.agreed[whose].splits[split]
     if embeddings is None and before is not None:
         before(everything, [])
     metric = metric_of(federation, everything, owner) if embeddings is None else embeddings.metric
-    score = federation.evaluate(split)[metric] if embeddings is None else embeddings.score()
-    count = len(everything) if embeddings is None else len(embeddings.labels)
     report = Report(
-        algorithm=algorithm,
-        task=holdings.encoder.task,
+        algorithm=federation.settings.algorithm,
+        task=federation.holdings.encoder.task,
         metric=metric,
         split=split,
-        rows=count,
-        score=score,
+        rows=len(everything) if embeddings is None else len(embeddings.labels),
+        score=federation.evaluate(split)[metric] if embeddings is None else embeddings.score(),
         noise_sigma=noise,
         repeats=repeats,
         seed=seed,
@@ -167,44 +164,54 @@ def explain(
     for name, values in heads.items():
         report.add(name, values)
     report.notes += told(silent(federation.owners)) if alone else []
-    if "head_norm" not in report.measures:
-        report.notes.append(_without_heads(federation))
+    report.notes += [] if "head_norm" in report.measures else [_without_heads(federation)]
     if embeddings is None:
-        report.notes.append(
-            "Under secure aggregation nobody sees what one party released: permutation, silence and t-SNE are left out."
-        )
-        if rows is not None:
-            report.notes.append("All rows were used: a sample needs separate releases.")
+        report.notes += [SUMMED, *([] if rows is None else ["All rows were used: a sample needs separate releases."])]
     else:
-        report.add("permutation", importance.permutation(embeddings, repeats=repeats, seed=seed))
-        report.add("silenced", importance.silenced(embeddings))
-        if asks.peers.presence is not None:
-            found = importance.added(embeddings, whose)
-            report.added = {party: _finite(asdict(one) | {"gain": one.gain}) for party, one in found.items()}
-    try:
-        if alone:
-            noisy = experiments.noise_validation(
-                federation, noise, embeddings=embeddings, split=split, repeats=repeats, seed=seed
-            )
-            report.add("noise", noisy)
-    except BudgetExhausted as error:  # what was measured up to here was paid for
-        if not report.measures or by == "noise":
-            raise
-        report.notes.append(f"Noise is left out: {error}")
-    if not alone:
-        report.notes.append(
-            "Noise is left out: it is a simulation in which one process holds all columns, for one label owner. The "
-            "other organisations released these rows once more, under their own rules and budgets."
-        )
-    elif federation.accounts:
-        report.notes.append(
-            f"The {split} rows were released once more, and {', '.join(federation.accounts)} paid for it. Noise and "
-            "training again are simulated in this process and charged to nobody, so their scores have no guarantee."
-        )
+        _add_released(report, embeddings, whose, adds=asks.peers.presence is not None)
+    if alone:
+        _add_noise(report, federation, embeddings, required=by == "noise")
+    report.notes += _paid(federation, split, alone=alone)
     report.rank(by)
     if embeddings is not None and len(embeddings.held_by(*_first_and_last(report.ranking))) >= 3:
         report.tsne = _plane(federation, embeddings, report.ranking, tsne_rows, seed)
     return report
+
+
+def _add_released(report: Report, embeddings: Embeddings, owner: str, *, adds: bool) -> None:
+    """What the label owner finds by itself in what was released to it; with `adds`, also what each partner adds on the
+    rows that it holds."""
+    report.add("permutation", importance.permutation(embeddings, repeats=report.repeats, seed=report.seed))
+    report.add("silenced", importance.silenced(embeddings))
+    if adds:
+        found = importance.added(embeddings, owner)
+        report.added = {party: _finite(asdict(one) | {"gain": one.gain}) for party, one in found.items()}
+
+
+def _add_noise(report: Report, federation: Federation, embeddings: Embeddings | None, *, required: bool) -> None:
+    """What the score loses under noise in each party's columns, as far as budgets allow."""
+    how: Any = {"split": report.split, "repeats": report.repeats, "seed": report.seed}
+    try:
+        report.add("noise", experiments.noise_validation(federation, report.noise_sigma, embeddings=embeddings, **how))
+    except BudgetExhausted as error:  # what was measured up to here was paid for
+        if not report.measures or required:
+            raise
+        report.notes.append(f"Noise is left out: {error}")
+
+
+def _paid(federation: Federation, split: str, *, alone: bool) -> list[str]:
+    """What it cost the parties to be explained."""
+    if not alone:
+        return [
+            "Noise is left out: it is a simulation in which one process holds all columns, for one label owner. The "
+            "other organisations released these rows once more, under their own rules and budgets."
+        ]
+    if not federation.accounts:
+        return []
+    return [
+        f"The {split} rows were released once more, and {', '.join(federation.accounts)} paid for it. Noise and "
+        "training again are simulated in this process and charged to nobody, so their scores have no guarantee."
+    ]
 
 
 def retrain(

@@ -37,11 +37,11 @@ from colonnade.settings.federation_file import Settings
 from colonnade.settings.owners import LabelOwnerSettings, PartySettings, place_of
 from colonnade.settings.rules import LABELS, rules_from
 
-PRIOR_ROWS = 10_000
-"""So many drawn labels are enough to learn what to expect of a row."""
 if TYPE_CHECKING:
     from colonnade.datasets.table import Table
 
+PRIOR_ROWS = 10_000
+"""So many drawn labels are enough to learn what to expect of a row."""
 ROWS = 4
 """So many rows beside one that is changed show whether a model mixes them."""
 
@@ -132,24 +132,11 @@ def _with_outbox(
     labelled = settings.label_owners.get(name, LabelOwnerSettings())
     section = "label_owners" if name in settings.label_owners and not features else settings.section
     budget = party.limit(name, section)
-    if budget is not None and (labels or not features):
-        raise ConfigError(
-            f"{place_of(section, name, 'budget')} can never be kept: a budget is for columns that leave with noise, "
-            f"and what '{name}' sends as the label owner follows its labels and its own columns as they are. Remove "
-            'it; labels are protected by outbox.labels = { mechanism = { name = "randomized_response", epsilon = 2.0 } '
-            "}."
-        )
-    if budget is not None and (bare := algorithm.bare(settings.config)):
-        raise ConfigError(
-            f"{place_of(section, name, 'budget')} can never be kept with {settings.algorithm}: it also releases "
-            f"{', '.join(bare)}, and no rule puts noise on that for each row. Remove the budget, or take an algorithm "
-            "that sends an embedding or logits of each row and nothing else of columns, such as fdml."
-        )
-    given = _joined(name, party.outbox, labelled.outbox)
-    rules = (
-        {}
-        if not given and budget is None
-        else rules_from(
+    if budget is not None:
+        _check_can_be_kept(settings, name, place_of(section, name, "budget"), from_columns=features and not labels)
+    given, rules = _joined(name, party.outbox, labelled.outbox), {}
+    if given or budget is not None:
+        rules = rules_from(
             given,
             owner=name,
             releases=_released_by(algorithm, features=features, labels=labels),
@@ -160,7 +147,6 @@ def _with_outbox(
             known_to=holdings.known_to,
             section=section,
         )
-    )
     engine = settings.engine
     secret = settings.models_of(name) == "secret"
     organisation = Organisation.at(name, agreed, seed=engine.seed, secret=secret, rules=rules, device=device)
@@ -175,6 +161,22 @@ def _with_outbox(
             name, agreed, holdings.own_ids(name).tolist(), budget, per_row=algorithm.per_row
         )
     return organisation
+
+
+def _check_can_be_kept(settings: Settings, name: str, where: str, *, from_columns: bool) -> None:
+    """Refuse a budget that nothing could keep: one for labels, or beside releases that no rule puts noise on."""
+    if not from_columns:
+        raise ConfigError(
+            f"{where} can never be kept: a budget is for columns that leave with noise, and what '{name}' sends as the "
+            "label owner follows its labels and its own columns as they are. Remove it; labels are protected by "
+            'outbox.labels = { mechanism = { name = "randomized_response", epsilon = 2.0 } }.'
+        )
+    if bare := find(settings.algorithm).bare(settings.config):
+        raise ConfigError(
+            f"{where} can never be kept with {settings.algorithm}: it also releases {', '.join(bare)}, and no rule "
+            "puts noise on that for each row. Remove the budget, or take an algorithm that sends an embedding or "
+            "logits of each row and nothing else of columns, such as fdml."
+        )
 
 
 def _released_by(algorithm: AnyAlgorithm, *, features: bool, labels: bool) -> list[str]:
