@@ -10,7 +10,7 @@ import ast
 import gc
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
@@ -59,9 +59,9 @@ TRAINING = ("run", "plan", "tune", "align", "select")
 """Commands that begin with a federation file."""
 
 
-def commands(needed: set[str]) -> typer.Typer:
-    """The command line with these commands whole. Of the others it knows what `--help` says of them: their modules
-    import torch, which takes longer than anybody waits for a word of help."""
+def commands(needed: set[str], known: Iterable[str] = COMMANDS) -> typer.Typer:
+    """The command line with these commands whole. Of the others that it is to know it has what `--help` says of them:
+    their modules import torch, which takes longer than anybody waits for a word of help."""
     made = typer.Typer(
         name="colonnade",
         no_args_is_help=True,
@@ -73,8 +73,8 @@ def commands(needed: set[str]) -> typer.Typer:
         epilog="Exit codes: 0 done · 2 bad input · 3 a party failed · 4 a privacy budget is spent · "
         "5 an audit threshold was crossed · 6 a figure was missed",
     )
-    for name, module in COMMANDS.items():
-        whole = f"{__name__}.{module}"
+    for name in known:
+        whole = f"{__name__}.{COMMANDS[name]}"
         function = getattr(import_module(whole), name) if name in needed else _help_alone(whole, name)
         made.command(name, help=_paragraphs(function.__doc__ or ""))(function)
     made.callback(invoke_without_command=True)(_version)
@@ -120,8 +120,9 @@ def main() -> NoReturn:
     a warning is its words alone, without where in our code it comes from."""
     before, warnings.formatwarning = warnings.formatwarning, _said_once()
     try:
-        _look_first(sys.argv[1:])
-        command = commands({*sys.argv[1:]})
+        words = sys.argv[1:]
+        _look_first(words)
+        command = commands({*words}, words[:1] if {*words[:1]} & {*COMMANDS} else COMMANDS)
         if not gc.isenabled():  # while modules were imported, which are no garbage, and need not be looked at
             gc.freeze()
             gc.enable()
