@@ -33,7 +33,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_is_explained_in_tables_files_and_pictures(call: Caller, digits: Path) -> None:
     called = call("explain", digits, "--rows", 120)
     assert called.code == 0, called
-    for word in ("How much each party matters", "permuted", "silenced", "noise", "Spearman", *NAMES, "importance.png"):
+    for word in ("How much each party matters", "shuffled", "silenced", "noise", "Spearman", *NAMES, "importance.png"):
         assert word in called.out
     assert "left out" not in called.out
     folder = digits / "explain"

@@ -164,10 +164,9 @@ def test_measures_that_disagree_are_told() -> None:
         "permutation": {"bank": 0.2, "telco": 0.1},
         "noise": {"bank": 0.0, "telco": 0.0},
     }
-    words = {"head_change": "head change", "head_norm": "head norm", "permutation": "permuted"}
-    assert disagreement(measures, "head_change", words) == (
-        'The measures disagree on who matters most: telco by "head change", bank by "head norm" and "permuted".'
+    assert disagreement(measures, "head_change") == (
+        'The measures disagree on who matters most: telco by "head change", bank by "head norm" and "shuffled".'
     )
-    assert disagreement(measures, "head_norm", words).endswith('bank by "head norm", telco by "head change".')
-    assert disagreement({name: measures[name] for name in ("head_norm", "permutation", "noise")}, "head_norm", {}) == ""
-    assert disagreement(measures, "noise", words) == ""  # it ranks nobody
+    assert disagreement(measures, "head_norm").endswith('bank by "head norm", telco by "head change".')
+    assert disagreement({name: measures[name] for name in ("head_norm", "permutation", "noise")}, "head_norm") == ""
+    assert disagreement(measures, "noise") == ""  # it ranks nobody

@@ -1,4 +1,4 @@
-"""The algorithms, each one file that reads like its paper's box. To add one, add a file and a line here.
+"""The algorithms, each one file that reads like its paper's box. To add one, add a file and its name here.
 
 A file has `Config`, its messages, its roles, `train` and `predict`, and ends in its record, `ALGORITHM`, which says
 everything about it that others need to know (`algorithm.py`).

@@ -17,19 +17,10 @@ from colonnade.cli.options import Engine, Owner, StartupKit
 from colonnade.core import Step
 from colonnade.errors import ConfigError
 from colonnade.explain import canvas, importance, report
+from colonnade.explain.importance import HEADS, MEASURES
 from colonnade.explain.write import prepare, write
 from colonnade.federation import Federation, load
-from colonnade.report.figures import MEASURES
 from colonnade.runs.run_directory import RunDirectory
-
-HEADINGS = {
-    "head_norm": "head norm",
-    "head_change": "head change",
-    "permutation": "permuted",
-    "silenced": "silenced",
-    "noise": "noise",
-    "left_out": "left out",
-}
 
 
 def explain(
@@ -165,33 +156,35 @@ def _about(folder: Path, trainings: int) -> str:
 
 
 def _show(found: report.Report, place: Path, made: list[Path]) -> None:
-    names = [name for name in HEADINGS if name in found.measures]
+    names = [name for name in MEASURES if name in found.measures]
     points = found.metric == "accuracy"
     console.print(
         f"{found.algorithm}: {canvas.metric(found)} {_score(found, found.score)} on {found.rows} {found.split} rows.\n"
-        f"By {_told(found.ranked_by)}, from most to least important: {_few(found.ranking)}.",
+        f"By {importance.ranked_by(found.ranked_by)}, from most to least important: {_few(found.ranking)}.",
         highlight=False,
     )
     table = Table(title="How much each party matters", title_justify="left", min_width=30)
     table.add_column("party", overflow="fold")
     for name in names:
-        table.add_column(HEADINGS[name], justify="right")
+        table.add_column(MEASURES[name].heading, justify="right")
     for party in found.parties:
         table.add_row(party, *(_value(found, name, party) for name in names))
     console.print(table)
     if found.added:
         console.print(_added(found))
-    lost = [HEADINGS[name] for name in names if name not in report.MEASURES[:2]]
+    lost = [MEASURES[name].heading for name in names if name not in HEADS]
     unit = "points of accuracy" if points else canvas.metric(found)
     sigma = f"; noise has σ = {found.noise_sigma:g}" if "noise" in names else ""
     console.print(f"{', '.join(lost)}: {unit} lost{sigma}.", highlight=False)
-    if words := importance.disagreement(found.measures, found.ranked_by, HEADINGS):
+    if words := importance.disagreement(found.measures, found.ranked_by):
         console.print(words, markup=False, highlight=False)
     if len(found.parties) > 2 and found.correlations:  # two always agree or disagree
         console.print(_agreement(found))
     if found.summarization:
         told = [f"{one['which']} {one['share']} %: {_score(found, one['score'])}" for one in found.summarization[1:]]
-        console.print(f"Trained with parties by {HEADINGS[found.ranked_by]}: {'; '.join(told)}.", highlight=False)
+        console.print(
+            f"Trained with parties by {MEASURES[found.ranked_by].heading}: {'; '.join(told)}.", highlight=False
+        )
     if found.denoising:
         _show_denoising(found)
     for note in found.notes:
@@ -239,21 +232,21 @@ def _value(found: report.Report, name: str, party: str) -> str:
     value = found.measures[name].get(party)
     if value is None:
         return "-"
-    points = found.metric == "accuracy" and name not in ("head_norm", "head_change")
+    points = found.metric == "accuracy" and name not in HEADS
     return f"{value * 100:.2f}" if points else f"{value:.3f}"
 
 
 def _agreement(found: report.Report) -> Table:
     """Rank correlations: a row per measure, a column per measure it is compared with."""
-    firsts = [name for name in HEADINGS if name in (*report.MEASURES[:2], found.ranked_by) and name in found.measures]
+    firsts = [name for name in MEASURES if name in (*HEADS, found.ranked_by) and name in found.measures]
     table = Table(title="Rank correlation: Spearman, Kendall", title_justify="left", min_width=36)
     table.add_column("")
     for first in firsts:
-        table.add_column(HEADINGS[first], justify="right")
+        table.add_column(MEASURES[first].heading, justify="right")
     pairs = {frozenset(pair["between"]): pair for pair in found.correlations}
     for name in found.measures:
         cells = [pairs.get(frozenset((name, first))) for first in firsts]
-        table.add_row(HEADINGS[name], *map(_pair, cells))
+        table.add_row(MEASURES[name].heading, *map(_pair, cells))
     return table
 
 
@@ -261,8 +254,3 @@ def _pair(agreed: dict[str, Any] | None) -> str:
     if agreed is None or agreed["spearman"] is None:
         return "-"
     return f"{agreed['spearman']:+.2f}, {agreed['kendall']:+.2f}"
-
-
-def _told(measure: str) -> str:
-    words = MEASURES[measure]
-    return f"what is {words}" if words.startswith("lost") else words

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -20,6 +20,34 @@ from colonnade.optim.losses import norms
 if TYPE_CHECKING:
     from colonnade.explain.embeddings import Embeddings
     from colonnade.federation import Federation
+
+
+class Measure(NamedTuple):
+    """How a measure is called: above a column, in a sentence, and above a picture."""
+
+    heading: str
+    told: str
+    title: str
+
+
+MEASURES = {
+    "head_norm": Measure("head norm", "its head's norm", "Head norm\n‖Wₖ‖"),
+    "head_change": Measure("head change", "how far its head moved in training", "Head change\n‖Wₖ − start‖"),
+    "permutation": Measure("shuffled", "lost when its rows are shuffled", "lost when\nshuffled"),
+    "silenced": Measure("silenced", "lost without its embedding", "lost when\nsilenced"),
+    "noise": Measure("noise", "lost with noise on its columns", "lost under\nnoise"),
+    "left_out": Measure("left out", "lost when trained without it", "lost when\nleft out"),
+}
+"""In the order they are shown."""
+HEADS = ("head_norm", "head_change")
+"""Those that are weights of heads; the others are scores lost."""
+
+
+def ranked_by(measure: str) -> str:
+    """By what parties are ranked, in a sentence."""
+    if measure not in MEASURES:  # of a report that another version wrote
+        return measure
+    return MEASURES[measure].told if measure in HEADS else f"what is {MEASURES[measure].told}"
 
 
 @dataclass(frozen=True)
@@ -140,21 +168,19 @@ def disagreeing(measures: Mapping[str, Mapping[str, float | None]], by: str) -> 
     return found
 
 
-def disagreement(measures: Mapping[str, Mapping[str, float | None]], by: str, words: Mapping[str, str]) -> str:
+def disagreement(measures: Mapping[str, Mapping[str, float | None]], by: str) -> str:
     """The same as a sentence; empty where the measures agree."""
     found = disagreeing(measures, by)
-    told = [
-        f"{party} by {' and '.join(_quoted(words.get(name, name)) for name in names)}" for party, names in found.items()
-    ]
+    told = [f"{party} by {' and '.join(map(_quoted, names))}" for party, names in found.items()]
     if not told:
         return ""
     first = ranking({party: value for party, value in measures[by].items() if value is not None})[0]
-    told = [f"{first} by {_quoted(words[by])}", *told]
+    told = [f"{first} by {_quoted(by)}", *told]
     return f"The measures disagree on who matters most: {', '.join(told)}."
 
 
-def _quoted(heading: str) -> str:
-    return f'"{heading}"'
+def _quoted(measure: str) -> str:
+    return f'"{MEASURES[measure].heading}"'
 
 
 def _first(values: Mapping[str, float | None]) -> set[str]:

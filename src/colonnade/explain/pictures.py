@@ -13,6 +13,7 @@ import numpy as np
 
 from colonnade.explain import canvas
 from colonnade.explain.canvas import BLUE, FAINT, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILLION
+from colonnade.explain.importance import HEADS, MEASURES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,15 +99,6 @@ COLOURS = {
     "noise": GREEN,
     "left_out": PURPLE,
 }
-TITLES = {
-    "head_norm": "Head norm\n‖Wₖ‖",
-    "head_change": "Head change\n‖Wₖ − start‖",
-    "permutation": "lost when\npermuted",
-    "silenced": "lost when\nsilenced",
-    "noise": "lost under\nnoise",
-    "left_out": "lost when\nleft out",
-}
-HEADS = ("head_norm", "head_change")
 
 
 def draw(report: Report, folder: Path) -> list[Path]:
@@ -127,7 +119,7 @@ def draw(report: Report, folder: Path) -> list[Path]:
 
 def importance(report: Report) -> Figure:
     """A panel per measure, beside what each party holds (Figure 5)."""
-    names, ranks = [name for name in TITLES if name in report.measures], report.ranked_by
+    names, ranks = [name for name in MEASURES if name in report.measures], report.ranked_by
     mapped = all("region" in held for held in report.holds.values())
     small = min(0.86 * canvas.rows_height(report) / len(report.parties), 0.5) if mapped else 0.0
     left = canvas.names_width(report) + (small + 0.12 if mapped else 0)
@@ -170,7 +162,7 @@ def denoising(report: Report) -> Figure:
             axis.plot(values, rows, "o", color=colour, markersize=5, label=label)
         canvas.clean(axis)
         axis.grid(axis="y", color=FAINT, linewidth=0.7)
-        axis.set_title(TITLES[name], loc="left", pad=6)
+        axis.set_title(MEASURES[name].title, loc="left", pad=6)
     canvas.name_rows(axes[0], report)
     axes[0].get_yticklabels()[report.parties.index(given["party"])].set_fontweight("bold")
     corner = 0.1 / figure.get_figwidth(), 1 - 0.55 / figure.get_figheight()
@@ -245,6 +237,6 @@ def _map(figure: Figure, axis: Axes, report: Report, small: float) -> None:
 
 def _title(report: Report, name: str) -> str:
     if name in HEADS:
-        return TITLES[name]
+        return MEASURES[name].title
     noise = f", σ = {report.noise_sigma:g}" if name == "noise" else ""
-    return f"{'Points' if report.metric == 'accuracy' else canvas.metric(report)} {TITLES[name]}{noise}"
+    return f"{'Points' if report.metric == 'accuracy' else canvas.metric(report)} {MEASURES[name].title}{noise}"

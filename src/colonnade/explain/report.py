@@ -18,6 +18,7 @@ from colonnade.errors import BudgetExhausted, ConfigError
 from colonnade.explain import experiments, importance
 from colonnade.explain.embeddings import Before, gather, metric_of, separable, tsne
 from colonnade.explain.holdings import regions
+from colonnade.explain.importance import HEADS, MEASURES
 from colonnade.federation.soundness import silent, told
 from colonnade.runs.run_directory import to_json
 
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
     from colonnade.explain.embeddings import Embeddings
     from colonnade.federation import Federation
-
-MEASURES = ("head_norm", "head_change", "permutation", "silenced", "noise", "left_out")
-"""In the order they are shown. The first two are weights of heads, the others scores lost."""
 
 RANKING = ("head_change", "head_norm", "permutation", "silenced", "noise")
 """What may rank the parties; `permutation` does unless another is asked for, since it is of the joint model and its
@@ -87,8 +85,8 @@ class Report:
         self.ranked_by = ranks(self.measures, by)
         self.ranking = importance.ranking(self.measures[self.ranked_by])
         shown = [name for name in MEASURES if name in self.measures]
-        firsts = [name for name in shown if name in (*MEASURES[:2], self.ranked_by)]
-        pairs = dict.fromkeys(tuple(sorted((a, b), key=MEASURES.index)) for a in firsts for b in shown if a != b)
+        firsts = [name for name in shown if name in (*HEADS, self.ranked_by)]
+        pairs = dict.fromkeys(tuple(sorted((a, b), key=shown.index)) for a in firsts for b in shown if a != b)
         self.correlations = [
             {"between": [a, b], **_finite(asdict(importance.correlation(self.measures[a], self.measures[b])))}
             for a, b in pairs

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from colonnade.explain.importance import HEADS, MEASURES
 from colonnade.report.chart import WIDTH, Figure, Series, _svg, clipped, lines, width_of
 from colonnade.report.facts import Facts
 from colonnade.report.html import Html, h
@@ -93,16 +94,6 @@ def _end(party: str, place: tuple[float, float], count: int, side: str) -> Html:
         ),
         h("text", size(count), x=text, y=round(middle + 13, 1), text_anchor=anchor, class_="value"),
     )
-
-
-MEASURES = {
-    "head_change": "how far its head moved in training",
-    "head_norm": "its head's norm",
-    "permutation": "lost when its rows are shuffled",
-    "silenced": "lost without its embedding",
-    "noise": "lost with noise on its columns",
-    "left_out": "lost when trained without it",
-}
 
 
 NAME = 84
@@ -244,7 +235,7 @@ def importance(facts: Facts) -> Figure | None:
         return None
     name = found.get("ranked_by")
     values = found["measures"].get(name)
-    if not values:
+    if not values or name not in MEASURES:
         return None
     spread = found.get("deviations", {}).get(name, {})
     rows = [
@@ -253,8 +244,8 @@ def importance(facts: Facts) -> Figure | None:
             None if party not in spread else values[party] + spread[party])
         for party in sorted(values, key=lambda one: -(values[one] or 0)) if values[party] is not None
     ]  # fmt: skip
-    told = MEASURES.get(str(name), str(name))
-    unit = f"{metric(found['metric'])} {told}" if told.startswith("lost") else told
+    told = MEASURES[name].told
+    unit = told if name in HEADS else f"{metric(found['metric'])} {told}"
     note = f"Lines are one standard deviation over {found['repeats']} shuffles." if spread else ""
     return bars("importance", "How much each party matters", rows, x=unit, note=note, headings=("party", unit))
 

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from colonnade.explain.importance import disagreement
+from colonnade.explain.importance import HEADS, MEASURES, disagreement, ranked_by
 from colonnade.explain.partners import SCORE
 from colonnade.report.chart import Figure
 from colonnade.report.facts import Facts, Plain
-from colonnade.report.figures import MEASURES
 from colonnade.report.html import Content, Html, h, joined, number, table
 from colonnade.report.plates import plates
 from colonnade.report.words import amount, metric, score, seconds, sentence, size
-
-HEADINGS = {
-    "head_norm": "head norm",
-    "head_change": "head change",
-    "permutation": "shuffled",
-    "silenced": "silenced",
-    "noise": "noise",
-    "left_out": "left out",
-}
 
 
 def importance_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     """The section's content; the run was explained."""
     found = facts.importance
     assert found is not None
-    measures = {name: found["measures"][name] for name in HEADINGS if name in found["measures"]}
+    measures = {name: found["measures"][name] for name in MEASURES if name in found["measures"]}
     order = [h("span", name, class_="party") for name in found["ranking"][:8]]
-    by = str(MEASURES.get(found["ranked_by"], found["ranked_by"]))
-    by = f"what is {by}" if by.startswith("lost") else by
+    by = ranked_by(found["ranked_by"])
     told: list[Content] = [h("p", "Ranked by ", by, ", from most to least important: ", joined(order), ".")]
-    if words := disagreement(measures, found["ranked_by"], HEADINGS):
+    if words := disagreement(measures, found["ranked_by"]):
         told.append(h("p", h("b", words)))
     told.append(plates(figures, "importance"))
     rows = [
@@ -40,13 +29,13 @@ def importance_section(facts: Facts, figures: dict[str, Figure]) -> list[Content
     told.append(
         table(
             f"Measures on {found['rows']} {found['split']} rows",
-            ("party", *(HEADINGS[name] for name in measures)),
+            ("party", *(MEASURES[name].heading for name in measures)),
             rows,
         )
     )
     if found.get("added"):
         told.append(_added(found))
-    lost = [HEADINGS[name] for name in measures if MEASURES[name].startswith("lost")]
+    lost = [MEASURES[name].heading for name in measures if name not in HEADS]
     if lost:
         sigma = f"; the noise has σ = {found['noise_sigma']:g}" if "noise" in measures else ""
         told.append(h("p", f"{', '.join(lost)}: {metric(found['metric'])} lost{sigma}.", class_="caption-note"))
