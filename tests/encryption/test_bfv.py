@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 
 import numpy as np
+import pytest
 import torch
 from scipy import stats
 
 from colonnade.encryption import SecretKey, make_keys, seal
 from colonnade.encryption.bfv import FRACTION
+from colonnade.encryption.scheme import wrap
+from colonnade.errors import ConfigError, WireError
 
 
 @functools.cache
@@ -58,3 +61,54 @@ def test_what_is_blinded_can_still_be_decrypted_with_bits_to_spare() -> None:
     budgets = [secret._decryptor.invariant_noise_budget(one) for one in public._open(blinded)]  # type: ignore[attr-defined]
     assert min(budgets) >= 8
     assert torch.equal(public.unblind(secret.open_blinded(blinded), mask), torch.full((5,), public.capacity).double())
+
+
+@pytest.mark.parametrize(("rows", "columns", "outputs"), [(1, 1, 1), (7, 3, 2), (1000, 20, 1), (4097, 2, 2), (9000, 3, 1)])
+def test_values_of_rows_times_columns_are_exact_and_nothing_else_is_opened(
+    rows: int, columns: int, outputs: int
+) -> None:
+    """Whether columns share a ciphertext, or rows need two. Of what is under the mask a number per product is given
+    back, and no other coefficient, which a party could have filled with the values themselves."""
+    public, secret = keys("columns").public, keys("columns")
+    x, matrix = random(rows, outputs), random(rows, columns) / 8
+    matrix[:, 0] = 0
+    product = public.product(secret.encrypt(x, owner="ada"), matrix, owner="bob")
+    exact = rounded(x, "columns").T @ rounded(matrix, "columns")
+    assert product.shape == (outputs, columns)
+    assert float((secret.decrypt(product) - exact).abs().max()) < 1e-10  # of float64
+    assert float((exact - x.T @ matrix).abs().max()) <= public.product_error(matrix)
+    blinded, mask = public.blind(product)
+    opened = secret.open_blinded(blinded)
+    assert sum(map(len, seal.parted(opened.data[8:]))) == 8 * outputs * columns
+    assert torch.equal(public.unblind(opened, mask), secret.decrypt(product))
+
+
+@pytest.mark.parametrize("said", [(1, 1), (3, 1), (1, 8193 * 2)])
+def test_ciphertexts_that_do_not_fit_what_is_said_of_them_are_not_opened(said: tuple[int, int]) -> None:
+    """Each of the two could hold 8192 values of somebody's choice."""
+    public, secret = keys("columns").public, keys("columns")
+    product = public.product(secret.encrypt(random(9000, 1), owner="ada"), torch.ones(9000, 2) / 8, owner="bob")
+    body = public.blind(product)[0].data[8:]
+    with pytest.raises(WireError, match="2 ciphertexts are not the products of"):
+        secret.open_blinded(wrap(public, said, "product", 1.0, body, "blinded"))
+
+
+def test_of_columns_the_noise_drowns_and_what_is_under_the_mask_is_uniform() -> None:
+    """At the largest values that the keys allow: 2^60 in 2^100, and bits to spare."""
+    public, secret = keys("columns").public, keys("columns")
+    matrix = torch.full((9000, 1), public.capacity / 9000 / 8.0, dtype=torch.float64)
+    product = public.product(secret.encrypt(torch.full((9000, 1), 8.0), owner="ada"), matrix, owner="bob")
+    before, after = (
+        [secret._decryptor.invariant_noise_budget(one) for one in public._open(x)]  # type: ignore[attr-defined]
+        for x in (product, public.blind(product)[0])
+    )
+    assert min(before) >= 174 - 60 - 1 - 60
+    assert min(after) >= 8
+    many = public.product(secret.encrypt(random(2, 1), owner="a"), torch.ones(2, 4096), owner="b")
+    (part,) = seal.parted(secret.open_blinded(public.blind(many)[0]).data[8:])
+    assert stats.kstest(np.frombuffer(part, dtype=np.uint64) / 2.0**60, "uniform").pvalue > 1e-6
+
+
+def test_only_bfv_has_keys_for_columns() -> None:
+    with pytest.raises(ConfigError, match="no use of keys 'columns'; there are sums, products, combinations"):
+        make_keys("ckks", use="columns")

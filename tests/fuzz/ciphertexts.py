@@ -57,7 +57,7 @@ def attack(scheme: str, tries: int, seed: int) -> Counter[str]:
     rng, ends = random.Random(seed), Counter[str]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        keys = {use: make_keys(scheme, use=use, limit=100.0) for use in ("sums", "products", "combinations")}
+        keys = {use: make_keys(scheme, use=use, limit=100.0) for use in SCHEMES[scheme][0].uses}
     made: dict[str, list[Encrypted]] = {}
     for use, secret in keys.items():
         values = torch.arange(24.0).reshape(4, 6)
@@ -86,7 +86,7 @@ def attack(scheme: str, tries: int, seed: int) -> Counter[str]:
 
 
 def _operations(secret: Any, bad: Encrypted, good: Encrypted, rng: random.Random) -> list[Callable[[], Any]]:
-    public, matrix = secret.public, torch.ones(24, 3)
+    public, matrix = secret.public, torch.ones(rng.choice((4, 24)), 3)
     return [
         lambda: secret.decrypt(bad),
         lambda: secret.open_blinded(bad),

@@ -35,7 +35,10 @@ SCHEMES: dict[str, tuple[Any, Any]] = {
 
 def make_keys(scheme: str, *, use: str = "sums", limit: float = 1024.0) -> SecretKey:
     """A fresh secret key, and its public key as `.public`, for values from -limit to limit."""
-    for word, known, what in ((scheme, list(SCHEMES), "encryption scheme"), (use, list(USES), "use of keys")):
+    for word, known, what in (
+        (scheme, [*SCHEMES], "encryption scheme"),
+        (use, [*SCHEMES[scheme][0].uses] if scheme in SCHEMES else [use], "use of keys"),
+    ):
         if word not in known:
             raise ConfigError(f"There is no {what} {word!r}{did_you_mean(word, known)}; there are {', '.join(known)}.")
     if not 0 < limit < float("inf"):

@@ -5,10 +5,16 @@ has one answer to the last bit, whoever adds it up and in whichever order.
     sums           2^-30                   2^28 in total             53 bytes
     products       2^-22                   2^14 in any result        106 bytes
     combinations   2^-22                   2^14 in any result        53 bytes
+    columns        2^-22                   2^14 in any result        53 bytes
+
+For columns, values are coefficients of a polynomial and not slots: a product of two polynomials has a sum of products
+as a coefficient, so that no ciphertext is rotated, and a column of 8192 rows is one multiplication. With rows i at
+x^(i a) and entries of column j at x^(j - i a), column j times the values is the coefficient of x^j, for a columns at
+once. Only these coefficients are given back of what is opened.
 
 Blinding adds a mask that is uniform modulo t, so that the secret key's holder decrypts uniformly random numbers; an
 encryption of zero, which hides the other half of the ciphertext (by RLWE); and noise of 2^100, in which the product's
-own noise, that depends on the plain matrix, drowns (2^80 for 32 coefficients: 20 bits below). What the holder gives
+own noise, that depends on the plain matrix, drowns (2^80 for 32 coefficients: 20 bits below; for columns 2^60). What the holder gives
 back are exact numbers without any noise in them, so they tell nothing about its secret key.
 """
 
@@ -29,7 +35,7 @@ from colonnade.encryption.scheme import need_tenseal, refusing, wrap
 from colonnade.errors import WireError
 
 PARAMETERS = seal.Parameters("bfv", 8192, (43, 43, 44, 44, 44), plain_bits=60)
-FRACTION = {"sums": 30, "products": 22, "combinations": 22}  # bits after the point
+FRACTION = {"sums": 30, "products": 22, "combinations": 22, "columns": 22}  # bits after the point
 SLOTS = PARAMETERS.degree
 FLOOD = 100  # bits
 ROW = SLOTS // 2  # slots are two rows, which rotate side by side
@@ -41,6 +47,7 @@ class BfvPublicKey(seal.SealPublicKey):
     """See `scheme.PublicKey`."""
 
     scheme, sum_layout, product_layout = "bfv", "flat", "product"
+    uses = tuple(FRACTION)
 
     def __init__(self, use: str, limit: float, key: bytes, galois: bytes) -> None:
         self.fraction = FRACTION[use]
@@ -53,8 +60,11 @@ class BfvPublicKey(seal.SealPublicKey):
     @refusing
     def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
         self._check_product(x, matrix, owner)
+        exact = matrix.detach().to("cpu", torch.float64)
+        if self.use == "columns":
+            return self._columns(x, _whole(exact, self.fraction))
         result: list[Any] = []
-        groups = torch.split(matrix.detach().to("cpu", torch.float64), ROW)
+        groups = torch.split(exact, ROW)
         for one, group in zip(self._open(x, "tiled"), groups, strict=True):
             self._diagonals(one, _whole(group, self.fraction), result)
         return wrap(self, (matrix.shape[1],), "product", self.capacity, seal.body(result))
@@ -86,20 +96,66 @@ class BfvPublicKey(seal.SealPublicKey):
             self._evaluator.add_inplace(one, self._flood(one.parms_id()))
             for _ in range(2):  # what is left of the modulus is enough to decrypt, and half the bytes
                 self._evaluator.mod_switch_to_next_inplace(one)
-        return wrap(self, x.shape, "product", x.bound, seal.body(result), "blinded"), masks
+        return wrap(self, x.shape, "product", x.bound, seal.body(result), "blinded"), self._kept(x, masks)
 
     @refusing
     def unblind(self, opened: Encrypted, mask: list[seal.Polynomial]) -> Tensor:
         clear = [self._centred(part) for part in self._without_mask(opened, mask, self._modulus)]
         return _values(clear, 2 * self.fraction, opened.shape)
 
+    def _columns(self, x: Encrypted, matrix: Whole) -> Encrypted:
+        """Of x [rows, outputs], for each output its product with each column."""
+        (rows, count), outputs = matrix.shape, math.prod(x.shape[1:])
+        apart, runs = _apart(rows), range(0, rows, SLOTS)
+        values = self._open(x, "spread")
+        for one in values:
+            self._evaluator.transform_to_ntt_inplace(one)
+        each, result = _each(count, -(-count // apart)), [list[Any]() for _ in range(outputs)]
+        for at, first in enumerate(range(0, count, each)):
+            for run, start in enumerate(runs):
+                entries = matrix[start : start + SLOTS, first : first + each]
+                power = np.arange(entries.shape[1]) - apart * np.arange(len(entries))[:, None]
+                polynomial = np.zeros(SLOTS, dtype=np.int64)
+                polynomial[power % SLOTS] = np.where(power < 0, -entries, entries)  # x^8192 is -1
+                encoded = self._plain(polynomial) if polynomial.any() else None
+                if encoded is not None:
+                    self._evaluator.transform_to_ntt_inplace(encoded, values[0].parms_id())
+                for output, total in enumerate(result):
+                    one, term = values[output * len(runs) + run], need_tenseal().Ciphertext()
+                    if encoded is None:  # SEAL refuses a product that is zero for all to see
+                        term = self._zero(one)
+                        self._evaluator.transform_to_ntt_inplace(term)
+                    else:
+                        self._evaluator.multiply_plain(one, encoded, term)
+                    seal.accumulate(self._evaluator, total, at, term)
+        parts = [one for total in result for one in total]
+        for one in parts:
+            self._evaluator.transform_from_ntt_inplace(one)
+        return wrap(self, (*x.shape[1:], count), "product", self.capacity, seal.body(parts))
+
+    def _kept(self, x: Encrypted, opened: list[seal.Polynomial]) -> list[seal.Polynomial]:
+        """What of opened products is one: of columns so many coefficients, and not a number more than x says it is."""
+        if self.use != "columns":
+            return opened
+        count, outputs = x.shape[-1], math.prod(x.shape[:-1])
+        groups = len(opened) // max(outputs, 1)
+        each = _each(count, groups)
+        if len(opened) != groups * outputs or -(-count // each) != groups or each > SLOTS:
+            raise WireError(f"{len(opened)} ciphertexts are not the products of {outputs} values with {count} columns.")
+        return [part[: min(each, count - at % groups * each)] for at, part in enumerate(opened)]
+
     def _arranged(self, flat: Tensor) -> list[Whole]:
         whole, layout = _whole(flat, self.fraction), self._layout(flat)
+        if layout == "spread":
+            return [part for output in whole.reshape(len(whole), -1).T for part in _spread(output)]
         rows, size = whole if layout == "rows" else whole.reshape(1, -1), ROW if layout == "tiled" else SLOTS
         runs = [row[start : start + size] for row in rows for start in range(0, len(row), size)]
         return [_tiled(run) if layout == "tiled" else np.pad(run, (0, SLOTS - len(run))) for run in runs]
 
     def _plain(self, slots: Whole) -> Any:
+        if self.use == "columns":
+            ring = np.where(slots < 0, slots + self._modulus, slots).astype(np.uint64)
+            return seal.plaintext(ring, self._context, (0, 0, 0, 0), 1.0)
         encoded = need_tenseal().Plaintext()
         self._encoder.encode(slots.tolist(), encoded)
         return encoded
@@ -147,6 +203,13 @@ class BfvPublicKey(seal.SealPublicKey):
         rows = [(whole % prime).astype(np.uint64) for prime in seal.primes(PARAMETERS)[:-1]]
         return seal.ciphertext(rows, self._context, parms_id)
 
+    def _numbers(self, plain: Any) -> seal.Polynomial:
+        """What a plaintext holds, from 0 to t - 1."""
+        if self.use != "columns":
+            return np.array(self._encoder.decode_uint64(plain), dtype="<u8")
+        found = seal.values_of(plain)
+        return np.pad(found, (0, SLOTS - len(found)))
+
     def _centred(self, values: seal.Polynomial) -> Whole:
         """From 0 .. t - 1 to -t/2 .. t/2."""
         signed = values.astype(np.int64)
@@ -165,8 +228,8 @@ class BfvSecretKey(seal.SealSecretKey[BfvPublicKey]):
     @refusing
     def decrypt(self, x: Encrypted) -> Tensor:
         public = self.public
-        found = self._decrypted(x, "flat", "tiled", "product", "rows")
-        slots = [np.array(public._encoder.decode_int64(one), dtype=np.int64) for one in found]
+        found = [public._numbers(one) for one in self._decrypted(x, "flat", "tiled", "product", "rows")]
+        slots = [public._centred(one) for one in (public._kept(x, found) if x.layout == "product" else found)]
         bits = public.fraction * (2 if x.layout == "product" else 1)
         if x.layout == "rows":
             runs = len(slots) // max(x.shape[0], 1)
@@ -175,8 +238,8 @@ class BfvSecretKey(seal.SealSecretKey[BfvPublicKey]):
         tiled = public.use == "products" and x.layout == "tiled"
         return _values([part[:ROW] for part in slots] if tiled else slots, bits, x.shape)
 
-    def _under_mask(self, plain: Any) -> seal.Polynomial:
-        return np.array(self.public._encoder.decode_uint64(plain), dtype="<u8")
+    def _under_mask(self, x: Encrypted, plain: list[Any]) -> list[seal.Polynomial]:
+        return self.public._kept(x, [self.public._numbers(one) for one in plain])
 
     def _check_noise(self, one: Any) -> None:
         if not self._decryptor.invariant_noise_budget(one):
@@ -196,3 +259,23 @@ def _values(slots: list[Whole], bits: int, shape: tuple[int, ...]) -> Tensor:
 def _tiled(values: Whole) -> Whole:
     """The values again and again in both rows, so that rotating the rows rotates them."""
     return np.resize(np.pad(values, (0, seal.period(len(values)) - len(values))), SLOTS)
+
+
+def _apart(rows: int) -> int:
+    """By how many powers the coefficients of two rows are apart: so many columns fit between them."""
+    return max(SLOTS // max(rows, 1), 1)
+
+
+def _each(count: int, groups: int) -> int:
+    """How many of so many columns each of so many ciphertexts has."""
+    return max(-(-count // max(groups, 1)), 1)
+
+
+def _spread(values: Whole) -> list[Whole]:
+    """One output's values, at powers that are as far apart as their number lets them."""
+    apart, parts = _apart(len(values)), []
+    for start in range(0, len(values), SLOTS):
+        run, part = values[start : start + SLOTS], np.zeros(SLOTS, dtype=np.int64)
+        part[: len(run) * apart : apart] = run
+        parts.append(part)
+    return parts

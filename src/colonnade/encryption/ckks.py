@@ -200,7 +200,10 @@ class CkksSecretKey(seal.SealSecretKey[CkksPublicKey]):
         flat = np.array(slots, dtype=np.complex128).real.reshape(-1)
         return torch.from_numpy(flat[: math.prod(x.shape)].copy()).reshape(x.shape)
 
-    def _under_mask(self, plain: Any) -> seal.Polynomial:
+    def _under_mask(self, x: Encrypted, decrypted: list[Any]) -> list[seal.Polynomial]:  # noqa: ARG002
+        return [self._flooded(one) for one in decrypted]
+
+    def _flooded(self, plain: Any) -> seal.Polynomial:
         """With fresh Gaussian noise on every coefficient: Gaussian slots are Gaussian coefficients."""
         public, count = self.public, self.public.slots
         first, second = (1 + seal.uniform(1 << 53, 2 * count).reshape(2, -1).astype(np.float64)) / 2**53

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from colonnade.core.cipher import NOT_ENCRYPTED, Encrypted
 from colonnade.encryption import seal
-from colonnade.encryption.scheme import fingerprint, fits, refusing, stays, unwrap, within, wrap
+from colonnade.encryption.scheme import USES, fingerprint, fits, refusing, stays, unwrap, within, wrap
 from colonnade.errors import WireError
 
 CAPACITY = 2.0**52  # sums of products up to here keep their last digits in float64
@@ -27,7 +27,7 @@ CAPACITY = 2.0**52  # sums of products up to here keep their last digits in floa
 class PlainPublicKey:
     """See `scheme.PublicKey`. Everything works with keys for any use."""
 
-    scheme, capacity, error = NOT_ENCRYPTED, CAPACITY, 0.0
+    scheme, capacity, error, uses = NOT_ENCRYPTED, CAPACITY, 0.0, USES
 
     def __init__(self, use: str, limit: float, key: bytes) -> None:
         self.use, self.limit, self._key = use, fits(limit, CAPACITY, scheme="plain", what="A value"), key

@@ -5,6 +5,7 @@ A public key computes with what it encrypted; only its secret key reads it. Keys
     sums           add ciphertexts and plain values: totals over parties
     products       also: times plain values, and an encrypted vector times a plain matrix
     combinations   encrypted rows, weighted by plain numbers and added
+    columns        encrypted values of many rows, [rows, outputs], times few plain columns; bfv has it alone
 
 A secret key stays in the process that made it: it has no wire form, no file form, and cannot be copied or pickled.
 
@@ -68,7 +69,8 @@ class PublicKey(Protocol):
         ...
 
     def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
-        """x, n values in any shape, times matrix [n, k]; for products."""
+        """x, n values in any shape, times matrix [n, k]; for products. For columns x is [n, outputs], and the result
+        [outputs, k]."""
         ...
 
     def product_error(self, matrix: Tensor) -> float:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade.core.cipher import Encrypted
-from colonnade.encryption.scheme import fingerprint, fits, need_tenseal, refusing, stays, unwrap, within, wrap
+from colonnade.encryption.scheme import USES, fingerprint, fits, need_tenseal, refusing, stays, unwrap, within, wrap
 from colonnade.errors import ConfigError, WireError
 
 Polynomial = NDArray[np.uint64]
@@ -242,6 +242,7 @@ class SealPublicKey:
     error: float
     sum_layout: str  # how values lie that are only added
     product_layout: str  # and those of a product
+    uses = USES
 
     def __init__(self, use: str, limit: float, key: bytes, galois: bytes, parameters: Parameters) -> None:
         sealapi = need_tenseal()
@@ -296,8 +297,9 @@ class SealPublicKey:
             )
 
     def _check_product(self, x: Encrypted, matrix: Tensor, owner: str) -> None:
-        self._check_use("products", "A product with a matrix")
-        if math.prod(x.shape) != len(matrix):
+        columns = self.use == "columns"
+        self._check_use("columns" if columns else "products", "A product with a matrix")
+        if (x.shape[0] if columns else math.prod(x.shape)) != len(matrix):
             raise WireError(f"Encrypted values of shape {list(x.shape)} do not fit a matrix with {len(matrix)} rows.")
         weights, most = matrix.abs().sum(0), self.capacity / x.bound
         within(weights, most, owner=owner, scheme=self.scheme, what="multiply by in a column")
@@ -320,7 +322,7 @@ class SealPublicKey:
 
     def _layout(self, values: Tensor) -> str:
         rows = self.use == "combinations" and values.dim() == 2
-        return "rows" if rows else "tiled" if self.use == "products" else self.sum_layout
+        return "rows" if rows else {"products": "tiled", "columns": "spread"}.get(self.use, self.sum_layout)
 
     @refusing
     def _open(self, x: Encrypted, *layouts: str) -> list[Any]:
@@ -345,11 +347,12 @@ class SealSecretKey(Generic[K]):
     def open_blinded(self, x: Encrypted) -> Encrypted:
         if x.hides != "blinded":
             raise WireError("This ciphertext is under no mask; decrypt it.")
-        opened = [self._under_mask(one).tobytes() for one in self._decrypted(x, self.public.product_layout)]
+        decrypted = self._decrypted(x, self.public.product_layout)
+        opened = [values.tobytes() for values in self._under_mask(x, decrypted)]
         return wrap(self.public, x.shape, "opened", x.bound, joined(opened), "blinded")
 
-    def _under_mask(self, plain: Any) -> Polynomial:
-        """What its holder may give back of something decrypted that is under a mask."""
+    def _under_mask(self, x: Encrypted, decrypted: list[Any]) -> list[Polynomial]:
+        """What its holder may give back of something that is under a mask."""
         raise NotImplementedError
 
     def _check_noise(self, one: Any) -> None:
