@@ -104,6 +104,19 @@ def test_of_masked_shares_the_sum_can_be_read_and_nothing_attacks_it() -> None:
     assert {(one.release, one.receiver, one.why) for one in found.not_attacked} == {("logits", "registry", SUMMED)}
 
 
+def test_of_an_encrypted_and_masked_logistic_regression_all_that_can_be_read_is_attacked() -> None:
+    """Columns by the sums of scores and lengths, labels by the sums that each party steps with."""
+    pytest.importorskip("tenseal")
+    config = {"aggregation": "secure", "encryption": "bfv"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("colonnade.attacks.rehearsal.ROUNDS", 4)
+        found = audited("logistic_regression", config=config, train={"epochs": 1})
+    assert not found.not_attacked
+    labels = {one.attack for one in found.findings if one.limit == "label_inference"}
+    assert labels == {"labels solved from a batch's gradient"}
+    assert {one.victim for one in found.findings if one.limit == "inversion_r2"} == {"clinic", "lab"}
+
+
 def test_too_few_rows_are_no_attack() -> None:
     few = frames(10, "binary")
     few["clinic"]["diagnosis"] = ["a", "b"] * 5

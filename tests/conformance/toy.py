@@ -47,6 +47,7 @@ ALSO: dict[str, list[dict[str, Any]]] = {
         {"encryption": "elgamal", "nodes": "hidden", "depth": 2, "bins": 4},
     ],
     "knn": [{"aggregation": "plain"}],
+    "logistic_regression": [{"encryption": "bfv"}],
 }
 """Settings under which an algorithm asks and releases what it does not under the others."""
 NAMES = ("ada", "bob", "cyd", "dan")

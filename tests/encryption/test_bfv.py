@@ -63,7 +63,9 @@ def test_what_is_blinded_can_still_be_decrypted_with_bits_to_spare() -> None:
     assert torch.equal(public.unblind(secret.open_blinded(blinded), mask), torch.full((5,), public.capacity).double())
 
 
-@pytest.mark.parametrize(("rows", "columns", "outputs"), [(1, 1, 1), (7, 3, 2), (1000, 20, 1), (4097, 2, 2), (9000, 3, 1)])
+@pytest.mark.parametrize(
+    ("rows", "columns", "outputs"), [(1, 1, 1), (7, 3, 2), (1000, 20, 1), (4097, 2, 2), (9000, 3, 1)]
+)
 def test_values_of_rows_times_columns_are_exact_and_nothing_else_is_opened(
     rows: int, columns: int, outputs: int
 ) -> None:

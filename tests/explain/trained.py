@@ -11,8 +11,8 @@ import torch
 
 from colonnade.federation import Federation
 
-ALGORITHMS = ("vimadmm", "vimsgd", "splitnn", "vafl", "fdml", "vimadmm_joint")
-WITHOUT_HEADS = ("fdml", "vimadmm_joint")
+ALGORITHMS = ("vimadmm", "vimsgd", "splitnn", "vafl", "fdml", "vimadmm_joint", "logistic_regression")
+WITHOUT_HEADS = ("fdml", "vimadmm_joint", "logistic_regression")
 
 
 def frames(task: str = "classes", rows: int = 500) -> dict[str, pd.DataFrame]:

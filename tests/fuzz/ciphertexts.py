@@ -21,13 +21,14 @@ from typing import Any
 import torch
 from tests.fuzz.mutate import flip_bits, overwrite
 
+from colonnade import encryption
 from colonnade.core import Encrypted
 from colonnade.encryption import make_keys, read_public_key, seal
 from colonnade.encryption.scheme import wrap
 from colonnade.errors import ColonnadeError, WireError
 
 SCHEMES = ("ckks", "bfv", "plain")
-LAYOUTS = ("paired", "tiled", "rows", "flat", "values", "product", "opened")
+LAYOUTS = ("paired", "tiled", "spread", "rows", "flat", "values", "product", "opened")
 SHAPES: tuple[tuple[int, ...], ...] = ((4, 6), (24,), (6, 4), (1,), (), (0,), (0, 6), (64, 0), (3, 7), (4096,))
 FEW_SECONDS = 5.0
 SENDER = "eve"
@@ -57,7 +58,7 @@ def attack(scheme: str, tries: int, seed: int) -> Counter[str]:
     rng, ends = random.Random(seed), Counter[str]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        keys = {use: make_keys(scheme, use=use, limit=100.0) for use in SCHEMES[scheme][0].uses}
+        keys = {use: make_keys(scheme, use=use, limit=100.0) for use in encryption.SCHEMES[scheme][0].uses}
     made: dict[str, list[Encrypted]] = {}
     for use, secret in keys.items():
         values = torch.arange(24.0).reshape(4, 6)

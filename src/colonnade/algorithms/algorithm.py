@@ -22,6 +22,7 @@ from colonnade.core import NON_PRIVATE, Agreed, Batches, DpEvent, Party, Peers, 
 from colonnade.core.batches import Progress, RoundDone
 from colonnade.core.receipt import PUBLIC
 from colonnade.errors import ConfigError
+from colonnade.privacy.accounting import costs_nothing
 from colonnade.privacy.report import READER
 
 C = TypeVar("C")  # its settings
@@ -53,7 +54,7 @@ class Kind(Enum):
     HISTOGRAMS = "sums of gradients over rows that some column puts together"
     DIRECTIONS = "for each row on which side of thresholds it is"
     LOGIT_CURVATURE = "how the slope of the loss changes with each row's logits"
-    LENGTHS = "how long the direction is along which the LOGITS of a message are, squared, first of all it says"
+    LENGTHS = "how long the direction is along which the LOGITS of a message are, squared, over the rows, first of all"
     KEY = "a public key"
     OTHER = "something else, which no attack here can read"
 
@@ -254,9 +255,8 @@ class Algorithm(Generic[C, F, L]):
 
     def bare(self, config: C) -> list[str]:
         """What of columns crosses readable with these settings, and no owner's rule can put noise on."""
-        return [
-            n for n, event in self.crosses(config)[0].items() if event == NON_PRIVATE and n not in self.from_columns
-        ]
+        columns = self.crosses(config)[0]
+        return [n for n, event in columns.items() if not costs_nothing(event) and n not in self.from_columns]
 
     @property
     def stackable(self) -> bool:

@@ -12,29 +12,46 @@ The label owner keeps o = b + sum_k X_k w_k of its training rows. They are one b
     party k:      w_k += t p_k;  e_k = X_k^T g + l2 w_k;  z_k = C_k^-1 e_k    C_k = c X_k^T X_k + l2 I
 
 What crosses: per row how a step changes a party's part of the score, and when rows are scored that part itself; the
-gradient down, the same to all; a few sums over all rows. With aggregation = "secure" scores leave under pairwise masks
-(`secure_sum`), and the label owner sees their sum alone. What a party learns: the gradient is the probability minus the
-label, and its sign is the label: no mask changes that. Coefficients stay with who holds their columns, and the
-intercept with the label owner.
+gradient down, the same to all; a few sums over all rows. With aggregation = "secure" scores and sums leave under
+pairwise masks (`secure_sum`), and the label owner sees their totals alone. What a party learns: the gradient is the
+probability minus the label, and its sign is the label. With encryption = "bfv" it comes encrypted
+(`encrypted_columns`), and a party learns X_k^T g alone, the sums it steps with. With as many columns as rows it could
+solve them for g, and is refused; with fewer, it guesses labels as well as its own columns tell them. A role of the
+label owner's organisation gets g as it is. Coefficients stay with who holds their columns, the intercept with labels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from colonnade.algorithms.algorithm import Algorithm, Crossing, HeadInputs, Kind, LocalInputs, Release
+from colonnade.algorithms.algorithm import KEY, Algorithm, Crossing, HeadInputs, Kind, LocalInputs, Release
 from colonnade.algorithms.embedding import Embed, Embedding
+from colonnade.algorithms.encrypted_columns import Multiplying, Opening
 from colonnade.algorithms.heads import Shifted
 from colonnade.algorithms.secure_sum import Masked, Summing
-from colonnade.core import Batches, Message, Organisation, Peers, Released, Request, Rows, State, Step, roles, serves
+from colonnade.core import (
+    Batches,
+    Ciphertext,
+    Message,
+    Organisation,
+    Peers,
+    Released,
+    Request,
+    Rows,
+    State,
+    Step,
+    roles,
+    serves,
+)
 from colonnade.core.checks import not_negative, one_of
-from colonnade.core.receipt import NON_PRIVATE, DpEvent
+from colonnade.core.receipt import NON_PRIVATE, PUBLIC, DpEvent
 from colonnade.errors import PartyError
 from colonnade.optim.losses import CrossEntropy, Loss, Squared
 
@@ -42,6 +59,8 @@ SEARCH = 60
 """Steps of a line search at most; each halves what is left, or is one of Newton's."""
 RIDGE = 1e-8
 """Of a party's curvature, so that columns which say the same leave it invertible."""
+ROUNDED = 2.0**-24
+"""A row's share of lengths, below which these are rounding once they were masked."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +69,23 @@ class Config:
 
     l2: float = not_negative(default=1.0)  # the penalty, over the sum of losses
     aggregation: str = one_of("plain", "secure", default="plain")  # what the label owner sees: all scores, or their sum
+    encryption: str = one_of("none", "bfv", default="none")  # how the gradient of each row leaves the label owner
 
 
 def crossing(config: Config) -> tuple[Crossing, Crossing]:
     """What crosses from columns and from labels. A sum of scores can be read, so no epsilon follows from the masks."""
-    scores = DpEvent("summed (secure aggregation)") if config.aggregation == "secure" else NON_PRIVATE
-    return {"logits": scores, "lengths": NON_PRIVATE}, {"gradient": NON_PRIVATE}
+    told = DpEvent("summed (secure aggregation)") if config.aggregation == "secure" else NON_PRIVATE
+    columns, labels = {"logits": told, "lengths": told}, {"gradient": NON_PRIVATE}
+    if config.encryption == "none":
+        return columns, labels
+    encrypted, blinded = (DpEvent(f"{how} ({config.encryption})") for how in ("encrypted", "blinded"))
+    columns["masked_gradient"] = blinded
+    return columns, {"public_key": PUBLIC, "gradient": encrypted, "column_gradient": NON_PRIVATE}
 
 
 class Aimed(Message):
     values: Annotated[Released, Kind.LOGITS]  # d_k = X_k p_k, [rows, outputs]
-    lengths: Annotated[Released, Kind.LENGTHS]  # p_k.p_k and w_k.p_k
+    lengths: Annotated[Released, Kind.LENGTHS]  # p_k.p_k and w_k.p_k, over the number of rows
 
 
 class Aim(Request[Aimed]):
@@ -69,16 +94,16 @@ class Aim(Request[Aimed]):
 
 
 class Moved(Message):
-    lengths: Annotated[Released, Kind.LENGTHS]  # e_k.z_k, and e_k times the z_k before
+    lengths: Annotated[Released, Kind.LENGTHS]  # e_k.z_k, and e_k times the z_k before, over the number of rows
 
 
 class Move(Request[Moved]):
     batch: str
     step: float
-    gradient: Released  # dl/do, [rows, outputs]
+    gradient: Released | Ciphertext  # dl/do, [rows, outputs]; or of the party's columns, [outputs, columns], masked
 
 
-class FeatureOwner(Masked, roles.FeatureOwner):
+class FeatureOwner(Masked, Multiplying):
     """Holds columns and w_k, which begin at zero."""
 
     config: Config
@@ -87,7 +112,7 @@ class FeatureOwner(Masked, roles.FeatureOwner):
     def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Config) -> None:
         super().__init__(organisation, features, model, config)
         if config.aggregation == "secure":
-            self.mask_logits()
+            self.mask("logits", "lengths")
         weight = self._weight()
         self.w = torch.zeros(weight.shape[1], weight.shape[0], dtype=torch.float64, device=self.device)
         self.p, self.z = torch.zeros_like(self.w), torch.zeros_like(self.w)
@@ -121,18 +146,26 @@ class FeatureOwner(Masked, roles.FeatureOwner):
 
     @serves
     def move(self, request: Move, asker: str | None) -> Moved:
-        self.expect_shape("the gradient", request.gradient, len(self.rows(request.batch)), self.w.shape[1])
+        along = self._along(request.batch, request.gradient)
         self.w = self.w + request.step * self.p
-        e = self._x(request.batch).T @ request.gradient.tensor.double() + self.config.l2 * self.w
+        e = along + self.config.l2 * self.w
         before = (e * self.z).sum()
         self.z = torch.cholesky_solve(e, self._factor(request.batch)).contiguous()  # as a checkpoint has it
         self._show()
         return Moved(self._lengths((e * self.z).sum(), before, request.batch, asker))
 
+    def _along(self, batch: str, gradient: Released | Ciphertext) -> Tensor:
+        """X_k^T g, from g, or with the mask taken off."""
+        if isinstance(gradient, Ciphertext):
+            return self.unmasked(batch, gradient)
+        self.expect_shape("the gradient", gradient, len(self.rows(batch)), self.w.shape[1])
+        return self._x(batch).T @ gradient.tensor.double()
+
     def _lengths(self, one: Tensor, other: Tensor, batch: str, asker: str | None) -> Released:
         """Sums over all rows leave through the outbox, too: by gradients of its choice, an asker reads products of any
-        two rows off them."""
-        return self.outbox.release(torch.stack([one, other]), "lengths", batch, to=asker)
+        two rows off them. They are of a row on average, so that masks have room for those of many rows."""
+        of_a_row = torch.stack([one, other]) / max(len(self.rows(batch)), 1)
+        return self.outbox.release(of_a_row, "lengths", batch, to=asker)
 
     def _factor(self, batch: str) -> Tensor:
         """Of C_k, from the training rows in their own order, so that a resumed run has the same bits."""
@@ -165,6 +198,7 @@ class LabelOwner(roles.LabelOwner):
         self.o = torch.zeros(len(labels), loss.outputs, dtype=torch.float64, device=self.device)
         self.size = 0.0  # of the gradient in the curvature's measure, before the next step
         self.beta = 0.0  # how much of the last direction is kept
+        self.opening = Opening(config.encryption, self.outbox)
 
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         self.sum.check(self.name, introductions)
@@ -207,22 +241,23 @@ class LabelOwner(roles.LabelOwner):
                 break
         return (low + high) / 2
 
-    def move(self, batch: str, d: Tensor, t: float) -> Released:
-        """o and b move, and the gradient there is what parties are sent."""
+    def move(self, batch: str, d: Tensor, t: float) -> Tensor:
+        """o and b move; the gradient there is what parties go on with."""
         rows = self.rows(batch)
         self.b = self.b + t * self.p
         self.o[rows] += t * d
-        return self.outbox.release(self.gradient(batch, self.o[rows]).to(torch.float32), "gradient", batch)
+        return self.gradient(batch, self.o[rows]).to(torch.float32)
 
-    def turn(self, batch: str, moved: Mapping[str, Moved]) -> float:
+    def turn(self, batch: str, lengths: Tensor) -> float:
         """The next beta, from everybody's part and the intercept's own."""
         rows = self.rows(batch)
         e = self.gradient(batch, self.o[rows]).sum(0)
-        now, before = summed(moved, batch)
+        now, before = (lengths.double() * len(rows)).tolist()
         before += float((e * self.z).sum())
         self.z = e / (curvature(self.loss.outputs) * max(len(rows), 1))
         size = float((e * self.z).sum()) + now
-        beta = max(0.0, (size - before) / self.size) if self.size > 0 else 0.0
+        least = ROUNDED * len(rows) if self.sum.is_secure else 0.0
+        beta = max(0.0, (size - before) / self.size) if self.size > least else 0.0
         self.size = size
         return beta
 
@@ -248,43 +283,58 @@ def curvature(outputs: int) -> float:
     return 0.25 if outputs == 1 else 0.5
 
 
-def summed(told: Mapping[str, Aimed] | Mapping[str, Moved], batch: str) -> tuple[float, float]:
-    """Everybody's lengths, added up."""
-    for name, one in told.items():
-        if one.lengths.shape != (2,):
-            found = list(one.lengths.shape)
-            raise PartyError(name, one.kind, batch, f"it sent lengths of shape {found}, and two numbers were expected")
-    first, second = torch.stack([one.lengths.tensor.double() for one in told.values()]).sum(0).tolist()
-    return first, second
+def two_numbers(party: str, told: Aimed | Moved, batch: str) -> Released:
+    """A party's lengths."""
+    if told.lengths.shape != (2,):
+        found = list(told.lengths.shape)
+        raise PartyError(party, told.kind, batch, f"it sent lengths of shape {found}, and two numbers were expected")
+    return told.lengths
+
+
+def partners(driver: LabelOwner, peers: Peers) -> list[str]:
+    """Whom gradients reach encrypted."""
+    return [k for k in peers if k != driver.name and driver.config.encryption != "none"]
+
+
+def aimed(peers: Peers, batch: str, beta: float) -> dict[str, list[Released]]:
+    """Everybody's scores along its direction, and lengths."""
+    return {k: [one.values, two_numbers(k, one, batch)] for k, one in peers.ask(Aim(batch, beta)).items()}
+
+
+def moved(driver: LabelOwner, peers: Peers, batch: str, t: float, g: Tensor) -> dict[str, list[Released]]:
+    """Everybody moves, and tells its lengths."""
+    others = partners(driver, peers)
+    hidden = driver.opening.ask(peers, others, batch, g) if others else {}
+    plain = driver.outbox.release(g, "gradient", batch) if len(others) < len(peers) else None
+    moves = {k: Move(batch, t, given) for k in peers if (given := hidden.get(k) or plain) is not None}
+    return {k: [two_numbers(k, one, batch)] for k, one in peers.ask_each(moves).items()}
 
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
-    for batch in batches:
+    for number, batch in enumerate(batches):
         name, nothing = batch.name, torch.zeros(1, dtype=torch.float64, device=driver.device)
+        if number == 0 and (others := partners(driver, peers)):
+            zero = torch.zeros_like(driver.o[driver.rows(name)])
+            driver.opening.share_key(peers, others, driver.gradient(name, zero))
         if batch.step == 0:
-            driver.turn(name, peers.ask(Move(name, 0.0, driver.move(name, nothing, 0.0))))
-        aims: dict[str, Aimed] = {}
-
-        def ask(name: str = name, aims: dict[str, Aimed] = aims) -> dict[str, Released]:
-            aims.update(peers.ask(Aim(name, driver.beta)))
-            return {k: one.values for k, one in aims.items()}
-
+            driver.turn(
+                name, *driver.sum.of(peers, partial(moved, driver, peers, name, 0.0, driver.move(name, nothing, 0.0)))
+            )
         driver.p = driver.beta * driver.p - driver.z
-        d = driver.sum.of(peers, ask, torch.float64).double() + driver.p
-        direction, along = summed(aims, name)
+        scores, lengths = driver.sum.of(peers, partial(aimed, peers, name, driver.beta))
+        d = scores.double() + driver.p
+        direction, along = (lengths.double() * batch.size).tolist()
         loss = float(driver.lost(driver.o[driver.rows(name)], name))
         t = driver.search(name, d, direction, along)
-        driver.beta = driver.turn(name, peers.ask(Move(name, t, driver.move(name, d, t))))
+        driver.beta = driver.turn(
+            name, *driver.sum.of(peers, partial(moved, driver, peers, name, t, driver.move(name, d, t)))
+        )
         yield Step(batch, loss)
 
 
 def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
-    def ask() -> dict[str, Released]:
-        return {k: reply.values for k, reply in peers.ask(Embed(rows.name)).items()}
-
     with torch.no_grad():
-        total = driver.sum.of(peers, ask, torch.float32)
-        return total + driver.b.to(total.dtype)
+        return driver.outputs(driver.sum.scores(peers, rows)).to(torch.float32)
 
 
 def one_weight_per_column(model: nn.Module, given: LocalInputs[Config]) -> nn.Module:  # noqa: ARG001
@@ -319,21 +369,41 @@ ALGORITHM = Algorithm(
             Kind.LENGTHS,
             of="columns",
             per_row=False,
-            tells="how long a party's coefficients and directions are, in its own measure; to who chooses gradients, "
-            "products of rows. No noise protects a row in it, so an owner with a budget refuses it",
+            tells="how long a party's coefficients and directions are, in its own measure; with secure aggregation, "
+            "those of all parties together; to who chooses gradients, products of rows. No noise protects a row in it, "
+            "so an owner with a budget refuses it",
         ),
         "gradient": Release(
             Kind.LOGIT_GRADIENT,
             of="labels",
             per_row=True,
-            tells="per row the probability minus the label: the label can be read from it",
+            tells="per row the probability minus the label: the label can be read from it; encrypted, nothing",
+        ),
+        "public_key": KEY,
+        "masked_gradient": Release(
+            Kind.OTHER,
+            of="columns",
+            per_row=False,
+            tells="nothing: it is under a mask that only its sender can take off",
+        ),
+        "column_gradient": Release(
+            Kind.BATCH_GRADIENT,
+            of="labels",
+            per_row=False,
+            tells="for each of its columns the sum over all rows of the column times the probability minus the label: "
+            "labels as far as the receiver's own columns tell them; of as many columns as rows, all of them",
         ),
     },
     in_batches=False,
     converges=True,
     lacking="Its steps are for the sum of all parties' scores, and each is taken by all of them.",
     crossing=crossing,
-    modes={how: Config(aggregation=how) for how in ("plain", "secure")},
+    modes={
+        "plain": Config(),
+        "secure": Config(aggregation="secure"),
+        "bfv": Config(encryption="bfv"),
+        "secure, bfv": Config(aggregation="secure", encryption="bfv"),
+    },
     separable=lambda config: config.aggregation == "plain",
     local_model=one_weight_per_column,
     head=shifted,

@@ -10,17 +10,18 @@ or loaded, and after a round that failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from colonnade.core import Done, Message, Party, Peers, Released, Request, serves
+from colonnade.algorithms.embedding import Embed
+from colonnade.core import Done, Message, Party, Peers, Released, Request, Rows, serves
 from colonnade.encryption.masks import Masks, one_round, open_sum
 from colonnade.errors import ConfigError
 
-Ask = Callable[[], Mapping[str, Released]]
-"""Have every party answer with its part of the sum."""
+Ask = Callable[[], Mapping[str, Sequence[Released]]]
+"""Have every party answer with its part of each sum."""
 
 
 class PublicKey(Message):
@@ -36,11 +37,13 @@ class AgreeKeys(Request[Done]):
 
 
 class Masked(Party):
-    """Holds keys for logits that leave under masks."""
+    """Holds keys for what leaves under masks."""
 
-    def mask_logits(self) -> None:
-        """From here on, and before any keys are agreed on, no logits leave unmasked."""
-        self.outbox.seal("logits", Masks(self.name))
+    def mask(self, *names: str) -> None:
+        """From here on, and before any keys are agreed on, nothing of these names leaves unmasked."""
+        masks = Masks(self.name)
+        for name in names:
+            self.outbox.seal(name, masks)
 
     @serves
     def make_key(self, request: MakeKey) -> PublicKey:  # noqa: ARG002
@@ -52,7 +55,7 @@ class Masked(Party):
         return Done()
 
     def _masks(self) -> Masks:
-        masks = self.outbox.seals.get("logits")
+        masks = next(iter(self.outbox.seals.values()), None)
         self.expect(isinstance(masks, Masks), 'it has no keys to agree on, since its aggregation is "plain"')
         assert isinstance(masks, Masks)
         return masks
@@ -74,14 +77,24 @@ class Summing:
                 f'{len(others)} of the 2 parties it needs. Set aggregation = "plain", or add a party.'
             )
 
-    def of(self, peers: Peers, ask: Ask, dtype: torch.dtype) -> Tensor:
-        """The sum over all parties."""
+    def of(self, peers: Peers, ask: Ask) -> list[Tensor]:
+        """The sums over all parties; of masked ones in float64."""
         if not self.is_secure:
-            return torch.stack([released.tensor for released in ask().values()]).sum(0)
+            return [torch.stack([one.tensor for one in parts]).sum(0) for parts in zip(*ask().values(), strict=True)]
         agreed, self.agreed = self.agreed or agree(peers), ()
-        shares = one_round(ask(), agreed)
+        answers = ask()
+        rounds = [dict(zip(answers, parts, strict=True)) for parts in zip(*answers.values(), strict=True)]
+        sums = [open_sum(one_round(shares, agreed), agreed) for shares in rounds]
         self.agreed = agreed  # only now: a round that failed leaves some parties a mask ahead of the others
-        return open_sum(shares, agreed).to(dtype)
+        return sums
+
+    def scores(self, peers: Peers, rows: Rows) -> dict[str, Tensor]:
+        """What parties' models give for rows, to be added up: each one's, or masked the sum of all."""
+
+        def ask() -> dict[str, list[Released]]:
+            return {k: [reply.values] for k, reply in peers.ask(Embed(rows.name)).items()}
+
+        return {"sum": self.of(peers, ask)[0]} if self.is_secure else {k: one.tensor for k, (one,) in ask().items()}
 
 
 def agree(peers: Peers) -> tuple[str, ...]:

@@ -33,8 +33,8 @@ key or ciphertext of that scheme made to break it may still succeed; against tha
 decrypted goes back to the party that knows the ciphertext, so the default scheme is bfv, whose decrypted numbers hold
 no noise that could tell about the secret key, and with which a run repeats to the bit. ckks is faster and smaller, adds
 noise against that, and repeats to its precision. A role of the label owner's own organisation needs no protection from
-it: encrypted modes give it c_k as it is. Secret keys are made anew in every process and never saved. Other algorithms
-have no such modes; reproductions/vfedcce/README.md says why.
+it: encrypted modes give it c_k as it is. Secret keys are made anew in every process and never saved. FDML
+and SplitNN have no such modes; reproductions/vfedcce/README.md says why.
 """
 
 from __future__ import annotations

@@ -29,13 +29,12 @@ from torch import Tensor, nn
 
 from colonnade.algorithms import admm
 from colonnade.algorithms.algorithm import Algorithm, Crossing, Kind, Release
-from colonnade.algorithms.embedding import Embed, with_head
+from colonnade.algorithms.embedding import with_head
 from colonnade.algorithms.heads import summed
 from colonnade.algorithms.secure_sum import Masked, Summing
 from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, Rows, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.receipt import NON_PRIVATE, DpEvent
-from colonnade.encryption.masks import open_sum
 from colonnade.optim.losses import Loss
 
 
@@ -78,7 +77,7 @@ class FeatureOwner(Masked, admm.FeatureOwner):
     def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Config) -> None:
         super().__init__(organisation, features, model, config)
         if config.aggregation == "secure":
-            self.mask_logits()
+            self.mask("logits")
 
     @serves
     def improve(self, request: Improve) -> Done:
@@ -109,10 +108,8 @@ class LabelOwner(admm.LabelOwner):
         super().meet(introductions)
 
     def outputs(self, o: Mapping[str, Tensor]) -> Tensor:
-        """sum_k o_k, from logits or from masked shares of them."""
-        if self.sum.is_secure:
-            return open_sum(o, self.sum.agreed).to(self.duals.dtype)
-        return torch.stack(list(o.values())).sum(0)
+        """sum_k o_k."""
+        return torch.stack(list(o.values())).sum(0).to(self.duals.dtype)
 
     def update(self, o: Tensor, batch: str) -> tuple[float, Tensor]:
         """Eq. 17 and 18 for a batch; gives the loss before the update, and the parties' residual r."""
@@ -134,13 +131,7 @@ def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
 
 def logits(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
     """o = sum_k o_k."""
-
-    def ask() -> dict[str, Released]:
-        return {k: reply.values for k, reply in peers.ask(Embed(rows.name)).items()}
-
-    if not driver.sum.is_secure:
-        return driver.outputs({k: released.tensor for k, released in ask().items()})
-    return driver.sum.of(peers, ask, driver.duals.dtype)
+    return driver.outputs(driver.sum.scores(peers, rows))
 
 
 ALGORITHM = Algorithm(

@@ -207,7 +207,7 @@ def note(found: Audit, federation: Attacked, rehearsals: Rehearsals) -> None:
     if masked := _masked(federation, first):
         found.notes.append(
             f"What {', '.join(masked)} sent for each row arrived masked: {federation.holdings.label_owner} can read "
-            "their sum alone, so no attack on the columns of one of them applies."
+            "their sum alone, so attacks on the columns of one of them are on that sum, or do not apply."
         )
     found.notes += whose_models(federation, masked)
     found.notes += trigger.told(federation, first)

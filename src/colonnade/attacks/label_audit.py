@@ -54,7 +54,7 @@ ATTACKS = (
     LabelAttack("labels from residuals", "looks at what it receives and knows rho", from_residuals, Kind.RESIDUAL),
     LabelAttack(
         "labels solved from a batch's gradient",
-        "has more weights than a batch has coefficients",
+        "has many weights for a batch's rows, or columns that tell labels",
         from_batch_gradient,
         Kind.BATCH_GRADIENT,
         own=True,

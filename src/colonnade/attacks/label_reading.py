@@ -32,12 +32,14 @@ for each batch, what the others sent: so every party has the joint model's outpu
 well says how much of them the party needs nobody else for. Fu et al., Label Inference Attacks Against Vertical
 Federated Learning, USENIX Security 2022, complete a model with rows whose labels they know. Here none are needed.
 
-Labels solved from a batch's gradient: what vFedCCE gives to every party in every mode, encrypted or not.
+Labels solved from a batch's gradient: what vFedCCE gives to every party in every mode, encrypted or not, and a logistic
+regression with encryption.
 
 A party ends each round with g = 1/N sum_ij c[i, j] du[i, j]/dtheta, the gradient it steps with. It can compute its own
 Jacobian J = du/dtheta, [N (m - 1), weights]; so where it has at least as many weights as coefficients it solves
 J^T c = N g for c. These are dloss/du per row, u being log-odds against the first class: with c_0 = -sum_j c_j in front,
-the negative entry is the label, since more log-odds of the label mean less loss.
+the negative entry is the label, since more log-odds of the label mean less loss. With fewer weights the smallest c that
+solves it is what its columns tell of the labels: so a linear model of its own, learned from sums that it was given.
 
 Encryption hides c from those who listen. It cannot hide it from the party that the result is for.
 """
@@ -177,7 +179,7 @@ def _nothing() -> Guess:
     return Guess(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64), named=True)
 
 
-MOST = 2048  # coefficients: the equations grow with their cube
+MOST = 2048  # coefficients of as many weights: the equations grow with their cube
 
 
 def from_batch_gradient(transcript: Transcript, holdings: Holdings) -> Guess:
@@ -189,19 +191,21 @@ def from_batch_gradient(transcript: Transcript, holdings: Holdings) -> Guess:
     if first is None or gradient is None or holdings.model is None or holdings.columns is None:
         return nothing
     rows = holdings.batches.rows(first)
-    if len(rows) * (holdings.classes - 1) > MOST:
+    outputs = holdings.model.cpu().eval()(holdings.columns[rows[:1]]).shape[-1]
+    coefficients, weights = len(rows) * outputs, gradient.numel()
+    if coefficients * weights * min(coefficients, weights) > MOST**3:
         return nothing
     jacobian = own_jacobian(holdings.model, holdings.columns[rows])
     c = solve(jacobian, len(rows) * gradient.flatten()).reshape(len(rows), -1)
-    slopes = torch.cat([-c.sum(1, keepdim=True), c], dim=1)
-    return Guess(rows, slopes.argmin(1), named=True)
+    against_first = outputs == holdings.classes - 1
+    return Guess(rows, read(torch.cat([-c.sum(1, keepdim=True), c], 1) if against_first else c, holdings.classes), True)
 
 
 def own_jacobian(model: nn.Module, x: Tensor) -> Tensor:
     """du/dtheta for rows that do not depend on each other, [rows * outputs, weights], in float64."""
     exact = copy.deepcopy(model).cpu().double().eval()
     weights = [weight for weight in exact.parameters() if weight.requires_grad]
-    return jacobian_of(exact(x.double()), weights)
+    return torch.cat([jacobian_of(exact(part.double()), weights) for part in torch.split(x, MOST)])
 
 
 def solve(jacobian: Tensor, gradient: Tensor) -> Tensor:

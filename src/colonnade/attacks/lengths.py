@@ -3,6 +3,9 @@
 Each round a party sends d = X p of all training rows, and p.p. So d / |p| is its columns along a direction of length
 one, in their own unit: of one column it is the column itself, up to its sign. Over many rounds there are as many
 directions as columns, and with the columns of a few rows all others follow by regression.
+
+Where scores arrive masked, their sum is the columns of all parties along one direction: with as many rounds as all of
+them have columns, each one's follow just so.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from colonnade.attacks.learned_model import learned_from, spans_of
 from colonnade.attacks.received import Attacked, side_by_side
 from colonnade.attacks.rehearsal import Rehearsal
 from colonnade.attacks.scores import r_squared
+from colonnade.core import Released
+from colonnade.encryption.masks import SHARES, open_sum
 
 
 def lengths_findings(federation: Attacked, rehearsal: Rehearsal, party: str | None) -> Iterator[Finding]:
@@ -30,11 +35,14 @@ def lengths_findings(federation: Attacked, rehearsal: Rehearsal, party: str | No
         if victim == attacker or party not in (None, attacker, victim):
             continue
         rows, along = side_by_side(_directions(rehearsal, attacker, victim, scores, lengths))
+        names, told = (*scores, *lengths), "columns from scores of many rounds"
         if along.shape[1]:
-            yield _scaled(federation, victim, rehearsal.moment, rows, along, (*scores, *lengths))
-            yield from learned_from(
-                federation, victim, rehearsal.moment, rows, along, scores, attack="columns from scores of many rounds"
-            )
+            yield _scaled(federation, victim, rehearsal.moment, rows, along, names)
+        else:
+            rows, along = side_by_side(_sums(rehearsal, attacker, victim, scores))
+            told = "columns from sums of scores of many rounds"
+        if along.shape[1]:
+            yield from learned_from(federation, victim, rehearsal.moment, rows, along, names, attack=told)
 
 
 def _directions(
@@ -46,8 +54,21 @@ def _directions(
         values, told = (next((sent[name] for name in names if name in sent), None) for names in (scores, lengths))
         if values is not None and told is not None and values.tensor.is_floating_point() and float(told.tensor[0]) > 0:
             rows = rehearsal.between(victim).rows(str(values.receipt.batch)).cpu()
-            each = float(told.tensor[0]) / values.tensor.shape[1]  # it is of all outputs together
+            each = float(told.tensor[0]) * len(rows) / values.tensor.shape[1]  # it is of all outputs together
             yield rows, values.tensor.cpu().double() / each**0.5
+
+
+def _sums(rehearsal: Rehearsal, attacker: str, victim: str, scores: tuple[str, ...]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each round in which everybody's scores arrived masked, the rows and the sum; each told in its own units."""
+    shares: dict[tuple[object, ...], dict[str, Released]] = {}
+    for one in (one for seen in rehearsal.transcripts[attacker] for one in seen.message.released()):
+        if one.receipt.name in scores and one.receipt.codec == SHARES.name and one.packed is not None:
+            shares.setdefault(tuple(one.packed.settings.values()), {})[one.receipt.owner] = one
+    everybody = set().union(*shares.values())
+    for parts in (parts for parts in shares.values() if victim in parts and parts.keys() == everybody):
+        total = open_sum({name: one.tensor.cpu() for name, one in parts.items()}, everybody)
+        if total.numel() and (size := float(total.abs().max())) > 0:
+            yield rehearsal.between(victim).rows(str(parts[victim].receipt.batch)).cpu(), total / size
 
 
 def _scaled(

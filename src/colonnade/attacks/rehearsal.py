@@ -182,6 +182,8 @@ def train_on(federation: Federation, rows: int, moment: str) -> Rehearsal:
     models = models_of(federation)
     refused = ""
     stepped: dict[str, Tensor] = {}
+    for owner in federation.owners.values():
+        owner.model.zero_grad()
     try:
         for _ in islice(federation.train(), count):
             stepped = stepped or gradients(federation)

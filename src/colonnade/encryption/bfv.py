@@ -14,14 +14,13 @@ once. Only these coefficients are given back of what is opened.
 
 Blinding adds a mask that is uniform modulo t, so that the secret key's holder decrypts uniformly random numbers; an
 encryption of zero, which hides the other half of the ciphertext (by RLWE); and noise of 2^100, in which the product's
-own noise, that depends on the plain matrix, drowns (2^80 for 32 coefficients: 20 bits below; for columns 2^60). What the holder gives
-back are exact numbers without any noise in them, so they tell nothing about its secret key.
+own noise, that depends on the plain matrix, drowns (2^80 for 32 coefficients: 20 bits below; 2^60 for columns).
+What the holder gives back are exact numbers without any noise in them, so they tell nothing about its secret key.
 """
 
 from __future__ import annotations
 
 import math
-import secrets
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,7 @@ from colonnade.errors import WireError
 PARAMETERS = seal.Parameters("bfv", 8192, (43, 43, 44, 44, 44), plain_bits=60)
 FRACTION = {"sums": 30, "products": 22, "combinations": 22, "columns": 22}  # bits after the point
 SLOTS = PARAMETERS.degree
-FLOOD = 100  # bits
+FLOOD, LIMB = 100, np.uint64(20)  # bits
 ROW = SLOTS // 2  # slots are two rows, which rotate side by side
 
 Whole = NDArray[np.int64]
@@ -199,8 +198,11 @@ class BfvPublicKey(seal.SealPublicKey):
 
     def _flood(self, parms_id: Any) -> Any:
         """Noise from 0 to 2^100, to drown that of a product, which is below 2^80 for 32 coefficients."""
-        whole = np.array([secrets.randbits(FLOOD) for _ in range(SLOTS)], dtype=object)
-        rows = [(whole % prime).astype(np.uint64) for prime in seal.primes(PARAMETERS)[:-1]]
+        limbs = seal.uniform(1 << int(LIMB), FLOOD // int(LIMB) * SLOTS).reshape(-1, SLOTS)
+        primes = [np.uint64(prime) for prime in seal.primes(PARAMETERS)[:-1]]
+        rows = [np.zeros(SLOTS, dtype=np.uint64) for _ in primes]
+        for limb in limbs:  # a prime has 44 bits at most, so that nothing wraps around
+            rows = [((row << LIMB) + limb) % prime for row, prime in zip(rows, primes, strict=True)]
         return seal.ciphertext(rows, self._context, parms_id)
 
     def _numbers(self, plain: Any) -> seal.Polynomial:

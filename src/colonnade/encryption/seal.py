@@ -242,7 +242,7 @@ class SealPublicKey:
     error: float
     sum_layout: str  # how values lie that are only added
     product_layout: str  # and those of a product
-    uses = USES
+    uses: tuple[str, ...] = USES
 
     def __init__(self, use: str, limit: float, key: bytes, galois: bytes, parameters: Parameters) -> None:
         sealapi = need_tenseal()
