@@ -80,9 +80,18 @@ def test_an_mlp_has_the_activation_and_dropout_it_was_given_after_every_layer(
     assert {part.p for part in model.modules() if isinstance(part, nn.Dropout)} <= {dropout}
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_an_mlp_may_end_with_a_linear_layer(dropout: float) -> None:
+    models = [mlp((3,), hidden=[4], width=6, dropout=dropout, ending=ending) for ending in ("same", "none")]
+    whole, ends = ([type(layer) for layer in model.children()] for model in models)
+    assert ends == whole[: 4 if dropout else 3]
+    assert ends[-1] is nn.Linear
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
+        ({"ending": "tanh"}, "ends like its other layers, same, or with none; found 'tanh'"),
         ({"activation": "sine"}, "has the activations relu, leaky_relu, elu, tanh; found 'sine'"),
         ({"dropout": 1.0}, "dropout from 0 up to, but not including, 1; found 1.0"),
         ({"dropout": -0.1}, "found -0.1"),

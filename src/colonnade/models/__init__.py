@@ -63,19 +63,22 @@ def mlp(
     width: int = 60,
     activation: str = "relu",
     dropout: float = 0.0,
+    ending: str = "same",
 ) -> nn.Module:
-    """Linear layers, each, the last one too, with an activation ("relu", "leaky_relu", "elu", "tanh") and then
-    dropout with that probability, if any; VIM's local model for MNIST is 56-120-60."""
+    """Linear layers, each with an activation ("relu", "leaky_relu", "elu", "tanh") and then dropout with that
+    probability, if any; the last one too, unless `ending` is "none". VIM's local model for MNIST is 56-120-60."""
     if activation not in ACTIVATIONS:
         raise ConfigError(f"The model 'mlp' has the activations {', '.join(ACTIVATIONS)}; found {activation!r}.")
     if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
         raise ConfigError(f"The model 'mlp' has a dropout from 0 up to, but not including, 1; found {dropout!r}.")
+    if ending not in ("same", "none"):
+        raise ConfigError(f"The model 'mlp' ends like its other layers, same, or with none; found {ending!r}.")
     sizes = [math.prod(shape), *hidden, width]
     layers: list[nn.Module] = [] if len(shape) == 1 else [nn.Flatten(-len(shape))]
     for inputs, outputs in itertools.pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), ACTIVATIONS[activation]()]
         layers += [nn.Dropout(dropout)] if dropout else []
-    return nn.Sequential(*layers)
+    return nn.Sequential(*(layers if ending == "same" else layers[: -2 if dropout else -1]))
 
 
 def linear(shape: tuple[int, ...], *, width: int = 60) -> nn.Module:

@@ -1,7 +1,7 @@
 """What is used where nobody says otherwise: one place, for files, `colonnade init` and data frames alike.
 
     [algorithm]    what its record has `for_tables`                         (its Config has its paper's settings)
-    [model]        an mlp by training rows and classes, tanh                `sizes`; no unit can die, all are as wide
+    [model]        an mlp by training rows and classes, one tanh layer      `sizes`; no unit can die, all are as wide
     [preprocess]   quantile bins                                            `federation_file.prepared_as`
     [train]        batches and epochs by the number of training rows        `by_rows`
 
@@ -19,7 +19,7 @@ from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
 
-MODEL: dict[str, Any] = {"name": "mlp", "hidden": "auto", "width": "auto", "activation": "tanh"}
+MODEL: dict[str, Any] = {"name": "mlp", "hidden": "auto", "width": "auto", "activation": "tanh", "ending": "none"}
 NARROW, USUAL, WIDE = 8, 32, 64
 """Numbers a row that a party sends: at least, at most for many rows, and at most for many classes."""
 LEAST, MOST, BATCHES = 16, 512, 24
@@ -30,12 +30,13 @@ STEPS, FEWEST, LONGEST = 3000, 20, 100
 SEVERAL = 10_000
 """Training rows for which batches and rounds are made where several organisations have labels."""
 
+_MLP: dict[str, Any] = {"name": "mlp", "hidden": [120], "width": 60, "activation": "relu", "ending": "same"}
 _VIM: dict[str, Any] = {
     "train": {"epochs": 10, "batch_size": 1024, "patience_drop": 0.02},
     "preprocess": {"numbers": "standard"},
 }
 PRESETS: dict[str, dict[str, Any]] = {
-    "vim-mnist": {**_VIM, "model": {"name": "mlp", "hidden": [120], "width": 60, "activation": "relu"}},
+    "vim-mnist": {**_VIM, "model": _MLP},
     "vim-cifar": {**_VIM, "model": {"name": "cnn", "channels": [32, 64, 64, 128], "width": 60}},
 }
 """Papers' settings by name, where a file leaves them out; the algorithm's own are then those of its Config."""
@@ -105,12 +106,13 @@ def _under(given: Mapping[str, Any], suggestion: Mapping[str, Mapping[str, Any]]
 
 
 def _model(own: Any) -> Any:
-    """An mlp as suggested, with what its owner says; another model as it is."""
+    """An mlp as suggested, with what its owner says; another model as it is. Who gives layers gets these, each with its
+    activation: how the last one ends was measured for layers as they are suggested."""
     if isinstance(own, str):
         return MODEL if own == "mlp" else own
     if not isinstance(own, Mapping) or own.get("name", "mlp") != "mlp":
         return own
-    return {**MODEL, **own}
+    return {**MODEL, **({} if own.get("hidden", "auto") == "auto" else {"ending": "same"}), **own}
 
 
 def _each(parties: Any) -> Any:
