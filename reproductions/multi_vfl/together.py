@@ -1,8 +1,8 @@
 """Many runs of the study at once on one GPU: the same arithmetic as Multi-VFL's parties, without parties.
 
 A run of 500 rounds takes minutes of an H200 by `study.py`, and both figures are over a hundred of them. Here runs with
-one seed are stacked, K label owners each: their local steps are one step of a stack, with gradients written out, in a
-CUDA graph. Rows, batches and first weights are those of `study.federation`, the server's step is `optim.server`'s, and
+one seed are stacked, K label owners each: their local steps are one step of a stack, by `kernels.py`, in a CUDA graph.
+Rows, batches and first weights are those of `study.federation`, the server's step is `optim.server`'s, and
 `tests/reproduction/test_together.py` holds weights after several rounds equal to the parties'. What it measures is
 kept as `study.py` would have kept it, so that `colonnade reproduce multi-vfl --jobs 0 --out FOLDER` puts it together.
 
@@ -11,7 +11,7 @@ kept as `study.py` would have kept it, so that `colonnade reproduce multi-vfl --
 
 The first runs all that FOLDER has no finished run of. A run that was cut off begins again.
 
-Maps are stored with channels last. Max pooling goes before bias and ReLU, with which it commutes.
+Max pooling goes before bias and ReLU, with which it commutes.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ LINES = {
         *("4niid, FedAvg/0.003", "4niid, FedAvg/0.01", "4niid, FedAvg/0.03"),
     ],
     "adam": ["4niid, FedAvg/adam"],
+    "delta": ["4niid, FedAdam-delta", "4niid, FedYogi-delta", "4niid, FedDemonAdam-delta"],
 }
 VALIDATION = 5000  # rows that no label owner was dealt: rates are chosen by them
 CHUNK = 1000  # rows that are scored at once
-TAPS = 16  # of a patch: nine pixels, a one for the bias, and zeros, since products like multiples of 8
-aten = torch.ops.aten
+SCALE = 512.0  # of gradients in half precision
 
 
 class Stack:
@@ -63,6 +63,7 @@ class Stack:
         strip = next(iter(first.holdings.columns.values())).features
         self.high, self.wide = strip.shape[-2:]
         self.batch = first.settings.train.batch_size
+        self.longest = max(one.per_epoch for run in self.runs for one in run.agreed.values())
         self.adam = first.settings.config.optimizer == "adam"
         self.W = {name: value.to(device) for name, value in self._first_weights().items()}
         self.x, self.y, self.offsets = self._rows()
@@ -84,9 +85,7 @@ class Stack:
         self.share = torch.zeros(G, self.batch, device=device)  # of a row in its batch's mean; 0 where there is none
         self.loss = torch.zeros(G, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
-        # On a GPU convolutions multiply half-precision numbers, of as many bits as TF32 has, and add in float32. Their
-        # exponents are short, so gradients are scaled.
-        self.short, self.scale = (torch.float16, 512.0) if device.type == "cuda" else (torch.float32, 1.0)
+        self.short = torch.float16  # of the kernels
 
     def _first_weights(self) -> dict[str, Tensor]:
         """The parties' own, of every run: [runs, ...]."""
@@ -135,70 +134,57 @@ class Stack:
             offsets.append(known[key])
         return torch.cat(x).to(self.device), torch.cat(y).to(self.device), offsets
 
-    def patches(self, rows: Tensor) -> Tensor:
-        """[groups, D, rows, high, wide, TAPS]: nine pixels, a one, and zeros, for every place of every strip."""
-        x = self.x[rows].unfold(-2, 3, 1).unfold(-2, 3, 1)  # [groups, rows, D, high, wide, 3, 3]
-        shape = (len(rows), self.D, rows.shape[1], self.high, self.wide, TAPS)
-        made = torch.zeros(shape, dtype=self.short, device=self.device)
-        made[..., :9].view(*shape[:-1], 3, 3).copy_(x.transpose(1, 2))
-        made[..., 9] = 1.0
-        return made
-
-    def maps(self, patches: Tensor, w1: Tensor) -> Tensor:
-        """What data owners send, put together: [groups, rows, D * high, wide, channels]."""
-        groups, D, rows = patches.shape[:3]
-        w1 = nn.functional.pad(w1, (0, 0, 0, TAPS - 10)).to(self.short)
-        z = torch.bmm(patches.view(groups * D, -1, TAPS), w1.reshape(groups * D, TAPS, -1))
-        z = z.view(groups, D, rows, self.high, self.wide, -1).transpose(1, 2)
-        sent = torch.empty(z.shape, dtype=self.short, device=self.device)
-        return torch.clamp_min(z, 0, out=sent).flatten(2, 3)
+    def logits(self, w: dict[str, Tensor], x: Tensor) -> Tensor:
+        """What a model with weights w says of pictures x [rows, D, high + 2, wide + 2]."""
+        taps = w["w1"].transpose(1, 2)
+        maps = [
+            nn.functional.conv2d(x[:, at : at + 1], one[:, :9].unflatten(1, (1, 3, 3)), one[:, 9])
+            for at, one in enumerate(taps)
+        ]
+        y = nn.functional.conv2d(torch.cat(maps, 2).relu(), w["w2"].permute(0, 3, 1, 2), w["b2"], padding=1)
+        a = nn.functional.max_pool2d(y, 2).relu().permute(0, 2, 3, 1).flatten(1)
+        return (a @ w["w3"] + w["b3"]).relu() @ w["w4"] + w["b4"]
 
     def step(self) -> None:
         """One local step of every label owner and of its copies at the data owners."""
-        w, groups = self.w, len(self.rows)
-        patches = self.patches(self.rows)
-        h = self.maps(patches, w["w1"])
-        w2 = w["w2"].to(self.short)
-        y = torch.stack([_convolved(h[g], w2[g]).permute(0, 2, 3, 1) for g in range(groups)])
-        pool = Pool(y)
-        a = (pool.best.flatten(2) + w["b2"].repeat(1, pool.best[0, 0, ..., 0].numel())[:, None]).clamp_min(0)
-        h3 = torch.baddbmm(w["b3"][:, None], a, w["w3"]).clamp_min(0)
+        self._move(self._by_kernels() if self.device.type == "cuda" else self._by_autograd())
+
+    def _by_autograd(self) -> dict[str, Tensor]:
+        w = {name: value.requires_grad_() for name, value in self.w.items()}
+        for g, rows in enumerate(self.rows):
+            logits = self.logits({name: value[g] for name, value in w.items()}, self.x[rows])
+            each = nn.functional.cross_entropy(logits, self.y[rows], reduction="none")
+            self.loss[g] = (each * self.share[g]).sum()
+        found = torch.autograd.grad(self.loss.sum(), list(w.values()))
+        self.loss = self.loss.detach()
+        for value in w.values():
+            value.requires_grad_(False)
+        return dict(zip(w, found, strict=True))
+
+    def _by_kernels(self) -> dict[str, Tensor]:
+        """The same, written out. Convolutions multiply half-precision numbers, of as many bits as TF32 has, and add in
+        float32. Their exponents are short, so gradients are scaled."""
+        from reproductions.multi_vfl import kernels
+
+        w = self.w
+        h, pooled, chosen = kernels.forward(self.x, self.rows, w, self.short)
+        a = pooled.flatten(2)
+        h3 = torch.baddbmm(w["b3"][:, None], a, w["w3"]).clamp_min_(0)
         logits = torch.baddbmm(w["b4"][:, None], h3, w["w4"])
-        labels = self.y[self.rows]
+        labels = self.y[self.rows][..., None]
         log_p = logits.log_softmax(-1)
-        self.loss -= (log_p.gather(-1, labels[..., None])[..., 0] * self.share).sum(-1)
+        self.loss.copy_(-(log_p.gather(-1, labels)[..., 0] * self.share).sum(-1))
         minus_one = torch.full_like(self.share, -1.0)[..., None]
-        dz4 = log_p.exp().scatter_add_(-1, labels[..., None], minus_one) * (self.scale * self.share[..., None])
+        dz4 = log_p.exp().scatter_add_(-1, labels, minus_one) * (SCALE * self.share[..., None])
         dz3 = torch.bmm(dz4, w["w4"].transpose(1, 2)) * (h3 > 0)
-        da = torch.bmm(dz3, w["w3"].transpose(1, 2)) * (a > 0)
-        d = {
-            "w4": torch.bmm(h3.transpose(1, 2), dz4),
-            "b4": dz4.sum(1),
-            "b3": dz3.sum(1),
-            "b2": da.view(groups, -1, w["b2"].shape[1]).sum(1),
-        }
-        dy = pool.back(da.to(self.short))
-        d1 = torch.empty(
-            (groups, self.D, *h.shape[1:2], self.high, self.wide, h.shape[-1]), dtype=self.short, device=self.device
-        )
-        dw2 = torch.empty_like(w2)
-        for g in range(groups):
-            dh, dw, _ = aten.convolution_backward(
-                dy[g].permute(0, 3, 1, 2), h[g].permute(0, 3, 1, 2), w2[g].permute(0, 3, 1, 2), None,
-                [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False],
-            )  # fmt: skip
-            dw2[g] = dw.permute(0, 2, 3, 1)
-            dh, kept = (one.unflatten(1, (self.D, self.high)) for one in (dh.permute(0, 2, 3, 1), h[g]))
-            aten.threshold_backward.grad_input(dh, kept, 0, grad_input=d1[g].transpose(0, 1))
-        d["w2"] = dw2.to(w["w2"].dtype)
-        flat = patches.view(groups * self.D, -1, TAPS).transpose(1, 2)
-        dw1 = torch.bmm(flat, d1.view(groups * self.D, -1, h.shape[-1])).view(groups, self.D, TAPS, -1)
-        d["w1"] = dw1[:, :, :10].to(w["w1"].dtype)
+        da = torch.bmm(dz3, w["w3"].transpose(1, 2))
+        d = kernels.backward(self.x, self.rows, w, h, da, chosen)
+        d |= {"w4": torch.bmm(h3.transpose(1, 2), dz4), "b4": dz4.sum(1), "b3": dz3.sum(1)}
         if self.adam:
             d["w3"] = torch.bmm(a.transpose(1, 2), dz3)
         else:  # the largest by far: its step is taken with its gradient
-            w["w3"].baddbmm_(a.transpose(1, 2), (self.rate[:, None, None] / self.scale) * dz3, alpha=-1)
-        self._move({name: gradient / self.scale for name, gradient in d.items()})
+            w["w3"].baddbmm_(a.transpose(1, 2), (self.rate[:, None, None] / SCALE) * dz3, alpha=-1)
+        return {name: gradient / SCALE for name, gradient in d.items()}
 
     def _move(self, d: dict[str, Tensor]) -> None:
         self.steps += 1
@@ -226,7 +212,6 @@ class Stack:
         for at in range(len(rows)):
             self.rows.copy_(rows[at])
             self.share.copy_(share[at])
-            self.loss.zero_()
             self.step() if self.graph is None else self.graph.replay()
             total += self.loss * (share[at] > 0).sum(-1)
         self._aggregate()
@@ -236,22 +221,19 @@ class Stack:
 
     def _batches(self) -> tuple[Tensor, Tensor]:
         """Of a round, [batches, groups, batch size]: places of rows, and their shares."""
-        per_owner: dict[tuple[int, str], tuple[list[Tensor], list[int]]] = {}
-        every = []
+        per_owner: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
         for run, offset in zip(self.runs, self.offsets, strict=True):
             for name in self.owners:
-                if (offset, name) not in per_owner:
-                    batches, share = run.agreed[name], run.holdings.label_owners[name]
-                    sizes = [batch.size for batch in batches.of_epoch(self.round)]
-                    order = _placed(share)[batches.epoch_rows(self.round)] + offset
-                    per_owner[offset, name] = list(order.split(sizes)), sizes  # type: ignore[no-untyped-call]
-                every.append(per_owner[offset, name][0])
-        longest = max(map(len, every))
-        rows = torch.zeros(longest, len(every), self.batch, dtype=torch.int64)
-        share_of = torch.zeros(longest, len(every), self.batch)
-        for group, parts in enumerate(every):
-            for at, part in enumerate(parts):
-                rows[at, group, : len(part)], share_of[at, group, : len(part)] = part, 1 / len(part)
+                if (offset, name) in per_owner:
+                    continue
+                batches, owner = run.agreed[name], run.holdings.label_owners[name]
+                sizes = torch.tensor([batch.size for batch in batches.of_epoch(self.round)])
+                full = nn.functional.pad(sizes, (0, self.longest - len(sizes)))[:, None] > torch.arange(self.batch)
+                rows = torch.zeros(full.shape, dtype=torch.int64)
+                rows[full] = _placed(owner)[batches.epoch_rows(self.round)] + offset
+                per_owner[offset, name] = rows, full / full.sum(1, keepdim=True).clamp_min(1)
+        every = [per_owner[offset, name] for offset in self.offsets for name in self.owners]
+        rows, share_of = (torch.stack(each, 1) for each in zip(*every, strict=True))
         return rows.to(self.device), share_of.to(self.device)
 
     def _capture(self, rows: Tensor, share: Tensor) -> None:
@@ -288,49 +270,13 @@ class Stack:
     @torch.no_grad()
     def right(self, run: int, x: Tensor, y: Tensor) -> float:
         """The share of pictures [rows, D, high + 2, wide + 2] that a run's aggregated model names."""
-        W, named, kept = {name: value[run] for name, value in self.W.items()}, 0, self.x
+        W, named = {name: value[run] for name, value in self.W.items()}, 0
         for at in range(0, len(x), CHUNK):
-            self.x = x[at : at + CHUNK]
-            h = self.maps(self.patches(torch.arange(len(self.x), device=self.device)[None]), W["w1"][None])[0]
-            best = nn.functional.max_pool2d(_convolved(h, W["w2"].to(self.short)), 2).permute(0, 2, 3, 1)
-            a = (best + W["b2"]).clamp_min(0).flatten(1)
-            logits = (a @ W["w3"] + W["b3"]).clamp_min(0) @ W["w4"] + W["b4"]
-            named += int((logits.argmax(1) == y[at : at + CHUNK]).sum())
-        self.x = kept
+            named += int((self.logits(W, x[at : at + CHUNK]).argmax(1) == y[at : at + CHUNK]).sum())
         return named / len(x)
 
     def finite(self, run: int) -> bool:
         return all(bool(value[run].isfinite().all()) for value in self.W.values())
-
-
-class Pool:
-    """2 x 2 max pooling of [..., height, width, channels], whose gradient goes to the first of equal values."""
-
-    def __init__(self, y: Tensor) -> None:
-        self.shape = y.shape
-        self.pixels = self._cut(y)
-        a, b, c, d = self.pixels
-        above, below = torch.maximum(a, b), torch.maximum(c, d)
-        self.best = torch.maximum(above, below)
-        self.above, self.left, self.right = above >= below, a >= b, c >= d
-
-    @staticmethod
-    def _cut(y: Tensor) -> tuple[Tensor, ...]:
-        *before, height, width, channels = y.shape
-        v = y.view(*before, height // 2, 2, width // 2, 2, channels)
-        return tuple(v[..., :, row, :, column, :] for row in (0, 1) for column in (0, 1))
-
-    def back(self, gradient: Tensor) -> Tensor:
-        made = torch.empty(self.shape, dtype=gradient.dtype, device=gradient.device)
-        a, b, c, d = self._cut(made)
-        gradient = gradient.view(self.best.shape)
-        above = gradient * self.above
-        below = gradient - above
-        torch.mul(above, self.left, out=a)
-        torch.sub(above, a, out=b)
-        torch.mul(below, self.right, out=c)
-        torch.sub(below, c, out=d)
-        return made
 
 
 def _bias(layer: nn.Conv2d | nn.Linear) -> Tensor:
@@ -342,11 +288,6 @@ def _placed(share: LabelledRows) -> Tensor:
     """Where a label owner's rows are among all rows."""
     assert share.rows is not None
     return share.rows
-
-
-def _convolved(h: Tensor, w2: Tensor) -> Tensor:
-    """3 x 3 over [rows, height, width, channels], seen as channels first."""
-    return nn.functional.conv2d(h.permute(0, 3, 1, 2), w2.permute(0, 3, 1, 2), padding=1)
 
 
 def test_rows(run: Federation) -> Tensor:
