@@ -146,14 +146,20 @@ def draw(study: Study, out: Path) -> list[Path]:
 
 def tables(measured: list[dict[str, Any]]) -> str:
     """The README's table: a line per run; epsilon in brackets."""
-    mean = {one["what"]: one["mean"] for one in measured}
-    epochs = sorted({int(at[1]) for what in mean if (at := re.search(r"round (\d+)$", what))})
+    found = {one["what"]: one for one in measured}
+    epochs = sorted({int(at[1]) for what in found if (at := re.search(r"round (\d+)$", what))})
     lines = ["| sent | " + " | ".join(f"round {at} (ε)" for at in epochs) + " |", "|---" * (len(epochs) + 1) + "|"]
-    for title in dict.fromkeys(what.split(", round")[0] for what in mean if ", round" in what):
-        found = [(mean.get(f"{title}, round {at}"), mean.get(f"{title}, round {at}: epsilon")) for at in epochs]
-        told = ["–" if s is None else f"{100 * s:.1f} %" + ("" if e is None else f" ({e:.3g})") for s, e in found]
+    for title in dict.fromkeys(what.split(", round")[0] for what in found if ", round" in what):
+        told = [_told(found.get(f"{title}, round {at}"), found.get(f"{title}, round {at}: epsilon")) for at in epochs]
         lines.append(f"| {title} | {' | '.join(told)} |")
     return "\n".join(lines)
+
+
+def _told(score: dict[str, Any] | None, epsilon: dict[str, Any] | None) -> str:
+    if score is None:
+        return "–"
+    spread = "" if score["deviation"] is None else f" ± {100 * score['deviation']:.1f}"
+    return f"{100 * score['mean']:.1f}{spread}" + ("" if epsilon is None else f" ({epsilon['mean']:.3g})")
 
 
 def main() -> None:

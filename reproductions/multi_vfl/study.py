@@ -273,7 +273,7 @@ def tables(measured: list[dict[str, Any]]) -> str:
     lines = ["| data, scenario, optimizer | " + " | ".join(f"round {at}" for at in rounds) + " |"]
     lines += ["|---" * (len(rounds) + 1) + "|"]
     titles = dict.fromkeys(
-        re.sub(r", round \d+$", "", what) for what in mean if re.match(r"\w+, \dniid, [^,]+, ", what)
+        what.rpartition(", round ")[0] for what in mean if re.match(r"\w+, \dniid, [^,]+, round \d+$", what)
     )
     for title in titles:
         whats = [f"{title}, round {at}" for at in rounds]

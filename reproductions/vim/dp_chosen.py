@@ -25,22 +25,22 @@ class Chosen(NamedTuple):
 
 CHOSEN = {
     ("VAFL", 0.1): Chosen(5, 0.1, 0.05, 1),
-    ("VAFL", 0.3): Chosen(5, 0.1, 1, 7),
-    ("VAFL", 1.0): Chosen(2, 0.3, 0.5, 10),
+    ("VAFL", 0.3): Chosen(5, 0.05, 1, 7),
+    ("VAFL", 1.0): Chosen(2, 0.1, 0.5, 10),
     ("VIMSGD", 0.1): Chosen(20, 0.01, 0.5, 10),
     ("VIMSGD", 0.3): Chosen(5, 0.1, 0.5, 7),
     ("VIMSGD", 1.0): Chosen(2, 0.3, 1, 10),
     ("VIMADMM", 0.1): Chosen(20, 0.01, 0.05, 10),
-    ("VIMADMM", 0.3): Chosen(10, 0.01, 0.05, 10),
-    ("VIMADMM", 1.0): Chosen(2, 0.3, 0.05, 10),
-    ("FDML", 0.1): Chosen(20, 0.3, 0.3, 10),
-    ("FDML", 0.3): Chosen(5, 0.1, 0.3, 7),
-    ("FDML", 1.0): Chosen(2, 0.3, 0.3, 10),
+    ("VIMADMM", 0.3): Chosen(5, 0.01, 0.05, 7),
+    ("VIMADMM", 1.0): Chosen(2, 0.01, 0.05, 10),
+    ("FDML", 0.1): Chosen(20, 0.3, 0.5, 10),
+    ("FDML", 0.3): Chosen(5, 0.3, 0.5, 7),
+    ("FDML", 1.0): Chosen(2, 0.3, 0.5, 10),
     ("VIMADMM-J", 0.1): Chosen(20, 0.01, 0.05, 10),
-    ("VIMADMM-J", 0.3): Chosen(20, 0.01, 0.05, 10),
+    ("VIMADMM-J", 0.3): Chosen(5, 0.05, 0.05, 7),
     ("VIMADMM-J", 1.0): Chosen(2, 0.1, 0.05, 10),
 }
-"""By the best of 118 points of the grid, drawn at random."""
+"""By the best of the grid on validation rows."""
 QUICK = (("VIMADMM", 1.0), ("FDML", 1.0))
 MECHANISMS = {"": "gaussian", ", noise alone": "noise_only"}
 

@@ -6,10 +6,10 @@ epsilon: at each the last epoch counts that the paper's accountant (Opacus: Pois
 validation rows choose is in `dp_chosen.py`, which runs it with three seeds, each beside its control.
 
 Every run is a cell; what is chosen is worked out when all are put together, which needs dp-accounting. `dp_grid.json`
-has the points that were run so far. They need not be run again:
+has what every point scored on an H200, so that the choice can be seen without a run:
 
     python reproductions/vim/dp_grid.py FOLDER
-    colonnade reproduce vim-dp-grid --out FOLDER --jobs 14
+    colonnade reproduce vim-dp-grid --out FOLDER --jobs 0
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def finish(study: Study) -> None:
 
 
 def known(plan: Plan) -> dict[str, Study]:
-    """The points that were run so far."""
+    """The points as they were run."""
     found: dict[str, Study] = {}
     points = json.loads((plan.folder / "dp_grid.json").read_text(encoding="utf-8"))["points"]
     for title, scores in points.items():
@@ -127,7 +127,7 @@ def known(plan: Plan) -> dict[str, Study]:
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description="Put the points that were run so far into a folder, as finished cells.")
+    words = argparse.ArgumentParser(description="Put the points as they were run into a folder, as finished cells.")
     words.add_argument("folder", type=Path)
     plan = reproduction.plan("vim-dp-grid")
     kept = Kept(plan, words.parse_args().folder / "cells")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,8 +32,10 @@ def _data(data_folder: Path) -> Iterator[None]:
         yield
 
 
-def federation(line: str, rate: float | None = None) -> Federation:
+def federation(line: str, rate: float | None = None, channels: int | None = None) -> Federation:
     changes = SMALL if rate is None else SMALL | {"algorithm": {"learning_rate": rate}}
+    if channels is not None:
+        changes = changes | {"model": {"channels": channels}, "label_model": {"channels": channels, "hidden": 8}}
     return study.federation(PLAN, study.Cell("mnist", *line.split(", ")), 0, changes, rows=40)
 
 
@@ -63,6 +68,38 @@ def test_stacked_runs_arrive_where_parties_arrive(lines: list[str]) -> None:
             run.evaluate("test")["accuracy"], abs=2e-4
         )
     assert all((begun[name] - value).abs().max() > 1e-4 for name, value in stack.W.items())
+
+
+KERNELS = """
+import torch
+from tests.reproduction.test_together import federation, together
+
+stack = together.Stack([federation("4niid, FedAvg", 0.1, 16)], torch.device("cpu"))
+stack.short = torch.float32
+rows, share = stack._batches()
+stack.rows, stack.share = rows[2, :1], share[2, :1]  # of one label owner; half of it is empty
+stack.loss, stack.rate = stack.loss[:1], stack.rate[:1]
+torch.manual_seed(0)
+stack.w = {name: value[:1] + 0.05 * torch.randn_like(value[:1]) for name, value in stack.w.items()}
+wanted, loss = stack._by_autograd(), stack.loss.clone()
+before = stack.w["w3"].clone()
+found = stack._by_kernels()
+found["w3"] = (before - stack.w["w3"]) / stack.rate[:, None, None]
+torch.testing.assert_close(stack.loss, loss)
+for name, value in wanted.items():
+    assert value.abs().max() > 1e-4, name
+    torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-5, msg=name)
+print("equal")
+"""
+
+
+@pytest.mark.long
+def test_the_kernels_of_a_gpu_have_autograds_gradients() -> None:
+    """In Triton's interpreter, which must be asked for before it is imported: in a process of its own."""
+    pytest.importorskip("triton", reason="the kernels need Triton, which is not installed here")
+    about = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", KERNELS], env=about, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "equal", done.stderr
 
 
 def test_rates_are_chosen_by_rows_that_nobody_trains_or_tests_on() -> None:
