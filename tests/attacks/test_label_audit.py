@@ -12,7 +12,7 @@ from tests.federation.small import frames
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.label_audit import label_findings
 from colonnade.attacks.rehearsal import first_rounds, last_rounds
-from colonnade.attacks.scores import wilson
+from colonnade.evaluate import wilson
 from colonnade.federation import Federation
 
 pytestmark = pytest.mark.filterwarnings("ignore:compressed_vfl")

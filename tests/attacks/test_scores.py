@@ -11,7 +11,8 @@ from scipy.stats import binomtest
 from sklearn.metrics import r2_score
 from torch import Generator, Tensor
 
-from colonnade.attacks.scores import Recogniser, best_names, correlation, r_squared, score_labels, wilson
+from colonnade.attacks.scores import Recogniser, best_names, correlation, r_squared, score_labels
+from colonnade.evaluate import wilson
 
 
 def draw(count: int, classes: int, seed: int) -> Tensor:

@@ -13,6 +13,7 @@ from tests.federation.small import federation, frames
 
 from colonnade.cli import console
 from colonnade.errors import CheckpointError
+from colonnade.report import words
 
 
 def shown(table: Table) -> str:
@@ -27,7 +28,7 @@ def shown(table: Table) -> str:
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_345_678, "12.3 MB"), (5e9, "5.0 GB"), (7e12, "7000.0 GB")],
 )
 def test_sizes_for_people(count: float, text: str) -> None:
-    assert console.size(count) == text
+    assert words.size(count) == text
 
 
 def test_the_bar_tells_epoch_loss_score_and_bytes_in_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.explain.test_pictures import made_up
 
 from colonnade.errors import InputError
+from colonnade.evaluate import metric
 from colonnade.explain import canvas
 
 pytest.importorskip("matplotlib")
@@ -53,7 +54,7 @@ def test_names_and_scores_in_words() -> None:
     assert canvas.score(report, 0.1234) == "12.3%"
     assert canvas.score(report, None) == canvas.score(report, float("nan")) == "not known"
     report.metric = "r2"
-    assert (canvas.score(report, 0.5), canvas.metric(report)) == ("0.500", "R²")
+    assert (canvas.score(report, 0.5), metric(report.metric)) == ("0.500", "R²")
 
 
 def test_many_parties_get_lower_rows() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.report.made import Page
 
+from colonnade.evaluate import wilson
 from colonnade.report.facts import Facts, read
 from colonnade.report.figures import figures
-from colonnade.report.words import wilson
 
 EVERY = {"baselines", "progress", "loss", "bytes", "streams", "traffic", "importance", "selection", "attacks", "timing"}
 EVERY |= {"roc", "precision_recall", "lift", "calibration", "distribution"}
@@ -46,7 +46,7 @@ def test_baselines_are_shown_with_their_means_and_intervals(noisy_facts: Facts) 
     assert len(found["usual"]) == 2
     assert shown == {name: f"{value:.4f}" for name, value in expected.items()}
     assert "95 %" in figures(noisy_facts)["baselines"].note
-    assert wilson(found["joint"][0]["accuracy"], found["rows"])[0] < found["joint"][0]["accuracy"]
+    assert wilson(found["joint"][0]["accuracy"] * found["rows"], found["rows"])[0] < found["joint"][0]["accuracy"]
     twice = {"splits": 2, "joint": [{"accuracy": 0.5}, {"accuracy": 0.75}]}
     several = replace(noisy_facts, baselines=found | twice)
     assert dict(figures(several)["baselines"].rows)["together"] == "0.6250"

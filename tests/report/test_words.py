@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from scipy.stats import binomtest
 
 from colonnade.report import words
 
@@ -36,9 +35,3 @@ def test_scores_and_epsilons() -> None:
     ]
     assert words.sentence("  it\n   stopped. ") == "It stopped."
     assert words.metric("auc") == "AUC"
-
-
-@pytest.mark.parametrize(("right", "rows"), [(90, 91), (0, 10), (10, 10), (33, 80)])
-def test_the_interval_of_a_share_is_wilsons(right: int, rows: int) -> None:
-    exact = binomtest(right, rows).proportion_ci(method="wilson")
-    assert words.wilson(right / rows, rows) == pytest.approx((exact.low, exact.high), abs=1e-6)

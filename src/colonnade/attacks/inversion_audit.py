@@ -15,7 +15,8 @@ from colonnade.attacks.finding import Finding, column_verdict, recognition_verdi
 from colonnade.attacks.inversion import PICTURE, TABLE, Attack, defence_of, invert
 from colonnade.attacks.received import Attacked, Received, received
 from colonnade.attacks.rehearsal import Rehearsal
-from colonnade.attacks.scores import Recogniser, correlation, psnr, r_squared, ssim, wilson
+from colonnade.attacks.scores import Recogniser, correlation, psnr, r_squared, ssim
+from colonnade.evaluate import wilson
 
 TRAINING_ROWS = 2000  # for the classifier that looks at reconstructions
 EMBEDDINGS = (Kind.EMBEDDING, Kind.LOGITS)

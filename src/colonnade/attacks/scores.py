@@ -16,6 +16,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import conv2d
 
+from colonnade.evaluate import wilson
+
 SHUFFLES = 20
 
 
@@ -59,14 +61,6 @@ def best_names(groups: Tensor, truth: Tensor, classes: int) -> Tensor:
     table = torch.bincount(groups * count + truth, minlength=count * count).reshape(count, count)
     _, names = linear_sum_assignment(-table.numpy())
     return torch.from_numpy(np.asarray(names))[groups]
-
-
-def wilson(right: int, of: int, z: float = 1.959964) -> tuple[float, float]:
-    """The 95 % interval of a share."""
-    share, spread = right / of, z * z / of
-    centre = (share + spread / 2) / (1 + spread)
-    half = z / (1 + spread) * (share * (1 - share) / of + spread / (4 * of)) ** 0.5
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def squared_correlation(a: Tensor, b: Tensor) -> float:

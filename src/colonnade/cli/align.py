@@ -17,11 +17,12 @@ from colonnade.alignment import Aligned, Ids, align_here
 from colonnade.alignment.ids import read_ids
 from colonnade.alignment.in_process import check_free
 from colonnade.alignment.settings import in_words
-from colonnade.cli.console import Json, Quiet, console, shown, size
+from colonnade.cli.console import Json, Quiet, console, shown
 from colonnade.cli.options import Engine, StartupKit
 from colonnade.core.files import write_text
 from colonnade.datasets.progress import watched
 from colonnade.errors import ConfigError
+from colonnade.report.words import size
 from colonnade.rows.tables import lost, read_keyed
 from colonnade.runs.layout import ALIGNMENT
 from colonnade.settings.federation_file import Settings

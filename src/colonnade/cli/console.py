@@ -17,6 +17,7 @@ from rich.table import Column, Table
 from colonnade.datasets.progress import hide
 from colonnade.errors import CheckpointError, printable
 from colonnade.evaluate import metric
+from colonnade.report.words import size
 from colonnade.runs.layout import MARK
 
 if TYPE_CHECKING:  # commands that compute nothing write without torch
@@ -97,15 +98,6 @@ def progress_of(federation: Federation, title: str, *, quiet: bool = False) -> I
                 last["score"] = f"  {name} {event['validation'][name]:.4f}"
 
         yield watch
-
-
-def size(count: float) -> str:
-    """Bytes for people: 12.3 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError
 
 
 def score(value: float | None) -> str:

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from colonnade.alignment import REVEALS, Ids, align_here
 from colonnade.cli.align import show as show_alignment
-from colonnade.cli.console import console, error_console, progress_of, score, shown, size, traffic_table, typed
+from colonnade.cli.console import console, error_console, progress_of, score, shown, traffic_table, typed
 from colonnade.cli.report import measure
 from colonnade.cli.select import rejected, with_bar
 from colonnade.cli.select import show as show_selection
@@ -27,6 +27,7 @@ from colonnade.explain.write import write as write_explanation
 from colonnade.federation import Federation, Settings
 from colonnade.federation.learned import learned
 from colonnade.report.page import write
+from colonnade.report.words import size
 from colonnade.settings.changes import leave_out
 
 if TYPE_CHECKING:

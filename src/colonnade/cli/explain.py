@@ -16,10 +16,12 @@ from colonnade.cli.console import AllowModel, Json, Quiet, a_bar, a_run, console
 from colonnade.cli.options import Engine, Owner, StartupKit
 from colonnade.core import Step
 from colonnade.errors import ConfigError
+from colonnade.evaluate import metric
 from colonnade.explain import canvas, importance, report
 from colonnade.explain.importance import HEADS, MEASURES
 from colonnade.explain.write import prepare, write
 from colonnade.federation import Federation, load
+from colonnade.report.words import seconds
 from colonnade.runs.run_directory import RunDirectory
 
 
@@ -142,24 +144,17 @@ def _training(federation: Federation, folder: Path, quiet: bool) -> Iterator[Any
 def _about(folder: Path, trainings: int) -> str:
     """How long the trainings take, from the run's own seconds."""
     try:
-        seconds = float((RunDirectory(folder).summary() or {})["seconds"]) * trainings
+        whole = float((RunDirectory(folder).summary() or {})["seconds"]) * trainings
     except (ValueError, KeyError, TypeError):
         return ""
-    told = (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} minutes"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} hours"
-    )
-    return f", about {told} from what the run itself took"
+    return f", about {seconds(whole)} from what the run itself took"
 
 
 def _show(found: report.Report, place: Path, made: list[Path]) -> None:
     names = [name for name in MEASURES if name in found.measures]
     points = found.metric == "accuracy"
     console.print(
-        f"{found.algorithm}: {canvas.metric(found)} {_score(found, found.score)} on {found.rows} {found.split} rows.\n"
+        f"{found.algorithm}: {metric(found.metric)} {_score(found, found.score)} on {found.rows} {found.split} rows.\n"
         f"By {importance.ranked_by(found.ranked_by)}, from most to least important: {_few(found.ranking)}.",
         highlight=False,
     )
@@ -173,7 +168,7 @@ def _show(found: report.Report, place: Path, made: list[Path]) -> None:
     if found.added:
         console.print(_added(found))
     lost = [MEASURES[name].heading for name in names if name not in HEADS]
-    unit = "points of accuracy" if points else canvas.metric(found)
+    unit = "points of accuracy" if points else metric(found.metric)
     sigma = f"; noise has σ = {found.noise_sigma:g}" if "noise" in names else ""
     console.print(f"{', '.join(lost)}: {unit} lost{sigma}.", highlight=False)
     if words := importance.disagreement(found.measures, found.ranked_by):
@@ -195,7 +190,7 @@ def _show(found: report.Report, place: Path, made: list[Path]) -> None:
 
 def _added(found: report.Report) -> Table:
     """What each partner adds to the rows that it holds."""
-    name = canvas.metric(found)
+    name = metric(found.metric)
     table = Table(title="What each partner adds, on the rows it holds", title_justify="left", min_width=30)
     table.add_column("partner", overflow="fold")
     for heading in ("rows", f"{name} with it", "without it", "added"):
@@ -218,7 +213,7 @@ def _show_denoising(found: report.Report) -> None:
     heads = ""
     if clean["head_norm"]:
         heads = f"; its head norm {clean['head_norm'][party]:.3f} became {noisy['head_norm'][party]:.3f}"
-    scores = f"{canvas.metric(found)} {_score(found, clean['score'])} became {_score(found, noisy['score'])}"
+    scores = f"{metric(found.metric)} {_score(found, clean['score'])} became {_score(found, noisy['score'])}"
     console.print(f"Trained with noise at {party}, σ = {given['sigma']:g}: {scores}{heads}.", highlight=False)
 
 

@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from colonnade.cli.console import console, shown, size
+from colonnade.cli.console import console, shown
 from colonnade.core.files import write_text
+from colonnade.report.words import size
 from colonnade.runs.history import WAYS, Crossing, Wanted, crossings, to_csv
 from colonnade.runs.run_directory import to_json
 

@@ -11,11 +11,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from colonnade.cli.console import AllowModel, Json, console, size, typed
+from colonnade.cli.console import AllowModel, Json, console, typed
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.planning.plan import PartyPlan, Plan
 from colonnade.planning.plan import plan as make_plan
+from colonnade.report.words import size
 from colonnade.runs.run_directory import to_json
 from colonnade.settings.party_file import OWN
 from colonnade.transport.faulty import Network

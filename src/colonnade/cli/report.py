@@ -10,13 +10,13 @@ import typer
 from rich.progress import MofNCompleteColumn
 from rich.table import Table
 
-from colonnade.cli.console import AllowModel, a_bar, console, error_console, or_there, shown, size
+from colonnade.cli.console import AllowModel, a_bar, console, error_console, or_there, shown
 from colonnade.errors import CheckpointError, ConfigError
 from colonnade.report import baselines as baselines_of
 from colonnade.report import compare as comparing
 from colonnade.report.facts import BASELINES
 from colonnade.report.page import write
-from colonnade.report.words import epsilon, score, seconds
+from colonnade.report.words import epsilon, score, seconds, size
 from colonnade.runs.layout import MARK, METRICS, SETTINGS, SUMMARY
 
 TRACES = ("parties", MARK, METRICS, SUMMARY)

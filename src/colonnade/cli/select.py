@@ -12,13 +12,14 @@ import typer
 from rich.progress import TaskProgressColumn
 from rich.table import Table
 
-from colonnade.cli.console import Json, Quiet, a_bar, console, shown, size, typed
+from colonnade.cli.console import Json, Quiet, a_bar, console, shown, typed
 from colonnade.cli.options import Engine, StartupKit
 from colonnade.core.files import write_text
 from colonnade.errors import ConfigError, InputError
 from colonnade.explain import canvas
 from colonnade.explain.partners import SCORE, draw
 from colonnade.federation.choosing import choose
+from colonnade.report.words import size
 from colonnade.selection import METHODS, Selection
 from colonnade.selection.settings import BINS
 from colonnade.settings.changes import leave_out

@@ -14,9 +14,10 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from colonnade.cli.console import Json, console, shown, size
+from colonnade.cli.console import Json, console, shown
 from colonnade.core.checks import read_toml
 from colonnade.errors import ConfigError, PartyError, printable
+from colonnade.report.words import size
 from colonnade.runs.layout import SITE_LOG
 from colonnade.runs.run_directory import to_json
 from colonnade.runs.site_state import LOG_FILES, SiteState, drain, prometheus, state_of

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn
 from rich.table import Table
 
-from colonnade.cli.console import AllowModel, Json, Quiet, a_bar, console, error_console, shown, size, typed
+from colonnade.cli.console import AllowModel, Json, Quiet, a_bar, console, error_console, shown, typed
 from colonnade.cli.plan import duration, read_whole
 from colonnade.core.files import write_text
 from colonnade.evaluate import metric
@@ -31,6 +31,7 @@ from colonnade.planning.tuning import (
     score,
     search,
 )
+from colonnade.report.words import size
 from colonnade.runs.layout import SETTINGS
 from colonnade.runs.run_directory import to_json
 

@@ -8,3 +8,11 @@ NAMES = {"majority": "largest class", "auc": "AUC", "f1": "F1", "r2": "R²", "rm
 def metric(name: str) -> str:
     """A score's name as people write it."""
     return NAMES.get(name, name)
+
+
+def wilson(right: float, of: int, z: float = 1.959964) -> tuple[float, float]:
+    """The 95 % interval of the share `right` of so many rows (Wilson, 1927)."""
+    share, spread = right / of, z * z / of
+    centre = (share + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * (share * (1 - share) / of + spread / (4 * of)) ** 0.5
+    return max(0.0, centre - half), min(1.0, centre + half)

@@ -97,7 +97,7 @@ def names_width(report: Report) -> float:
 
 def told(report: Report) -> list[str]:
     """The parties' names, and what they hold unless that is drawn."""
-    names = [name if len(name) <= 24 else name[:23] + "…" for name in report.parties]
+    names = [short(name) for name in report.parties]
     held = report.holds.values()
     return [n if "region" in one else f"{n}  ({one['holds']})" for n, one in zip(names, held, strict=True)]
 
@@ -110,14 +110,14 @@ def name_rows(axis: Axes, report: Report) -> None:
     axis.set_ylim(count - 0.5, -0.5)
 
 
-def metric(report: Report) -> str:
-    return {"r2": "R²", "auc": "AUC"}.get(report.metric, report.metric)
-
-
 def score(report: Report, value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "not known"
     return f"{value:.1%}" if report.metric == "accuracy" else f"{value:.3f}"
+
+
+def short(name: str, most: int = 24) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def words(measure: str) -> str:

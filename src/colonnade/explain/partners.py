@@ -22,7 +22,7 @@ def draw(selection: Selection, folder: Path) -> list[Path]:
     canvas.can_draw()
     from matplotlib import rc_context
 
-    names = [name if len(name) <= 24 else name[:23] + "…" for name in selection.ranking]
+    names = [canvas.short(name) for name in selection.ranking]
     scores = [selection.scores[name] for name in selection.ranking]
     colours = [canvas.BLUE if name in selection.chosen else canvas.FAINT for name in selection.ranking]
     left = 0.25 + 0.062 * max(map(len, names))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from colonnade.evaluate import metric
 from colonnade.explain import canvas
 from colonnade.explain.canvas import BLUE, FAINT, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILLION
 from colonnade.explain.importance import HEADS, MEASURES
@@ -35,7 +36,7 @@ def tsne(report: Report) -> Figure:
     labels, classes = np.array(report.tsne["labels"]), report.tsne["classes"]
     points = {party: np.array(xy) for party, xy in report.tsne["points"].items()}
     listed = 0 < len(classes) <= MOST_LISTED
-    legend = max((0.45 + 0.07 * len(_short(name)) for name in classes), default=0.8)
+    legend = max((0.45 + 0.07 * len(canvas.short(name, 14)) for name in classes), default=0.8)
     right = max(legend, 0.55) if listed or not classes else 0.15
     figure = canvas.page(3.2 * len(points) + 0.15 + right, 3.9)
     room = {"left": 0.15, "bottom": 0.15, "top": 0.85, "right": right}
@@ -74,13 +75,9 @@ def _legend(figure: Figure, classes: Sequence[str]) -> None:
 
     style: Any = {"marker": "o", "linestyle": "", "markersize": 5, "markeredgewidth": 0}
     marks = [Line2D([], [], color=_colour(at, len(classes)), **style) for at in range(len(classes))]
-    names = [_short(name) for name in classes]
+    names = [canvas.short(name, 14) for name in classes]
     place: Any = {"loc": "center right", "bbox_to_anchor": (1, 0.42)}
     figure.legend(marks, names, frameon=False, handletextpad=0.1, title="label", **place)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 14 else name[:13] + "…"
 
 
 def _colour(number: int, count: int) -> Any:
@@ -137,7 +134,7 @@ def importance(report: Report) -> Figure:
     if mapped:
         axes[0].tick_params(axis="y", pad=72 * (small + 0.14))
         _map(figure, axes[0], report, small)
-    how_good = f"{canvas.metric(report)} {canvas.score(report, report.score)}"
+    how_good = f"{metric(report.metric)} {canvas.score(report, report.score)}"
     below = f"{report.algorithm}, {how_good} on {report.rows:,} {report.split} rows"
     below += f"; Spearman's rank correlations with {canvas.words(ranks)}" if compared else ""
     canvas.headline(figure, "How much each party matters", below)
@@ -158,7 +155,7 @@ def denoising(report: Report) -> Figure:
         axis.hlines(rows, before, after, color=GREY, linewidth=1.2)
         for values, kind, colour in ((before, "clean", SKY), (after, "noisy", VERMILLION)):
             how_good = canvas.score(report, given[kind]["score"])
-            label = f"{told[kind]}: {report.split} {canvas.metric(report)} {how_good}"
+            label = f"{told[kind]}: {report.split} {metric(report.metric)} {how_good}"
             axis.plot(values, rows, "o", color=colour, markersize=5, label=label)
         canvas.clean(axis)
         axis.grid(axis="y", color=FAINT, linewidth=0.7)
@@ -192,7 +189,7 @@ def summarization(report: Report) -> Figure:
     axis.set_yticks(range(len(found)), told)
     axis.set_ylim(len(found) - 0.5, -0.5)
     axis.tick_params(axis="y", labelsize=7.5)
-    axis.set_xlabel(f"{report.split} {canvas.metric(report)}{', %' * (scale == 100)}")
+    axis.set_xlabel(f"{report.split} {metric(report.metric)}{', %' * (scale == 100)}")
     below = f"trained again with these parties alone; ranked by {canvas.words(report.ranked_by)}"
     canvas.headline(figure, "A few parties instead of all", below)
     return figure
@@ -239,4 +236,4 @@ def _title(report: Report, name: str) -> str:
     if name in HEADS:
         return MEASURES[name].title
     noise = f", σ = {report.noise_sigma:g}" if name == "noise" else ""
-    return f"{'Points' if report.metric == 'accuracy' else canvas.metric(report)} {MEASURES[name].title}{noise}"
+    return f"{'Points' if report.metric == 'accuracy' else metric(report.metric)} {MEASURES[name].title}{noise}"

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from colonnade.evaluate import wilson
 from colonnade.explain.importance import HEADS, MEASURES
 from colonnade.report.chart import WIDTH, Figure, Series, _svg, clipped, lines, width_of
 from colonnade.report.facts import Facts
@@ -13,7 +14,7 @@ from colonnade.report.html import Html, h
 from colonnade.report.quality import quality_figures
 from colonnade.report.rows import Row, bars, points
 from colonnade.report.trees import tree_figures
-from colonnade.report.words import capital, metric, score, seconds, size, wilson
+from colonnade.report.words import capital, metric, score, seconds, size
 
 EDGE = 128
 LEAST, GAP = 34, 10
@@ -172,7 +173,7 @@ def standing(facts: Facts) -> Figure | None:
         if several:
             low, high = min(known), max(known)
         elif name == "accuracy" and rows:
-            low, high = wilson(middle, rows)
+            low, high = wilson(middle * rows, rows)
         return Row(label, middle, score(middle), kind, low, high)
 
     made = []

@@ -100,11 +100,3 @@ def sentence(words: str) -> str:
     """With a capital and a full stop."""
     words = " ".join(words.split()).rstrip(".")
     return capital(words) + "." if words else ""
-
-
-def wilson(share: float, rows: int) -> tuple[float, float]:
-    """The 95 % interval of a share that was counted over so many rows (Wilson, 1927)."""
-    z = 1.959964
-    middle = (share + z * z / (2 * rows)) / (1 + z * z / rows)
-    half = z / (1 + z * z / rows) * math.sqrt(share * (1 - share) / rows + z * z / (4 * rows * rows))
-    return max(0.0, middle - half), min(1.0, middle + half)
