@@ -11,6 +11,7 @@ from tests.attacks.runs import three, trained
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.lengths import lengths_findings
 from colonnade.attacks.rehearsal import Rehearsal, first_rounds, last_rounds
+from colonnade.core import Transcript
 from colonnade.federation import Federation
 
 UNAIDED, AIDED = "columns from scores and lengths", "columns from scores of many rounds"
@@ -47,6 +48,8 @@ def test_sums_under_masks_over_as_many_rounds_as_there_are_columns_are_the_colum
     assert set(first) == {("clinic", SUMMED), ("lab", SUMMED)}
     assert {one.releases for one in first.values()} == {("logits", "lengths")}
     assert all(min(one.details["r2"].values()) > 0.99 for one in first.values())
+    own = Transcript("registry", [seen for seen in rehearsal.transcripts["registry"] if seen.sender == "lab"])
+    assert not found(federation, dataclasses.replace(rehearsal, transcripts={"registry": own})), "a share is no sum"
     few = dataclasses.replace(rehearsal, transcripts=last_rounds(federation, 64).transcripts)
     later = found(federation, few)
     assert all(later[key].score < one.score for key, one in first.items()), "one round is one direction"

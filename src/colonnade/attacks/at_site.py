@@ -90,6 +90,7 @@ TOLD = {
     known_model.ATTACK: known_model.ASSUMES,
     "columns by regression on known rows": SOME_ROWS,
     "columns from scores of many rounds": SOME_ROWS,
+    "columns from sums of scores of many rounds": SOME_ROWS,
     "columns from sums over bins": SOME_ROWS,
     "columns from scores and lengths": "looks at what it receives, and tries both signs of each direction",
     "columns by dividing the Jacobian": "knows the shape of the victim's first layer, not its weights",
