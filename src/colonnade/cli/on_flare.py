@@ -58,7 +58,7 @@ def run_on_flare(
     if engine == "flare" and seed is not None:
         raise ConfigError("--seed cannot be used with --engine flare: the seed is in the file that all agreed on.")
     found = find_engine(engine, out, startup_kit, None if quiet else waiting)
-    say = None if quiet else _broke_off
+    say = None if quiet else waiting
     if not isinstance(found, OnThisMachine):
         train_on(found, settings, out, resume=resume, restarts=restarts, say=say)
         console.print(f"Done. Each organisation has its part in its own runs/{out.name}; metrics are with the driver.")
@@ -93,10 +93,6 @@ def run_on_flare(
         whole = time.perf_counter() - started
         error_console.print(f"{summary['seconds']:.1f} s of training; {whole:.0f} s with FLARE's start and end.")
     return summary
-
-
-def _broke_off(what: str) -> None:
-    error_console.print(what, markup=False, highlight=False)
 
 
 def _seed_of(engine: OnThisMachine, settings: Settings, out: Path) -> int | None:
@@ -314,7 +310,7 @@ def _until_told() -> Iterator[None]:
 
 
 def waiting(told: str) -> None:
-    """Says for whom a job waits."""
+    """Tell for which site a job waits, or that it broke off and goes on."""
     error_console.print(told, markup=False, highlight=False, soft_wrap=True)
 
 

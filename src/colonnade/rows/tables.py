@@ -272,9 +272,7 @@ def _made(
 ) -> Table:
     """An owner's table from its file or frame."""
     if not settings.plain_ids or (isinstance(owner, PartySettings) and owner.tables):
-        if isinstance(source, str):
-            return read_people(settings, name, owner, source, label, columns)
-        return people_of(settings, name, owner, source, label, columns)
+        return _people(settings, name, owner, source, label, columns)
     id_column, aside = settings.id_of(owner), settings.aside_of(owner, label)
     if isinstance(source, str):
         table = read_table(source, owner=name, id=id_column, label=label, columns=columns, aside=aside)
@@ -299,34 +297,32 @@ def read_keyed(settings: Settings, name: str, owner: Owner, path: str) -> Keyed:
     return keyed(name, cells, keys, settings.keys, settings.alignment)
 
 
-def read_people(
-    settings: Settings, name: str, owner: Owner, path: str, label: str | None, columns: Sequence[str] | None
+def _people(
+    settings: Settings,
+    name: str,
+    owner: Owner,
+    source: str | pd.DataFrame,
+    label: str | None,
+    columns: Sequence[str] | None,
 ) -> Table:
-    """Read an owner's people from its file."""
-    groups = groups_of(settings, name, owner)
-    added = [column for one in groups for column in one.columns]
-    keys = [column for key in settings.keys_of(owner) for column in key if column]
-    own = None if columns is None else [column for column in columns if column not in added]
-    aside = settings.aside_of(owner, label)
-    if own == [] and label is None:  # its features are of other tables alone
-        frame = read_columns(path, owner=name, columns=keys[:1])
-    else:
-        frame = read_frame(path, owner=name, id_column=keys[0], label=label, columns=own, aside=aside)
-    frame = with_groups(frame, path, name, groups)
-    known = read_keyed(settings, name, owner, path)
-    return _keyed_table(settings, name, known, frame, keys, label, columns, settings.aside_of(owner, label))
-
-
-def people_of(
-    settings: Settings, name: str, owner: Owner, frame: pd.DataFrame, label: str | None, columns: Sequence[str] | None
-) -> Table:
-    """Take an owner's people from its data frame."""
-    keys = settings.keys_of(owner)
+    """An owner's table whose rows have several keys, are written in many ways, or have other tables beside them."""
+    keys, groups, aside = settings.keys_of(owner), groups_of(settings, name, owner), settings.aside_of(owner, label)
     named = [column for key in keys for column in key if column]
-    check_present(named, [str(column) for column in frame.columns], owner=name, part="id")
-    known = keyed(name, {column: frame[column].tolist() for column in named}, keys, settings.keys, settings.alignment)
-    frame = with_groups(frame.reset_index(drop=True), None, name, groups_of(settings, name, owner))
-    return _keyed_table(settings, name, known, frame, named, label, columns, settings.aside_of(owner, label))
+    if isinstance(source, str):
+        added = [column for one in groups for column in one.columns]
+        own = None if columns is None else [column for column in columns if column not in added]
+        if own == [] and label is None:  # its features are of other tables alone
+            frame = read_columns(source, owner=name, columns=named[:1])
+        else:
+            frame = read_frame(source, owner=name, id_column=named[0], label=label, columns=own, aside=aside)
+        frame = with_groups(frame, source, name, groups)
+        known = read_keyed(settings, name, owner, source)
+    else:
+        check_present(named, [str(column) for column in source.columns], owner=name, part="id")
+        cells = {column: source[column].tolist() for column in named}
+        known = keyed(name, cells, keys, settings.keys, settings.alignment)
+        frame = with_groups(source.reset_index(drop=True), None, name, groups)
+    return _keyed_table(settings, name, known, frame, named, label, columns, aside)
 
 
 def _keyed_table(
