@@ -47,6 +47,7 @@ LINES = {
 }
 VALIDATION = 5000  # rows that no label owner was dealt: rates are chosen by them
 CHUNK = 1000  # rows that are scored at once
+KERNELS = Path(__file__).with_name("kernels.py")  # loaded where there is a GPU: they need Triton
 SCALE = 512.0  # of gradients in half precision
 
 
@@ -164,8 +165,7 @@ class Stack:
     def _by_kernels(self) -> dict[str, Tensor]:
         """The same, written out. Convolutions multiply half-precision numbers, of as many bits as TF32 has, and add in
         float32. Their exponents are short, so gradients are scaled."""
-        from reproductions.multi_vfl import kernels
-
+        kernels = script_of(dataclasses.replace(reproduction.plan("multi-vfl"), script=KERNELS))
         w = self.w
         h, pooled, chosen = kernels.forward(self.x, self.rows, w, self.short)
         a = pooled.flatten(2)
