@@ -132,6 +132,20 @@ def test_one_folder_made_of_all_organisations_has_their_accounts(tmp_path: Path)
     assert lab.to_json() == there.to_json(), "it is a copy"
 
 
+def test_one_folder_has_the_sizes_that_sites_found_for_their_rows(tmp_path: Path) -> None:
+    """The file leaves them open, and who exports the models has no rows to find them by."""
+    left_open = {**quick(), "model": {"name": "mlp"}, "train": {"epochs": 1}}
+    settings = Settings.from_toml(write(tmp_path / "all", settings=left_open))
+    write_sites(tmp_path / "sites", settings)
+    every = sites(tmp_path / "sites")
+    drive(every["clinic"], "run")
+    gather(settings, {name: site.own.runs / "run" for name, site in every.items()}, "clinic", tmp_path / "out")
+    kept, there = (RunDirectory(one).settings() for one in (tmp_path / "out", every["clinic"].own.runs / "run"))
+    assert settings.model["width"] == "auto" != there.model["width"]
+    assert (kept.model, kept.train) == (there.model, there.train)
+    assert {*kept.parties} == {*settings.parties}
+
+
 @pytest.mark.parametrize(
     ("about", "error"),
     [

@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -211,6 +211,10 @@ def gather(settings: Settings, folders: Mapping[str, Path], driver: str, out: Pa
     if driver in settings.server:  # it holds no rows; of all together, data owners know
         rows = RunDirectory(folders[next(iter(settings.parties))]).mark()["rows"]
         RunDirectory(out).keep_mark(RunDirectory(out).mark() | {"rows": rows})
-    RunDirectory(out).keep(settings)
+    then = {name: RunDirectory(folder).settings(settings.allow_models) for name, folder in folders.items()}
+    found = {name: one.parties[name].model for name, one in then.items() if name in one.parties}
+    own = {name: model for name, model in found.items() if isinstance(model, Mapping)}
+    trained = replace(settings.with_models(then[driver].model, own), train=then[driver].train)
+    RunDirectory(out).keep(trained)  # with the sizes that its sites found for their rows
     RunDirectory(out).write_summary(summary)
     return summary
