@@ -43,6 +43,8 @@ def test_a_model_is_as_wide_as_rows_and_classes_ask_for() -> None:
     assert by_classes == sorted(by_classes) == [8, 8, 8, 16, 32, 64, 64], "two directions for each class"
     for width, found in ((sizes(r, c)["width"], sizes(r, c)) for r in rows for c in classes):
         assert found["hidden"] == [2 * width]
+    endings = [sizes(300, count)["ending"] for count in classes]
+    assert endings == ["none", "none", "none", "same", "same", "same", "same"], "many directions bend"
 
 
 def test_bins_are_for_tables_that_have_rows_of_every_class_to_fill_them() -> None:
@@ -62,7 +64,7 @@ def test_sizes_that_a_file_names_stay_and_the_others_follow() -> None:
     assert trained.for_rows(10**6, 26).model["hidden"] == [16], "what is trained has its size"
     own = {"model": {"width": 5}, "parties": {"lab": {"model": {"hidden": [7]}}}}
     settings = Settings.from_mapping(own).for_rows(2000, 3)
-    assert settings.model == {**MODEL, "hidden": [32], "width": 5}
+    assert settings.model == {**MODEL, "hidden": [32], "width": 5, "ending": "none"}
     assert settings.parties["lab"].model == {**MODEL, "hidden": [7], "width": 16, "ending": "same"}
     paper = Settings.from_mapping({"preset": "vim-mnist"})
     assert paper.for_rows(40, 2).model == paper.model == PRESETS["vim-mnist"]["model"]
@@ -104,7 +106,7 @@ def test_a_named_data_set_keeps_the_papers_settings() -> None:
         ({"width": 5}, {**MODEL, "width": 5}),
         ({"activation": "relu"}, {**MODEL, "activation": "relu"}),
         ({"hidden": [9]}, {**MODEL, "hidden": [9], "ending": "same"}),
-        ({"hidden": [9], "ending": "none"}, {**MODEL, "hidden": [9]}),
+        ({"hidden": [9], "ending": "none"}, {**MODEL, "hidden": [9], "ending": "none"}),
         ("linear", {"name": "linear"}),
     ],
 )

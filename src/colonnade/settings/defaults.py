@@ -1,7 +1,7 @@
 """What is used where nobody says otherwise: one place, for files, `colonnade init` and data frames alike.
 
     [algorithm]    what its record has `for_tables`                         (its Config has its paper's settings)
-    [model]        an mlp by training rows and classes, one tanh layer      `sizes`; no unit can die, all are as wide
+    [model]        an mlp by training rows and classes, tanh                `sizes`; no unit can die, all are as wide
     [preprocess]   quantile bins                                            `federation_file.prepared_as`
     [train]        batches and epochs by the number of training rows        `by_rows`
 
@@ -19,7 +19,7 @@ from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
 
-MODEL: dict[str, Any] = {"name": "mlp", "hidden": "auto", "width": "auto", "activation": "tanh", "ending": "none"}
+MODEL: dict[str, Any] = {"name": "mlp", "hidden": "auto", "width": "auto", "activation": "tanh", "ending": "auto"}
 NARROW, USUAL, WIDE = 8, 32, 64
 """Numbers a row that a party sends: at least, at most for many rows, and at most for many classes."""
 LEAST, MOST, BATCHES = 16, 512, 24
@@ -77,13 +77,17 @@ def by_rows(rows: int, *, in_batches: bool) -> tuple[int, int]:
 
 
 def sizes(rows: int, outputs: int) -> dict[str, Any]:
-    """The hidden layer and the width of an mlp, for so many training rows and outputs of the joint model. A wide one
-    learns few rows by heart, so its hidden layer has the root of the rows, as a power of two; what it sends is half of
-    that. A head tells classes apart by directions in what it is sent, and gets two for each, however few the rows."""
+    """The hidden layer, the width and the ending of an mlp, for so many training rows and outputs of the joint model. A
+    wide one learns few rows by heart, so its hidden layer has the root of the rows, as a power of two; what it sends is
+    half of that. A head tells classes apart by directions in what it is sent, and gets two for each, however few the
+    rows; where that is more, directions bend, and else the last layer is linear."""
     width = NARROW
-    while (width < USUAL and (4 * width) ** 2 <= rows) or width < min(2 * outputs, WIDE):
+    while width < USUAL and (4 * width) ** 2 <= rows:
         width *= 2
-    return {"hidden": [2 * width], "width": width}
+    bends = width < min(2 * outputs, WIDE)
+    while width < min(2 * outputs, WIDE):
+        width *= 2
+    return {"hidden": [2 * width], "width": width, "ending": "same" if bends else "none"}
 
 
 def sized(model: Any, found: Mapping[str, Any]) -> Any:
