@@ -29,7 +29,7 @@ def test_a_learner_must_take_part() -> None:
         ({"duplicates": "last"}, 'duplicates must be one of "refuse", "first"'),
         ({"reveal": "all"}, 'reveal must be one of "rows", "count"'),
         ({"learners": "clinic"}, r"\[alignment\] learners must be a list of party names, each once; found 'clinic'"),
-        ({"id": ["name", "born"]}, r"\[alignment\] id is under \[data\] now.*\[\[.name., .born.\]\]"),
+        ({"id": ["name", "born"]}, r"\[alignment\] has no setting .id."),
         ({"rules": 3}, r"\[alignment\] rules must be a table"),
         ({"rules": {"id": "fone"}}, r"\[alignment.rules\] id must be one of exact, text, .*found 'fone'.*phone"),
         (
