@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from colonnade.core import Batches, Outbox, Rule
+from colonnade.core import Batches, Outbox, Rule, checkpoint
 from colonnade.errors import CheckpointError, ConfigError
 from colonnade.privacy import Account
 from colonnade.privacy.gaussian import Gaussian
 from colonnade.privacy.journal import Journal
-from colonnade.runs.budget_over_runs import BudgetOverRuns, spent_before
+from colonnade.runs.budget_over_runs import ACCOUNT, BudgetOverRuns, spent_before
 from colonnade.runs.layout import JOURNAL
 
 pytest.importorskip("dp_accounting")
@@ -111,7 +111,18 @@ def test_a_crash_while_the_journal_is_written_anew_forgets_nothing(
     assert kept(tmp_path, "two")[1].worst == one.worst > 0.0
 
 
-@pytest.mark.parametrize("run", ["Spent.Journal", "refused.jsonl", "orders.json", "Draining", "site.log", "site.log.1"])
+def test_rows_whose_budget_an_early_version_counted_do_not_begin_anew(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path / ACCOUNT, {"run": "one", "ids": "exact"})
+    with pytest.raises(ConfigError, match="by an early version, which this one does not read"):
+        spent_before(tmp_path, account(), "exact")
+    with pytest.raises(ConfigError, match="by an early version, which this one does not read"):
+        kept(tmp_path, "two")
+    assert not (tmp_path / JOURNAL).exists()
+
+
+@pytest.mark.parametrize(
+    "run", ["Spent.Journal", "account", "refused.jsonl", "orders.json", "Draining", "site.log", "site.log.1"]
+)
 def test_a_run_is_not_called_what_lies_beside_the_runs(tmp_path: Path, run: str) -> None:
     for accounts in ({}, {"lab": account()}):
         with pytest.raises(ConfigError, match=f"'lab' keeps no run called '{run}': a run's name .* is none of"):

@@ -15,13 +15,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from colonnade.core import checkpoint
 from colonnade.core.files import hold
 from colonnade.errors import ConfigError
 from colonnade.privacy import Account
 from colonnade.runs.layout import ALIGNED, DRAINING, DRAWN, FAILURE, JOURNAL, ORDERS, REFUSED, SITE_LOG, USED
 
 RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-BESIDE = (JOURNAL, REFUSED, FAILURE, ALIGNED, USED, DRAWN, ORDERS, DRAINING)
+ACCOUNT = "account"
+"""What all runs spent was kept in this file before there was one journal; it is not read any more."""
+BESIDE = (JOURNAL, ACCOUNT, REFUSED, FAILURE, ALIGNED, USED, DRAWN, ORDERS, DRAINING)
 A_RUN = "run's name has letters, digits, '-', '_' and '.', and is none of a file that lies beside runs"
 SYNC_EVERY = 1.0
 """Seconds between two times that journals are forced onto the disk while all parties train in one process: what was
@@ -45,7 +48,7 @@ class BudgetOverRuns:
     def keep(self) -> None:
         """Go on from what all runs spent, and write down what is spent from here on."""
         for account in self.accounts.values():
-            account.keep(self.runs / JOURNAL, ids=self.ids, alone=True)
+            account.keep(_journal(self.runs), ids=self.ids, alone=True)
 
     def settle(self) -> None:
         """Between two parts of a run: a journal that has grown is made short."""
@@ -82,7 +85,19 @@ class BudgetOverRuns:
 
 def spent_before(runs: Path, account: Account, ids: str) -> float | None:
     """What the row that paid most has paid over all runs so far; None before the first. Nothing is written."""
-    if not (runs / JOURNAL).exists():
+    journal = _journal(runs)
+    if not journal.exists():
         return None
-    account.replay(runs / JOURNAL, ids=ids)
+    account.replay(journal, ids=ids)
     return account.worst
+
+
+def _journal(runs: Path) -> Path:
+    """The one journal; refused where a budget was counted before there was one, since its rows would begin anew."""
+    journal = runs / JOURNAL
+    if not journal.exists() and checkpoint.exists(runs / ACCOUNT):
+        raise ConfigError(
+            f"What rows paid was counted in {runs / ACCOUNT} by an early version, which this one does not read: they "
+            "would begin anew. Go on with that version; to let them begin anew, keep runs in another folder."
+        )
+    return journal
