@@ -179,7 +179,9 @@ def colonnade_in(folder: Path, *arguments: object) -> subprocess.Popen[str]:
 def test_as_a_process_it_trains_into_a_folder_and_says_nothing_or_fails_with_a_code(tmp_path: Path) -> None:
     done = colonnade_in(tmp_path, "run", write(tmp_path).name, "--quiet")
     failed = colonnade_in(tmp_path, "run", "none.toml")
-    assert done.communicate(timeout=120) == ("", "")
+    said, warned = done.communicate(timeout=120)
+    assert said == ""
+    assert not warned or warned.startswith("Warning: The model learned nothing")  # of so few rows, it may have
     assert done.returncode == 0
     assert (tmp_path / "runs" / "federation" / "summary.json").exists()
     out, err = failed.communicate(timeout=120)
