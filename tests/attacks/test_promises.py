@@ -121,6 +121,7 @@ def test_who_does_not_know_the_batches_is_bounded_below_what_amplification_claim
     assert 0.5 < swapped.epsilon < hidden_rdp(0.4, 2000, 100, 10, DELTA)
 
 
+@pytest.mark.usefixtures("fixed")
 def test_half_the_noise_and_larger_batches_than_said_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     claim = hidden_pld(1.0, 2000, 100, 10, DELTA)
     assert sampled_bound(drawn(HalfTheNoise(1.0, 1.0)), turns(10), 2000, "add-or-remove", DELTA).epsilon > 1.5 * claim
@@ -195,6 +196,7 @@ def test_a_call_that_comes_twice_shows_nothing_more_and_a_checkpoint_forgets_not
     assert [sum(way.values()) for way in account.spent()] == [4]
 
 
+@pytest.mark.usefixtures("fixed")
 def test_an_answer_that_is_drawn_anew_for_a_repeated_call_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A party that forgets what it answered shows each row twice, which no account of one release covers."""
     monkeypatch.setattr(CanaryOwner, "remembered", lambda *_: None)
