@@ -13,7 +13,6 @@ from scipy.optimize import minimize
 from tests.conformance.toy import Task, Toy
 from torch import Tensor, nn
 
-from colonnade.algorithms import complete
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Batches, Organisation, Peers, roles
 from colonnade.models import build
@@ -131,7 +130,7 @@ def traffic_at_mnist_sizes(algorithm: AnyAlgorithm, config: Any) -> tuple[list[i
     features = torch.rand(2048, 56, generator=torch.Generator().manual_seed(0))
     parties: dict[str, Any] = {}
     for seed, name in enumerate(("ada", "bob")):
-        model = complete(algorithm, build("mlp", (56,), seed=seed, owner=name), features[:1], 10, seed=seed)
+        model = algorithm.complete(build("mlp", (56,), seed=seed, owner=name), features[:1], 10, seed=seed)
         parties[name] = algorithm.feature_owner(Organisation.at(name, batches), features, model, config)
     driver = algorithm.label_owner(
         Organisation.at("server", batches), torch.arange(2048) % 10, CrossEntropy(10), config

@@ -14,7 +14,7 @@ from tests.conformance.battery import VARIANTS
 from tests.conformance.toy import ALSO, assert_bit_equal, config_for, federation, module_of
 from torch import Tensor, nn
 
-from colonnade.algorithms import ALGORITHMS, complete, embedding, fdml, find, splitnn, vimadmm, vimadmm_joint
+from colonnade.algorithms import ALGORITHMS, embedding, fdml, find, splitnn, vimadmm, vimadmm_joint
 from colonnade.algorithms.algorithm import AnyAlgorithm, as_it_is
 from colonnade.core import Message, Party, Request, roles
 from colonnade.core.message import Ping
@@ -141,7 +141,7 @@ def body() -> nn.Module:
 def test_where_parties_hold_parts_a_model_is_left_as_it_is(algorithm: AnyAlgorithm) -> None:
     model = body()
     before = copy.deepcopy(model.state_dict())
-    assert complete(algorithm, model, X[:1], 3, seed=0) is model
+    assert algorithm.complete(model, X[:1], 3, seed=0) is model
     assert model.training
     assert_bit_equal(before, model.state_dict())
 
@@ -161,7 +161,7 @@ def test_where_parties_hold_parts_a_model_is_left_as_it_is(algorithm: AnyAlgorit
 )
 def test_a_whole_model_is_the_part_times_a_head(algorithm: AnyAlgorithm, model: nn.Module, outputs: int) -> None:
     before = copy.deepcopy(model)
-    whole = complete(algorithm, copy.deepcopy(model), X[:1], outputs, seed=0).eval()
+    whole = algorithm.complete(copy.deepcopy(model), X[:1], outputs, seed=0).eval()
     *parameters, W = whole.parameters()
     h = before.eval()(X)
     assert W.shape == (outputs, h.shape[-1])
@@ -173,7 +173,7 @@ def test_a_whole_model_is_the_part_times_a_head(algorithm: AnyAlgorithm, model: 
 @whole_models
 def test_a_head_comes_from_its_seed_alone(algorithm: AnyAlgorithm) -> None:
     before = torch.random.get_rng_state()
-    one, same, other = (list(complete(algorithm, body(), X[:1], 3, seed=s).parameters())[-1] for s in (5, 5, 6))
+    one, same, other = (list(algorithm.complete(body(), X[:1], 3, seed=s).parameters())[-1] for s in (5, 5, 6))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
     assert torch.equal(before, torch.random.get_rng_state())
@@ -183,5 +183,5 @@ def test_a_head_comes_from_its_seed_alone(algorithm: AnyAlgorithm) -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_looking_at_the_width_does_not_change_a_models_mode(algorithm: AnyAlgorithm, training: bool) -> None:
     model = nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5)).train(training)
-    whole = complete(algorithm, model, X[:1], 3, seed=0)
+    whole = algorithm.complete(model, X[:1], 3, seed=0)
     assert {part.training for part in whole.modules()} == {training}

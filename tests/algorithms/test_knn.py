@@ -18,7 +18,7 @@ from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor, Nearest
 from tests.conformance.toy import TRANSPORTS, Task, Toy, assert_bit_equal, federation, sequential
 
 from colonnade import Federation, load
-from colonnade.algorithms import complete, knn
+from colonnade.algorithms import knn
 from colonnade.core import Ciphertext, Party, Request, Transport
 from colonnade.core.batches import Rows
 from colonnade.encryption import make_keys
@@ -111,7 +111,7 @@ def test_pictures_are_compared_pixel_by_pixel() -> None:
     party = found.parties["ada"]
     pictures = party.features.reshape(-1, 2, 2)
     other = knn.FeatureOwner(
-        party.organisation, pictures, complete(knn.ALGORITHM, party.model, pictures[:1], 3, seed=0), party.config
+        party.organisation, pictures, knn.ALGORITHM.complete(party.model, pictures[:1], 3, seed=0), party.config
     )
     assert torch.equal(other.distances("test[0:60]"), party.distances("test[0:60]"))
 

@@ -18,7 +18,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from colonnade.algorithms import complete
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Batches, Organisation, Party, Peers, Rule, State, Transport, roles
 from colonnade.core.party import seed_for
@@ -200,7 +199,7 @@ def federation(
             model = build(spec, (part.shape[1],), seed=seed_for(seed, name, "model"), owner=name)
             outputs = LOSSES[task].outputs
             head, own = seed_for(seed, name, "head"), name == driver
-            model = complete(algorithm, model, part[:1], outputs, seed=head, config=config, own=own)
+            model = algorithm.complete(model, part[:1], outputs, seed=head, config=config, own=own)
             if wrap_model and name in wrap_model:
                 model = wrap_model[name](model)
             parties[name] = algorithm.feature_owner(organisations[name], part.contiguous(), model, config)

@@ -6,22 +6,27 @@
     )
 
 It ends the algorithm's file. Attacks, shape checks, outbox rules, planning, export, explanations, the threat model and
-the conformance battery read it, so nothing else knows an algorithm by its name, or a release by its.
+the conformance battery read it, so nothing else knows an algorithm by its name, or a release by its. `Records` has the
+records of all by name; the names stand in `algorithms/__init__.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from importlib import import_module
 from typing import Any, Generic, Literal, TypeVar
 
-from torch import Tensor, nn
+import torch
+from torch import Generator, Tensor, nn
 
 from colonnade.core import NON_PRIVATE, Agreed, Batches, DpEvent, Party, Peers, Rounds, Rows, Step, Transcript
 from colonnade.core.batches import Progress, RoundDone
+from colonnade.core.checks import check_named
 from colonnade.core.receipt import PUBLIC
 from colonnade.errors import ConfigError
+from colonnade.models import initialised
 from colonnade.privacy.accounting import costs_nothing
 from colonnade.privacy.report import READER
 
@@ -267,6 +272,40 @@ class Algorithm(Generic[C, F, L]):
         """Whether it learns from a row, and predicts it, without a party that does not hold it."""
         return "skip" in self.missing(config) if self.may_lack is None else self.may_lack
 
+    def check_missing(self, name: str, config: C, on_missing: str) -> None:
+        """Raise unless it can do what is asked when a party does not answer."""
+        allowed = {"fail", "wait", *self.missing(config)}
+        if on_missing not in allowed:
+            words = ", ".join(f'"{word}"' for word in ("fail", "wait", "stale", "skip") if word in allowed)
+            raise ConfigError(
+                f"[federation] on_missing = {on_missing!r} cannot be used with {name} and its settings: its maths "
+                f"needs an answer of every party. It allows {words}."
+            )
+
+    def complete(
+        self,
+        model: nn.Module,
+        row: Tensor,
+        outputs: int,
+        *,
+        seed: int | Generator,
+        config: C | None = None,
+        own: bool = False,
+    ) -> nn.Module:
+        """A party's model as it is needed: as it is, or with a head for so many outputs; `row` is one input. Without a
+        `config` it is the default; `own` says that the party's organisation holds the labels."""
+        if self.local_model is None:
+            return nn.Flatten()
+        if self.local_model is as_it_is:
+            return model
+        training = model.training
+        with torch.no_grad():
+            width = model.eval()(row).shape[-1]
+        given = LocalInputs(row, width, outputs, self.config() if config is None else config, own)
+        with initialised(seed):
+            whole = self.local_model(model, given)
+        return whole.train(training)
+
     def named(self, *kinds: Kind) -> tuple[str, ...]:
         """The names under which something of these kinds is released."""
         return tuple(name for name, release in self.releases.items() if release.kind in kinds)
@@ -336,3 +375,50 @@ class Algorithm(Generic[C, F, L]):
 
 AnyAlgorithm = Algorithm[Any, Any, Any]
 """An algorithm of the registry, where each has types of its own."""
+
+
+class Records(MutableMapping[str, AnyAlgorithm]):
+    """Algorithms by name. The file of one is imported when it is asked for: a run needs one of them."""
+
+    def __init__(self, package: str, *names: str) -> None:
+        self._package = package
+        self._found: dict[str, AnyAlgorithm | None] = dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> AnyAlgorithm:
+        found = self._found[name]
+        if found is None:
+            record: AnyAlgorithm = import_module(f"{self._package}.{name}").ALGORITHM
+            found = self._found[name] = record
+        return found
+
+    def __setitem__(self, name: str, record: AnyAlgorithm) -> None:
+        self._found[name] = record
+
+    def __delitem__(self, name: str) -> None:
+        del self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def find(self, name: str) -> AnyAlgorithm:
+        """The algorithm of that name, or an error that names those there are."""
+        check_named("algorithm", name, list(self))
+        return self[name]
+
+    def nested_names(self) -> list[str]:
+        """The names of those with several label owners."""
+        return [name for name, algorithm in self.items() if algorithm.nested is not None]
+
+    def check_can_lack(self, name: str, config: object, asked: str) -> None:
+        """Raise unless that algorithm learns from a row without the part of a party that lacks it, or is left out."""
+        algorithm = self.find(name)
+        if not algorithm.can_lack(config):
+            able = [other for other, one in self.items() if one.can_lack(one.config())]
+            raise ConfigError(
+                f"{asked} cannot be used with {name} and its settings: its maths needs every party's part of every "
+                f"row. {algorithm.lacking or 'It has no value that stands for nothing.'} Those that can: "
+                f"{', '.join(able)}."
+            )

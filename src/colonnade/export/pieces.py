@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from colonnade import models
-from colonnade.algorithms import complete, find
+from colonnade.algorithms import find
 from colonnade.algorithms.algorithm import HeadInputs, TableInputs
 from colonnade.core import checkpoint
 from colonnade.datasets.fitted import Category
@@ -113,7 +113,7 @@ class Trained:
             model = models.build(self.spec(party), shape, seed=0, owner=party, allow=self.settings.allow_models)
             row, own = torch.zeros(1, *shape), "labels" in self.parties[party]
             config = self.settings.config
-            model = complete(self.algorithm, model, row, self.outputs, seed=0, config=config, own=own)
+            model = self.algorithm.complete(model, row, self.outputs, seed=0, config=config, own=own)
             try:
                 model.load_state_dict(self.state(party)["features"]["model"])
             except (RuntimeError, KeyError) as error:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from colonnade.algorithms import nested_names
+from colonnade.algorithms import ALGORITHMS
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError, DataError
 from colonnade.settings.federation_file import Settings
@@ -42,7 +42,7 @@ def settings_for(
         given["parties"] = parties
     else:
         check_frames(label_owners, "label_owners")
-        given = {"algorithm": {"name": nested_names()[0]}, **given}
+        given = {"algorithm": {"name": ALGORITHMS.nested_names()[0]}, **given}
         for section, held in (("label_owners", label_owners), ("data_owners", frames)):
             known = {one.get("name"): one for one in given.get(section, [])}
             given[section] = [known.pop(name, {"name": name}) for name in held] + list(known.values())

@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from colonnade import models
-from colonnade.algorithms import ALGORITHMS, complete, find
+from colonnade.algorithms import ALGORITHMS, find
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Agreed, Batches, DpEvent, Mechanism, Organisation, Plain, roles
 from colonnade.core.by_id import numbers_of
@@ -327,7 +327,8 @@ def local_model(
     body = models.build(spec, tuple(features.shape[1:]), seed=start, owner=name, allow=allow)
     body = models.seeded(body, organisation.generator, owner=name)
     head = organisation.start(seed_for(seed, name, "head"))
-    model = complete(find(settings.algorithm), body, features[:1], outputs, seed=head, config=settings.config, own=own)
+    algorithm = find(settings.algorithm)
+    model = algorithm.complete(body, features[:1], outputs, seed=head, config=settings.config, own=own)
     model = models.seeded(model, organisation.generator, owner=name)
     if organisation.outbox.meter is not None and mixes_rows(model, features, organisation.generator):
         raise ConfigError(

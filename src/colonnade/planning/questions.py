@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from colonnade.algorithms import ALGORITHMS, DEFAULT, nested_names
+from colonnade.algorithms import ALGORITHMS, DEFAULT
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings
 from colonnade.planning import guesses
@@ -230,8 +230,8 @@ def _label(tables: Mapping[str, Seen], id_column: str, asker: Asker, given: str 
     if others:
         asker.say(
             f"{column!r} is also a column of {', '.join(map(repr, others))}. Where several organisations hold labels, "
-            f"the algorithm {' or '.join(nested_names())} trains with all of them: see [[label_owners]] in the "
-            "federation file's page."
+            f"the algorithm {' or '.join(ALGORITHMS.nested_names())} trains with all of them: see [[label_owners]] "
+            "in the federation file's page."
         )
     return owner, column
 

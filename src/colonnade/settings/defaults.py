@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from colonnade.algorithms import check_can_lack
+from colonnade.algorithms import ALGORITHMS
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
@@ -148,7 +148,9 @@ def check_differ(algorithm: str, config: object, rows: str, dropout: float, samp
     partner can tell which of its rows are in a batch."""
     differ = rows == "label_owner"
     if differ or dropout:
-        check_can_lack(algorithm, config, '[data] rows = "label_owner"' if differ else "[train] party_dropout")
+        ALGORITHMS.check_can_lack(
+            algorithm, config, '[data] rows = "label_owner"' if differ else "[train] party_dropout"
+        )
     if differ and sampling != "epoch":
         raise ConfigError(
             f'[train] sampling = "{sampling}" draws each batch from all rows, and a partner that lacks some cannot '

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from colonnade.algorithms import DEFAULT, check_missing, find
+from colonnade.algorithms import DEFAULT, find
 from colonnade.alignment import AlignmentSettings
 from colonnade.alignment.ids import comparable
 from colonnade.alignment.keys import names_of
@@ -369,7 +369,7 @@ class Settings:
         if len(settings.keys) > 1 and settings.data.align != "private" and len(parties) > 1:
             raise ConfigError('Several keys are compared with [data] align = "private". Set it, or name one key.')
         check_dealt(settings.label_owners, settings.data.dataset)
-        check_missing(settings.algorithm, settings.config, settings.engine.on_missing)
+        algorithm.check_missing(settings.algorithm, settings.config, settings.engine.on_missing)
         if several and settings.data.split_by is not None:
             raise ConfigError(
                 "[data] split_by is for one organisation with labels: where several have them, a row must be on the "

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from colonnade.algorithms import nested_names
+from colonnade.algorithms import ALGORITHMS
 from colonnade.alignment.settings import Key
 from colonnade.core.checks import did_you_mean, from_mapping, one_of
 from colonnade.errors import ConfigError
@@ -122,7 +122,7 @@ def check_lists(algorithm: str, several: bool, tables: Mapping[str, Any]) -> Non
         if section in tables and not several:
             raise ConfigError(
                 f"[{section}] is for algorithms with several label owners, as [algorithm] name = "
-                f'"{nested_names()[0]}"; found with {algorithm!r}, where one party holds the labels. '
+                f'"{ALGORITHMS.nested_names()[0]}"; found with {algorithm!r}, where one party holds the labels. '
                 "Name the parties as [parties.NAME]."
             )
     if several and "parties" in tables:
