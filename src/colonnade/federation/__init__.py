@@ -3,7 +3,7 @@
 from colonnade.federation.federation import Federation
 from colonnade.federation.fit import Outcome
 from colonnade.federation.loading import load
-from colonnade.federation.scores import Predictions
+from colonnade.rows.holdings import Predictions
 from colonnade.settings.federation_file import Settings
 
 __all__ = ["Federation", "Outcome", "Predictions", "Settings", "load"]

@@ -37,6 +37,7 @@ from colonnade.federation.frames import check_frames, settings_for
 from colonnade.federation.organisation import (
     accounts_of,
     agreed_on,
+    check_affordable,
     check_parties,
     check_starts,
     device_of,
@@ -45,9 +46,9 @@ from colonnade.federation.organisation import (
     organise,
     training_rows,
 )
-from colonnade.federation.scores import Predictions, Scores, by_subset, check_affordable, decoded, mean_scores, measured
+from colonnade.federation.scores import Scores, by_subset, mean_scores, measured
 from colonnade.privacy import Account
-from colonnade.rows.holdings import Holdings, asked_for
+from colonnade.rows.holdings import Holdings, Predictions, asked_for
 from colonnade.rows.making import from_tables
 from colonnade.rows.tables import each_once, labels_of, rows_asked_for, tables_of
 from colonnade.runs.run_directory import RunDirectory
@@ -309,7 +310,7 @@ class Federation:
         degraded = [" ".join(away) for some, away in found for _ in some]
         said = None if missing is None and not may_lack else tuple(degraded[place] for place in order.tolist())
         column = self.settings.id_column_of(name)
-        return dataclasses.replace(decoded(self.holdings, wanted, outputs), degraded=said, id_column=column)
+        return dataclasses.replace(self.holdings.predicted(wanted, outputs), degraded=said, id_column=column)
 
     @contextmanager
     def asking(self, owner: str, rows: Tensor, away: Collection[str], purpose: str = PREDICT) -> Iterator[list[Rows]]:

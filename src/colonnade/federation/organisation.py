@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch import Generator, Tensor, nn
 from colonnade import models
 from colonnade.algorithms import ALGORITHMS, find
 from colonnade.algorithms.algorithm import AnyAlgorithm
-from colonnade.core import Agreed, Batches, DpEvent, Mechanism, Organisation, Plain, roles
+from colonnade.core import Agreed, Batches, DpEvent, Mechanism, Organisation, Plain, Rows, roles
 from colonnade.core.by_id import numbers_of
 from colonnade.core.chance import Secret
 from colonnade.core.checks import did_you_mean
@@ -32,6 +32,7 @@ from colonnade.rows.holdings import Holdings, LabelledRows
 from colonnade.rows.making import from_tables
 from colonnade.rows.public import from_dataset
 from colonnade.rows.tables import read_labels, read_tables
+from colonnade.runs.run_directory import Trained
 from colonnade.selection.settings import SERVER
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.owners import LabelOwnerSettings, PartySettings, place_of
@@ -408,6 +409,22 @@ def check_starts(settings: Settings, before: Settings, where: Path) -> None:
     ):
         if now != then:
             raise ConfigError(f"To start from {where}, {what} must be the same: it is {now!r} now and was {then!r}.")
+
+
+def check_affordable(trained: Trained, to: str, chunks: Sequence[Rows], away: Collection[str] = ()) -> None:
+    """Raise where a party here would refuse to release these rows to be predicted. It is asked before anybody is: who
+    had answered by then would have charged its rows for nothing."""
+    names = [name for name, one in find(trained.settings.algorithm).releases.items() if one.is_as_wide_as_told]
+    for party, account in trained.accounts.items():
+        organisation = trained.organisations[party]
+        role = organisation.roles.get("features")
+        if account.budget is None or party == to or party in away or not isinstance(role, roles.FeatureOwner):
+            continue
+        for name in names:
+            row = torch.zeros(1, *role.introduce(roles.Introduce()).shape)
+            for rows in chunks:
+                rule = organisation.outbox.rule(name, rows.name, row.numel())
+                account.check(name, rows.name, rows.size, rule.mechanism.apply(row, torch.Generator())[1])
 
 
 def holdings_of(

@@ -3,7 +3,8 @@
     clinic   a label owner: its ids in one order, its labels, its own training, validation and test rows
     lab      columns of the rows of all label owners, prepared once, on the training rows of all of them
 
-One label owner is the case of one: then all rows are its rows, in its order.
+One label owner is the case of one: then all rows are its rows, in its order. `Predictions` are what a joint model says
+about rows that are asked for by their ids.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from colonnade.privacy.drawn_labels import DrawnLabels
 from colonnade.settings.federation_file import Settings
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from colonnade.datasets.preprocess import Labels, Preprocessor
 
 State = dict[str, Any]
@@ -159,6 +162,13 @@ class Holdings:
         """How many numbers the joint model gives for a row."""
         return self.loss.outputs if self.outputs_elsewhere is None else self.outputs_elsewhere
 
+    def predicted(self, ids: Ids, outputs: Tensor) -> Predictions:
+        """Outputs of the joint model as labels and scores."""
+        labels = self.encoder.decode(self.loss.decide(outputs))
+        if self.encoder.task == "regression":
+            return Predictions(ids, labels, labels[:, None], ())
+        return Predictions(ids, labels, self.loss.scores(outputs).double().cpu().numpy(), self.encoder.classes)
+
     def own_ids(self, party: str) -> Ids:
         """What an organisation calls each row, whoever it shares it with: by this it counts what rows have paid."""
         held = self.columns.get(party)
@@ -222,6 +232,36 @@ class Holdings:
             ((which == number).nonzero().flatten(), [k for k, gone in zip(self.away, pattern, strict=True) if gone])
             for number, pattern in enumerate(patterns.tolist())
         ]
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """One row per id: the predicted label, and a score per class (or the value itself). Ids are text, as parties
+    compare them; to join them to a table of numbers: `table.astype({"id": str}).merge(found.to_frame(), on="id")`.
+    """
+
+    ids: Ids
+    labels: NDArray[Any]
+    scores: NDArray[np.float64]
+    classes: tuple[Any, ...]
+    degraded: tuple[str, ...] | None = None  # per row who was missing, "" for nobody; None: then it is an error
+    id_column: str = "id"  # as the asker's table calls it
+
+    def to_frame(self, id_column: str | None = None) -> pd.DataFrame:
+        import pandas as pd
+
+        frame = pd.DataFrame({"prediction": self.labels})
+        frame.insert(0, id_column or self.id_column, self.ids, allow_duplicates=True)
+        for number, name in enumerate(self.classes):
+            frame[f"score_{name}"] = self.scores[:, number]
+        if self.degraded is not None:
+            frame["degraded"] = list(self.degraded)
+        return frame
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it."""
+        shown: Any = self.to_frame()
+        return str(shown.to_html(max_rows=10, notebook=True))
 
 
 def labelled_rows(

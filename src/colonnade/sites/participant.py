@@ -35,8 +35,7 @@ from colonnade.federation.coefficients import write_own
 from colonnade.federation.federation import Federation
 from colonnade.federation.fit import Outcome, Record, Watch, missing_of, pretrain
 from colonnade.federation.guarantees import guarantees
-from colonnade.federation.organisation import models_told
-from colonnade.federation.scores import check_affordable
+from colonnade.federation.organisation import check_affordable, models_told
 from colonnade.federation.soundness import silent, told
 from colonnade.privacy import Account
 from colonnade.privacy.used_rows import UsedRows

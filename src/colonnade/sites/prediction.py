@@ -44,8 +44,7 @@ from colonnade.errors import BoundaryError, CheckpointError, ConfigError, DataEr
 from colonnade.federation.call_policy import CallPolicy
 from colonnade.federation.federation import Elsewhere, Federation
 from colonnade.federation.organisation import agreed_on
-from colonnade.federation.scores import Predictions
-from colonnade.rows.holdings import Columns, Holdings, asked_by
+from colonnade.rows.holdings import Columns, Holdings, Predictions, asked_by
 from colonnade.rows.holdings import Ids as Strings
 from colonnade.rows.tables import written_ids
 from colonnade.runs.layout import PREDICTIONS, ROWS, WIDTHS
