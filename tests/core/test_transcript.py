@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from colonnade.core import Message, Outbox, Packed, Plain, Released, Request, Rule, Transcript
-from colonnade.core.ledger import wire_bytes
+from colonnade.core.message import wire_bytes
 
 
 class Part(Message):

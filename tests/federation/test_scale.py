@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.federation import small
 
-from colonnade.core import checkpoint, ledger, mapped
+from colonnade.core import checkpoint, mapped, message
 from colonnade.datasets import table as streams
 from colonnade.federation import Federation, Settings
 
@@ -74,7 +74,7 @@ def test_a_mapped_run_that_is_resumed_is_the_run_in_one_go(
 def test_a_ledger_does_not_wait_for_the_next_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = small.write(tmp_path / "files", settings=RUNS["vimadmm"])
     plain = trained(file, tmp_path / "plain")
-    monkeypatch.setattr(ledger, "MOST", 3)
+    monkeypatch.setattr(message, "MOST", 3)
     one = Federation.from_toml(file)
     waiting: list[int] = []
     one.fit(tmp_path / "few", watch=lambda _: waiting.append(max(len(book.entries) for book in one.ledgers.values())))

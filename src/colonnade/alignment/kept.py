@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from colonnade.alignment.ids import Ids
 from colonnade.alignment.settings import AlignmentSettings
-from colonnade.core.ledger import Entry
+from colonnade.core.message import Entry
 
 LEAST = 2_000
 """Ids in all tables together below which an alignment takes no time."""

@@ -55,7 +55,7 @@ from torch import Tensor, nn
 from colonnade.algorithms import Kind
 from colonnade.attacks.received import Guess, Holdings, received, stacked
 from colonnade.core import Released, Transcript
-from colonnade.core.ledger import Seen
+from colonnade.core.message import Seen
 from colonnade.core.receipt import NON_PRIVATE
 from colonnade.core.release import IDENTITY
 from colonnade.optim.descent import jacobian_of

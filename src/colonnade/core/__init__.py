@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from colonnade.core import mapped, roles
     from colonnade.core.batches import Agreed, Batch, Batches, Rounds, Rows, Step
     from colonnade.core.cipher import Ciphertext, Encrypted
-    from colonnade.core.ledger import Entry, Ledger, Transcript
-    from colonnade.core.message import Done, Message, Request
+    from colonnade.core.message import Done, Entry, Ledger, Message, Request, Transcript
     from colonnade.core.party import Organisation, Party, State, serves
     from colonnade.core.peers import Peer, Peers, Transport
     from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
@@ -23,8 +22,7 @@ else:
         __name__,
         "batches Agreed Batch Batches Rounds Rows Step",
         "cipher Ciphertext Encrypted",
-        "ledger Entry Ledger Transcript",
-        "message Done Message Request",
+        "message Done Entry Ledger Message Request Transcript",
         "party Organisation Party State serves",
         "peers Peer Peers Transport",
         "receipt NON_PRIVATE DpEvent Receipt",

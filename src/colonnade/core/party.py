@@ -17,8 +17,7 @@ from torch import Generator
 from colonnade.core import mapped
 from colonnade.core.batches import Agreed, Batches
 from colonnade.core.chance import secret_generator
-from colonnade.core.ledger import Ledger
-from colonnade.core.message import Message, Request, batch_of
+from colonnade.core.message import Ledger, Message, Request, batch_of
 from colonnade.core.release import Outbox, Rule
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, BudgetExhausted, NoAnswer, PartyError

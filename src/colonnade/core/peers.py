@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from colonnade.core.cipher import Ciphertext
-from colonnade.core.ledger import Ledger
-from colonnade.core.message import Message, Ping, Request, batch_of
+from colonnade.core.message import Ledger, Message, Ping, Request, batch_of
 from colonnade.core.missing import Missing
 from colonnade.core.presence import Presence
 from colonnade.core.release import Released

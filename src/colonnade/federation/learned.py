@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from colonnade.alignment import REVEALS
-from colonnade.core.ledger import Entry
+from colonnade.core.message import Entry
 from colonnade.runs.layout import LEDGER, PARTIES
 
 if TYPE_CHECKING:

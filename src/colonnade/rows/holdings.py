@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade.core import Agreed, Batches
-from colonnade.core.ledger import Entry
+from colonnade.core.message import Entry
 from colonnade.datasets.table import Index, packed, unpacked
 from colonnade.errors import ConfigError, DataError
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared

@@ -59,7 +59,7 @@ from colonnade.alignment.intersection import Alignment, align
 from colonnade.alignment.keyed import AgreeKeyed, KeyedIds
 from colonnade.core import Batches, Message, Organisation, Party, Peers, Request, Transport
 from colonnade.core.by_id import numbers_of
-from colonnade.core.ledger import Entry
+from colonnade.core.message import Entry
 from colonnade.core.party import Refused
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, CheckpointError, DataError, InputError

@@ -26,8 +26,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from colonnade.core import mapped
 from colonnade.core.cipher import Ciphertext, Encrypted
-from colonnade.core.ledger import Ledger
-from colonnade.core.message import Message, Request, batch_of
+from colonnade.core.message import Ledger, Message, Request, batch_of
 from colonnade.core.party import Organisation, Party, State
 from colonnade.core.peers import Transport
 from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt

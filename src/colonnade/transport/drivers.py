@@ -25,8 +25,7 @@ import torch
 from torch import Tensor
 
 from colonnade.core.batches import Batches
-from colonnade.core.ledger import Ledger
-from colonnade.core.message import Message, Request
+from colonnade.core.message import Ledger, Message, Request
 from colonnade.core.party import Party
 from colonnade.core.peers import Peers
 from colonnade.core.wire import Envelope

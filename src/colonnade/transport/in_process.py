@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.core import wire
-from colonnade.core.ledger import Transcript
-from colonnade.core.message import Message, Request, batch_of
+from colonnade.core.message import Message, Request, Transcript, batch_of
 from colonnade.core.party import TASKS, Party
 from colonnade.core.peers import Transport
 from colonnade.core.wire import Envelope
