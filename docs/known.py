@@ -8,7 +8,7 @@ from typing import Any
 from colonnade.algorithms import ALGORITHMS, DEFAULT
 from colonnade.settings.federation_file import TABLES
 from colonnade.settings.known import FILE, described, described_algorithm
-from colonnade.settings.owners import LabelOwnerSettings, PartySettings
+from colonnade.settings.sections import LabelOwnerSettings, PartySettings
 
 
 def written() -> str:

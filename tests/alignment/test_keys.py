@@ -23,7 +23,7 @@ from colonnade.alignment.keys import counted, keyed, matched, names_of, written_
 from colonnade.errors import ConfigError, DataError, PartyError
 from colonnade.rows.tables import written_ids
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.owners import keys_in
+from colonnade.settings.sections import keys_in
 
 HELPED = {"protocol": "helper", "helper": "trust"}
 Texts = dict[str, list[list[str]]]

@@ -15,7 +15,8 @@ from colonnade.attacks.finding import (
     recognition_verdict,
     suggested,
 )
-from colonnade.settings.federation_file import AuditSettings, Settings
+from colonnade.settings.federation_file import Settings
+from colonnade.settings.sections import AuditSettings
 
 ONE = Finding("labels", "lab", "clinic", "prediction", "looks", "accuracy", 0.6, 0.5, "…", limit="label_inference")
 

@@ -25,8 +25,8 @@ from colonnade.flare.job import Job
 from colonnade.flare.simulator import Simulator
 from colonnade.selection import Selection
 from colonnade.selection.settings import SERVER
-from colonnade.settings.federation_file import AuditSettings
 from colonnade.settings.party_file import sites_of, write_table
+from colonnade.settings.sections import AuditSettings
 from colonnade.sites.driving import drive
 
 pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')

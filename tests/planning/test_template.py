@@ -11,7 +11,7 @@ from colonnade.algorithms import ALGORITHMS
 from colonnade.core.checks import AUTO
 from colonnade.federation import Settings
 from colonnade.planning.template import Answers, PartyAnswer, write
-from colonnade.settings.defaults import MODEL
+from colonnade.settings.federation_file import MODEL
 
 PARTIES = {
     "clinic": PartyAnswer(Path("/data/the clinic.csv"), label='a "label"', columns=("a#b", "größe", "c\\d")),

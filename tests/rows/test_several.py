@@ -21,7 +21,7 @@ from colonnade.rows.making import from_tables
 from colonnade.rows.public import _in_proportion, from_dataset
 from colonnade.rows.splits import divide
 from colonnade.rows.tables import tables_of
-from colonnade.settings.federation_file import DataSettings
+from colonnade.settings.sections import DataSettings
 
 
 def settings_of(labelled: Any = LABELS, columns: Any = COLUMNS, **data: Any) -> Settings:

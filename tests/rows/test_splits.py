@@ -22,7 +22,7 @@ from colonnade.rows.making import from_tables
 from colonnade.rows.splits import divide, heard, told
 from colonnade.rows.tables import tables_of
 from colonnade.runs import run_directory
-from colonnade.settings.federation_file import DataSettings
+from colonnade.settings.sections import DataSettings
 from colonnade.sites.driving import drive
 
 IDS = np.array([f"id{number:03d}" for number in range(200)])

@@ -17,7 +17,7 @@ from colonnade.selection.settings import SERVER
 from colonnade.serving.batcher import Batcher, Unknown
 from colonnade.serving.site_service import SiteSource, hurried
 from colonnade.serving.source import Source
-from colonnade.settings.federation_file import EngineSettings
+from colonnade.settings.sections import EngineSettings
 from colonnade.sites.driving import drive
 
 

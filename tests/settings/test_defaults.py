@@ -14,7 +14,7 @@ from colonnade.datasets.fitted import Number, Piecewise, best_way
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings.defaults import FEWEST, LONGEST, MODEL, PRESETS, by_rows, sizes
+from colonnade.settings.federation_file import FEWEST, LONGEST, MODEL, PRESETS, by_rows, sizes
 from colonnade.settings.toml_text import to_toml
 
 

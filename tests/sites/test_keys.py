@@ -20,8 +20,8 @@ from colonnade.errors import PartyError
 from colonnade.federation import Federation
 from colonnade.privacy.journal import Journal
 from colonnade.runs.layout import ALIGNED, JOURNAL
-from colonnade.settings.owners import keys_in
 from colonnade.settings.party_file import OWN, read_own
+from colonnade.settings.sections import keys_in
 from colonnade.settings.toml_text import to_toml
 from colonnade.sites.driving import drive
 from colonnade.sites.prediction import predict

@@ -27,8 +27,8 @@ from colonnade.rows.tables import lost, read_keyed
 from colonnade.runs.layout import ALIGNMENT
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.known import LISTS
-from colonnade.settings.owners import LabelOwnerSettings, PartySettings, place_of
 from colonnade.settings.party_file import asker_of
+from colonnade.settings.sections import LabelOwnerSettings, PartySettings, place_of
 
 
 @dataclass(frozen=True)

@@ -333,7 +333,7 @@ def _with_names(settings: Settings) -> Settings:
     if settings.data.dataset is None:
         return settings
     from colonnade.rows.public import from_dataset
-    from colonnade.settings.owners import PartySettings
+    from colonnade.settings.sections import PartySettings
 
     made = from_dataset(settings)
     names = [name for name in made.names if name not in {*settings.label_owners, SERVER}]

@@ -32,7 +32,8 @@ from colonnade.core.roles import LabelOwner
 from colonnade.errors import ConfigError
 from colonnade.optim.losses import Loss
 from colonnade.rows.holdings import Holdings
-from colonnade.settings.federation_file import EngineSettings, Settings
+from colonnade.settings.federation_file import Settings
+from colonnade.settings.sections import EngineSettings
 from colonnade.transport import Retrying
 
 

@@ -35,8 +35,8 @@ from colonnade.rows.tables import read_labels, read_tables
 from colonnade.runs.run_directory import Trained
 from colonnade.selection.settings import SERVER
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.owners import LabelOwnerSettings, PartySettings, place_of
 from colonnade.settings.rules import LABELS, rules_from
+from colonnade.settings.sections import LabelOwnerSettings, PartySettings, place_of
 
 if TYPE_CHECKING:
     from colonnade.datasets.table import Table

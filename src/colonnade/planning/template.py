@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.algorithms import find
-from colonnade.settings.defaults import MODEL, by_rows
+from colonnade.settings.federation_file import MODEL, by_rows
 from colonnade.settings.toml_text import to_toml
 
 PLACE = 34

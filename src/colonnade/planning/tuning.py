@@ -30,7 +30,7 @@ from colonnade.planning.plan import plan
 from colonnade.runs.layout import SETTINGS
 from colonnade.runs.run_directory import to_json
 from colonnade.settings.changes import laid_over
-from colonnade.settings.owners import NUMBERS
+from colonnade.settings.sections import NUMBERS
 
 SCALED = ("learning_rate", "rho", "l2")
 """Settings of algorithms that are tried between a quarter and four times what they are."""

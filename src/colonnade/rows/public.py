@@ -15,8 +15,8 @@ from colonnade.datasets.table import Table, packed
 from colonnade.errors import ConfigError
 from colonnade.rows.holdings import Columns, Holdings, labelled_rows
 from colonnade.rows.splits import divide
-from colonnade.settings.federation_file import DataSettings, Settings, prepared_as
-from colonnade.settings.owners import known_classes
+from colonnade.settings.federation_file import Settings, prepared_as
+from colonnade.settings.sections import DataSettings, known_classes
 
 
 def from_dataset(settings: Settings) -> Holdings:

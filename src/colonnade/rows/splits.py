@@ -33,7 +33,7 @@ from torch import Tensor
 from colonnade.datasets.readings import read_times
 from colonnade.errors import ConfigError, DataError
 from colonnade.rows.holdings import Ids, LabelledRows
-from colonnade.settings.federation_file import DataSettings
+from colonnade.settings.sections import DataSettings
 
 SPLIT = 3
 """The version of this way, which a run keeps: 1 divided the rows of one label owner by their position; 2 by id alone,

@@ -27,7 +27,7 @@ from colonnade.errors import ConfigError, DataError
 from colonnade.rows.groups import GroupedTable, grouped_tables, with_groups
 from colonnade.rows.holdings import Columns, Holdings, Ids, State, asked_by, listed, own_names
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.owners import LabelOwnerSettings, PartySettings, place_of
+from colonnade.settings.sections import LabelOwnerSettings, PartySettings, place_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -49,7 +49,7 @@ from colonnade.runs.layout import (
     WIDTHS,
 )
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.owners import is_name
+from colonnade.settings.sections import is_name
 
 TWO = "two would overwrite each other's checkpoints"
 CONTINUE = "--resume, or in Python fit(FOLDER, resume=True)"

@@ -35,8 +35,8 @@ from colonnade.serving.batcher import Batcher
 from colonnade.serving.door import check_reach, listen, token_in, url_of
 from colonnade.serving.limits import Limits
 from colonnade.serving.source import EVERY, Row, rows_of
-from colonnade.settings.federation_file import EngineSettings
 from colonnade.settings.party_file import OWN
+from colonnade.settings.sections import EngineSettings
 from colonnade.sites.prediction import Rows, Session, check_asks
 from colonnade.sites.reader import Look, written
 from colonnade.sites.site import Site

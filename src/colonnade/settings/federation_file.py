@@ -1,4 +1,4 @@
-"""A federation as its TOML file says it, checked before anything is read or sent.
+"""A federation as its TOML file says it, checked before anything is read or sent, with what is used where it is silent.
 
     [algorithm]                 which one, and its own settings           name = "vimadmm", rho = 2.0
     [data]                      rows and ids                              id = "patient", validation = 0.1, test = 0.2
@@ -14,7 +14,17 @@
     [parties.clinic.outbox]     its owner's rules by release name         embedding = { mechanism = "plain" }
     [parties.clinic.budget]     what its owner's rows may pay in all      epsilon = 8.0, delta = 1e-5
 
-Where several organisations hold labels, `owners` says what stands in the place of [parties].
+Where several organisations hold labels, `sections` says what stands in the place of [parties].
+
+Where nobody says otherwise, the same is used for files, `colonnade init` and data frames alike:
+
+    [algorithm]    what its record has `for_tables`                         (its Config has its paper's settings)
+    [model]        an mlp by training rows and classes, tanh                `sizes`; no unit can die, all are as wide
+    [preprocess]   quantile bins                                            `prepared_as`
+    [train]        batches and epochs by the number of training rows        `by_rows`
+
+A named data set is an experiment, and keeps the papers' settings; `preset` names those of one for other data.
+Everything is written out in a run's own federation.toml, so what a later version would suggest changes no run.
 
 Paths are relative to the file. Python's `Federation.from_frames(settings=...)` takes the same tables as a dict.
 """
@@ -30,39 +40,32 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.algorithms import DEFAULT, find
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.alignment import AlignmentSettings
 from colonnade.alignment.ids import comparable
 from colonnade.alignment.keys import names_of
 from colonnade.alignment.settings import Key
-from colonnade.core.batches import SAMPLINGS
-from colonnade.core.checks import (
-    AUTO,
-    check_tables,
-    equal_or_by_class,
-    fraction,
-    from_mapping,
-    one_of,
-    positive,
-    read_toml,
-    share,
-    whole,
-    whole_or_auto,
-)
+from colonnade.core.checks import AUTO, check_tables, did_you_mean, from_mapping, read_toml
 from colonnade.errors import ConfigError
 from colonnade.models import import_path
 from colonnade.selection.settings import SERVER, SelectionSettings
-from colonnade.settings import defaults
 from colonnade.settings.changes import Change, check_continues, laid_over
 from colonnade.settings.known import LISTS, MODELS, SECTIONS
-from colonnade.settings.owners import (
-    NUMBERS,
+from colonnade.settings.sections import (
+    AuditSettings,
+    DataSettings,
+    EngineSettings,
     LabelOwnerSettings,
     PartySettings,
+    PreprocessSettings,
+    TrainSettings,
     by_name,
     check_dealt,
     check_keys,
     check_lists,
     check_names,
+    check_train,
+    dropout_of,
     keys_in,
     label_owner,
     party_of,
@@ -74,112 +77,6 @@ from colonnade.tracking import TrackingSettings
 FOLLOW = ("epochs", "batch_size")
 """Of [train], what follows the rows unless somebody says otherwise."""
 OLDER: dict[str, Any] = {"preprocess": {"numbers": "standard"}}
-
-
-@dataclass(frozen=True)
-class DataSettings:
-    """Where rows come from and how they are divided."""
-
-    id: Any = (
-        "id"  # the id column, or keys that are tried in turn; an organisation that calls it otherwise names its own
-    )
-    align: str = one_of("exact", "private", default="exact")  # all hold the same ids; or find the common ones first
-    rows: str = one_of("common", "label_owner", default="common")  # those that all hold; or all of the label owner's
-    validation: float = share(default=0.1)  # of the rows: a fraction, or from 1 upwards their number
-    test: float = share(default=0.2)
-    stratify: bool = True  # every class is divided alike, where one organisation holds the labels
-    split_by: str | None = None  # a column of the label owner: "train", "validation", "test"; or times, the latest test
-    test_from: str | float | None = None  # with times in split_by: test rows are those from then on
-    validation_from: str | float | None = None  # and those from then on to there, for validation
-    task: str = one_of("auto", "classification", "regression", default="auto")
-    dataset: str | None = None  # a named data set, cut into parties, instead of tables
-    split: str = one_of("columns", "strips", "patches", "views", default="columns")
-    parts: int | tuple[int, ...] = 2  # how many parties; for patches [rows, columns], for columns also their widths
-    patch: int | None = None  # pixels a side of a patch, when patches overlap; else they divide the picture
-    labels_at: str = "label_owner"  # with a named data set: the party that holds the labels
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.id, str):
-            object.__setattr__(self, "id", keys_in(self.id, "[data] id"))
-        if not isinstance(self.split_by, str | None):
-            raise ConfigError(f"[data] split_by must be text, the name of a column; found {self.split_by!r}.")
-        for key in ("test_from", "validation_from"):
-            if (value := vars(self)[key]) is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, str | int | float):
-                raise ConfigError(f'[data] {key} must be a number, or a date as in "2024-01-31"; found {value!r}.')
-            if self.split_by is None:
-                raise ConfigError(f"[data] {key} needs split_by, the column whose times it is of. Name it.")
-        if self.split_by is not None and self.dataset is not None:
-            raise ConfigError("[data] split_by names a column of a table, and dataset is no table. Remove one of them.")
-
-
-@dataclass(frozen=True)
-class PreprocessSettings:
-    """How every owner's columns become numbers for its model, unless it says otherwise itself."""
-
-    numbers: str = one_of("auto", *NUMBERS, default="auto")  # auto: by the training rows (`fitted.best_way`)
-
-
-@dataclass(frozen=True)
-class TrainSettings:
-    """How long, and what is kept on the way."""
-
-    epochs: int = whole_or_auto(most=10**9)  # auto: as `defaults.by_rows` says
-    batch_size: int = whole_or_auto(most=10**12)
-    reshuffle: bool = True  # new batches every epoch
-    class_weights: Any = equal_or_by_class()  # noqa: RUF009 - how much a row of a class counts
-    sampling: str = one_of(*SAMPLINGS, default="epoch")  # "poisson", "without_replacement": each batch from all rows
-    party_dropout: float | None = None  # of a partner, from a batch; None: 0.2 where rows differ, else 0
-    pretrain: int = whole(default=0, least=0)  # epochs in which each model first learns from its owner's rows alone
-    early_stop: bool = True  # keep the models that validated best; stop by `patience`, or when nothing changes
-    patience: int = whole(default=10)  # epochs without a better validation before it stops
-    stop_on: str = one_of("auto", "loss", "score", default="auto")  # auto: AUC of two classes with many rows, or loss
-    patience_drop: float = fraction(default=0.0)  # stop at once when the score fell by more than this; 0: never
-    checkpoint_every: int = whole(default=1, least=0)  # epochs between checkpoints; 0: only at the end
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """What carries and computes."""
-
-    seed: int = whole(default=0, least=0, most=2**63 - 1)
-    device: str = "auto"  # "auto" takes a GPU when there is one
-    engine: str = one_of("in-process", default="in-process")
-    through_bytes: bool = False  # send real frames between the parties of one process
-    threads: str = one_of("auto", "always", "never", default="auto")
-    cohort: str = one_of("auto", "on", "off", default="auto")
-    deadline: float = positive(default=600.0)  # seconds for a call to a party elsewhere, before it is made again
-    retries: int = whole(default=3, least=0)
-    on_missing: str = one_of("fail", "wait", "stale", "skip", default="fail")  # when a party still does not answer
-    noise: str = one_of("secret", "seeded", default="secret")  # "seeded": repeatable, and no protection: experiments
-
-
-TELLS = ("nothing", "verdict", "figures")
-"""What an organisation may tell a label owner of an audit at its site, from least to most."""
-
-
-@dataclass(frozen=True)
-class AuditSettings:
-    """Scores that `colonnade audit` must not find exceeded; None: any will do. They may change after the run."""
-
-    label_inference: float | None = None  # share of labels told right (of numbers: the squared correlation)
-    inversion_ssim: float | None = None  # likeness of rebuilt pictures
-    inversion_r2: float | None = None  # of the column that is rebuilt best
-    recognition: float | None = None  # share of rebuilt rows whose class another classifier still sees
-    tell: str | None = None  # between sites, of one's own columns: "verdict" or "figures"; else nothing
-
-    @property
-    def limits(self) -> dict[str, float | None]:
-        """By kind of score, what it must not exceed."""
-        return {name: value for name, value in vars(self).items() if name != "tell"}
-
-    def __post_init__(self) -> None:
-        if self.tell not in (None, *TELLS):
-            raise ConfigError(f"[audit] tell must be one of {', '.join(TELLS)}; found {self.tell!r}.")
-        for name, value in self.limits.items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value <= 1):
-                raise ConfigError(f"[audit] {name} must be a number, at most 1; found {value!r}.")
 
 
 TABLES: dict[str, type[Any]] = {
@@ -196,9 +93,31 @@ TABLES: dict[str, type[Any]] = {
 ALWAYS = ("data", "train", "federation")
 """Those of which something must be known; of the others a file may say nothing."""
 ALIGNMENT, SELECTION, TRACKING = AlignmentSettings(), SelectionSettings(), TrackingSettings()
+AUDIT, PREPROCESS = AuditSettings(), PreprocessSettings()
 """Where it says nothing of them."""
 FIELDS = {"federation": "engine"}
 """What a table is called in `Settings`, where not as in a file."""
+MODEL: dict[str, Any] = {"name": "mlp", "hidden": "auto", "width": "auto", "activation": "tanh", "ending": "auto"}
+NARROW, USUAL, WIDE = 8, 32, 64
+"""Numbers a row that a party sends: at least, at most for many rows, and at most for many classes."""
+LEAST, MOST, BATCHES = 16, 512, 24
+"""Rows of a batch, and batches of an epoch where neither bound is met."""
+STEPS, FEWEST, LONGEST = 3000, 20, 100
+"""Steps in all, and epochs, at most: early stopping ends a run sooner."""
+
+SEVERAL = 10_000
+"""Training rows for which batches and rounds are made where several organisations have labels."""
+
+_MLP: dict[str, Any] = {"name": "mlp", "hidden": [120], "width": 60, "activation": "relu", "ending": "same"}
+_VIM: dict[str, Any] = {
+    "train": {"epochs": 10, "batch_size": 1024, "patience_drop": 0.02},
+    "preprocess": {"numbers": "standard"},
+}
+PRESETS: dict[str, dict[str, Any]] = {
+    "vim-mnist": {**_VIM, "model": _MLP},
+    "vim-cifar": {**_VIM, "model": {"name": "cnn", "channels": [32, 64, 64, 128], "width": 60}},
+}
+"""Papers' settings by name, where a file leaves them out; the algorithm's own are then those of its Config."""
 
 
 @dataclass(frozen=True)
@@ -212,11 +131,11 @@ class Settings:
     train: TrainSettings
     engine: EngineSettings
     parties: Mapping[str, PartySettings]
-    audit: AuditSettings = AuditSettings()
+    audit: AuditSettings = AUDIT
     alignment: AlignmentSettings = ALIGNMENT
     selection: SelectionSettings = SELECTION
     tracking: TrackingSettings = TRACKING
-    preprocess: PreprocessSettings = PreprocessSettings()
+    preprocess: PreprocessSettings = PREPROCESS
     label_owners: Mapping[str, LabelOwnerSettings] = field(default_factory=dict)
     label_model: Mapping[str, Any] = field(default_factory=dict)
     allow_models: tuple[str, ...] = field(default=(), compare=False)  # by who runs this: no file of others says so
@@ -229,7 +148,7 @@ class Settings:
     @property
     def party_dropout(self) -> float:
         """How often a partner is left out of a training batch."""
-        return defaults.dropout_of(self.data.rows, self.train.party_dropout)
+        return dropout_of(self.data.rows, self.train.party_dropout)
 
     @property
     def may_lack(self) -> bool:
@@ -329,12 +248,12 @@ class Settings:
         saved: bool = False,
     ) -> Settings:
         """From nested tables, as `tomllib` gives them. `allow_models` lists the import paths that may be imported. What
-        is not said is suggested (`settings.defaults`), unless a run `saved` them: what it does not say, it did not
+        is not said is suggested, unless a run `saved` them: what it does not say, it did not
         have."""
         check_tables(tables, where, SECTIONS, lists=LISTS, words=MODELS)
         name = tables.get("algorithm", {}).get("name", DEFAULT)
         algorithm = find(str(name))
-        tables = tables if saved else defaults.suggested(tables, algorithm, where)
+        tables = tables if saved else suggested(tables, algorithm, where)
         chosen = {key: value for key, value in tables.get("algorithm", {}).items() if key != "name"}
         several = algorithm.nested is not None
         check_lists(str(name), several, tables)
@@ -370,21 +289,7 @@ class Settings:
             raise ConfigError('Several keys are compared with [data] align = "private". Set it, or name one key.')
         check_dealt(settings.label_owners, settings.data.dataset)
         algorithm.check_missing(settings.algorithm, settings.config, settings.engine.on_missing)
-        if several and settings.data.split_by is not None:
-            raise ConfigError(
-                "[data] split_by is for one organisation with labels: where several have them, a row must be on the "
-                "same side at all, and that follows from its id. Remove it."
-            )
-        if settings.train.sampling != "epoch" and (several or not algorithm.in_batches):
-            why = "has several label owners, whose batches go together" if several else "takes all rows at once"
-            raise ConfigError(
-                f'[train] sampling = "{settings.train.sampling}" draws each batch by itself, and {name} {why}. '
-                'Set sampling = "epoch", or leave it out.'
-            )
-        if settings.train.pretrain:
-            defaults.check_pretrains(name, algorithm)
-        dropout = settings.party_dropout
-        defaults.check_differ(name, settings.config, settings.data.rows, dropout, settings.train.sampling)
+        check_train(name, algorithm, settings.config, settings.data, settings.train)
         return settings
 
     @classmethod
@@ -418,19 +323,19 @@ class Settings:
         """With batches, epochs and models for so many training rows and outputs, where nobody has said otherwise."""
         algorithm = find(self.algorithm)
         # Of several label owners each knows its own rows alone, so then it is one number for all, whatever they have.
-        rows = rows if algorithm.nested is None else defaults.SEVERAL
-        size, epochs = defaults.by_rows(rows, in_batches=algorithm.in_batches)
+        rows = rows if algorithm.nested is None else SEVERAL
+        size, epochs = by_rows(rows, in_batches=algorithm.in_batches)
         train = self.train
         fit = dataclasses.replace(train, epochs=train.epochs or epochs, batch_size=train.batch_size or size)
-        return dataclasses.replace(self.with_models(defaults.sizes(rows, outputs), {}), train=fit)
+        return dataclasses.replace(self.with_models(sizes(rows, outputs), {}), train=fit)
 
     def with_models(self, found: Mapping[str, Any], own: Mapping[str, Any]) -> Settings:
         """With these sizes of models, or by party its `own`, where the settings leave them open."""
         parties = {
-            name: dataclasses.replace(party, model=defaults.sized(party.model, own.get(name) or found))
+            name: dataclasses.replace(party, model=sized(party.model, own.get(name) or found))
             for name, party in self.parties.items()
         }
-        return dataclasses.replace(self, model=defaults.sized(self.model, found), parties=parties)
+        return dataclasses.replace(self, model=sized(self.model, found), parties=parties)
 
     def to_mapping(self) -> dict[str, Any]:
         """The same tables again, with every default written out."""
@@ -462,6 +367,96 @@ class Settings:
         """Raise unless a run that was started with `saved` can go on with these: what may change is how long to train
         and what computes, not what is trained."""
         check_continues(saved.to_mapping(), self.to_mapping(), saved.counted_by, self.counted_by)
+
+
+def suggested(tables: Mapping[str, Any], algorithm: AnyAlgorithm, where: str) -> dict[str, Any]:
+    """The tables with what is suggested where they say nothing."""
+    given = {section: value for section, value in tables.items() if section != "preset"}
+    preset = tables.get("preset")
+    if preset is not None:
+        if not isinstance(preset, str) or preset not in PRESETS:
+            hint = did_you_mean(str(preset), list(PRESETS))
+            raise ConfigError(f"{where}: there is no preset {preset!r}{hint}; there are {', '.join(PRESETS)}.")
+        return _under(given, PRESETS[preset])
+    data = given.get("data")
+    if isinstance(data, Mapping) and data.get("dataset") is not None:
+        return _under(given, {"train": _VIM["train"] | {"patience_drop": 0.0}, "preprocess": _VIM["preprocess"]})
+    filled = _under(given, {"algorithm": dict(algorithm.for_tables)})
+    if algorithm.intercept is not None:
+        return filled
+    filled["model"] = _model(given.get("model", {}))
+    for section in ("parties", "data_owners"):
+        if section in filled:
+            filled[section] = _each(filled[section])
+    return filled
+
+
+def by_rows(rows: int, *, in_batches: bool) -> tuple[int, int]:
+    """The size of a batch and the epochs at most, for so many training rows: enough steps on few rows, and not
+    thousands of passes over many."""
+    size = LEAST
+    while size < MOST and size * BATCHES * 2 <= rows:
+        size *= 2
+    steps = -(-rows // size) if in_batches and rows else 1
+    return size, max(FEWEST, min(LONGEST, STEPS // steps))
+
+
+def sizes(rows: int, outputs: int) -> dict[str, Any]:
+    """The hidden layer, the width and the ending of an mlp, for so many training rows and outputs of the joint model. A
+    wide one learns few rows by heart, so its hidden layer has the root of the rows, as a power of two; what it sends is
+    half of that. A head tells classes apart by directions in what it is sent, and gets two for each, however few the
+    rows; where that is more, directions bend, and else the last layer is linear."""
+    width = NARROW
+    while width < USUAL and (4 * width) ** 2 <= rows:
+        width *= 2
+    bends = width < min(2 * outputs, WIDE)
+    while width < min(2 * outputs, WIDE):
+        width *= 2
+    return {"hidden": [2 * width], "width": width, "ending": "same" if bends else "none"}
+
+
+def sized(model: Any, found: Mapping[str, Any]) -> Any:
+    """A model with sizes where it leaves them open; one that is only named, or none, as it is."""
+    if not isinstance(model, Mapping):
+        return model
+    return {key: found.get(key, value) if value == "auto" else value for key, value in model.items()}
+
+
+def _under(given: Mapping[str, Any], suggestion: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The given tables over the suggested ones, key by key; of a model of another name nothing is suggested."""
+    merged = dict(given)
+    for section, values in suggestion.items():
+        own = given.get(section, {})
+        if section == "model" and (own if isinstance(own, str) else own.get("name", values["name"])) != values["name"]:
+            continue
+        if isinstance(own, Mapping):
+            merged[section] = {**values, **own}
+    return merged
+
+
+def _model(own: Any) -> Any:
+    """An mlp as suggested, with what its owner says; another model as it is. Who gives layers gets these, each with its
+    activation: how the last one ends was measured for layers as they are suggested."""
+    if isinstance(own, str):
+        return MODEL if own == "mlp" else own
+    if not isinstance(own, Mapping) or own.get("name", "mlp") != "mlp":
+        return own
+    return {**MODEL, **({} if own.get("hidden", "auto") == "auto" else {"ending": "same"}), **own}
+
+
+def _each(parties: Any) -> Any:
+    """Owners who have a model of their own; a list, or tables by name."""
+    if isinstance(parties, list):
+        return [_with_model(one) for one in parties]
+    if isinstance(parties, Mapping):
+        return {name: _with_model(one) for name, one in parties.items()}
+    return parties
+
+
+def _with_model(party: Any) -> Any:
+    if not isinstance(party, Mapping) or party.get("model") is None:
+        return party
+    return {**party, "model": _model(party["model"])}
 
 
 def prepared_as(settings: Settings, party: str, outputs: int) -> dict[str, Any]:

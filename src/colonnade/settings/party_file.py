@@ -65,9 +65,9 @@ from colonnade.core.checks import did_you_mean, from_mapping, read_toml
 from colonnade.core.wire import MAX_FRAME, UNPACKED
 from colonnade.errors import ConfigError
 from colonnade.selection.settings import KEYS, SERVER, SelectionAllowance
-from colonnade.settings.federation_file import AuditSettings, Settings
+from colonnade.settings.federation_file import Settings
 from colonnade.settings.known import LISTS
-from colonnade.settings.owners import LabelOwnerSettings, PartySettings, by_name, place_of, with_paths
+from colonnade.settings.sections import AuditSettings, LabelOwnerSettings, PartySettings, by_name, place_of, with_paths
 from colonnade.settings.serving import ServeSettings, checked_pins
 from colonnade.settings.toml_text import to_toml
 

@@ -21,7 +21,7 @@ from colonnade.errors import ConfigError
 from colonnade.privacy import LABEL_MECHANISMS, MECHANISMS, Binomial, Budget
 from colonnade.privacy.accounting import is_private
 from colonnade.privacy.calibrate import smallest_sigma, smallest_trials
-from colonnade.settings.owners import place_of
+from colonnade.settings.sections import place_of
 
 CODECS: dict[str, Callable[..., Codec]] = {codec.name: type(codec) for codec in (Identity(), *READERS)}
 LABELS = "labels"

@@ -49,8 +49,8 @@ from colonnade.rows.holdings import Ids as Strings
 from colonnade.rows.tables import written_ids
 from colonnade.runs.layout import PREDICTIONS, ROWS, WIDTHS
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings.federation_file import EngineSettings
 from colonnade.settings.party_file import SiteConfig, asker_id
+from colonnade.settings.sections import EngineSettings
 from colonnade.sites.host import check_run
 from colonnade.sites.messages import Join, Kept
 from colonnade.sites.participant import as_trained, newest_common, numbers

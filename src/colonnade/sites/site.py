@@ -72,8 +72,8 @@ from colonnade.rows.making import by_key
 from colonnade.rows.splits import told
 from colonnade.runs.layout import AFTER, ALIGNED, DRAWN, PARTIES
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings.federation_file import EngineSettings
 from colonnade.settings.party_file import SiteConfig
+from colonnade.settings.sections import EngineSettings
 from colonnade.sites.candidate import SelectionHost
 from colonnade.sites.host import ColumnHost, Host, LabelHost, Refusals
 from colonnade.sites.label_sets import Describe, Describer, agreed_labels, labels_alone

@@ -1,11 +1,14 @@
-"""[[label_owners]] and [[data_owners]]: who takes part where several organisations hold labels.
+"""The tables of a federation file, one class each: what each may say, and what is refused.
 
+    [data] [preprocess] [train] [federation] [audit]     once in a file
+    [parties.NAME]           one per organisation, where one of them holds the labels
     [[label_owners]]         one per organisation with labels       name = "north", table = "north.csv", label = "ill"
     [[data_owners]]          one per organisation with columns      name = "lab", table = "lab.csv"
     [label_model]            the label owners' one architecture     name = "mlp", hidden = [16]
 
-With a named data set instead of tables, `rows` and `classes` say which rows are dealt to a label owner. An organisation
-that stands in both lists plays both roles: it has one outbox, and calls between its own roles cross no boundary.
+The lists are for several organisations with labels. With a named data set instead of tables, `rows` and `classes` say
+which rows are dealt to a label owner. An organisation that stands in both lists plays both roles: it has one outbox,
+and calls between its own roles cross no boundary.
 """
 
 from __future__ import annotations
@@ -16,8 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.algorithms import ALGORITHMS
+from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.alignment.settings import Key
-from colonnade.core.checks import did_you_mean, from_mapping, one_of
+from colonnade.core.batches import SAMPLINGS
+from colonnade.core.checks import (
+    did_you_mean,
+    equal_or_by_class,
+    fraction,
+    from_mapping,
+    one_of,
+    positive,
+    share,
+    whole,
+    whole_or_auto,
+)
 from colonnade.errors import ConfigError
 from colonnade.privacy import Budget
 from colonnade.selection.settings import SERVER
@@ -26,9 +41,115 @@ from colonnade.settings.known import LISTS
 MODELS_FROM, SECRET_OR_SEEDED = ("secret", "seeded", None), 'one of "secret", "seeded"'
 """Where an organisation's initial weights come from; None: from the agreed seed in one process, and at a site from the
 operating system."""
-
-
 NUMBERS = ("standard", "quantile", "piecewise")
+PARTY_DROPOUT = 0.2
+"""How often a partner is left out of a training batch, where rows differ and nobody says otherwise."""
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Where rows come from and how they are divided."""
+
+    id: Any = (
+        "id"  # the id column, or keys that are tried in turn; an organisation that calls it otherwise names its own
+    )
+    align: str = one_of("exact", "private", default="exact")  # all hold the same ids; or find the common ones first
+    rows: str = one_of("common", "label_owner", default="common")  # those that all hold; or all of the label owner's
+    validation: float = share(default=0.1)  # of the rows: a fraction, or from 1 upwards their number
+    test: float = share(default=0.2)
+    stratify: bool = True  # every class is divided alike, where one organisation holds the labels
+    split_by: str | None = None  # a column of the label owner: "train", "validation", "test"; or times, the latest test
+    test_from: str | float | None = None  # with times in split_by: test rows are those from then on
+    validation_from: str | float | None = None  # and those from then on to there, for validation
+    task: str = one_of("auto", "classification", "regression", default="auto")
+    dataset: str | None = None  # a named data set, cut into parties, instead of tables
+    split: str = one_of("columns", "strips", "patches", "views", default="columns")
+    parts: int | tuple[int, ...] = 2  # how many parties; for patches [rows, columns], for columns also their widths
+    patch: int | None = None  # pixels a side of a patch, when patches overlap; else they divide the picture
+    labels_at: str = "label_owner"  # with a named data set: the party that holds the labels
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str):
+            object.__setattr__(self, "id", keys_in(self.id, "[data] id"))
+        if not isinstance(self.split_by, str | None):
+            raise ConfigError(f"[data] split_by must be text, the name of a column; found {self.split_by!r}.")
+        for key in ("test_from", "validation_from"):
+            if (value := vars(self)[key]) is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, str | int | float):
+                raise ConfigError(f'[data] {key} must be a number, or a date as in "2024-01-31"; found {value!r}.')
+            if self.split_by is None:
+                raise ConfigError(f"[data] {key} needs split_by, the column whose times it is of. Name it.")
+        if self.split_by is not None and self.dataset is not None:
+            raise ConfigError("[data] split_by names a column of a table, and dataset is no table. Remove one of them.")
+
+
+@dataclass(frozen=True)
+class PreprocessSettings:
+    """How every owner's columns become numbers for its model, unless it says otherwise itself."""
+
+    numbers: str = one_of("auto", *NUMBERS, default="auto")  # auto: by the training rows (`fitted.best_way`)
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How long, and what is kept on the way."""
+
+    epochs: int = whole_or_auto(most=10**9)  # auto: as `federation_file.by_rows` says
+    batch_size: int = whole_or_auto(most=10**12)
+    reshuffle: bool = True  # new batches every epoch
+    class_weights: Any = equal_or_by_class()  # noqa: RUF009 - how much a row of a class counts
+    sampling: str = one_of(*SAMPLINGS, default="epoch")  # "poisson", "without_replacement": each batch from all rows
+    party_dropout: float | None = None  # of a partner, from a batch; None: 0.2 where rows differ, else 0
+    pretrain: int = whole(default=0, least=0)  # epochs in which each model first learns from its owner's rows alone
+    early_stop: bool = True  # keep the models that validated best; stop by `patience`, or when nothing changes
+    patience: int = whole(default=10)  # epochs without a better validation before it stops
+    stop_on: str = one_of("auto", "loss", "score", default="auto")  # auto: AUC of two classes with many rows, or loss
+    patience_drop: float = fraction(default=0.0)  # stop at once when the score fell by more than this; 0: never
+    checkpoint_every: int = whole(default=1, least=0)  # epochs between checkpoints; 0: only at the end
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What carries and computes."""
+
+    seed: int = whole(default=0, least=0, most=2**63 - 1)
+    device: str = "auto"  # "auto" takes a GPU when there is one
+    engine: str = one_of("in-process", default="in-process")
+    through_bytes: bool = False  # send real frames between the parties of one process
+    threads: str = one_of("auto", "always", "never", default="auto")
+    cohort: str = one_of("auto", "on", "off", default="auto")
+    deadline: float = positive(default=600.0)  # seconds for a call to a party elsewhere, before it is made again
+    retries: int = whole(default=3, least=0)
+    on_missing: str = one_of("fail", "wait", "stale", "skip", default="fail")  # when a party still does not answer
+    noise: str = one_of("secret", "seeded", default="secret")  # "seeded": repeatable, and no protection: experiments
+
+
+TELLS = ("nothing", "verdict", "figures")
+"""What an organisation may tell a label owner of an audit at its site, from least to most."""
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """Scores that `colonnade audit` must not find exceeded; None: any will do. They may change after the run."""
+
+    label_inference: float | None = None  # share of labels told right (of numbers: the squared correlation)
+    inversion_ssim: float | None = None  # likeness of rebuilt pictures
+    inversion_r2: float | None = None  # of the column that is rebuilt best
+    recognition: float | None = None  # share of rebuilt rows whose class another classifier still sees
+    tell: str | None = None  # between sites, of one's own columns: "verdict" or "figures"; else nothing
+
+    @property
+    def limits(self) -> dict[str, float | None]:
+        """By kind of score, what it must not exceed."""
+        return {name: value for name, value in vars(self).items() if name != "tell"}
+
+    def __post_init__(self) -> None:
+        if self.tell not in (None, *TELLS):
+            raise ConfigError(f"[audit] tell must be one of {', '.join(TELLS)}; found {self.tell!r}.")
+        for name, value in self.limits.items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value <= 1):
+                raise ConfigError(f"[audit] {name} must be a number, at most 1; found {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -289,3 +410,43 @@ def party_of(name: str, given: Any, section: str) -> PartySettings:
             raise ConfigError(f"{where}: {key} is for the party with the label, {what}. Move it there.")
     party.limit(name, section)
     return party
+
+
+def dropout_of(rows: str, chosen: float | None) -> float:
+    """How often a partner is left out, as it was chosen or as it is usual for these rows."""
+    if chosen is None:
+        return PARTY_DROPOUT if rows == "label_owner" else 0.0
+    if isinstance(chosen, bool) or not isinstance(chosen, (int, float)) or not 0 <= chosen < 1:
+        raise ConfigError(f"[train] party_dropout must be a number from 0 up to, not including, 1; found {chosen!r}.")
+    return float(chosen)
+
+
+def check_train(name: str, algorithm: AnyAlgorithm, config: object, data: DataSettings, train: TrainSettings) -> None:
+    """That the algorithm can divide, draw and start as it is asked to, and do without a partner's part of a row, where
+    one may lack it or is left out; and that a partner can tell which of its rows are in a batch."""
+    several, differ = algorithm.nested is not None, data.rows == "label_owner"
+    if several and data.split_by is not None:
+        raise ConfigError(
+            "[data] split_by is for one organisation with labels: where several have them, a row must be on the "
+            "same side at all, and that follows from its id. Remove it."
+        )
+    if train.sampling != "epoch" and (several or not algorithm.in_batches):
+        why = "has several label owners, whose batches go together" if several else "takes all rows at once"
+        raise ConfigError(
+            f'[train] sampling = "{train.sampling}" draws each batch by itself, and {name} {why}. '
+            'Set sampling = "epoch", or leave it out.'
+        )
+    one = not several and algorithm.local_model is not None  # each party has one model, trained step by step
+    if train.pretrain and (not one or algorithm.converges or algorithm.grows or algorithm.most_epochs is not None):
+        raise ConfigError(
+            f"[train] pretrain gives each party's model a start, and {name} has none that keeps it: "
+            f"{'each label owner has its own copy of it' if several else 'it learns in its own way'}. Remove it."
+        )
+    if differ or dropout_of(data.rows, train.party_dropout):
+        asked = '[data] rows = "label_owner"' if differ else "[train] party_dropout"
+        ALGORITHMS.check_can_lack(name, config, asked)
+    if differ and train.sampling != "epoch":
+        raise ConfigError(
+            f'[train] sampling = "{train.sampling}" draws each batch from all rows, and a partner that lacks some '
+            'cannot tell which of its own are drawn. With rows = "label_owner" set sampling = "epoch".'
+        )

@@ -12,7 +12,7 @@ import pytest
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.selection.settings import SERVER
-from colonnade.settings.owners import LabelOwnerSettings, known_classes, place_of
+from colonnade.settings.sections import LabelOwnerSettings, known_classes, place_of
 
 FULL: dict[str, Any] = {
     "algorithm": {"name": "multi_vfl", "server": "fedadam", "local_epochs": 2},
