@@ -65,7 +65,8 @@ def test_sizes_that_a_file_names_stay_and_the_others_follow() -> None:
     own = {"model": {"width": 5}, "parties": {"lab": {"model": {"hidden": [7]}}}}
     settings = Settings.from_mapping(own).for_rows(2000, 3)
     assert settings.model == {**MODEL, "hidden": [32], "width": 5, "ending": "none"}
-    assert settings.parties["lab"].model == {**MODEL, "hidden": [7], "width": 16, "ending": "same"}
+    assert settings.parties["lab"].model == {**MODEL, "hidden": [7], "width": 16, "ending": "none"}
+    assert Settings.from_mapping(own).for_rows(300, 26).parties["lab"].model["ending"] == "same", "layers of its own end as suggested"
     paper = Settings.from_mapping({"preset": "vim-mnist"})
     assert paper.for_rows(40, 2).model == paper.model == PRESETS["vim-mnist"]["model"]
 
@@ -105,8 +106,8 @@ def test_a_named_data_set_keeps_the_papers_settings() -> None:
         ("mlp", MODEL),
         ({"width": 5}, {**MODEL, "width": 5}),
         ({"activation": "relu"}, {**MODEL, "activation": "relu"}),
-        ({"hidden": [9]}, {**MODEL, "hidden": [9], "ending": "same"}),
-        ({"hidden": [9], "ending": "none"}, {**MODEL, "hidden": [9], "ending": "none"}),
+        ({"hidden": [9]}, {**MODEL, "hidden": [9]}),
+        ({"hidden": [9], "ending": "same"}, {**MODEL, "hidden": [9], "ending": "same"}),
         ("linear", {"name": "linear"}),
     ],
 )
@@ -127,7 +128,7 @@ def test_a_file_that_an_earlier_version_kept_is_what_it_was(tmp_path: Path) -> N
     assert (kept.preprocess.numbers, kept.model) == ("standard", given["model"])
     assert kept.config == ALGORITHMS[kept.algorithm].config()
     fresh = Settings.from_toml(tmp_path / "federation.toml")
-    assert (fresh.preprocess.numbers, fresh.model) == ("auto", {**MODEL, "ending": "same", **given["model"]})
+    assert (fresh.preprocess.numbers, fresh.model) == ("auto", {**MODEL, **given["model"]})
 
 
 def test_what_a_run_keeps_says_everything(tmp_path: Path) -> None:

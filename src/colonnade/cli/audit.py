@@ -62,7 +62,8 @@ def audit(
         prepare(place)
         found = audit_run(run, rows=rows, party=party, say=status.update, allow_models=allow_model or [])
         files = write(found, place)
-    _show(found, len(files), place, folder / SETTINGS, json_=json_, quiet=quiet)
+    limits = f"{folder / SETTINGS}, and remove its first line, a digest"
+    _show(found, len(files), place, limits, json_=json_, quiet=quiet)
     found.check()
 
 
@@ -84,11 +85,11 @@ def _between_sites(
         raise ConfigError(f"--dp, --party and --out are for one process, not for {engine}: each site audits itself.")
     found = audit_on_flare(folder, engine, startup_kit, owner, rows)
     if found is not None:
-        _show(found[0], len(list(found[1].iterdir())), found[1], Path(OWN), json_=json_, quiet=quiet)
+        _show(found[0], len(list(found[1].iterdir())), found[1], OWN, json_=json_, quiet=quiet)
         found[0].check()
 
 
-def _show(found: Audit, files: int, place: Path, limits: Path, *, json_: bool, quiet: bool) -> None:
+def _show(found: Audit, files: int, place: Path, limits: str, *, json_: bool, quiet: bool) -> None:
     if json_:
         typer.echo(to_json(found.to_json(), indent=2))
     elif not quiet:

@@ -435,13 +435,12 @@ def _under(given: Mapping[str, Any], suggestion: Mapping[str, Mapping[str, Any]]
 
 
 def _model(own: Any) -> Any:
-    """An mlp as suggested, with what its owner says; another model as it is. Who gives layers gets these, each with its
-    activation: how the last one ends was measured for layers as they are suggested."""
+    """An mlp as suggested, with what its owner says; another model as it is."""
     if isinstance(own, str):
         return MODEL if own == "mlp" else own
     if not isinstance(own, Mapping) or own.get("name", "mlp") != "mlp":
         return own
-    return {**MODEL, **({} if own.get("hidden", "auto") == "auto" else {"ending": "same"}), **own}
+    return {**MODEL, **own}
 
 
 def _each(parties: Any) -> Any:
