@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from colonnade.datasets.readings import cells_no_numbers, read, read_times, recognise
+from colonnade.datasets.readings import cells_no_numbers, read, read_times, recognise, without_gap_words
 
 NAN = float("nan")
 
@@ -33,6 +33,23 @@ def test_what_all_cells_fit_is_recognised_and_read(cells: list[str], way: str, v
     np.testing.assert_allclose(read(column, way), [*values, NAN])
     assert recognise(column.astype("category")) == way, "a large file's text is kept as its different words"
     np.testing.assert_allclose(read(column.astype("category"), way), [*values, NAN])
+
+
+@pytest.mark.parametrize(
+    ("cells", "labels"),
+    [
+        (["yes", "no", "?", "NA", " "], ["yes", "no", None, None, None]),
+        (["0", "1", "?"], [0, 1, None]),
+        (["€ 5", "1,234", "-"], [5, 1234, None]),
+        (["+", "-"], ["+", "-"]),
+        (["none", "drug", "unknown"], ["none", "drug", None]),
+        ([True, False, None], [True, False, None]),
+        ([0, 1, 1], [0, 1, 1]),
+    ],
+)
+def test_a_word_for_a_gap_is_no_label_unless_it_may_name_a_class(cells: list[object], labels: list[object]) -> None:
+    found = without_gap_words(pd.Series(cells))
+    assert found.astype(object).where(found.notna(), None).tolist() == labels
 
 
 @pytest.mark.parametrize(

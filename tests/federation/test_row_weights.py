@@ -100,6 +100,16 @@ def test_scores_count_rows_alike_and_weights_are_no_feature(tmp_path: Path) -> N
     assert torch.equal(load(tmp_path / "run").outputs("test"), outputs)
 
 
+@pytest.mark.filterwarnings("error:The given NumPy array is not writable")
+def test_weights_are_a_copy_that_may_be_written_to() -> None:
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # else it is said once in a process
+    try:
+        federation(weighted(np.linspace(1, 2, 80), frames()), quick(parties={"clinic": {"weights": "exposure"}}))
+    finally:
+        torch.set_warn_always(before)
+
+
 def test_no_more_crosses_than_without_weights() -> None:
     given = weighted(np.linspace(0, 2, 240))
     books = [trained("boosted_trees", given, weights=how).driver.ledger.entries for how in ("exposure", None)]

@@ -21,6 +21,8 @@ FRAME = pd.DataFrame(
         "site": ["A"] * 60,
         "gappy": ["x", ""] * 30,
         "ill": [0, 1] * 30,
+        "heard": ["yes", "no", "?"] * 20,
+        "paid": ["€ 5", "1,234", "?"] * 20,
     }
 )
 
@@ -43,8 +45,17 @@ def test_columns_are_seen_alike_in_every_format(kind: str, tmp_path: Path) -> No
     assert [name for name in c if c[name].could_be_id] == ["id", "name", "customer_id", "visits"]
     assert [name for name in c if c[name].identifies and name != "id"] == ["name", "customer_id"]
     assert [name for name in c if c[name].is_constant] == ["site"]
-    assert [name for name in c if c[name].could_be_label] == ["id", "age", "customer_id", "visits", "ill"]
+    assert [name for name in c if c[name].could_be_label] == [
+        "id",
+        "age",
+        "customer_id",
+        "visits",
+        "ill",
+        "heard",
+        "paid",
+    ]
     assert c["gappy"].gaps == 30
+    assert (c["heard"].gaps, c["heard"].distinct, c["paid"].gaps, c["paid"].numeric) == (20, 2, 20, True)
     assert (c["age"].numeric, c["age"].whole, c["name"].numeric) == (True, False, False)
     assert "007" in seen.ids("id")  # as it is written
 

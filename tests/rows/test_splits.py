@@ -151,9 +151,10 @@ def test_what_divides_nothing_is_refused(data: dict[str, Any], cells: Any, messa
         held(given, data)
 
 
-def test_rows_without_a_label_are_left_out_and_all_of_them_counted() -> None:
+@pytest.mark.parametrize("gap", [None, "?", "NA"])
+def test_rows_without_a_label_are_left_out_and_all_of_them_counted(gap: str | None) -> None:
     given = frames()
-    given["clinic"].loc[[3, 10, 40, 77], "diagnosis"] = None
+    given["clinic"].loc[[3, 10, 40, 77], "diagnosis"] = gap
     with pytest.warns(UserWarning, match=r"'clinic' has 4 rows without a label in 'diagnosis', of 80\. They are left"):
         holdings = held(given)
     assert len(holdings.ids) == 76 == sum(map(len, holdings.splits.values()))

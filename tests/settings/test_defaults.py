@@ -66,7 +66,9 @@ def test_sizes_that_a_file_names_stay_and_the_others_follow() -> None:
     settings = Settings.from_mapping(own).for_rows(2000, 3)
     assert settings.model == {**MODEL, "hidden": [32], "width": 5, "ending": "none"}
     assert settings.parties["lab"].model == {**MODEL, "hidden": [7], "width": 16, "ending": "none"}
-    assert Settings.from_mapping(own).for_rows(300, 26).parties["lab"].model["ending"] == "same", "layers of its own end as suggested"
+    assert Settings.from_mapping(own).for_rows(300, 26).parties["lab"].model["ending"] == "same", (
+        "layers of its own end as suggested"
+    )
     paper = Settings.from_mapping({"preset": "vim-mnist"})
     assert paper.for_rows(40, 2).model == paper.model == PRESETS["vim-mnist"]["model"]
 

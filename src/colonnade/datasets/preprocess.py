@@ -43,6 +43,7 @@ from colonnade.datasets.fitted import (
     numbers,
     text,
 )
+from colonnade.datasets.readings import NUMBERS as READ_AS_NUMBERS
 from colonnade.datasets.readings import cells_no_numbers, read, recognise
 from colonnade.datasets.table import Table
 from colonnade.datasets.table_files import listing
@@ -470,12 +471,14 @@ def _refuse_missing(label: pd.Series[Any], owner: str) -> None:
 
 
 def _as_floats(label: pd.Series[Any], owner: str) -> NDArray[np.float64]:
-    if kind_of(label, owner=owner) != "number":
+    is_number = kind_of(label, owner=owner) == "number"
+    way = None if is_number else recognise(label)
+    if not is_number and way not in READ_AS_NUMBERS:
         raise DataError(
             f"'{owner}' has a label {str(label.name)!r} of type {label.dtype}, and regression needs numbers. "
             f"Convert it, or set task='classification'."
         )
-    values = np.asarray(label.to_numpy(dtype=np.float64))
+    values = np.asarray(label.to_numpy(dtype=np.float64)) if way is None else read(label, way)
     if not np.isfinite(values).all():
         raise DataError(f"'{owner}' has infinite values in its label {str(label.name)!r}. Remove these rows.")
     return values

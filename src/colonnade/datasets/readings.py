@@ -25,6 +25,8 @@ GAP_WORDS = frozenset(
     ("", "?", "-", "--", ".", "..", "*", "na", "n/a", "n.a.", "nan", "null", "none", "nil", "missing", "unknown", "unk")
 )
 """What stands for a gap in a column of numbers or times, in small letters."""
+CLASS_WORDS = frozenset(("-", "--", ".", "..", "*", "none", "nil"))
+"""Those of them that may name a class, where the others of a label's cells are words."""
 
 MONEY = "€$£¥₹"
 NUMBERS = {
@@ -92,6 +94,21 @@ def read(cells: pd.Series[Any], way: str) -> NDArray[np.float64]:
     elif way in NUMBERS:
         values = np.array([_number(word, way) for word in texts], dtype=np.float64)
     return np.append(values, np.nan)[places]  # of a gap the place is -1, the last
+
+
+def without_gap_words(label: pd.Series[Any]) -> pd.Series[Any]:
+    """A label's cells with gaps in the place of words that stand for them; then numbers, where the others are."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(label.dtype) or pd.api.types.is_datetime64_any_dtype(label.dtype):
+        return label
+    words = label.astype(object).map(lambda one: str(one).strip().lower(), na_action="ignore")
+    if not words.isin(GAP_WORDS).any():
+        return label
+    way = recognise(label)
+    if way in NUMBERS:
+        return pd.Series(read(label, way), index=label.index, name=label.name)
+    return label.astype(object).mask(words.isin(GAP_WORDS - CLASS_WORDS))
 
 
 def described(way: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ matters is how it looks on the training rows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from colonnade.core import mapped
 from colonnade.datasets import table_files
 from colonnade.datasets.fitted import kind_of
+from colonnade.datasets.readings import without_gap_words
 from colonnade.datasets.stored import Columns, Filling
 from colonnade.datasets.table_files import Aside, choose_columns, read_frame
 from colonnade.errors import DataError
@@ -124,7 +126,7 @@ def read_table(
         ids, stored, beside = read_pieces(
             Path(path), owner=owner, id_column=id, label=label, columns=columns, aside=aside
         )
-        return _checked(Table(owner, ids, stored, beside.get(label), _named(aside, beside)))
+        return _checked(owner, ids, stored, beside.get(label), _named(aside, beside))
     frame = read_frame(path, owner=owner, id_column=id, label=label, columns=columns, aside=aside)
     return _from_frame(frame, owner, id, label, columns, aside)
 
@@ -156,7 +158,7 @@ def _from_frame(
     features = choose_columns(present, owner=owner, id_column=id_column, label=label, columns=columns, aside=aside)
     kept: dict[str | None, Any] = {one: frame[one] for one in (label, *(aside or {}).values()) if one is not None}
     ids = packed(ids_as_text(frame[id_column], owner))
-    return _checked(Table(owner, ids, frame[features], kept.get(label), _named(aside, kept)))
+    return _checked(owner, ids, frame[features], kept.get(label), _named(aside, kept))
 
 
 def _named(aside: Aside, columns: Mapping[str | None, pd.Series[Any]]) -> dict[str, pd.Series[Any]]:
@@ -178,7 +180,7 @@ def align(tables: Mapping[str, Table]) -> NDArray[np.str_]:
     absent = {name: np.setdiff1d(union, table.ids, assume_unique=True) for name, table in tables.items()}
     faults = [_absent(name, ids) for name, ids in absent.items() if len(ids)]
     if faults:
-        cure = how_written([frozenset(table.ids.tolist()) for table in tables.values()]) or (
+        cure = how_written({name: frozenset(table.ids.tolist()) for name, table in tables.items()}) or (
             'To train on the rows that all hold, set align = "private" under [data]; or remove the others.'
         )
         raise DataError(f"All parties must hold the same ids. {' '.join(faults)} {cure}")
@@ -219,18 +221,20 @@ WRITINGS: tuple[tuple[str, Callable[[str], str], str], ...] = (
 """What ids of one person may differ in, how they look without it, and what to do about it."""
 
 
-def how_written(ids: Sequence[frozenset[str]]) -> str:
-    """What to do where ids of several tables fit badly as they are and well but for how they are written; "" where
-    that is not it."""
-    common, fewest = len(frozenset.intersection(*ids)), min(map(len, ids))
+def how_written(ids: Mapping[str, frozenset[str]]) -> str:
+    """What to do where ids of several tables fit badly as they are and well but for how they are written; where none
+    fits at all, how each writes them, with other letters and digits; "" where that is not it."""
+    common, fewest = len(frozenset.intersection(*ids.values())), min(map(len, ids.values()))
     for what, bare, cure in WRITINGS:
-        alike = [frozenset(map(bare, one)) for one in ids]
+        alike = [frozenset(map(bare, one)) for one in ids.values()]
         if len(frozenset.intersection(*alike)) - common > 0.1 * fewest:
             return (
                 f"They differ in {what}: {len(frozenset.intersection(*alike)):,} rows fit without that, and {common:,} "
                 f"as they are. Ids are compared exactly; {cure}."
             )
-    return ""
+    forms = {name: re.sub(r"\d", "9", re.sub(r"[^\W\d_]", "a", min(one))) for name, one in ids.items() if not common}
+    told = ", ".join(f"{form[:40]!r} in {name!r}" for name, form in forms.items())
+    return f"Ids look like {told} (a is any letter, 9 any digit). Is it the same id everywhere?" if forms else ""
 
 
 def _absent(party: str, ids: NDArray[np.str_]) -> str:
@@ -242,6 +246,11 @@ def ids_as_text(column: pd.Series[Any], owner: str) -> NDArray[np.str_]:
     """Ids as they are compared: whole numbers by their digits, strings exactly."""
     values = column.astype(object).tolist()
     kinds = set(map(type, values))
+    if any(isinstance(value, str) and value.endswith("\0") for value in values):  # NumPy would cut it off
+        raise DataError(
+            f"'{owner}' has ids that end in a zero character (\\0) in column {str(column.name)!r}, which files and "
+            f"arrays lose, so that two ids become one. Remove it: column.str.rstrip('\\0')."
+        )
     if kinds == {str}:  # as of every file: looked at all at once
         known = np.array(values, dtype=np.str_)
         if (np.strings.str_len(np.strings.strip(known)) > 0).all():
@@ -311,9 +320,15 @@ def unpacked(ids: NDArray[np.bytes_]) -> NDArray[np.str_]:
         return np.char.decode(ids, "utf-8", "surrogatepass")
 
 
-def _checked(table: Table) -> Table:
-    """It has rows, and no id twice."""
-    owner = table.owner
+def _checked(
+    owner: str,
+    packed_ids: NDArray[np.bytes_],
+    features: pd.DataFrame | Columns,
+    label: pd.Series[Any] | None,
+    aside: Mapping[str, pd.Series[Any]],
+) -> Table:
+    """A table that has rows, and no id twice. A word that stands for a gap is no label."""
+    table = Table(owner, packed_ids, features, None if label is None else without_gap_words(label), aside)
     if not len(table):
         raise DataError(f"'{owner}' has a table without rows. Check the query or file it was exported from.")
     ids = table.packed[table.index.order]

@@ -193,7 +193,7 @@ def overlap(tables: Sequence[Seen], id_column: str) -> Overlap:
             f"{found.alike:,} would be, if all wrote capitals and spaces alike; but then a table would have ids twice. "
             "Change the files."
             if found.alike
-            else how_written(ids) or "Compare how ids are written."
+            else how_written({table.path.name: held for table, held in zip(tables, ids, strict=True)})
         )
         raise DataError(f"No value of {id_column!r} is in all tables, so there is no row to train on. {cure}")
     return found

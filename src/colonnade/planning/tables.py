@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from colonnade.datasets.readings import read, recognise
+from colonnade.datasets.readings import NUMBERS, read, recognise, without_gap_words
 from colonnade.datasets.table_files import EXTENSIONS, GAPS, csv_header, dialect_of
 from colonnade.errors import DataError
 
@@ -36,7 +36,7 @@ class Column:
     rows: int
     distinct: int  # different values, gaps not counted
     gaps: int
-    numeric: bool
+    numeric: bool  # as they are, or as their text is read
     whole: bool  # numbers without a fraction
     odd: int = 0  # cells that keep a column of numbers from being one
     way: str = ""  # by which its text is read as numbers or times, where it is
@@ -163,6 +163,10 @@ def _column(cells: pd.Series[Any]) -> Column:
     odd = int(numbers.isna().sum()) if numbers is not None else 0
     way = "" if numeric or numbers is None else recognise(cells[filled.index]) or ""
     if way:  # words that stand for gaps are none
-        filled = filled[~np.isnan(read(filled, way))]
-        odd = 0
+        values = read(filled, way)
+        filled, odd = filled[~np.isnan(values)], 0
+        numeric = way in NUMBERS
+        whole = numeric and bool((values[~np.isnan(values)] % 1 == 0).all())
+    elif text:
+        filled = without_gap_words(filled).dropna()
     return Column(name, len(cells), int(filled.nunique()), len(cells) - len(filled), numeric, whole, odd, way)

@@ -249,7 +249,7 @@ def _found(
     if not aligned.found.common and not may_be_none:
         from colonnade.datasets.table import how_written
 
-        cure = how_written([frozenset(table.ids.tolist()) for table in tables.values()])
+        cure = how_written({name: frozenset(table.ids.tolist()) for name, table in tables.items()})
         raise DataError(
             f"No id is held by all parties, so there is no row to train on. {cure or 'Compare how ids are written.'}"
         )
@@ -354,7 +354,7 @@ def _weights(table: Table, train: Tensor) -> Tensor | None:
         )
     if not numbers[train.numpy()].any():
         raise DataError(f"'{table.owner}' has no training row with a weight above 0 in {str(cells.name)!r}.")
-    return torch.from_numpy(numbers)
+    return torch.tensor(numbers)  # a copy: pandas lends its own to be read only
 
 
 def _label_owner(has_label: Mapping[str, bool]) -> str:
