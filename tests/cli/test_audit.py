@@ -51,7 +51,7 @@ def test_it_tells_who_could_learn_what_and_exits_with_0(call: Caller, run: Path)
     called = call("audit", run, "--rows", 16)
     assert called.code == 0
     for part in ("labels from residuals, assuming an attacker that", "can tell nearly every label", "white box",
-                 "trained model", "No threshold is set", "remove its first line", "    label_inference = 0."):  # fmt: skip
+                 "trained model", "No threshold is set", "first line", "    label_inference = 0."):  # fmt: skip
         assert part in called.out
     assert fingerprints(run) == before
     assert (run / "audit" / "audit.json").exists()
