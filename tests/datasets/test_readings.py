@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from colonnade.datasets.readings import cells_no_numbers, read, read_times, recognise, without_gap_words
+from colonnade.datasets.fitted import without_gap_words
+from colonnade.datasets.readings import cells_no_numbers, read, read_times, recognise
 
 NAN = float("nan")
 

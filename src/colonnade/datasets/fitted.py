@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.datasets.readings import since_1970
+from colonnade.datasets.readings import CLASS_WORDS, GAP_WORDS, NUMBERS, read, recognise, since_1970
 from colonnade.errors import DataError
 
 if TYPE_CHECKING:
@@ -63,6 +63,21 @@ def numbers(cells: pd.Series[Any]) -> NDArray[np.float64]:
     if cells.isna().all():
         return np.full(len(cells), np.nan)
     return np.asarray(cells.to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def without_gap_words(label: pd.Series[Any]) -> pd.Series[Any]:
+    """A label's cells with gaps in the place of words that stand for them; then numbers, where the others are."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(label.dtype) or pd.api.types.is_datetime64_any_dtype(label.dtype):
+        return label
+    words = label.astype(object).map(lambda one: str(one).strip().lower(), na_action="ignore")
+    if not words.isin(GAP_WORDS).any():
+        return label
+    way = recognise(label)
+    if way in NUMBERS:
+        return pd.Series(read(label, way), index=label.index, name=label.name)
+    return label.astype(object).mask(words.isin(GAP_WORDS - CLASS_WORDS))
 
 
 def text(cells: pd.Series[Any]) -> NDArray[np.object_]:

@@ -96,21 +96,6 @@ def read(cells: pd.Series[Any], way: str) -> NDArray[np.float64]:
     return np.append(values, np.nan)[places]  # of a gap the place is -1, the last
 
 
-def without_gap_words(label: pd.Series[Any]) -> pd.Series[Any]:
-    """A label's cells with gaps in the place of words that stand for them; then numbers, where the others are."""
-    import pandas as pd
-
-    if pd.api.types.is_numeric_dtype(label.dtype) or pd.api.types.is_datetime64_any_dtype(label.dtype):
-        return label
-    words = label.astype(object).map(lambda one: str(one).strip().lower(), na_action="ignore")
-    if not words.isin(GAP_WORDS).any():
-        return label
-    way = recognise(label)
-    if way in NUMBERS:
-        return pd.Series(read(label, way), index=label.index, name=label.name)
-    return label.astype(object).mask(words.isin(GAP_WORDS - CLASS_WORDS))
-
-
 def described(way: str) -> dict[str, Any]:
     """How cells are read by a way, for whoever has to do it without this module: as days since the first day of 1970 by
     one of `formats` ("ISO8601" where it is none of strptime's; none: as they are), or as numbers without the characters

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from colonnade.core import mapped
 from colonnade.datasets import table_files
-from colonnade.datasets.fitted import kind_of
-from colonnade.datasets.readings import without_gap_words
+from colonnade.datasets.fitted import kind_of, without_gap_words
 from colonnade.datasets.stored import Columns, Filling
 from colonnade.datasets.table_files import Aside, choose_columns, read_frame
 from colonnade.errors import DataError

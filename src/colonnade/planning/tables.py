@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from colonnade.datasets.readings import NUMBERS, read, recognise, without_gap_words
+from colonnade.datasets.fitted import without_gap_words
+from colonnade.datasets.readings import NUMBERS, read, recognise
 from colonnade.datasets.table_files import EXTENSIONS, GAPS, csv_header, dialect_of
 from colonnade.errors import DataError
 
