@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.selection.made import EVERY, Features, classes, plainly
+from tests.selection.made import EVERY, Features, classes, meeting, plainly
 
 from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError, DataError
-from colonnade.selection import METHODS, Selection, information_here, select_here
+from colonnade.selection import METHODS, Selection, in_process, information_here, select_here
 from colonnade.selection.columns import shuffled, standardised
 from colonnade.selection.knn_mi import ross
+from colonnade.transport import InProcess
 
 
 def tied(rows: int = 90) -> tuple[Features, NDArray[np.int64]]:
@@ -207,3 +208,16 @@ def test_differences_within_error_are_said() -> None:
     assert found.to_json()["level"] == list(found.level)
     clear = select_here({"view0": views["view0"], **noise}, labels, keep=1, method="leave_one_out", scheme="plain")
     assert (clear.chosen, clear.level) == (("view0",), ())
+
+
+def test_threads_are_chosen_by_counting_distances_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels = classes(60)
+    found, ways = [], []
+    for least in (60 * 20 + 1, 60 * 20):
+        monkeypatch.setattr(in_process, "IN_THREADS", least)
+        carried = meeting(features, labels, scheme="plain", queries=20).leader.peers.transport
+        assert isinstance(carried, InProcess)
+        ways.append(carried.parallel)
+        found.append(plainly(features, labels, queries=20).scores)
+    assert ways == ["never", "always"]
+    assert found[0] == found[1]
