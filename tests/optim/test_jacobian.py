@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from colonnade.algorithms.embedding import LogOdds
 from colonnade.optim import descent
-from colonnade.optim.descent import jacobian_of, set_gradient
+from colonnade.optim.descent import jacobian_by_row, jacobian_of, set_gradient
+from colonnade.transport.cohort import Stacked
 
 
 def one_by_one(u: torch.Tensor, weights: list[nn.Parameter]) -> torch.Tensor:
@@ -53,3 +55,28 @@ def test_coefficients_times_the_jacobian_is_what_backward_leaves() -> None:
     for mine, theirs in zip(found, torch.autograd.grad(u, weights, c), strict=True):
         assert mine is not None
         assert torch.allclose(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_row_by_row_it_is_the_same_where_rows_do_not_depend_on_each_other(stacked: bool) -> None:
+    """Also for a stack of models, through what cuts rows after the model, and with a layer that works in place."""
+    torch.manual_seed(0)
+    models = [
+        nn.Sequential(nn.Flatten(-2), nn.Linear(6, 5), nn.ReLU(inplace=True), nn.Linear(5, 4, bias=False), LogOdds())
+        for _ in range(2)
+    ]
+    model = (Stacked(models) if stacked else models[0]).double()
+    x = torch.randn(*[2] * stacked, 7, 3, 2, dtype=torch.float64)
+    weights, outputs = list(model.parameters()), model(x)
+    u = outputs / outputs.norm(dim=-1, keepdim=True).clamp(min=1.0)
+    for made in (outputs, u):
+        found = jacobian_by_row(model, x, outputs, made)
+        assert found is not None
+        assert torch.allclose(found, jacobian_of(made, weights), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("mixing", [nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Softmax(0)])
+def test_a_model_whose_rows_may_depend_on_each_other_has_none_row_by_row(mixing: nn.Module) -> None:
+    model, x = nn.Sequential(nn.Linear(3, 5), mixing, nn.Linear(5, 2)), torch.randn(4, 3)
+    outputs = model(x)
+    assert jacobian_by_row(model, x, outputs, outputs) is None

@@ -192,7 +192,7 @@ def with_head(model: nn.Module, given: LocalInputs[Any]) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(given.width, given.outputs, bias=False))
 
 
-class LogOdds(nn.Module):
+class LogOdds(roles.ByRow):
     """m logits as m - 1 log-odds against the first class."""
 
     def forward(self, z: Tensor) -> Tensor:

@@ -224,3 +224,15 @@ class LabelOwner(Party):
         batches = self.organisation.batches
         train = (batches[self.name] if isinstance(batches, Agreed) else batches).splits.get("train")
         return None if train is None else train.to(self.device)
+
+
+ELEMENTWISE = (nn.ReLU, nn.ELU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.LeakyReLU, nn.Identity)
+
+
+class ByRow(nn.Module):
+    """A layer without weights that reads nothing but a row's last dimension."""
+
+
+def by_row(layer: nn.Module) -> bool:
+    """Whether a layer is known to treat every row by itself, so that it runs for a stack of parties as it is."""
+    return type(layer) in (nn.Linear, *ELEMENTWISE) or isinstance(layer, ByRow)

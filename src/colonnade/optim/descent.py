@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from colonnade.core.party import TASKS
+from colonnade.core.roles import by_row
 from colonnade.optim.written_out import NONE, RELU, SIGMOID, TANH, Layers, Moving, forward, squared_steps, step_back
 
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: RELU, nn.Tanh: TANH, nn.Sigmoid: SIGMOID}
@@ -442,6 +443,43 @@ def jacobian_of(u: Tensor, weights: Sequence[Tensor]) -> Tensor:
             into = jacobian[..., start : start + step, first:end]
             into.copy_(torch.zeros(()) if part is None else part.reshape(len(each), *leading, -1).movedim(0, -2))
     return jacobian
+
+
+def jacobian_by_row(model: nn.Module, x: Tensor, outputs: Tensor, u: Tensor) -> Tensor | None:
+    """`jacobian_of` for u, which was made row by row of the model's `outputs` for x; None unless the model treats every
+    row by itself, too. Then a row's derivatives by a layer's weights are what it was given times du/d(what it gave),
+    and a backward pass serves one output of all rows, where `jacobian_of` goes through all rows for each of them."""
+    layers, given, made = layers_of(model) or [], list[Tensor](), list[Tensor]()
+    while layers and type(layers[0]) is nn.Flatten:
+        layer, *layers = layers
+        x = layer(x)
+    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    if not linear or linear[0].weight.dim() != x.dim() or not all(map(by_row, layers)):
+        return None
+    with torch.enable_grad():
+        for layer in layers:
+            if isinstance(layer, nn.Linear):
+                given.append(x.detach().unsqueeze(-2))
+                x = x @ layer.weight.mT
+                x = x if layer.bias is None else x + layer.bias.unsqueeze(-2)
+                made.append(x)
+            else:
+                x = layer(x.clone())  # which may work in place
+    values = sum(weight.numel() for layer in linear for weight in layer.parameters()) // u.shape[:-2].numel()
+    jacobian = u.new_empty(*u.shape, values)
+    for number in range(u.shape[-1]):
+        one, end = torch.zeros_like(u), 0
+        one[..., number] = 1.0
+        (by_output,) = (one,) if u is outputs else torch.autograd.grad(u, outputs, one, retain_graph=True)
+        slopes = torch.autograd.grad(x, made, by_output, retain_graph=True)
+        for layer, slope, inputs in zip(linear, slopes, given, strict=True):
+            start, end = end, end + slope.shape[-1] * inputs.shape[-1]
+            into = jacobian[..., number, start:end].view(*slope.shape, inputs.shape[-1])
+            torch.mul(slope.unsqueeze(-1), inputs, out=into)
+            if layer.bias is not None:
+                start, end = end, end + slope.shape[-1]
+                jacobian[..., number, start:end] = slope
+    return jacobian.flatten(-3, -2)
 
 
 def set_gradient(gradient: Tensor, weights: Sequence[Tensor]) -> None:

@@ -31,10 +31,10 @@ from colonnade.core.party import Organisation, Party, State
 from colonnade.core.peers import Transport
 from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
 from colonnade.core.release import Outbox, Released, release_stack
-from colonnade.core.roles import FeatureOwner
+from colonnade.core.roles import FeatureOwner, by_row
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, PartyError
-from colonnade.transport.in_process import A_STEP, ELEMENTWISE, at_once, one_torch_thread, work
+from colonnade.transport.in_process import A_STEP, at_once, one_torch_thread, work
 
 R = TypeVar("R", bound=Message)
 M = TypeVar("M", bound=Message)
@@ -462,10 +462,7 @@ def is_chain(module: nn.Module) -> bool:
     """Whether the layers can be run here, one after the other: none of their own making, and none watched by hooks."""
     layers = list(module) if type(module) is nn.Sequential else []
     hooked = any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
-    known = (
-        type(layer) in (nn.Linear, *ELEMENTWISE) or (type(layer) is nn.Flatten and layer.start_dim < 0)
-        for layer in layers
-    )
+    known = (by_row(layer) or (type(layer) is nn.Flatten and layer.start_dim < 0) for layer in layers)
     return bool(layers) and not hooked and all(known)
 
 

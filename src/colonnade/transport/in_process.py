@@ -23,6 +23,7 @@ from colonnade.core import wire
 from colonnade.core.message import Message, Request, Transcript, batch_of
 from colonnade.core.party import TASKS, Party
 from colonnade.core.peers import Transport
+from colonnade.core.roles import by_row
 from colonnade.core.wire import Envelope
 from colonnade.errors import PartyError
 
@@ -139,7 +140,6 @@ def _device(envelope: Envelope[Request[R]], fallback: torch.device) -> torch.dev
     return sent[0].tensor.device if sent else fallback
 
 
-ELEMENTWISE = (nn.ReLU, nn.ELU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.LeakyReLU, nn.Identity)
 A_STEP = 3
 """Forward passes that a step is worth: its own, and twice that for the gradients."""
 
@@ -177,7 +177,7 @@ def at_once(tasks: Sequence[Callable[[], T]], device: torch.device, streams: Seq
 def work(model: nn.Module, row: Tensor, rows: int) -> int:
     """Floating-point operations of one forward pass over so many rows: counted, not timed, so that what follows from
     it is the same in every run."""
-    if type(model) is nn.Sequential and all(type(layer) in (nn.Linear, nn.Flatten, *ELEMENTWISE) for layer in model):
+    if type(model) is nn.Sequential and all(by_row(layer) or type(layer) is nn.Flatten for layer in model):
         return rows * _products(model, row)
     from torch.utils.flop_counter import FlopCounterMode  # which imports torch's compiler, as long as torch itself
 
