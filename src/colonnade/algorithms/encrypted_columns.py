@@ -6,9 +6,11 @@
     label owner:  decrypts it, under the mask, and sends it back
     party k:      takes the mask off
 
-A number per column and output is opened, and no other: a party that sent other ciphertexts than it was asked for has so
-many numbers of its choice opened, a round, and schemes that could notice it are not used here. Secret keys are made
-anew in every process and never saved. `encryption.bfv` says what is rounded, and how little.
+This is for two that follow it. An opened number has 60 bits, and of two classes the first gradient has one a row: so a
+party's exact sums tell its labels where rows are few (`ROWS_FOR_A_NUMBER`), and a party that multiplies by what it likes
+reads dozens of labels off each number, a round. A label owner whose key or ciphertexts are made for it reads columns
+behind their mask. Schemes that could notice either are not used here. Secret keys are made anew in every process and
+never saved. `encryption.bfv` says what is rounded, and how little.
 """
 
 from __future__ import annotations
@@ -35,6 +37,10 @@ from colonnade.core import (
 from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_key
 from colonnade.errors import PartyError
 from colonnade.optim.descent import set_gradient
+
+
+ROWS_FOR_A_NUMBER = 64
+"""Rows that there must be for every number that is opened: with fewer, only one choice of labels may fit its bits."""
 
 
 class UseKey(Request[Done]):
@@ -117,12 +123,13 @@ class Opening:
         return {k: self.opened(k, sent, product) for k, product in products.items()}
 
     def opened(self, party: str, sent: Ciphertext, reply: Product) -> Ciphertext:
-        """What is under a party's mask, where it is a number per column and so few that labels do not follow."""
+        """What is under a party's mask, where it is a number per column and so few that labels do not follow at once."""
         (rows, outputs), found, batch = sent.shape, reply.gradient.shape, sent.receipt.batch
         count = self.columns.setdefault(party, found[-1] if found else 0)
-        if found != (outputs, count) or not 0 < count < rows:
-            rule = f"only [{outputs}, columns] is opened, as many in all rounds and fewer than the {rows} rows"
-            why = f"it sent products {list(found)}, and {rule}: else labels follow"
+        if found != (outputs, count) or not 0 < ROWS_FOR_A_NUMBER * outputs * count <= rows:
+            rule = f"only [{outputs}, columns] is opened, as many in all rounds, with {ROWS_FOR_A_NUMBER} rows a number"
+            cure = 'Take more rows, fewer columns ([preprocess] numbers = "standard" has no bins), or no encryption.'
+            why = f"it sent products {list(found)} of {rows} rows, and {rule}: else labels follow. {cure}"
             raise PartyError(party, reply.kind, batch, why)
         assert self.secret is not None
         spent = sent.receipt.event.kind not in (NON_PRIVATE.kind, sent.encrypted.guarantee)

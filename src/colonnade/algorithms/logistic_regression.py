@@ -15,9 +15,9 @@ What crosses: per row how a step changes a party's part of the score, and when r
 gradient down, the same to all; a few sums over all rows. With aggregation = "secure" scores and sums leave under
 pairwise masks (`secure_sum`), and the label owner sees their totals alone. What a party learns: the gradient is the
 probability minus the label, and its sign is the label. With encryption = "bfv" it comes encrypted
-(`encrypted_columns`), and a party learns X_k^T g alone, the sums it steps with. With as many columns as rows it could
-solve them for g, and is refused; with fewer, it guesses labels as well as its own columns tell them. A role of the
-label owner's organisation gets g as it is. Coefficients stay with who holds their columns, the intercept with labels.
+(`encrypted_columns`, which says whom it is no protection from), and a party learns X_k^T g alone, the sums it steps
+with. Of few rows these tell all labels, and it is refused; of more, it guesses them as well as its own columns tell. A
+role of the label owner's organisation gets g as it is. Coefficients stay with their columns, the intercept with labels.
 """
 
 from __future__ import annotations
@@ -384,14 +384,15 @@ ALGORITHM = Algorithm(
             Kind.OTHER,
             of="columns",
             per_row=False,
-            tells="nothing: it is under a mask that only its sender can take off",
+            tells="nothing, where key and ciphertexts are what they should be: it is under a mask that only its sender can "
+            "take off; to who made them for that, the columns",
         ),
         "column_gradient": Release(
             Kind.BATCH_GRADIENT,
             of="labels",
             per_row=False,
             tells="for each of its columns the sum over all rows of the column times the probability minus the label: "
-            "labels as far as the receiver's own columns tell them; of as many columns as rows, all of them",
+            "labels as far as the receiver's own columns tell them; of few rows, or to who multiplied by something else, all",
         ),
     },
     in_batches=False,
