@@ -16,7 +16,7 @@ from tests.federation.small import frames, quick
 from tests.federation.small_sites import ALONE, ask, folders, sites
 
 from colonnade import Federation, load
-from colonnade.algorithms import logistic_regression
+from colonnade.algorithms import encrypted_columns, logistic_regression
 from colonnade.core import Outbox
 from colonnade.errors import ConfigError, PartyError
 from colonnade.federation.coefficients import weights_of
@@ -62,9 +62,10 @@ def test_it_is_scikit_learns_optimum(loading: Any, aggregation: str, l2: float) 
     [load_diabetes, *(pytest.param(one, marks=pytest.mark.long) for one in (load_breast_cancer, load_wine))],
     ids=["numbers", "two", "three"],
 )
-def test_encrypted_it_is_the_same_optimum(loading: Any) -> None:
+def test_encrypted_it_is_the_same_optimum(loading: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the same tolerance: what rounding leaves of it is far below."""
     pytest.importorskip("tenseal")
+    monkeypatch.setattr(encrypted_columns, "ROWS_FOR_A_NUMBER", 1)
     train = {"epochs": 12 if loading is load_diabetes else 60, "early_stop": False}
     is_scikit_learns(federated(loading, 2, train, encryption="bfv", l2=20.0), loading, 20.0)
 

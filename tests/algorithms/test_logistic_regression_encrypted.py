@@ -18,11 +18,12 @@ from colonnade import Federation
 from colonnade.algorithms import logistic_regression
 from colonnade.algorithms.encrypted_columns import Multiply, Product, UseKey
 from colonnade.algorithms.logistic_regression import Config, Move
-from colonnade.attacks.label_reading import read, solve
 from colonnade.core import Ciphertext, Released
 from colonnade.encryption import make_keys, seal
 from colonnade.encryption.scheme import wrap
-from colonnade.errors import BoundaryError, PartyError, WireError
+from colonnade.errors import BoundaryError, ConfigError, PartyError, WireError
+from colonnade.planning.plan import plan
+from colonnade.settings.federation_file import Settings
 from colonnade.sites.driving import drive
 from colonnade.transport import Recording
 
@@ -61,7 +62,7 @@ def test_the_error_is_what_the_key_says_it_is_for_few_and_many_rows_of_any_size(
     party._key, party.x, party.rows = secret.public, lambda _: x, lambda _: torch.arange(rows)
     party.model = torch.nn.Linear(2, 1, bias=False)
     product = party.multiply(Multiply(BATCH, toy.driver.outbox.encrypt(g, "gradient", key=secret)), "label owner")
-    scale = party._mask[1]
+    scale = party._blinded[BATCH][0]
     opened = toy.driver.outbox.pass_on(secret.open_blinded(product.gradient.encrypted), "column_gradient")
     found = party.unmasked(BATCH, opened)
     worst = scale * secret.public.product_error(x / scale)
@@ -127,7 +128,7 @@ def test_between_sites_it_is_the_same(tmp_path: Path) -> None:
         "algorithm": {"name": "logistic_regression", "encryption": "bfv"},
         "train": {"epochs": 3},
     }
-    file, _ = folders(tmp_path, frames(), settings)
+    file, _ = folders(tmp_path, frames(220), settings)
     here = Federation.from_toml(file).fit(tmp_path / "here").summary
     there = drive(sites(tmp_path)["clinic"], "run").summary
     assert there["metrics"] == here["metrics"]
@@ -139,18 +140,42 @@ def test_between_sites_it_is_the_same(tmp_path: Path) -> None:
         assert own == whole
 
 
-def test_a_partner_with_as_many_columns_as_rows_would_solve_for_the_labels_and_is_refused() -> None:
-    """With its sums in hand it does; so the label owner opens none of them."""
-    toy = made("none", columns=(160, 2))
-    party, rows = toy.parties["ada"], toy.batches.rows(BATCH)
-    x = party.features[rows].double()
-    gradient = toy.driver.gradient(BATCH, toy.driver.o[rows])
-    solved = solve(x, (x.T @ gradient)[:, 0])
-    assert float((read(solved[:, None], 2) == toy.driver.labels[rows]).double().mean()) > 0.99
-    with pytest.raises(
-        PartyError, match=r"products \[1, 160\], and only \[1, columns\] is opened, as many in all rounds"
-    ):
-        made(columns=(160, 2)).run(1)
+def test_the_exact_sum_of_few_rows_tells_all_labels_so_few_rows_are_refused(tmp_path: Path) -> None:
+    """Of 14 rows and one column, of all 2^14 choices of labels only one fits what a partner steps with. The same is
+    found of 100 rows and 12 columns by lattice reduction, in a second."""
+    toy, rows = made(columns=(1,)), 14
+    party, secret = toy.parties["ada"], make_keys("bfv", use="columns", limit=4.0)
+    x, y = party.features[:rows].double(), toy.driver.labels[:rows].double()
+    party._key, party.x, party.rows = secret.public, lambda _: x, lambda _: torch.arange(rows)
+    sent = toy.driver.outbox.encrypt((0.5 - y)[:, None], "gradient", key=secret)
+    product = party.multiply(Multiply(BATCH, sent), "label owner").gradient.encrypted
+    found = party.unmasked(BATCH, toy.driver.outbox.pass_on(secret.open_blinded(product), "column_gradient"))
+    choices = (torch.arange(2**rows)[:, None] >> torch.arange(rows) & 1).double()
+    errors = ((0.5 - choices) @ x - found).abs().flatten()
+    assert torch.equal(choices[errors.argmin()], y), "it reads every label"
+    settings = quick(**ALONE) | {"algorithm": {"name": "logistic_regression", "encryption": "bfv"}}
+    file, _ = folders(tmp_path, frames(100), settings)
+    cure = r"columns of 'lab', .* Of 70 training rows .* 128 here.\n    Give more rows or fewer columns"
+    for begin in (Federation.from_toml, lambda path: plan(Settings.from_toml(path))):
+        with pytest.raises(ConfigError, match=cure):
+            begin(file)
+    with pytest.raises(ConfigError, match=cure):
+        drive(sites(tmp_path)["clinic"], "run")
+
+
+def test_a_resumed_run_opens_no_other_number_of_columns(tmp_path: Path) -> None:
+    """What a partner says it has is kept with the run: a second number would be as many sums more."""
+    begun, other = made(), made(columns=(4, 3))
+    begun.run(1)
+    save(begun, tmp_path)
+    state = begun.driver.state()
+    assert state["columns"] == {"ada": 3, "bob": 3}
+    with pytest.raises(ConfigError, match="'ada' says that it has 4 columns, and this run began with 3 of it"):
+        other.driver.load_state(state)
+    silent = made()
+    silent.driver.opening.columns = {}
+    with pytest.raises(PartyError, match=r"it sent products \[1, 3\], and \[1, 0\] are opened"):
+        silent.run(1)
 
 
 def test_a_lying_partner_gets_no_more_numbers_opened_than_it_has_columns() -> None:
@@ -171,7 +196,7 @@ def test_a_lying_partner_gets_no_more_numbers_opened_than_it_has_columns() -> No
 
     assert opening.opened("ada", g, sent(identity[:, :3])).shape == (1, 3)
     for columns in (identity, identity[:, :4]):
-        with pytest.raises(PartyError, match=r"'ada' .* it sent products \[1, (4|160)\], and only \[1, columns\] is"):
+        with pytest.raises(PartyError, match=r"'ada' .* it sent products \[1, (4|160)\], and \[1, 3\] are opened"):
             opening.opened("ada", g, sent(columns))
     with pytest.raises(WireError, match=r"damaged|no mask"):
         opening.opened("ada", g, sent(identity[:, :3], hides="encrypted"))
@@ -214,13 +239,46 @@ def test_a_lying_label_owner_cannot_talk_a_partner_out_of_its_mask() -> None:
     opened = [toy.driver.opening.secret.open_blinded(one.encrypted) for one in (first, second)]
     assert opened[0].data != opened[1].data, "the same sums, under another mask"
     step = Move(BATCH, 0.0, out.pass_on(opened[1], "column_gradient", BATCH))
-    with pytest.raises(PartyError, match="a masked gradient came for batch train/1/0, and train/0/0 is pending"):
+    with pytest.raises(PartyError, match="a masked gradient came for batch train/1/0, and it has no mask for it"):
         ada.ask(Move("train/1/0", 0.0, step.gradient))
     ada.ask(step)
-    with pytest.raises(PartyError, match="a masked gradient came for batch train/0/0, and None is pending"):
+    with pytest.raises(PartyError, match="a masked gradient came for batch train/0/0, and it has no mask for it"):
         ada.ask(step)
+    with pytest.raises(PartyError, match='a gradient came readable, and its encryption is "bfv"'):
+        ada.ask(Move(BATCH, 0.0, out.release(torch.ones(160, 1), "gradient", BATCH)))
     with pytest.raises(PartyError, match='it takes no key, since its encryption is "none"'):
         made("none").peers["ada"].ask(UseKey(out.publish(secret.public.to_bytes(), "public_key")))
+
+
+def test_a_mask_is_for_one_answer_also_where_that_fails() -> None:
+    """With a step of its choice a label owner has an answer fail, or not: tried again under the same mask, it would
+    read a party's own length off where that begins."""
+    toy = made(aggregation="secure")
+    toy.run(1)
+    ada, out, secret = toy.peers["ada"], toy.driver.outbox, toy.driver.opening.secret
+    sent = out.encrypt(torch.ones(160, 1), "gradient", BATCH, key=secret)
+    opened = secret.open_blinded(ada.ask(Multiply(BATCH, sent)).gradient.encrypted)
+    given = out.pass_on(opened, "column_gradient", BATCH)
+    with pytest.raises(PartyError, match="has a value that does not fit"):
+        ada.ask(Move(BATCH, 1e30, given))
+    with pytest.raises(PartyError, match="it has no mask for it"):
+        ada.ask(Move(BATCH, 0.0, given))
+
+
+def test_what_a_ciphertext_or_key_says_of_itself_is_no_question_about_columns() -> None:
+    """Refused or not would tell how large the columns are: a bit a call, and by that every value of a row."""
+    toy = made(columns=(1, 3))
+    ada, out = toy.peers["ada"], toy.driver.outbox
+    tiny = make_keys("bfv", use="columns", limit=2.0**-60)
+    with pytest.raises(PartyError, match=r"its key is for values up to 8\.67362e-19, and gradients are larger"):
+        ada.ask(UseKey(out.publish(tiny.public.to_bytes(), "public_key")))
+    toy.run(1)
+    public = toy.driver.opening.secret.public
+    for factor in (0.5, 1.5, 2.0**9):
+        sent = public.encrypt(torch.zeros(160, 1), owner="label owner")
+        said = wrap(public, (160, 1), "spread", factor * public.limit, sent.data[8:])
+        with pytest.raises(PartyError, match=r"values up to .* came, and its key is for 4"):
+            ada.ask(Multiply(BATCH, out.pass_on(said, "gradient", BATCH)))
 
 
 def test_secret_keys_are_in_no_state() -> None:

@@ -17,10 +17,11 @@ from tests.conformance.toy import TASKS, TRANSPORTS, Task, Toy, cohorts, differe
 from torch import Tensor, nn
 
 import colonnade
-from colonnade.algorithms import vimadmm_joint
+from colonnade.algorithms import logistic_regression, vimadmm_joint
 from colonnade.algorithms.embedding import Embed
-from colonnade.algorithms.secure_sum import AgreeKeys, MakeKey
+from colonnade.algorithms.secure_sum import AgreeKeys, MakeKey, agree
 from colonnade.core import Identity, Party, Rule
+from colonnade.encryption.masks import one_round, open_sum
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.federation import Federation
 from colonnade.transport import Fault, Faulty, InProcess, Recording
@@ -154,6 +155,50 @@ def test_asking_the_parties_for_different_rows_gives_no_sum() -> None:
     replies = toy.peers.ask_each({name: Embed(batch) for name, batch in rows.items()})
     with pytest.raises(BoundaryError, match="masks are left over"):
         toy.driver.sum.of(toy.peers, lambda: {k: [reply.values] for k, reply in replies.items()})
+
+
+def alike(toy: Toy, requests: Mapping[str, Any], ask: Any) -> None:
+    """Tell each party something, agree on new keys, and open a sum of what follows from it."""
+    for name, request in requests.items():
+        toy.peers[name].ask(request)
+    keys = agree(toy.peers)
+    shares = {name: peer.ask(ask) for name, peer in toy.peers.items()}
+    open_sum(one_round({name: share.values for name, share in shares.items()}, keys), keys)
+
+
+def test_one_party_cannot_be_singled_out_by_telling_the_others_nothing() -> None:
+    """A label owner that gives one party a gradient, and the others zeros, would see what that one makes of it as the
+    sum of all. Masks follow what each was told, so that none cancel, also under keys agreed on afterwards."""
+    regression = variant(logistic_regression.ALGORITHM, aggregation="secure")
+    for algorithm in (SECURE, regression):
+        for different in (False, True):
+            toy, batch = federation(algorithm, columns=(4, 4, 4)), "train/0/0"
+            agree(toy.peers)
+            toy.peers.ask(Embed(batch))
+            told = torch.zeros(len(toy.batches.rows(batch)), 3)
+            told[7] = 1.0
+            each = {name: told * (name == "bob" or not different) for name in toy.peers}
+            sent = {name: toy.driver.outbox.release(one, "gradient", batch) for name, one in each.items()}
+            requests: dict[str, Any] = {name: vimadmm_joint.Improve(batch, one) for name, one in sent.items()}
+            ask: Any = Embed(batch)
+            if algorithm is regression:
+                requests = {name: logistic_regression.Move(batch, 0.0, one) for name, one in sent.items()}
+                ask = logistic_regression.Aim(batch, 0.0)
+            if different:
+                with pytest.raises(BoundaryError, match="do not add up: masks are left over"):
+                    alike(toy, requests, ask)
+            else:
+                alike(toy, requests, ask)
+
+
+def test_what_a_party_was_told_stays_in_its_masks_when_it_is_resumed(tmp_path: Path) -> None:
+    begun, resumed = federation(SECURE), federation(SECURE)
+    begun.run(2)
+    save(begun, tmp_path)
+    load(resumed, tmp_path)
+    told = {name: party.outbox.followed for name, party in begun.parties.items()}
+    assert len(set(told.values()) - {""}) == 1
+    assert {name: party.outbox.followed for name, party in resumed.parties.items()} == told
 
 
 # Noise

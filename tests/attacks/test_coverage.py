@@ -110,6 +110,7 @@ def test_of_an_encrypted_and_masked_logistic_regression_all_that_can_be_read_is_
     config = {"aggregation": "secure", "encryption": "bfv"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("colonnade.attacks.rehearsal.ROUNDS", 4)
+        patch.setattr("colonnade.algorithms.encrypted_columns.ROWS_FOR_A_NUMBER", 1)
         found = audited("logistic_regression", config=config, train={"epochs": 1})
     assert not found.not_attacked
     labels = {one.attack for one in found.findings if one.limit == "label_inference"}

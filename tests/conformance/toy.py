@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
+from colonnade.algorithms import encrypted_columns
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Batches, Organisation, Party, Peers, Rule, State, Transport, roles
 from colonnade.core.party import seed_for
@@ -207,7 +209,8 @@ def federation(
         leader = algorithm.label_owner(organisations[driver], y, LOSSES[task], config)
         carrier = transport(parties)
         peers = leader.peers = Peers(driver, parties, carrier, leader.ledger)
-        leader.meet(peers.ask(roles.Introduce()))
+        with patch.object(encrypted_columns, "ROWS_FOR_A_NUMBER", 1):  # a toy has few rows
+            leader.meet(peers.ask(roles.Introduce()))
     return Toy(algorithm, leader, peers, batches, parties, carrier)
 
 

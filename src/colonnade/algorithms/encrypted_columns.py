@@ -6,20 +6,20 @@
     label owner:  decrypts it, under the mask, and sends it back
     party k:      takes the mask off
 
-This is for two that follow it. An opened number has 60 bits, and of two classes the first gradient has one a row: so a
-party's exact sums tell its labels where rows are few (`ROWS_FOR_A_NUMBER`), and a party that multiplies by what it likes
-reads dozens of labels off each number, a round. A label owner whose key or ciphertexts are made for it reads columns
-behind their mask. Schemes that could notice either are not used here. Secret keys are made anew in every process and
-never saved. `encryption.bfv` says what is rounded, and how little.
+This is for two that follow it. An opened number has 60 bits, and of two classes the first gradient has one a row: so
+exact sums tell labels where rows are few (`ROWS_FOR_A_NUMBER`), and a party that multiplies by what it likes reads
+dozens of labels off each number, a round. A label owner whose key or ciphertexts are made for it reads columns behind
+their mask. Schemes that could notice either are not used here. Secret keys are made anew in every process and never
+saved. `encryption.bfv` says what is rounded, and how little.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from colonnade.algorithms.algorithm import Kind
 from colonnade.core import (
@@ -27,6 +27,7 @@ from colonnade.core import (
     Ciphertext,
     Done,
     Message,
+    Organisation,
     Outbox,
     Peers,
     Released,
@@ -35,12 +36,20 @@ from colonnade.core import (
     serves,
 )
 from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_key
-from colonnade.errors import PartyError
+from colonnade.errors import ConfigError, PartyError
 from colonnade.optim.descent import set_gradient
-
 
 ROWS_FOR_A_NUMBER = 64
 """Rows that there must be for every number that is opened: with fewer, only one choice of labels may fit its bits."""
+
+LEAST = 1.0
+"""Of a key's limit: a party scales its columns by it, and for a tiny one would refuse them by their size."""
+
+
+class Introduced(roles.Introduction):
+    """Who has sums opened also says, before anything else, for how many columns: as many in all rounds."""
+
+    columns: int
 
 
 class UseKey(Request[Done]):
@@ -60,13 +69,24 @@ class Multiplying(roles.FeatureOwner):
     """Holds the label owner's key, and the mask on a product that is to come back."""
 
     _key: PublicKey | None = None
-    _mask: tuple[str, float, Any] | None = None  # of a batch: what columns were divided by, and the mask
+
+    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Any) -> None:
+        super().__init__(organisation, features, model, config)
+        self._blinded: dict[str, tuple[float, Any]] = {}  # of a batch: what columns were divided by, and the mask
+
+    @serves
+    def introduce(self, request: roles.Introduce) -> roles.Introduction:
+        told = super().introduce(request)
+        if self.config.encryption == "none":
+            return told
+        return Introduced(told.shape, told.rows, told.agreed, self.features.shape[1:].numel())
 
     @serves
     def use_key(self, request: UseKey) -> Done:
         """The first one stands: a label owner has one key as long as it runs."""
         self.expect(self.config.encryption != "none", 'it takes no key, since its encryption is "none"')
         key = read_public_key(request.public, scheme=self.config.encryption, use="columns")
+        self.expect(key.limit >= LEAST, f"its key is for values up to {key.limit:g}, and gradients are larger")
         self.expect(self._key is None or self._key.id == key.id, "it was given another key before, and keeps to that")
         self._key = key
         return Done()
@@ -78,16 +98,17 @@ class Multiplying(roles.FeatureOwner):
         self.expect_shape("the encrypted gradient", request.gradient, len(x), next(self.model.parameters()).shape[0])
         scale = power_of_two(float(x.abs().sum(0).max()) * key.limit / key.capacity)
         blinded, mask = key.blind(key.product(request.gradient.encrypted, x / scale, owner=self.name))
-        self._mask = request.batch, scale, mask
+        self._blinded.clear()
+        self._blinded[request.batch] = scale, mask
         return Product(self.outbox.pass_on(blinded, "masked_gradient", request.batch, to=asker))
 
     def unmasked(self, batch: str, given: Ciphertext) -> Tensor:
-        """X_k^T g, [columns, outputs]."""
-        pending, scale, mask = self._mask or (None, 1.0, None)
-        self.expect(pending == batch, f"a masked gradient came for batch {batch}, and {pending} is pending")
+        """X_k^T g, [columns, outputs]. A mask is for one answer, and does not come back where that fails: who could try
+        again would learn from what is refused."""
+        self.expect(batch in self._blinded, f"a masked gradient came for batch {batch}, and it has no mask for it")
+        scale, mask = self._blinded.pop(batch)
         weight = next(self.model.parameters())
         self.expect_shape("the masked gradient", given, *weight.shape)
-        self._mask = None  # it is used once
         found = scale * self._given().unblind(given.encrypted, mask).to(self.device)
         if weight.grad is None:  # the first says most about labels: an audit looks at it
             set_gradient(found.flatten() / len(self.rows(batch)), [weight])
@@ -110,7 +131,7 @@ class Opening:
     def share_key(self, peers: Peers, others: Collection[str], first: Tensor) -> None:
         """Before the first round. The key's limit tells a power of two, eight times the size of the first gradients or
         more, so that later ones fit, too."""
-        limit = power_of_two(8 * float(first.abs().max()))
+        limit = max(power_of_two(8 * float(first.abs().max())), LEAST)
         self.secret = self.secret or make_keys(self.scheme, use="columns", limit=limit)
         public = self.outbox.publish(self.secret.public.to_bytes(), "public_key")
         peers.ask_each(dict.fromkeys(others, UseKey(public)))
@@ -122,14 +143,32 @@ class Opening:
         products = peers.ask_each(dict.fromkeys(others, Multiply(batch, sent)))
         return {k: self.opened(k, sent, product) for k, product in products.items()}
 
+    def meet(self, told: Mapping[str, roles.Introduction], rows: int, outputs: int) -> None:
+        """Remember how many columns each of the others has: so few that labels do not follow from their sums."""
+        self.columns = {k: one.columns for k, one in told.items() if isinstance(one, Introduced)}
+        for party, columns in self.columns.items():
+            if rows and not 0 < (need := ROWS_FOR_A_NUMBER * outputs * columns) <= rows:
+                raise ConfigError(
+                    f'encryption = "{self.scheme}" opens {outputs} sums a round for each of the {columns} columns of '
+                    f"'{party}', as they are after preparation. Of {rows:,} training rows these tell labels: there "
+                    f"must be {ROWS_FOR_A_NUMBER} for each sum, {need:,} here.\n    Give more rows or fewer columns "
+                    '([preprocess] numbers = "standard" makes no bins), or set encryption = "none".'
+                )
+
+    def remember(self, columns: Mapping[str, int]) -> None:
+        """How many each had when the run began: who now says otherwise is refused."""
+        for party, before in columns.items():
+            if (now := self.columns.setdefault(party, before)) != before:
+                raise ConfigError(
+                    f"'{party}' says that it has {now} columns, and this run began with {before} of it: more sums tell "
+                    "more of labels.\n    Resume with the columns it began with, or begin a new run."
+                )
+
     def opened(self, party: str, sent: Ciphertext, reply: Product) -> Ciphertext:
-        """What is under a party's mask, where it is a number per column and so few that labels do not follow at once."""
-        (rows, outputs), found, batch = sent.shape, reply.gradient.shape, sent.receipt.batch
-        count = self.columns.setdefault(party, found[-1] if found else 0)
-        if found != (outputs, count) or not 0 < ROWS_FOR_A_NUMBER * outputs * count <= rows:
-            rule = f"only [{outputs}, columns] is opened, as many in all rounds, with {ROWS_FOR_A_NUMBER} rows a number"
-            cure = 'Take more rows, fewer columns ([preprocess] numbers = "standard" has no bins), or no encryption.'
-            why = f"it sent products {list(found)} of {rows} rows, and {rule}: else labels follow. {cure}"
+        """What is under a party's mask, where it is a number for each column that it said it has."""
+        outputs, found, batch = sent.shape[-1], reply.gradient.shape, sent.receipt.batch
+        if found != (told := (outputs, self.columns.get(party, 0))):
+            why = f"it sent products {list(found)}, and {list(told)} are opened, by what it said of its columns"
             raise PartyError(party, reply.kind, batch, why)
         assert self.secret is not None
         spent = sent.receipt.event.kind not in (NON_PRIVATE.kind, sent.encrypted.guarantee)

@@ -138,6 +138,7 @@ class FeatureOwner(Masked, Multiplying):
     @serves
     def aim(self, request: Aim, asker: str | None) -> Aimed:
         self.p = request.beta * self.p - self.z
+        self.follow(request.beta)
         name, _ = next(self.model.named_parameters())
         with torch.no_grad():
             d = functional_call(self.model, {name: self.p.T}, (self.x(request.batch).double(),)).to(self.features.dtype)
@@ -146,7 +147,8 @@ class FeatureOwner(Masked, Multiplying):
 
     @serves
     def move(self, request: Move, asker: str | None) -> Moved:
-        along = self._along(request.batch, request.gradient)
+        along = self._along(request.batch, request.gradient, asker)
+        self.follow(request.step, *([request.gradient] if self.config.encryption == "none" else []))
         self.w = self.w + request.step * self.p
         e = along + self.config.l2 * self.w
         before = (e * self.z).sum()
@@ -154,10 +156,12 @@ class FeatureOwner(Masked, Multiplying):
         self._show()
         return Moved(self._lengths((e * self.z).sum(), before, request.batch, asker))
 
-    def _along(self, batch: str, gradient: Released | Ciphertext) -> Tensor:
+    def _along(self, batch: str, gradient: Released | Ciphertext, asker: str | None) -> Tensor:
         """X_k^T g, from g, or with the mask taken off."""
         if isinstance(gradient, Ciphertext):
             return self.unmasked(batch, gradient)
+        readable = self.config.encryption == "none" or asker in (None, self.name)
+        self.expect(readable, f'a gradient came readable, and its encryption is "{self.config.encryption}"')
         self.expect_shape("the gradient", gradient, len(self.rows(batch)), self.w.shape[1])
         return self._x(batch).T @ gradient.tensor.double()
 
@@ -203,6 +207,8 @@ class LabelOwner(roles.LabelOwner):
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         self.sum.check(self.name, introductions)
         super().meet(introductions)
+        others = {k: told for k, told in introductions.items() if k != self.name}
+        self.opening.meet(others, 0 if (train := self._trained()) is None else len(train), self.loss.outputs)
 
     def outputs(self, o: Mapping[str, Tensor]) -> Tensor:
         """b + sum_k o_k."""
@@ -269,12 +275,14 @@ class LabelOwner(roles.LabelOwner):
             "o": self.o,
             "size": self.size,
             "beta": self.beta,
+            "columns": self.opening.columns,
         }
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
         self.b, self.p, self.z, self.size, self.beta = (state[key] for key in ("b", "p", "z", "size", "beta"))
         self.o = state["o"].clone()
+        self.opening.remember(state.get("columns", {}))
 
 
 def curvature(outputs: int) -> float:
@@ -384,15 +392,16 @@ ALGORITHM = Algorithm(
             Kind.OTHER,
             of="columns",
             per_row=False,
-            tells="nothing, where key and ciphertexts are what they should be: it is under a mask that only its sender can "
-            "take off; to who made them for that, the columns",
+            tells="nothing, where key and ciphertexts are what they should be: it is under a mask that only its sender "
+            "can take off; to who made them for that, the columns",
         ),
         "column_gradient": Release(
             Kind.BATCH_GRADIENT,
             of="labels",
             per_row=False,
             tells="for each of its columns the sum over all rows of the column times the probability minus the label: "
-            "labels as far as the receiver's own columns tell them; of few rows, or to who multiplied by something else, all",
+            "labels as far as the receiver's own columns tell them; of few rows, or to who multiplied by something "
+            "else, all",
         ),
     },
     in_batches=False,

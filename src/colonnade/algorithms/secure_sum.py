@@ -4,8 +4,8 @@
                   everybody's public keys                                                 AgreeKeys -> Done
                   its logits, masked so that the masks cancel in the sum                  any reply with `values`
 
-`encryption.masks` says what this assumes. Keys are never saved: they are agreed on anew when a run starts, is resumed
-or loaded, and after a round that failed.
+`encryption.masks` says what this assumes. Masks also follow what each party was told (`Masked.follow`). Keys are never
+saved: they are agreed on anew when a run starts, is resumed or loaded, and after a round that failed.
 """
 
 from __future__ import annotations
@@ -44,6 +44,13 @@ class Masked(Party):
         masks = Masks(self.name)
         for name in names:
             self.outbox.seal(name, masks)
+
+    def follow(self, *told: object) -> None:
+        """What it was told and its model follows is in its masks from here on: those of parties that were told
+        different things do not cancel, so that nobody can have a sum of one that moves and others that do not."""
+        for one in told if self.outbox.seals else ():
+            data = one.tensor.cpu().numpy().tobytes() if isinstance(one, Released) else repr(one).encode()
+            self.outbox.follow(data)
 
     @serves
     def make_key(self, request: MakeKey) -> PublicKey:  # noqa: ARG002

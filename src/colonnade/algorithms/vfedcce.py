@@ -160,7 +160,7 @@ class FeatureOwner(embedding.FeatureOwner):
         self.stackable = config.mode == "plaintext"  # nobody else may compute with this party's keys
         self._secret: SecretKey | None = None
         self._key: PublicKey | None = None
-        self._mask: tuple[str, int, Any] | None = None
+        self._blinded: dict[str, tuple[int, Any]] = {}  # of a batch: its rows, and the mask, for one answer
 
     @serves
     def ask_key(self, request: AskKey) -> Key:
@@ -193,7 +193,8 @@ class FeatureOwner(embedding.FeatureOwner):
         self._in("encrypted-coefficients")
         jacobian, key = self._jacobian(request.batch), self._given()
         blinded, mask = key.blind(key.product(request.coefficients.encrypted, jacobian, owner=self.name))
-        self._mask = request.batch, self._done_with(request.batch), mask
+        self._blinded.clear()
+        self._blinded[request.batch] = self._done_with(request.batch), mask
         return Masked(self.outbox.pass_on(blinded, "masked_gradient", request.batch, to=asker))
 
     @serves
@@ -207,9 +208,9 @@ class FeatureOwner(embedding.FeatureOwner):
             rows = self._done_with(request.batch)
             return self._step(self._made().decrypt(gradient.encrypted) / rows)
         self._in("encrypted-coefficients")
-        batch, rows, mask = self._mask or (None, 1, None)
-        self.expect(batch == request.batch, f"a gradient came for batch {request.batch}, but {batch} is pending")
-        self._mask = None  # a mask is used once
+        batch = request.batch
+        self.expect(batch in self._blinded, f"a gradient came for batch {batch}, and it has no mask for it")
+        rows, mask = self._blinded.pop(batch)  # it does not come back, should the answer fail
         return self._step(self._given().unblind(gradient.encrypted, mask) / rows)
 
     @serves

@@ -85,6 +85,7 @@ class FeatureOwner(Masked, admm.FeatureOwner):
         self.expect_shape("the residual", request.residual, *sent.shape[-2:])
         target = request.residual.tensor + sent  # s_k - lambda/rho
         self._descend(x, target)
+        self.follow(request.residual)
         return Done()
 
     def _local_steps(self, x: Tensor, target: Tensor) -> None:

@@ -139,6 +139,7 @@ class Organisation:
         own: State = {
             "generator": self.generator.get_state(),
             "released": self.outbox.released,
+            "followed": self.outbox.followed,
             "ledger": self.ledger.state(),
         }
         own |= {} if self.outbox.meter is None else {"meter": self.outbox.meter.state()}
@@ -188,7 +189,7 @@ class Organisation:
         """Continue from `state()`; the ledger's own file is cut back by `Ledger.rewind`."""
         own = state["seat"]
         self.generator.set_state(own["generator"].cpu())
-        self.outbox.released = own["released"]
+        self.outbox.released, self.outbox.followed = own["released"], own.get("followed", "")
         if self.outbox.meter is not None and "meter" in own:
             self.outbox.meter.load_state(own["meter"])
         older = {key: state[key] for key in ("drawn", "missing") if key in state}  # once kept beside the role's own

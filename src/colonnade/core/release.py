@@ -8,6 +8,7 @@ costs no privacy. Rules belong to the owner: the party that asks can neither see
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -224,6 +225,7 @@ class Outbox:
         self.rules = dict(rules or {})
         self.released = 0
         self.seals: dict[str, Seal] = {}
+        self.followed = ""  # a digest of what sealed releases depend on, and all who seal must have been told alike
         self.passed_on: frozenset[str] = frozenset()  # names whose releases go on to others, whoever asks for them
         self._own: dict[str, tuple[int, Tensor]] = {}  # the last sealed release of a name, before the seal
 
@@ -249,6 +251,10 @@ class Outbox:
             if name.rpartition(".")[2] == as_:
                 _sealable(self.owner, name, self.rules.get(name, self.default))
         self.seals[as_] = seal
+
+    def follow(self, told: bytes) -> None:
+        """Bind what leaves sealed from here on to something that everybody was told, and to all before it."""
+        self.followed = hashlib.sha256(self.followed.encode() + told).hexdigest()
 
     def go_on_from(self, other: Outbox) -> None:
         """Draw and number on where another of the same owner stands."""
@@ -280,7 +286,7 @@ class Outbox:
         rule = self._applying(as_, batch, to, _width(tensor))
         if as_ in self.seals:
             _sealable(self.owner, as_, rule)
-            rule = Rule(rule.mechanism, self.seals[as_].on(batch))
+            rule = Rule(rule.mechanism, self.seals[as_].on(f"{batch}/{self.followed}" if self.followed else batch))
         private = tensor.detach()
         safe, event = rule.mechanism.apply(private, self.noise)
         epsilon = self._charge(as_, batch, private.shape, event, to)

@@ -6,10 +6,11 @@ Section 4, without its recovery from drop-outs: a vertical federation cannot go 
     party k:    s_k = round(2^32 o_k) + sum_{j > k} m_kj - sum_{j < k} m_kj      modulo 2^64, per value
     collector:  sum_k s_k = sum_k round(2^32 o_k)                                the masks cancel
 
-m_kj is AES-256's keystream in counter mode. Its key is HMAC-SHA256 of the round and the batch under a secret that only
-k and j can derive (X25519, then HKDF-SHA256 bound to everybody's public keys). A party counts its rounds itself, one
-per share, so nobody can make it use a mask twice; and a collector that asks two parties for different rows in one round
-is left with masks that do not cancel.
+m_kj is AES-256's keystream in counter mode. Its key is HMAC-SHA256 of the round, the batch and all that the party's
+model was told to follow (`Outbox.follow`), under a secret that only k and j can derive (X25519, then HKDF-SHA256 bound
+to everybody's public keys). A party counts its rounds itself, one per share, so nobody can make it use a mask twice;
+and a collector that asks two parties for different rows in one round, or told them different things before, is left
+with masks that do not cancel.
 
 A value may be up to 2^20 in size and there may be 2047 parties, so that no sum wraps around: the sum of M parties is
 exact to M 2^-33. A sum of shares that do not belong together is uniform over the ring, and almost none of the ring is

@@ -301,8 +301,14 @@ class SealPublicKey:
         self._check_use("columns" if columns else "products", "A product with a matrix")
         if (x.shape[0] if columns else math.prod(x.shape)) != len(matrix):
             raise WireError(f"Encrypted values of shape {list(x.shape)} do not fit a matrix with {len(matrix)} rows.")
-        weights, most = matrix.abs().sum(0), self.capacity / x.bound
-        within(weights, most, owner=owner, scheme=self.scheme, what="multiply by in a column")
+        within(matrix.abs().sum(0), self._most(x), owner=owner, scheme=self.scheme, what="multiply by in a column")
+
+    def _most(self, x: Encrypted) -> float:
+        """What values may be multiplied by in all, so that it fits. That is the key's word and not the ciphertext's:
+        one that was made with other bounds would be refused by the size of what it meets."""
+        if x.bound != self.limit:
+            raise WireError(f"A ciphertext of values up to {x.bound:g} came, and its key is for {self.limit:g}.")
+        return self.capacity / self.limit
 
     def _weights(self, weights: Tensor, rows: Encrypted, owner: str) -> Tensor:
         """What encrypted rows are weighed by, where it fits them."""
@@ -310,8 +316,7 @@ class SealPublicKey:
         flat = within(weights, self.capacity, owner=owner, scheme=self.scheme, what="weigh by")
         if tuple(flat.shape) != rows.shape[:1]:
             raise WireError(f"{flat.numel()} weights do not fit {rows.shape[0]} encrypted rows.")
-        most = self.capacity / rows.bound
-        within(flat.abs().sum(), most, owner=owner, scheme=self.scheme, what="weigh by in all")
+        within(flat.abs().sum(), self._most(rows), owner=owner, scheme=self.scheme, what="weigh by in all")
         return flat
 
     def _without_mask(self, opened: Encrypted, mask: Sequence[Polynomial], modulus: int) -> list[Polynomial]:

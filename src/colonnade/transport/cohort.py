@@ -104,6 +104,10 @@ class CohortOutbox(Outbox):
         self.released += 1
         return Whole.of(whole, parts, Receipt(self.owner, self.released, as_, batch, NON_PRIVATE, "identity", 0))
 
+    def follow(self, told: bytes) -> None:
+        for outbox in self.outboxes:
+            outbox.follow(told)
+
     def own(self, released: Released) -> torch.Tensor:
         if released.receipt.name not in self.seals or not isinstance(released, Whole):
             return released.tensor
