@@ -14,7 +14,7 @@ from tests.conformance.battery import (
     every_algorithm_with_models,
     in_long_runs,
 )
-from tests.conformance.toy import TRANSPORTS, assert_bit_equal, cohorts, federation, sequential
+from tests.conformance.toy import TRANSPORTS, Toy, assert_bit_equal, cohorts, federation, sequential
 from torch import Tensor, nn
 
 from colonnade.algorithms import ALGORITHMS
@@ -22,7 +22,7 @@ from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Envelope, Message, Party, Released, Request, Transport
 from colonnade.core.message import batch_of
 from colonnade.core.peers import Answers
-from colonnade.errors import PartyError
+from colonnade.errors import BoundaryError, PartyError
 from colonnade.transport import Fault, Faulty
 
 R = TypeVar("R", bound=Message)
@@ -66,6 +66,17 @@ def assert_named(error: PartyError, party: str, watched: Watched) -> None:
     assert str(error.batch or "") in str(error)
 
 
+def assert_predicts(toy: Toy) -> None:
+    """Where some followed a round that others did not, a sum under masks does not open: whoever drives could have done
+    so on purpose."""
+    followed = {party.outbox.followed for party in toy.parties.values()}
+    if len(followed) == 1:
+        assert torch.isfinite(toy.predict()).all()
+    else:
+        with pytest.raises(BoundaryError, match="Resume from the last checkpoint"):
+            toy.predict()
+
+
 @every_algorithm_with_models
 @pytest.mark.parametrize("at", [2, 8, *map(in_long_runs, [3, 5])])
 @pytest.mark.parametrize("inner", ["by reference", "through bytes", "threads"])
@@ -83,7 +94,7 @@ def test_a_party_that_dies_in_its_model_is_named(algorithm: AnyAlgorithm, at: in
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     if inner != "threads":  # one by one: those after bob were not asked
         assert_bit_equal(toy.transport.before["cyd"], toy.states()["cyd"])
-    assert torch.isfinite(toy.predict()).all()
+    assert_predicts(toy)
 
 
 @every_algorithm
@@ -99,7 +110,7 @@ def test_a_lost_call_is_named_and_leaves_the_others_as_they_were(algorithm: AnyA
     assert_bit_equal(before["cyd"], after["cyd"])
     if kind == "drop":
         assert_bit_equal(before["bob"], after["bob"])
-    assert torch.isfinite(toy.predict()).all()
+    assert_predicts(toy)
 
 
 @every_algorithm_that_stacks

@@ -181,7 +181,7 @@ def open_sum(shares: Mapping[str, Tensor], agreed: Collection[str]) -> Tensor:
     if not bool((total.abs() <= len(agreed) * LIMIT).all()):
         raise BoundaryError(
             f"The shares of {_named(shares)} do not add up: masks are left over. They must be all shares of one "
-            "round, unchanged and of the same rows."
+            "round, unchanged, of the same rows, and of models told the same. Resume from the last checkpoint."
         )
     return total
 
