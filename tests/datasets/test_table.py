@@ -105,6 +105,10 @@ def test_aligning_nothing_is_refused() -> None:
         ([1.5, 2.5], "'bank' has ids of type float in column 'id', and ids must be text or whole numbers"),
         ([True, False], "'bank' has ids of type bool"),
         (["a", "a\0"], "'bank' has ids that end in a zero character"),
+        (
+            ["a", "\ud800"],
+            "'bank' has an id with a lone surrogate, half of a letter: it is no text. Export it as UTF-8",
+        ),
         ([], "'bank' has a table without rows"),
     ],
 )

@@ -61,9 +61,10 @@ def test_without_a_file_there_is_nothing_and_nothing_can_be_added(tmp_path: Path
 
 
 def test_what_does_not_begin_as_a_journal_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "journal").write_bytes(b'{"name": "x", "rows": 1}\n' + bytes(16))
-    with pytest.raises(CheckpointError, match="is damaged: it does not begin as a journal does"):
-        told(Journal(tmp_path / "journal"))
+    for found in (b'{"name": "x", "rows": 1}\n' + bytes(16), b"", b"\n"):  # an empty one held something once
+        (tmp_path / "journal").write_bytes(found)
+        with pytest.raises(CheckpointError, match="is damaged: it does not begin as a journal does"):
+            told(Journal(tmp_path / "journal"))
 
 
 def test_cut_short_anywhere_the_last_record_counts_as_far_as_it_can_be_read(tmp_path: Path) -> None:

@@ -113,11 +113,27 @@ def test_a_crash_while_the_journal_is_written_anew_forgets_nothing(
 
 def test_rows_whose_budget_an_early_version_counted_do_not_begin_anew(tmp_path: Path) -> None:
     checkpoint.write(tmp_path / ACCOUNT, {"run": "one", "ids": "exact"})
-    with pytest.raises(ConfigError, match="by an early version, which this one does not read"):
-        spent_before(tmp_path, account(), "exact")
-    with pytest.raises(ConfigError, match="by an early version, which this one does not read"):
-        kept(tmp_path, "two")
-    assert not (tmp_path / JOURNAL).exists()
+    refused_to_begin_anew(tmp_path)
+
+
+def test_rows_whose_budget_a_single_run_counted_do_not_begin_anew(tmp_path: Path) -> None:
+    """A run of one process counts in its own folder. Where that lies among a site's, which counts beside them, its rows
+    have paid."""
+    own = tmp_path / "one" / "parties" / "lab"
+    own.mkdir(parents=True)
+    before = account()
+    before.keep(own / JOURNAL)
+    spend(before)
+    refused_to_begin_anew(tmp_path)
+    (own / JOURNAL).rename(tmp_path / JOURNAL)
+    assert kept(tmp_path, "two")[1].worst == before.worst > 0.0
+
+
+def refused_to_begin_anew(runs: Path) -> None:
+    for begin in (lambda: spent_before(runs, account(), "exact"), lambda: kept(runs, "two")):
+        with pytest.raises(ConfigError, match=r"which alone is read: they would begin anew\. Put that file back"):
+            begin()
+    assert not (runs / JOURNAL).exists()
 
 
 @pytest.mark.parametrize(

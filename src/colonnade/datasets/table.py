@@ -319,6 +319,10 @@ def unpacked(ids: NDArray[np.bytes_]) -> NDArray[np.str_]:
         return np.char.decode(ids, "utf-8", "surrogatepass")
 
 
+HALF = re.compile(rb"\xed[\xa0-\xbf]")
+"""In UTF-8, half of a letter that text has in two: a lone surrogate."""
+
+
 def _checked(
     owner: str,
     packed_ids: NDArray[np.bytes_],
@@ -330,6 +334,10 @@ def _checked(
     table = Table(owner, packed_ids, features, None if label is None else without_gap_words(label), aside)
     if not len(table):
         raise DataError(f"'{owner}' has a table without rows. Check the query or file it was exported from.")
+    if HALF.search(table.packed.tobytes()):
+        raise DataError(
+            f"'{owner}' has an id with a lone surrogate, half of a letter: it is no text. Export it as UTF-8."
+        )
     ids = table.packed[table.index.order]
     same = np.flatnonzero(ids[1:] == ids[:-1])
     if len(same):  # told by places and not by the id, since the message may end up in a site's log

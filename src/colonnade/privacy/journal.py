@@ -177,8 +177,6 @@ class Journal:
 
     def _stand(self, file: BinaryIO) -> Stand:
         line, size = file.readline(LONGEST_HEAD), os.fstat(file.fileno()).st_size
-        if not line:
-            return Stand()
         about, _, check = line.rstrip(b"\n").rpartition(b" ")
         words = about.decode("ascii", "replace").split()
         if len(words) != 4 or not line.startswith(MAGIC) or check != f"{zlib.crc32(about):08x}".encode():

@@ -19,7 +19,7 @@ from colonnade.core import checkpoint
 from colonnade.core.files import hold
 from colonnade.errors import ConfigError
 from colonnade.privacy import Account
-from colonnade.runs.layout import ALIGNED, DRAINING, DRAWN, FAILURE, JOURNAL, ORDERS, REFUSED, SITE_LOG, USED
+from colonnade.runs.layout import ALIGNED, DRAINING, DRAWN, FAILURE, JOURNAL, ORDERS, PARTIES, REFUSED, SITE_LOG, USED
 
 RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 ACCOUNT = "account"
@@ -93,11 +93,13 @@ def spent_before(runs: Path, account: Account, ids: str) -> float | None:
 
 
 def _journal(runs: Path) -> Path:
-    """The one journal; refused where a budget was counted before there was one, since its rows would begin anew."""
+    """The one journal; refused where a budget was counted elsewhere and there is none, since its rows would begin anew:
+    by an early version, or in the folders of single runs, as of one process."""
     journal = runs / JOURNAL
-    if not journal.exists() and checkpoint.exists(runs / ACCOUNT):
+    account = [runs / ACCOUNT] if checkpoint.exists(runs / ACCOUNT) else []
+    if not journal.exists() and (counted := [*account, *runs.glob(f"*/{PARTIES}/*/{JOURNAL}")]):
         raise ConfigError(
-            f"What rows paid was counted in {runs / ACCOUNT} by an early version, which this one does not read: they "
-            "would begin anew. Go on with that version; to let them begin anew, keep runs in another folder."
+            f"What rows paid was counted in {counted[0]} and not in {journal}, which alone is read: they would begin "
+            "anew. Put that file back, or go on as it was counted; to let them begin anew, keep runs in another folder."
         )
     return journal
