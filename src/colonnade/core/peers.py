@@ -216,6 +216,17 @@ class Peers(Mapping[str, Peer]):
         if self.answers is not None:
             self.answers.check(name, request, reply)
 
+    def look(
+        self,
+        rows: Callable[[str], Tensor],
+        widths: Mapping[str, int],
+        releases: Mapping[str, Declared],
+        wide: Collection[str],
+    ) -> None:
+        """From here on every answer is looked at before it is used."""
+        held = None if self.presence is None else self.presence.size
+        self.answers = Answers(rows, widths, releases=releases, wide=wide, held=held)
+
     def note(self, direction: Literal["out", "in"], name: str, message: Message) -> None:
         """Between two roles of one organisation the one that answers writes it down, once."""
         if name != self.owner:

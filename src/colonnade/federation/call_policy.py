@@ -16,52 +16,27 @@ its end, so `deadline` times `retries` must be above the longest round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
 
 from colonnade.algorithms.algorithm import AnyAlgorithm, Kind
-from colonnade.core import Peers, Transport
+from colonnade.core import Peers
 from colonnade.core.checks import did_you_mean
 from colonnade.core.missing import Missing
-from colonnade.core.peers import Answers
 from colonnade.core.presence import Presence
 from colonnade.core.roles import LabelOwner
 from colonnade.errors import ConfigError
 from colonnade.optim.losses import Loss
 from colonnade.rows.holdings import Holdings
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.sections import EngineSettings
-from colonnade.transport import Retrying
 
 
-class CallPolicy:
-    """What one driver does."""
-
-    def __init__(self, engine: EngineSettings) -> None:
-        self.engine = engine
-
-    def around(self, transport: Transport) -> Transport:
-        """The same transport, with its lost calls made again."""
-        wait = self.engine.on_missing == "wait"
-        return Retrying(transport, deadline=self.engine.deadline, retries=self.engine.retries, wait=wait)
-
-    def look(
-        self, peers: Peers, rows: Callable[[str], Tensor], widths: Mapping[str, int], algorithm: AnyAlgorithm
-    ) -> None:
-        """From here on every answer is looked at before it is used."""
-        held = None if peers.presence is None else peers.presence.size
-        peers.answers = Answers(rows, widths, releases=algorithm.releases, wide=algorithm.of_told_width, held=held)
-
-    def mind(self, peers: Peers, driver: LabelOwner, algorithm: AnyAlgorithm) -> None:
-        """The same, and a missing one is dealt with. The driver has met everybody."""
-        self.look(peers, driver.rows, driver.widths, algorithm)
-        if self.engine.on_missing in ("stale", "skip"):
-            allowed = algorithm.missing(driver.config)
-            size = len(driver.labels)
-            peers.missing = Missing(self.engine.on_missing, allowed, driver.outbox, driver.rows, size, driver.y)
+def stand_ins(rule: str, driver: LabelOwner, algorithm: AnyAlgorithm) -> Missing:
+    """What stands in for a party that does not answer. The driver has met everybody."""
+    return Missing(rule, algorithm.missing(driver.config), driver.outbox, driver.rows, len(driver.labels), driver.y)
 
 
 def presence_of(

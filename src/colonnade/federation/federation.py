@@ -31,7 +31,7 @@ from colonnade.core.batches import PREDICT, Progress
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError, Diverged
 from colonnade.evaluate.metrics import quality
-from colonnade.federation.call_policy import CallPolicy, calibrated, left_out, presence_of
+from colonnade.federation.call_policy import calibrated, left_out, presence_of, stand_ins
 from colonnade.federation.fit import REPORTED, Outcome, Record, Watch, fit
 from colonnade.federation.frames import check_frames, settings_for
 from colonnade.federation.organisation import (
@@ -455,9 +455,9 @@ class Federation:
     def _connect(self, between: Between, record: bool, reaches: bool) -> None:
         """Give each driver its peers: a label owner asks the parties with columns; where there are several label
         owners, the aggregation server asks them."""
-        engine = self.settings.engine
-        policy = CallPolicy(engine) if reaches or engine.on_missing != "fail" else None
-        around: Callable[[Transport], Transport] = (lambda one: one) if policy is None else policy.around
+        engine, algorithm = self.settings.engine, self.algorithm
+        guarded = reaches or engine.on_missing != "fail"
+        around: Callable[[Transport], Transport] = engine.around if guarded else (lambda one: one)
         parallel: Any = engine.threads
         below: Transport = InProcess(self.owners, through_bytes=engine.through_bytes, parallel=parallel)
         names = list(self.elsewhere.asked) or list(self.owners)
@@ -465,23 +465,25 @@ class Federation:
             transport = between(owner.name, below)
             owner.peers = Peers(owner.name, names, around(transport), owner.ledger)
             if self.settings.rows_differ or self.settings.party_dropout:
-                owner.peers.presence = presence_of(self.settings, self.holdings, owner, names, self.algorithm)
+                owner.peers.presence = presence_of(self.settings, self.holdings, owner, names, algorithm)
             owner.agreed_apart = {name: apart.fingerprint() for name, apart in self.agreed_apart.items()}
             owner.meet(owner.peers.ask(roles.Introduce()))
-            if self.algorithm.nested is None:
-                self.cohorts = self._cohorts() if policy is None else []
+            if algorithm.nested is None:
+                self.cohorts = [] if guarded else self._cohorts()
                 transport = Cohorts(transport, self.cohorts) if self.cohorts else transport
             owner.peers.transport = around(self._recorded(transport, record))
-            if policy is not None:
-                policy.mind(owner.peers, owner, self.algorithm)
+            if guarded:
+                owner.peers.look(owner.rows, owner.widths, algorithm.releases, algorithm.of_told_width)
+            if engine.on_missing in ("stale", "skip"):
+                owner.peers.missing = stand_ins(engine.on_missing, owner, algorithm)
         if self.driver is not None and self.driver.name == SERVER:
-            stack: Any = "off" if policy is not None or record else engine.cohort
+            stack: Any = "off" if guarded or record else engine.cohort
             above = Drivers(self.label_owners, stack=stack, through_bytes=engine.through_bytes)
             carried = around(self._recorded(between(SERVER, above), record))
             asked = list(self.elsewhere.asked) or list(self.label_owners)
             self.driver.peers = Peers(SERVER, asked, carried, self.driver.ledger)
-            if policy is not None:
-                policy.look(self.driver.peers, self.driver.rows, {}, self.algorithm)
+            if guarded:
+                self.driver.peers.look(self.driver.rows, {}, algorithm.releases, algorithm.of_told_width)
 
     def _recorded(self, transport: Transport, record: bool) -> Transport:
         self.recording = Recording(transport, beside=self.recording) if record else None

@@ -21,6 +21,7 @@ from typing import Any
 from colonnade.algorithms import ALGORITHMS
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.alignment.settings import Key
+from colonnade.core import Transport
 from colonnade.core.batches import SAMPLINGS
 from colonnade.core.checks import (
     did_you_mean,
@@ -37,6 +38,7 @@ from colonnade.errors import ConfigError
 from colonnade.privacy import Budget
 from colonnade.selection.settings import SERVER
 from colonnade.settings.known import LISTS
+from colonnade.transport.retrying import Retrying
 
 MODELS_FROM, SECRET_OR_SEEDED = ("secret", "seeded", None), 'one of "secret", "seeded"'
 """Where an organisation's initial weights come from; None: from the agreed seed in one process, and at a site from the
@@ -123,6 +125,10 @@ class EngineSettings:
     retries: int = whole(default=3, least=0)
     on_missing: str = one_of("fail", "wait", "stale", "skip", default="fail")  # when a party still does not answer
     noise: str = one_of("secret", "seeded", default="secret")  # "seeded": repeatable, and no protection: experiments
+
+    def around(self, transport: Transport) -> Transport:
+        """The same transport, with its lost calls made again."""
+        return Retrying(transport, deadline=self.deadline, retries=self.retries, wait=self.on_missing == "wait")
 
 
 TELLS = ("nothing", "verdict", "figures")

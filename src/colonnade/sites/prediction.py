@@ -41,7 +41,6 @@ from colonnade.datasets.preprocess import Labels
 from colonnade.datasets.table import packed
 from colonnade.datasets.table_files import for_spreadsheets
 from colonnade.errors import BoundaryError, CheckpointError, ConfigError, DataError, NoAnswer, PartyError
-from colonnade.federation.call_policy import CallPolicy
 from colonnade.federation.federation import Elsewhere, Federation
 from colonnade.federation.organisation import agreed_on
 from colonnade.rows.holdings import Columns, Holdings, Predictions, asked_by
@@ -125,8 +124,7 @@ class Session:
         self.folder = RunDirectory(site.host.folder(run))
         self.local = replace(as_trained(self.own.local, self.folder), engine=self.engine)
         self.may_lack = self.local.may_lack  # a row may be predicted without who lacks it
-        self.policy = CallPolicy(self.engine)
-        carrier = self.policy.around(self.carrier())
+        carrier = self.engine.around(self.carrier())
         names = [name for name in self.own.feature_owners if name in site.routes]
         self.there = Peers(self.own.name, names, carrier, site.host.ledger)
         self.met: set[str] = set()

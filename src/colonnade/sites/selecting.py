@@ -22,7 +22,6 @@ from colonnade.core import Ledger, Message, Organisation, Party, Peers, Request,
 from colonnade.core.checks import from_mapping
 from colonnade.core.files import write_text
 from colonnade.errors import BoundaryError, ConfigError, DataError, PartyError, printable
-from colonnade.federation.call_policy import CallPolicy
 from colonnade.rows.holdings import Holdings, Ids
 from colonnade.rows.splits import told
 from colonnade.runs.budget_over_runs import A_RUN, is_run
@@ -142,7 +141,7 @@ def select(
     sides = told(every, held) if held.is_told else ""
     queries = min(settled.queries, len(labels))
     request = TakePart(run, own.agreed, len(names), queries, sides, site.digest(run, every), holdings.outputs)
-    policy, organisation, mine = CallPolicy(own.settings.engine), organisation_of(own), None
+    engine, organisation, mine = own.settings.engine, organisation_of(own), None
     if own.name in names:
         mine = participant(organisation, own, holdings, own.name, request)
         choosing.admit(mine, own.name)
@@ -151,7 +150,7 @@ def select(
     def meet() -> Between:
         servers = [SERVER, *([KEYS] if decryptor == "key_server" else [])]
         there = [name for name in (*names, *servers) if name != own.name]
-        others = Peers(own.name, there, policy.around(site.carrier()), organisation.ledger)
+        others = Peers(own.name, there, engine.around(site.carrier()), organisation.ledger)
         for name, taking in others.ask(request).items():
             if name in names and not (taking.same and taking.rows == len(every)):
                 raise DataError(
@@ -162,14 +161,12 @@ def select(
         reads = [] if decryptor == "leader" else choosing.readers(decryptor, names, own.name)
         here = None if mine is None else InProcess({own.name: mine})
         reached = list(dict.fromkeys([*names, *reads, SERVER]))
-        peers = Peers(own.name, reached, policy.around(site.carrier(here)), organisation.ledger)
+        peers = Peers(own.name, reached, engine.around(site.carrier(here)), organisation.ledger)
         leader.meet(peers, names, reads)
         return Between(leader, names, others, settled, mine)
 
     try:
-        found = choosing.choose(
-            names, keep, method, settled, leader=own.name, seed=own.settings.engine.seed, meet=meet, watch=watch
-        )
+        found = choosing.choose(names, keep, method, settled, leader=own.name, seed=engine.seed, meet=meet, watch=watch)
     finally:
         if mine is not None:
             site.roles.remove(mine)

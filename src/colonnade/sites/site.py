@@ -63,7 +63,6 @@ from colonnade.core.message import Entry
 from colonnade.core.party import Refused
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, CheckpointError, DataError, InputError
-from colonnade.federation.call_policy import CallPolicy
 from colonnade.federation.federation import Elsewhere, Federation
 from colonnade.federation.organisation import device_of, training_rows
 from colonnade.privacy.drawn_labels import DrawnLabels
@@ -181,10 +180,8 @@ class Site:
 
     def peers(self, names: Sequence[str], organisation: Organisation | None = None) -> Peers:
         """Others, with lost calls made again."""
-        policy = CallPolicy(self.own.settings.engine)
-        return Peers(
-            self.own.name, names, policy.around(self.carrier()), (organisation or self.host.organisation).ledger
-        )
+        transport = self.own.settings.engine.around(self.carrier())
+        return Peers(self.own.name, names, transport, (organisation or self.host.organisation).ledger)
 
     def partners(self) -> Peers:
         """Those who hold columns, as a label owner asks them."""
