@@ -41,6 +41,14 @@ def test_json_has_the_bytes_of_the_run(call: Caller, tmp_path: Path) -> None:
     assert {party["name"]: party["parameters"] for party in planned["parties"]}["lab"] == 46
 
 
+def test_settings_may_be_other_than_the_files_as_with_run(call: Caller, tmp_path: Path) -> None:
+    path = write(tmp_path, tables())
+    called = call("plan", path, "--set", "train.batch_size=21", "--set", "model.hidden=[5, 5]", "--batches", 1)
+    assert "batches of up to 21 rows" in called.out
+    assert f"colonnade run {path} --set train.batch_size=21 --set 'model.hidden=[5, 5]'" in called.out
+    assert "--set takes KEY=VALUE" in call.fails(2, "plan", path, "--set", "epochs")
+
+
 def test_several_label_owners_have_rounds(call: Caller, tmp_path: Path) -> None:
     assert "in each 18 batches" in call("plan", small_multi.write(tmp_path, TWICE)).out
     called = call("plan", small_multi.write(tmp_path))
@@ -51,6 +59,12 @@ def test_several_label_owners_have_rounds(call: Caller, tmp_path: Path) -> None:
 def test_what_is_not_trained_is_scored(call: Caller, tmp_path: Path) -> None:
     called = call("plan", write(tmp_path, tables(algorithm={"name": "knn", "aggregation": "plain"})))
     assert "Nothing is trained; rows are scored once" in called.out
+    run = call("run", tmp_path / "federation.toml", "--out", tmp_path / "run")
+    assert "s; nothing is trained." in run.out
+    assert "epoch" not in run.out
+    report = tmp_path / "report.html"
+    assert call("report", tmp_path / "run", "--out", report).code == 0
+    assert "0 epochs" not in report.read_text()
     assert "knn with plain aggregation" in called.out  # the algorithm's own warning
 
 

@@ -40,7 +40,8 @@ def test_it_says_first_what_it_sends_and_then_chooses_by_validation_rows_alone(c
     }  # fmt: skip
     assert "3 runs of splitnn, of which 3 are to be done, all parties in this process" in called.err
     assert "nothing is spent, and nothing is promised" in called.err
-    best = max(found, key=lambda one: (one["validation"]["auc"], -one["validation"]["loss"]))
+    assert {one["by"] for one in found} == {"loss"}, "of few validation rows, as early stopping has it"
+    best = min(found, key=lambda one: one["validation"]["loss"])
     assert told["best"] == best["trial"]
     assert sum(one["sent"] for one in found) <= told["forecast"]["sends"]  # which has the test rows of a whole run, too
     chosen = Settings.from_toml(out / "federation.toml")
@@ -82,9 +83,9 @@ def test_a_search_that_was_stopped_goes_on_as_it_would_have(
 
 
 def test_of_equal_scores_the_lower_loss_is_better_and_a_failed_trial_is_last() -> None:
-    scores = [{}, {"auc": 1.0, "loss": 0.3}, {"auc": 1.0, "loss": 0.1}, {"auc": 0.9, "loss": 0.01}]
-    done = {number: {"trial": number, "validation": one} for number, one in enumerate(scores)}
-    assert [one["trial"] for one in tuning.ranked(done)] == [2, 1, 3, 0]
+    scores = [None, (1.0, -0.3), (1.0, -0.1), (0.9, -0.01), (0.9, -0.01)]
+    done = {number: {"trial": number, "score": one} for number, one in enumerate(scores)}
+    assert [one["trial"] for one in tuning.ranked(done)] == [2, 1, 3, 4, 0]
 
 
 def test_a_table_tells_the_trials_and_the_bytes(call: Caller, tmp_path: Path) -> None:

@@ -39,6 +39,13 @@ def test_settings_are_all_there_and_no_path_of_anybodys_machine(noisy: Path) -> 
     assert len(shown) == len(flat(facts.settings))
 
 
+def test_what_was_chosen_for_auto_is_told(noisy_facts: Facts) -> None:
+    assert noisy_facts.summary is not None
+    shown = dict(Page(text(settings_section(noisy_facts))).tables['What "auto" became'][1:])
+    assert shown == {where: shown_as(value) for where, value in noisy_facts.summary["chosen"].items()}
+    assert shown == {"data.task": "classification"}, "the others say what they are"
+
+
 def test_lists_and_values() -> None:
     given = {"a": {"b": [1, 2.5], "c": True}, "owners": [{"name": "x", "table": "/home/me/t.csv"}]}
     assert [(where, shown_as(value)) for where, value in flat(given)] == [

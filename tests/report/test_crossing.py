@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tests.report.made import Page
 
 from colonnade.algorithms import find
@@ -26,6 +27,20 @@ def test_every_flow_is_told_with_its_bytes_and_meaning(noisy_facts: Facts) -> No
         assert line[-2] == ("none" if flow["name"] != "embedding" else "gaussian, clip 1, sigma 4")
     assert "lab sent" in page.text
     assert "Protected: gaussian, clip 1, sigma 4." in page.text
+
+
+@pytest.mark.parametrize(
+    ("codec", "words"),
+    [
+        ("identity", "It crossed unprotected."),
+        ("plain", "It crossed unprotected."),
+        ("quantize", "It was made smaller (quantize), not safer."),
+        ("bfv", "It crossed encrypted (bfv), and whoever has the key reads it as it is."),
+    ],
+)
+def test_what_a_codec_does_is_told(codec: str, words: str, noisy_facts: Facts) -> None:
+    flows = [flow | {"codec": codec} for flow in noisy_facts.flows if flow["protection"] == "plain"]
+    assert words in Page(text(crossing_section(replace(noisy_facts, flows=flows), {}))).text
 
 
 def test_bytes_per_party_are_the_summarys(noisy_facts: Facts) -> None:

@@ -137,3 +137,11 @@ def test_what_a_run_keeps_says_everything(tmp_path: Path) -> None:
     one = federation(frames(80), {"train": {"epochs": 1}})
     one.fit(tmp_path / "run")
     assert RunDirectory(tmp_path / "run").settings() == one.settings
+    summary = RunDirectory(tmp_path / "run").summary()
+    assert summary is not None
+    assert summary["chosen"] == {
+        "data.task": "classification",
+        "preprocess.numbers": "clinic: 2 scaled; lab: 2 scaled",
+        "train.stop_on": "loss",
+        "federation.device": str(one.device),
+    }

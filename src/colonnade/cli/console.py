@@ -57,8 +57,8 @@ def shown(what: object) -> str:
     return escape(printable(str(what)))
 
 
-def typed(path: Path) -> str:
-    """A path in a command that can be copied into a shell."""
+def typed(path: Path | str) -> str:
+    """A path, or another word, in a command that can be copied into a shell."""
     return escape(shlex.quote(str(path)))
 
 

@@ -12,12 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from colonnade.cli.console import AllowModel, Json, console, typed
+from colonnade.cli.options import Set
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.planning.plan import PartyPlan, Plan
 from colonnade.planning.plan import plan as make_plan
 from colonnade.report.words import size
 from colonnade.runs.run_directory import to_json
+from colonnade.settings.changes import Change, changes_of
 from colonnade.settings.party_file import OWN
 from colonnade.transport.faulty import Network
 
@@ -32,24 +34,26 @@ def plan(
     engine: Annotated[  # noqa: ARG001 - so that `plan` takes what `run` does
         str, typer.Option(help="As for run; the plan is the same: bytes do not depend on it.")
     ] = "in-process",
+    set_: Set = None,
     allow_model: AllowModel = None,
     json_: Json = False,
 ) -> None:
     """Show what a run will take: parties, rows, model sizes, rounds, bytes, time and epsilon. Nothing is sent."""
     over = None if network is None else Network.parse(network)
-    found = make_plan(read_whole(file, allow_model or []), batches=batches, network=over, seed=seed)
+    changes = changes_of(set_ or [])
+    found = make_plan(read_whole(file, allow_model or [], changes), batches=batches, network=over, seed=seed)
     if json_:
         typer.echo(to_json(found.to_json(), indent=2))
         return
-    show(found, file)
+    show(found, file, set_ or [])
 
 
-def read_whole(file: Path, allow_models: Sequence[str] = ()) -> Settings:
+def read_whole(file: Path, allow_models: Sequence[str] = (), changes: Sequence[Change] = ()) -> Settings:
     """Settings whose tables are all on this machine; for a deployment's files, what to do instead."""
     instead = f"Each organisation checks its own part where its table is: colonnade party check {OWN}."
     if file.name == OWN:
         raise ConfigError(f"A plan needs every party's table, and {file} is of one organisation. {instead}")
-    settings = Settings.from_toml(file, allow_models=allow_models)
+    settings = Settings.from_toml(file, allow_models=allow_models, changes=changes)
     away = [name for name, party in settings.parties.items() if party.table is None]
     if away and settings.data.dataset is None:
         raise ConfigError(
@@ -59,7 +63,7 @@ def read_whole(file: Path, allow_models: Sequence[str] = ()) -> Settings:
     return settings
 
 
-def show(found: Plan, file: Path) -> None:
+def show(found: Plan, file: Path, changed: Sequence[str]) -> None:
     """Print a plan as tables."""
     rows = ", ".join(f"{count:,} {split}" for split, count in found.rows.items())
     console.print(f"[bold]{found.algorithm}[/bold], {found.task}: {rows} rows; on {found.device}.")
@@ -74,7 +78,8 @@ def show(found: Plan, file: Path) -> None:
     console.print(f"Everything promised: [bold]colonnade privacy {typed(file)}[/bold]", soft_wrap=True)
     for number, warning in enumerate(found.warnings, 1):
         console.print(Text.assemble(("!", "bold yellow"), f" {number}. {warning}"))
-    console.print(f"Nothing was sent or written. Run it: [bold]colonnade run {typed(file)}[/bold]", soft_wrap=True)
+    run = " ".join([f"colonnade run {typed(file)}", *(f"--set {typed(one)}" for one in changed)])
+    console.print(f"Nothing was sent or written. Run it: [bold]{run}[/bold]", soft_wrap=True)
 
 
 def _rounds(found: Plan) -> str:

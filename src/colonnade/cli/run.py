@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from colonnade.algorithms import find
 from colonnade.cli.console import (
     AllowModel,
     Json,
@@ -229,11 +230,10 @@ def show(summary: dict[str, Any]) -> None:
         done = ", ".join(f"{words[what]} {number} times" for what, number in times.items())
         console.print(f"{party} did not always answer: {done}.")
     show_privacy(summary["privacy"])
-    epochs = "" if "label_owners" in summary else f"{many(summary['epochs'], 'epoch')}, "  # there, an epoch is a round
-    console.print(
-        f"{summary['algorithm']}: {epochs}{many(summary['rounds'], 'round')}, {summary['seconds']:.1f} s; "
-        f"{shown(summary['stopped'].rstrip('.'))}."
-    )
+    counted = ("rounds",) if "label_owners" in summary else ("epochs", "rounds")  # there, an epoch is a round
+    trained = "".join(f"{many(summary[what], what[:-1])}, " for what in counted if summary[what])
+    ended = shown(summary["stopped"].rstrip(".")) if find(summary["algorithm"]).trains else "nothing is trained"
+    console.print(f"{summary['algorithm']}: {trained}{summary['seconds']:.1f} s; {ended}.")
 
 
 def _fresh(file: Path) -> Path:

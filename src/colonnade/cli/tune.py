@@ -28,7 +28,6 @@ from colonnade.planning.tuning import (
     finished,
     forecast,
     ranked,
-    score,
     search,
 )
 from colonnade.report.words import size
@@ -104,8 +103,9 @@ def _bar(title: str, total: int, *, quiet: bool) -> Iterator[_Watch]:
         task = bar.add_task(title, total=total, now="")
 
         def watch(completed: float, done: Mapping[int, Record]) -> None:
-            name, value = max((score(one) for one in done.values()), key=lambda pair: pair[1], default=("", 0.0))
-            bar.update(task, completed=completed, now=f"best {metric(name)} {abs(value):.4f}" if name else "")
+            measured = [one for one in ranked(done) if one["score"]]
+            now = f"best {metric(measured[0]['by'])} {_score(measured[0])}" if measured else ""
+            bar.update(task, completed=completed, now=now)
 
         yield watch
 
@@ -113,15 +113,15 @@ def _bar(title: str, total: int, *, quiet: bool) -> Iterator[_Watch]:
 def _show(done: Mapping[int, Record], chosen: Record, folder: Path) -> None:
     """The trials, the best first."""
     keys = list(dict.fromkeys(key for one in done.values() for key in one["changes"]))
-    name = score(chosen)[0]
-    table = Table(title="Trials, by their validation rows", title_justify="left")
-    for heading in ("trial", metric(name), "epoch", *(key.partition(".")[2].replace("_", " ") for key in keys)):
+    name = metric(chosen["by"])
+    title = f"Trials, by the {name} of validation rows, as early stopping has it"
+    table = Table(title=title, title_justify="left")
+    for heading in ("trial", name, "epoch", *(key.partition(".")[2].replace("_", " ") for key in keys)):
         table.add_column(heading, justify="right", overflow="fold")
     for one in ranked(done):
-        value = f"{abs(score(one)[1]):.4f}" if score(one)[0] else "failed"
         epoch = one.get("best_epoch") or one.get("epochs") or "-"
         tried = [_value(one["changes"].get(key)) for key in keys]
-        table.add_row(str(one["trial"]), value, str(epoch), *tried)
+        table.add_row(str(one["trial"]), _score(one), str(epoch), *tried)
     console.print(table)
     for number, one in sorted(done.items()):
         if "failed" in one:
@@ -137,6 +137,10 @@ def _show(done: Mapping[int, Record], chosen: Record, folder: Path) -> None:
     )
     console.print("Train with it, which sends and spends once more:")
     console.print(f"  colonnade run {typed(folder / SETTINGS)}", soft_wrap=True)
+
+
+def _score(one: Record) -> str:
+    return f"{abs(one['score'][0]):.4f}" if one["score"] else "failed"
 
 
 def _value(value: Any) -> str:

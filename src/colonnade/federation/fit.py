@@ -21,7 +21,7 @@ from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
 from colonnade.federation.scores import Scores
 from colonnade.federation.soundness import Finding, learned_nothing, silent, told
-from colonnade.federation.stopping import best_of, is_best, why_stop
+from colonnade.federation.stopping import best_of, chosen, is_best, why_stop
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import RunDirectory, Trained
 from colonnade.tracking import About, Trackers, parameters_of, trackers_of
@@ -301,6 +301,7 @@ def summarise(
         "majority": {} if several else _majority(federation, metrics),
         "findings": findings,
         "constant_outputs": constant,
+        "chosen": chosen(federation, outcome.history),
         "label_owners": _label_owners(holdings, scores, outcome) if several else {},
     }
     return {

@@ -1,8 +1,9 @@
-"""When training ends before its last epoch, and of which epoch the models are kept."""
+"""When training ends before its last epoch, and of which epoch the models are kept; what was chosen for a run."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Protocol
@@ -12,6 +13,8 @@ from colonnade.evaluate.metrics import HEADLINE, WEIGHTED
 from colonnade.rows.holdings import Holdings
 from colonnade.settings.federation_file import Settings
 
+WAYS = {"number": "scaled", "quantile": "quantile", "piecewise": "piecewise"}
+"""How columns of numbers were prepared, by what was learned of them."""
 CONVERGED = 1e-4
 """Relative change of the mean training loss, three epochs in a row, below which training has converged."""
 OPTIMUM = 1e-9
@@ -28,9 +31,11 @@ class Watched(Protocol):
     holdings: Holdings
     batches: Progress
     algorithm: Any
+    device: Any
+    label_owners: dict[str, Any]
 
 
-def _watched(trained: Watched, history: Sequence[Record]) -> tuple[str, list[tuple[float, float]]]:
+def judged(trained: Watched, history: Sequence[Record]) -> tuple[str, list[tuple[float, float]]]:
     """The validation score that decides, and what it was after each epoch: larger is better, and of equal scores that
     with the lower loss. Of two classes it is AUC, which a few rows at the threshold do not move, where there are rows
     enough for it to be more than chance; else the loss, of which every row is a part."""
@@ -53,7 +58,7 @@ def best_of(trained: Watched, history: Sequence[Record]) -> Record | None:
     """The epoch whose models are kept: the first of those that validated best. None where the last ones are."""
     if not trained.settings.train.early_stop or trained.algorithm.converges:
         return None
-    _, scores = _watched(trained, history)
+    _, scores = judged(trained, history)
     return history[scores.index(max(scores))] if scores else None
 
 
@@ -73,7 +78,7 @@ def why_stop(trained: Watched, history: Sequence[Record]) -> tuple[str, str] | N
         return ("converged: the training loss no longer changes",) * 2
     if trained.algorithm.converges:
         return None
-    name, scores = _watched(trained, history)
+    name, scores = judged(trained, history)
     name = name.upper() if name == "auc" else name
     if scores and len(scores) - 1 - scores.index(max(scores)) >= train.patience:
         best = f"{abs(max(scores)[0]):.4f} in epoch {history[scores.index(max(scores))]['epoch']}"
@@ -83,3 +88,28 @@ def why_stop(trained: Watched, history: Sequence[Record]) -> tuple[str, str] | N
     if drops and drops[-1] < max(drops) - train.patience_drop:
         return f"validation {name} fell from {max(drops):.4f} to {drops[-1]:.4f}", f"validation {name} fell"
     return None
+
+
+def chosen(trained: Watched, history: Sequence[Record]) -> Record:
+    """What settings became that say "auto", by their names in a file, as far as it is known in this process."""
+    by, validated = judged(trained, history)
+    ways = {
+        name: Counter(WAYS[kind] for column in one.preprocessor.columns if (kind := column.state()["kind"]) in WAYS)
+        for name, one in trained.holdings.columns.items()
+        if one.preprocessor is not None
+    }
+    told = [f"{name}: {', '.join(f'{n} {way}' for way, n in found.items())}" for name, found in ways.items() if found]
+    tables = trained.settings.to_mapping()
+    open_ = [key for key, value in tables["algorithm"].items() if value == "auto"]
+    known = [owner.state() for owner in trained.label_owners.values()][:1] if open_ else []
+    found = {
+        "algorithm": {key: state[key] for state in known for key in open_ if state.get(key) is not None},
+        "data": {"task": trained.holdings.encoder.task},
+        "preprocess": {"numbers": "; ".join(told)},
+        "train": {"stop_on": by if validated and trained.settings.train.early_stop else ""},
+        "federation": {"device": str(trained.device)},
+    }
+    every = [(section, key, value) for section, table in found.items() for key, value in table.items()]
+    return {
+        f"{section}.{key}": value for section, key, value in every if tables[section][key] == "auto" and value != ""
+    }

@@ -25,6 +25,7 @@ from colonnade.core.files import write_text
 from colonnade.errors import CheckpointError, ConfigError, Diverged, PartyError
 from colonnade.federation import Federation, Settings
 from colonnade.federation.fit import fit
+from colonnade.federation.stopping import judged
 from colonnade.planning.budgets import ROOM, epsilon_of, expected
 from colonnade.planning.plan import plan
 from colonnade.runs.layout import SETTINGS
@@ -161,7 +162,7 @@ def finished(out: Path, settings: Settings) -> dict[int, Record]:
     for line in lines:
         try:
             record = json.loads(line)
-            done[int(record["trial"])] = record
+            done[int(record["trial"])] = {"score": record["score"], **record}  # of an earlier version it has none
         except (ValueError, KeyError, TypeError):
             raise CheckpointError(
                 f"{out / TRIALS} has a line that is no trial. Remove the line: it is tried again."
@@ -202,36 +203,25 @@ def _tried(trial: Trial, out: Path, watch: Callable[[float], None]) -> Record:
         summary = fit(federation, folder, resume=resume, watch=stepped, unseen=(UNSEEN,)).summary
     except (Diverged, PartyError) as error:  # these settings are no good, and others may be
         sent = sum(book.total("out") for book in federation.ledgers.values())
-        return record | {"failed": str(error), "validation": {}, "sent": sent}
+        return record | {"failed": str(error), "score": None, "validation": {}, "sent": sent}
     sent = sum(one["out"] for one in summary["bytes"].values())
     told = {key: summary.get(key) for key in ("best_epoch", "epochs", "stopped", "seconds")}
-    return record | {"validation": summary["metrics"].get("validation", {}), "sent": sent} | told
-
-
-def score(record: Record) -> tuple[str, float]:
-    """What a trial is told by, and how good it is, larger being better: AUC of two classes, else the loss."""
-    scores = record["validation"]
-    for name, sign in (("auc", 1.0), ("loss", -1.0)):
-        value = scores.get(name)
-        if value is not None and math.isfinite(value):
-            return name, sign * value
-    return "", -math.inf
+    scores = summary["metrics"].get("validation", {})
+    by, known = judged(federation, [{"validation": scores}] if scores else [])  # as early stopping does
+    return record | {"by": by, "score": known[0] if known else None, "validation": scores, "sent": sent} | told
 
 
 def ranked(done: Mapping[int, Record]) -> list[Record]:
     """The best trial first; of equal scores the lower loss, as early stopping has it, and then the earlier trial."""
 
-    def rank(record: Record) -> tuple[float, float]:
-        loss = record["validation"].get("loss")
-        return -score(record)[1], math.inf if loss is None else loss
-
-    return sorted((done[number] for number in sorted(done)), key=rank)
+    in_turn = [done[number] for number in sorted(done)]
+    return sorted(in_turn, key=lambda one: tuple(one["score"] or (-math.inf,)), reverse=True)
 
 
 def best(done: Mapping[int, Record]) -> Record:
     """The first of the trials, where any could be measured."""
     found = ranked(done)[0]
-    if not score(found)[0]:
+    if found["score"] is None:
         raise ConfigError(
             f"No trial could be measured. The first: {done[min(done)].get('failed', 'no validation score')}"
         )

@@ -26,8 +26,9 @@ def timing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     rounds, epochs = max(facts.rounds, 1), max(facts.epochs, 1)
     unit = "round" if facts.several else "epoch"
     rows: list[list[Content]] = [["training, with validation", number(seconds(facts.seconds), facts.seconds)]]
-    rows.append([f"per {unit}", number(seconds(facts.seconds / epochs), facts.seconds / epochs)])
-    if not facts.several:
+    if facts.rounds:
+        rows.append([f"per {unit}", number(seconds(facts.seconds / epochs), facts.seconds / epochs)])
+    if facts.rounds and not facts.several:
         rows.append(["per round of exchange", number(seconds(facts.seconds / rounds), facts.seconds / rounds)])
     if facts.selection:
         rows.append(
@@ -41,6 +42,8 @@ def timing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     if device:
         told.append(
             h("p", f"All parties that computed here used {device}; {size(facts.sent / rounds)} left them per round.")
+            if facts.rounds
+            else h("p", f"All parties that computed here used {device}.")
         )
     return [*told, plates(figures, "timing")]
 
@@ -54,8 +57,10 @@ def settings_section(facts: Facts) -> list[Content]:
         if value != ""
     ]
     everything = [[where, plain(value)] for where, value in flat(facts.settings)]
+    chosen = [[where, plain(value)] for where, value in ((facts.summary or {}).get("chosen") or {}).items()]
     return [
         h("p", "As the run's federation.toml has them, with every default written out; tables by file name alone."),
+        table('What "auto" became', ("setting", "value"), chosen) if chosen else None,
         h("details", h("summary", f"The {len(rows)} settings of algorithm, model, training and data"),
           table("Settings", ("table", "setting", "value"), rows), id="settings-main"),
         h("details", h("summary", f"All {len(everything)} settings"),

@@ -7,12 +7,14 @@ from typing import Any
 
 from colonnade.algorithms import find
 from colonnade.alignment import REVEALS
+from colonnade.core.cipher import NOT_ENCRYPTED
 from colonnade.report.chart import Figure
 from colonnade.report.facts import Facts, Flow
 from colonnade.report.html import Cell, Content, Html, h, number, table
 from colonnade.report.opening import listed
 from colonnade.report.plates import plates
 from colonnade.report.words import amount, size
+from colonnade.settings.rules import CODECS
 
 HOLDS = {"features": "columns", "labels": "labels"}
 
@@ -51,20 +53,21 @@ def _method(facts: Facts) -> Content:
     """The algorithm and the models in a sentence each."""
     algorithm = {key: value for key, value in facts.settings.get("algorithm", {}).items() if key != "name"}
     train, model = facts.settings.get("train", {}), facts.settings.get("model") or {"name": "mlp"}
+    record = find(facts.algorithm)
     told: list[Content] = [
-        "Trained with ",
+        "Trained with " if record.trains else "Told by ",
         h("b", facts.algorithm),
         f" ({_plainly(algorithm)})" if algorithm else "",
         ". ",
     ]
-    record = find(facts.algorithm)
     if record.draws_weights:
         told.append(f"Each party's model, unless it says otherwise: {_plainly(model)}. ")
     most = train.get("epochs", "?")
     unit = ("round" if facts.several or not record.in_batches else "epoch") + ("" if most == 1 else "s")
     size_ = f" in batches of {train.get('batch_size', '?')} rows" if record.in_batches else ""
-    told.append(f"At most {most} {unit}{size_}; ")
-    told.append(f"seed {facts.settings.get('federation', {}).get('seed', '?')}.")
+    if record.trains:
+        told.append(f"At most {most} {unit}{size_}. ")
+    told.append(f"Seed {facts.settings.get('federation', {}).get('seed', '?')}.")
     return told
 
 
@@ -176,13 +179,13 @@ def _protection(line: Flow) -> str:
 
 
 def _readable(line: Flow) -> str:
-    if line["protection"] == "plain":
-        return (
-            "It crossed unprotected."
-            if line["codec"] == "identity"
-            else f"It was made smaller ({line['codec']}), not safer."
-        )
-    return f"Protected: {line['protection']}."
+    if line["protection"] != "plain":
+        return f"Protected: {line['protection']}."
+    if line["codec"] in ("identity", NOT_ENCRYPTED):
+        return "It crossed unprotected."
+    if line["codec"] in CODECS:
+        return f"It was made smaller ({line['codec']}), not safer."
+    return f"It crossed encrypted ({line['codec']}), and whoever has the key reads it as it is."
 
 
 def _per_party(facts: Facts) -> Html:

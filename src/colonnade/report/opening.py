@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from colonnade.algorithms import find
 from colonnade.report.facts import Facts
 from colonnade.report.html import Content, Html, h
 from colonnade.report.spending import THROUGH, protected, unprotected
@@ -134,11 +135,12 @@ def best_alone(baselines: dict[str, Any] | None) -> tuple[str, float] | None:
 def took(facts: Facts) -> Content:
     if facts.part is not None and not facts.metrics:  # epochs and seconds are with who drives
         return _took_part(facts, facts.part)
+    trained = find(facts.algorithm).trains
     epochs = [] if facts.several else [f"{many(facts.epochs, 'epoch')}, "]
     return [
-        h("b", facts.algorithm), ", ", *epochs, f"{facts.rounds:,} rounds of exchange, ",
-        h("b", size(facts.sent)), " sent in all, " if facts.part is None else f" sent by {facts.part}, ",
-        seconds(facts.seconds), " of training.",
+        h("b", facts.algorithm), ", ", *([*epochs, f"{facts.rounds:,} rounds of exchange, "] if trained else []),
+        h("b", size(facts.sent)), " sent in all" if facts.part is None else f" sent by {facts.part}",
+        f", {seconds(facts.seconds)} of training." if trained else "; nothing is trained.",
     ]  # fmt: skip
 
 
