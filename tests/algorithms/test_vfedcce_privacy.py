@@ -22,6 +22,7 @@ from colonnade.core import Ciphertext, Released, Rule
 from colonnade.encryption import make_keys
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.federation import Federation
+from colonnade.privacy.report import HIDDEN
 from colonnade.transport import Recording
 from colonnade.transport.cohort import CohortOutbox
 
@@ -220,10 +221,13 @@ def test_where_a_party_itself_encrypts_nothing_its_account_says_so() -> None:
     assert counted.accounts["lab"].worst == math.inf
 
 
-def test_an_encrypted_run_keeps_its_budget() -> None:
+def test_an_encrypted_run_keeps_its_budget_and_says_against_whom() -> None:
     one = of_two(**NOISY, **BUDGET)
-    one.fit()
+    told = one.fit().summary["privacy"]
     assert 0.1 < one.accounts["lab"].worst < 2.0
+    (lab,) = (each for each in told if each["party"] == "lab")
+    whom = {one["adversary"] for one in lab["statements"]} - {HIDDEN}
+    assert all("the label owner that follows the protocol" in one for one in whom), "made-up ciphertexts read behind"
 
 
 @quiet

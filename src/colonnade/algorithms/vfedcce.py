@@ -396,7 +396,8 @@ ALGORITHM = Algorithm(
         "coefficients": Release(Kind.LOGIT_GRADIENT, "labels", per_row=True, tells="encrypted, nothing by themselves"),
         "masked_gradient": Release(
             Kind.OTHER, of="columns", per_row=False,
-            tells="nothing: it is under a mask that only its sender can take off",
+            tells="nothing, where key and ciphertexts are what they should be: it is under a mask that only its sender "
+            "can take off; to who made them for that, the Jacobian",
         ),
         "gradient": Release(
             Kind.BATCH_GRADIENT, of="labels", per_row=False,

@@ -20,6 +20,9 @@ from colonnade.settings.rules import LABELS
 
 LEAKS = "what it sends as the label owner follows its own columns as they are"
 FOLLOWS = "what it sends follows the labels"
+FOLLOWING = " that follows the protocol"
+"""Of who opens something under a mask: with a key or ciphertexts made for it, one that does not reads behind that, and
+no account counts it."""
 ADDED = "its own columns are added in without noise"
 KEPT = "nothing that it sends follows the labels; predictions do"
 
@@ -80,6 +83,8 @@ def _told(
     algorithm, owners = find(settings.algorithm), _who_may_share_rows(settings)
     columns, driven = algorithm.crosses(settings.config)
     seeded = settings.engine.noise == "seeded"
+    masked = any(event.kind.startswith("blinded") for event in columns.values())
+    reader = algorithm.reader + FOLLOWING * masked
     hidden = [Release(name, describe(event), None) for name, event in columns.items() if costs_nothing(event)]
     found = []
     for party, plays in parties:
@@ -91,7 +96,7 @@ def _told(
             if "features" in plays:
                 found.append(nothing(party, "columns", driven, LEAKS if driven else ADDED))
         elif party in accounts:
-            told = for_columns(party, accounts[party], seeded=seeded, reader=algorithm.reader)
+            told = for_columns(party, accounts[party], seeded=seeded, reader=reader)
             counted = {one.release for one in told.releases}
             rest = [one for one in hidden if one.release not in counted]
             notes = (*told.notes, *([algorithm.covers] if algorithm.covers else []))
