@@ -46,7 +46,7 @@ def test_deviations_in_tables_are_those_of_the_seeds_that_are_kept(paper: str) -
     cells = [cell.strip() for line in lines if line.startswith("|") for cell in line.split("|")]
     told = [one.groups() for one in map(CELL.match, cells) if one]
     assert len(told) > 10
-    assert [pair for pair in told if not follows(*pair, found)] == []
+    assert [pair for pair in told if not follows(pair[0], pair[1], found)] == []
 
 
 def test_a_deviation_that_no_seeds_have_is_noticed() -> None:
