@@ -64,6 +64,9 @@ def test_what_is_neither_stays_text(cells: list[str]) -> None:
 def test_a_few_words_among_numbers_are_counted() -> None:
     assert cells_no_numbers(pd.Series(["1", "2", "3", "4", "?", "5", "x"])) == 1
     assert cells_no_numbers(pd.Series(["1", "x", "y"])) == 0, "then it is no column of numbers"
+    words = pd.CategoricalDtype(["1", "2", "3", "4", "5", " x", "x ", "nowhere"])
+    stored = pd.Series(["1", "2", "3", "4", "5", "1", "2", "3", None, " x", "x "], dtype=words)
+    assert cells_no_numbers(stored) == 2, "a category without cells is none of them"
 
 
 def test_times_and_numbers_say_when() -> None:

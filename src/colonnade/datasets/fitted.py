@@ -58,6 +58,8 @@ def numbers(cells: pd.Series[Any]) -> NDArray[np.float64]:
     """The cells as float64, a gap as NaN; times as days since the first day of 1970."""
     import pandas as pd
 
+    if cells.dtype == np.float64:
+        return np.asarray(cells.to_numpy())
     if pd.api.types.is_datetime64_any_dtype(cells.dtype):
         return since_1970(cells)
     if cells.isna().all():
@@ -206,8 +208,11 @@ class Category:
         return [f"{self.name}={word}" for word in self.frequent] + shared
 
     def apply(self, words: NDArray[np.object_]) -> NDArray[np.float64]:
+        import pandas as pd
+
         place = {word: at for at, word in enumerate(self.frequent)} | dict.fromkeys(self.rare, len(self.frequent))
-        at = np.array([place.get(word, -1) for word in words], dtype=np.int64)
+        found, different = pd.factorize(words)
+        at = np.array([place.get(word, -1) for word in different], dtype=np.int64)[found]
         hot = np.zeros((len(words), len(self.outputs)))
         known = np.flatnonzero(at >= 0)
         hot[known, at[known]] = 1.0

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 Wanted = Literal["auto"] | Numbers
 GROUP = 8  # columns of numbers learned together
-PIECE = 65_536  # rows prepared at a time
+PIECE = 8_192  # rows prepared at a time: what they become stays in a processor's cache, of 65,536 it does not
 MANY, NEARLY = 20, 0.9
 """Text with more different values than so many, and in more than this share of the rows, is hardly a category."""
 

@@ -11,6 +11,7 @@ are read the same way.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -122,10 +123,13 @@ def read_times(cells: Any) -> NDArray[np.float64] | None:
 
 def cells_no_numbers(cells: pd.Series[Any]) -> int:
     """How many cells of a column keep it from being one of numbers; 0 where most of it are no numbers anyway."""
-    counts = cells.astype(object).map(lambda one: str(one).strip(), na_action="ignore").value_counts()
+    counts = Counter[str]()
+    for cell, count in cells.value_counts().items():
+        if count:  # a category may have no cells
+            counts[str(cell).strip()] += int(count)
     fits = re.compile(NUMBERS["numbers"]).fullmatch
-    odd = sum(int(n) for word, n in counts.items() if str(word).lower() not in GAP_WORDS and not fits(str(word)))
-    return odd if 0 < odd <= 0.2 * int(counts.sum()) and len(counts) > 2 else 0
+    odd = sum(count for word, count in counts.items() if word.lower() not in GAP_WORDS and not fits(word))
+    return odd if 0 < odd <= 0.2 * counts.total() and len(counts) > 2 else 0
 
 
 def _words(cells: pd.Series[Any]) -> list[str]:

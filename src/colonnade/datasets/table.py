@@ -245,15 +245,16 @@ def ids_as_text(column: pd.Series[Any], owner: str) -> NDArray[np.str_]:
     """Ids as they are compared: whole numbers by their digits, strings exactly."""
     values = column.astype(object).tolist()
     kinds = set(map(type, values))
+    if kinds == {str}:  # as of every file: looked at all at once
+        known = np.array(values, dtype=np.str_)
+        whole = int(np.strings.str_len(known).sum()) == sum(map(len, values))
+        if whole and (np.strings.str_len(np.strings.strip(known)) > 0).all():
+            return known
     if any(isinstance(value, str) and value.endswith("\0") for value in values):  # NumPy would cut it off
         raise DataError(
             f"'{owner}' has ids that end in a zero character (\\0) in column {str(column.name)!r}, which files and "
             f"arrays lose, so that two ids become one. Remove it: column.str.rstrip('\\0')."
         )
-    if kinds == {str}:  # as of every file: looked at all at once
-        known = np.array(values, dtype=np.str_)
-        if (np.strings.str_len(np.strings.strip(known)) > 0).all():
-            return known
     missing = sum(
         empty or (isinstance(value, str) and not value.strip())
         for value, empty in zip(values, column.isna().tolist(), strict=True)
