@@ -13,7 +13,7 @@ from torch import nn
 
 from colonnade.algorithms import multi_vfl
 from colonnade.algorithms.multi_vfl import joined
-from colonnade.core import Rule, Transport, checkpoint, roles
+from colonnade.core import Rule, Transport, files, roles
 from colonnade.errors import BudgetExhausted, ConfigError, PartyError
 from colonnade.models import seeded
 from colonnade.privacy import Account, Budget
@@ -125,9 +125,9 @@ def test_saved_and_loaded_after_a_round_it_continues_bit_equal(
     whole.run()
     first.run(1)
     for name, party in first.everyone().items():
-        checkpoint.write(tmp_path / name, {"role": party.state(), "seat": party.organisation.state()})
+        files.write_state(tmp_path / name, {"role": party.state(), "seat": party.organisation.state()})
     for name, party in second.everyone().items():
-        saved = checkpoint.read(tmp_path / name)
+        saved = files.read_state(tmp_path / name)
         party.organisation.load_state(saved["seat"])
         party.load_state(saved["role"])
     second.run()

@@ -29,18 +29,19 @@ from tests.conformance.toy import (
 
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Rule
-from colonnade.core.checkpoint import read, write
+from colonnade.core.files import read_state, write_state
 
 
 def save(toy: Toy, folder: Path) -> None:
     toy.states()  # hands a cohort's state back
     for name, party in (toy.parties | {"the driver": toy.driver}).items():
-        write(folder / name, {"role": party.state(), "seat": party.organisation.state(), "done": toy.batches.done})
+        own = party.organisation.state()
+        write_state(folder / name, {"role": party.state(), "seat": own, "done": toy.batches.done})
 
 
 def load(toy: Toy, folder: Path) -> None:
     for name, party in (toy.parties | {"the driver": toy.driver}).items():
-        saved = read(folder / name)
+        saved = read_state(folder / name)
         party.load_state(saved["role"])
         party.organisation.load_state(saved["seat"])
         toy.batches.done = saved["done"]

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from colonnade.core import checkpoint
+from colonnade.core import files
 from colonnade.errors import CheckpointError
 
 WORDS = ["a/b", "a", "b", "$tensor", "$items", "0", "'a'/'b'"]
@@ -54,30 +54,30 @@ def same(a: Any, b: Any) -> bool:
 @settings(max_examples=100)
 def test_what_is_saved_comes_back(tmp_path_factory: pytest.TempPathFactory, state: dict[Any, Any]) -> None:
     folder = tmp_path_factory.mktemp("state") / "checkpoint-000001"
-    checkpoint.write(folder, state)
-    assert same(state, checkpoint.read(folder))
+    files.write_state(folder, state)
+    assert same(state, files.read_state(folder))
 
 
 def test_two_tensors_never_share_a_name(tmp_path: Path) -> None:
     """As paths, all of these would be state/a/b or state/1."""
     one, two, three, four = torch.arange(4)
     state: dict[Any, Any] = {"a/b": one, "a": {"b": two}, 1: three, "1": four}
-    checkpoint.write(tmp_path / "c", state)
-    assert same(state, checkpoint.read(tmp_path / "c"))
+    files.write_state(tmp_path / "c", state)
+    assert same(state, files.read_state(tmp_path / "c"))
 
 
 def test_special_values_survive(tmp_path: Path) -> None:
     numbers = {"nan": math.nan, "inf": -math.inf, "big": 2**80}
     state: dict[str, Any] = {"numbers": numbers, "none": None, "empty": {}, "list": [], "text": "Zürich"}
-    checkpoint.write(tmp_path / "c", state)
-    assert same(state, checkpoint.read(tmp_path / "c"))
+    files.write_state(tmp_path / "c", state)
+    assert same(state, files.read_state(tmp_path / "c"))
 
 
 def test_views_and_parameters_are_saved_as_they_look(tmp_path: Path) -> None:
     whole = torch.arange(12.0).reshape(3, 4)
     state = {"t": whole.T, "row": whole[1], "twice": whole, "parameter": nn.Parameter(whole[:, ::2])}
-    checkpoint.write(tmp_path / "c", state)
-    back = checkpoint.read(tmp_path / "c")
+    files.write_state(tmp_path / "c", state)
+    back = files.read_state(tmp_path / "c")
     assert all(torch.equal(back[name], state[name]) for name in state)
     assert not back["parameter"].requires_grad
 
@@ -106,8 +106,8 @@ def test_a_model_and_its_optimizer_continue_bit_equal(tmp_path: Path, make: Any)
     (one, one_steps), (other, other_steps) = start(1), start(2)
     for _ in range(3):
         step(one, one_steps)
-    checkpoint.write(tmp_path / "c", {"model": one.state_dict(), "optimizer": one_steps.state_dict()})
-    state = checkpoint.read(tmp_path / "c")
+    files.write_state(tmp_path / "c", {"model": one.state_dict(), "optimizer": one_steps.state_dict()})
+    state = files.read_state(tmp_path / "c")
     other.load_state_dict(state["model"])
     other_steps.load_state_dict(state["optimizer"])
     for _ in range(3):
@@ -130,17 +130,17 @@ def test_a_model_and_its_optimizer_continue_bit_equal(tmp_path: Path, make: Any)
 )
 def test_what_is_neither_tensor_nor_plain_is_refused_by_its_place(tmp_path: Path, value: Any, text: str) -> None:
     with pytest.raises(CheckpointError, match=text):
-        checkpoint.write(tmp_path / "c", value)
+        files.write_state(tmp_path / "c", value)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_writing_again_replaces_the_whole_folder(tmp_path: Path) -> None:
     folder = tmp_path / "parties" / "bank" / "c"
-    checkpoint.write(folder, {"a": torch.ones(1)})
+    files.write_state(folder, {"a": torch.ones(1)})
     (folder / "left over").write_text("x")
-    checkpoint.write(folder, {"b": torch.zeros(1)})
-    assert same(checkpoint.read(folder), {"b": torch.zeros(1)})
-    assert sorted(file.name for file in folder.iterdir()) == [checkpoint.STATE, checkpoint.TENSORS]
+    files.write_state(folder, {"b": torch.zeros(1)})
+    assert same(files.read_state(folder), {"b": torch.zeros(1)})
+    assert sorted(file.name for file in folder.iterdir()) == [files.STATE, files.TENSORS]
     assert [file.name for file in folder.parent.iterdir()] == ["c"]
 
 
@@ -150,7 +150,7 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash: BaseException, when: str
 ) -> None:
     folder = tmp_path / "c"
-    checkpoint.write(folder, {"a": torch.ones(3), "b": 1})
+    files.write_state(folder, {"a": torch.ones(3), "b": 1})
     real = safetensors.torch.save_file
 
     def half(tensors: dict[str, Tensor], path: Path) -> None:
@@ -167,9 +167,9 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint_and_nothing_else(
         monkeypatch.setattr(json, "dumps", dumps)
     for target in (folder, tmp_path / "fresh"):
         with pytest.raises(type(crash)):
-            checkpoint.write(target, {"a": torch.zeros(3), "b": 2})
+            files.write_state(target, {"a": torch.zeros(3), "b": 2})
     monkeypatch.undo()
-    assert same(checkpoint.read(folder), {"a": torch.ones(3), "b": 1})
+    assert same(files.read_state(folder), {"a": torch.ones(3), "b": 1})
     assert [file.name for file in tmp_path.iterdir()] == ["c"]
 
 
@@ -177,33 +177,33 @@ def test_a_process_killed_while_writing_leaves_nothing_under_the_name(tmp_path: 
     script = (
         "import os, safetensors.torch, torch\n"
         "from pathlib import Path\n"
-        "from colonnade.core import checkpoint\n"
+        "from colonnade.core import files\n"
         "real = safetensors.torch.save_file\n"
         "def killed(tensors, path):\n"
         "    real(tensors, path)\n"
         "    os._exit(9)\n"
         "safetensors.torch.save_file = killed\n"
-        f"checkpoint.write(Path({str(tmp_path)!r}) / 'c', {{'a': torch.ones(3)}})\n"
+        f"files.write_state(Path({str(tmp_path)!r}) / 'c', {{'a': torch.ones(3)}})\n"
     )
-    source = str(Path(checkpoint.__file__).parents[2])
+    source = str(Path(files.__file__).parents[2])
     environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
     assert subprocess.run([sys.executable, "-c", script], env=environment, check=False).returncode == 9
     assert not (tmp_path / "c").exists()
-    checkpoint.write(tmp_path / "c", {"a": torch.zeros(3)})
-    assert same(checkpoint.read(tmp_path / "c"), {"a": torch.zeros(3)})
+    files.write_state(tmp_path / "c", {"a": torch.zeros(3)})
+    assert same(files.read_state(tmp_path / "c"), {"a": torch.zeros(3)})
 
 
-@pytest.mark.parametrize("missing", [checkpoint.STATE, checkpoint.TENSORS])
+@pytest.mark.parametrize("missing", [files.STATE, files.TENSORS])
 def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
-    checkpoint.write(tmp_path / "c", {"a": torch.ones(1)})
+    files.write_state(tmp_path / "c", {"a": torch.ones(1)})
     (tmp_path / "c" / missing).unlink()
     with pytest.raises(CheckpointError, match=f"no checkpoint at {tmp_path / 'c'}: {missing} is missing"):
-        checkpoint.read(tmp_path / "c")
+        files.read_state(tmp_path / "c")
 
 
 def test_a_folder_that_is_not_there_is_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=f"There is no checkpoint at {tmp_path / 'nowhere'}"):
-        checkpoint.read(tmp_path / "nowhere")
+        files.read_state(tmp_path / "nowhere")
 
 
 DAMAGE = [
@@ -215,41 +215,41 @@ DAMAGE = [
 
 @pytest.mark.parametrize("text", DAMAGE, ids=range(len(DAMAGE)))
 def test_a_damaged_state_names_the_folder(tmp_path: Path, text: str) -> None:
-    checkpoint.write(tmp_path / "c", {"a": torch.ones(1)})
-    (tmp_path / "c" / checkpoint.STATE).write_text(text)
+    files.write_state(tmp_path / "c", {"a": torch.ones(1)})
+    (tmp_path / "c" / files.STATE).write_text(text)
     with pytest.raises(CheckpointError, match=f"The checkpoint at {tmp_path / 'c'} is damaged"):
-        checkpoint.read(tmp_path / "c")
+        files.read_state(tmp_path / "c")
 
 
 def test_bytes_that_are_no_text_are_damage(tmp_path: Path) -> None:
-    checkpoint.write(tmp_path / "c", {"a": torch.ones(1)})
-    (tmp_path / "c" / checkpoint.STATE).write_bytes(b"\xff\xfe\x00")
+    files.write_state(tmp_path / "c", {"a": torch.ones(1)})
+    (tmp_path / "c" / files.STATE).write_bytes(b"\xff\xfe\x00")
     with pytest.raises(CheckpointError, match="is damaged"):
-        checkpoint.read(tmp_path / "c")
+        files.read_state(tmp_path / "c")
 
 
 def test_tensors_cut_at_any_length_are_damage(tmp_path: Path) -> None:
     folder = tmp_path / "c"
-    checkpoint.write(folder, {"a": torch.ones(3), "b": torch.zeros(2)})
-    whole = (folder / checkpoint.TENSORS).read_bytes()
+    files.write_state(folder, {"a": torch.ones(3), "b": torch.zeros(2)})
+    whole = (folder / files.TENSORS).read_bytes()
     for length in range(len(whole)):
-        (folder / checkpoint.TENSORS).write_bytes(whole[:length])
+        (folder / files.TENSORS).write_bytes(whole[:length])
         with pytest.raises(CheckpointError, match=f"The checkpoint at {folder} is damaged"):
-            checkpoint.read(folder)
+            files.read_state(folder)
 
 
-@pytest.mark.parametrize("name", [checkpoint.STATE, checkpoint.TENSORS])
+@pytest.mark.parametrize("name", [files.STATE, files.TENSORS])
 def test_a_folder_in_place_of_a_file_is_damage(tmp_path: Path, name: str) -> None:
-    checkpoint.write(tmp_path / "c", {"a": torch.ones(1)})
+    files.write_state(tmp_path / "c", {"a": torch.ones(1)})
     (tmp_path / "c" / name).unlink()
     (tmp_path / "c" / name).mkdir()
     with pytest.raises(CheckpointError, match=str(tmp_path / "c")):
-        checkpoint.read(tmp_path / "c")
+        files.read_state(tmp_path / "c")
 
 
 def test_no_code_is_in_a_checkpoint(tmp_path: Path) -> None:
-    checkpoint.write(tmp_path / "c", {"a": torch.ones(1), "b": [1, "x"]})
-    state = json.loads((tmp_path / "c" / checkpoint.STATE).read_text())
+    files.write_state(tmp_path / "c", {"a": torch.ones(1), "b": [1, "x"]})
+    state = json.loads((tmp_path / "c" / files.STATE).read_text())
     assert state["state"] == {"$items": [["a", {"$tensor": "state/'a'"}], ["b", [1, "x"]]]}
     assert all(len(state[key]) == 64 for key in ("tensors", "sha256"))
 
@@ -258,37 +258,37 @@ def test_no_code_is_in_a_checkpoint(tmp_path: Path) -> None:
 def test_any_flipped_bit_is_damage_and_never_another_state(tmp_path: Path, every: int) -> None:
     folder = tmp_path / "c"
     state = {"a": torch.arange(6.0), "b": [1, "x"], "c": {"d": 0.125}}
-    checkpoint.write(folder, state)
-    for name in (checkpoint.STATE, checkpoint.TENSORS):
+    files.write_state(folder, state)
+    for name in (files.STATE, files.TENSORS):
         whole = (folder / name).read_bytes()
         for bit in range(0, 8 * len(whole), every):
             cut = bytearray(whole)
             cut[bit // 8] ^= 1 << bit % 8
             (folder / name).write_bytes(cut)
             try:
-                found = checkpoint.read(folder)
+                found = files.read_state(folder)
             except CheckpointError as error:
                 assert f"The checkpoint at {folder} is damaged" in str(error)  # noqa: PT017
                 assert "Restore the folder from a copy" in str(error)  # noqa: PT017
             else:
-                assert name == checkpoint.STATE, "a tensor"
+                assert name == files.STATE, "a tensor"
                 assert same(found, state), bit  # the name of the digest's own key
         (folder / name).write_bytes(whole)
 
 
 def test_tensors_of_another_checkpoint_are_damage(tmp_path: Path) -> None:
     for number in (1, 2):
-        checkpoint.write(tmp_path / f"c{number}", {"a": torch.full((3,), float(number))})
-    (tmp_path / "c1" / checkpoint.TENSORS).replace(tmp_path / "c2" / checkpoint.TENSORS)
+        files.write_state(tmp_path / f"c{number}", {"a": torch.full((3,), float(number))})
+    (tmp_path / "c1" / files.TENSORS).replace(tmp_path / "c2" / files.TENSORS)
     with pytest.raises(CheckpointError, match=r"tensors\.safetensors: its content is not the one"):
-        checkpoint.read(tmp_path / "c2")
+        files.read_state(tmp_path / "c2")
 
 
 def test_a_folder_of_an_earlier_version_has_no_digest_and_is_read(tmp_path: Path) -> None:
-    checkpoint.write(tmp_path / "c", {"a": torch.ones(3)})
-    file = tmp_path / "c" / checkpoint.STATE
+    files.write_state(tmp_path / "c", {"a": torch.ones(3)})
+    file = tmp_path / "c" / files.STATE
     file.write_text(json.dumps(json.loads(file.read_text())["state"]))
-    assert same(checkpoint.read(tmp_path / "c"), {"a": torch.ones(3)})
+    assert same(files.read_state(tmp_path / "c"), {"a": torch.ones(3)})
 
 
 def test_a_large_tensor_is_written_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,9 +302,9 @@ def test_a_large_tensor_is_written_where_it_lies(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(Tensor, "clone", counted)
     state = {"alone": alone, "twice": shared, "again": shared, "part": shared[:3], "turned": torch.randn(4, 5).T}
-    checkpoint.write(tmp_path / "checkpoint-000001", state)
+    files.write_state(tmp_path / "checkpoint-000001", state)
     assert sorted(copies) == [3, 10]  # only what shares its memory is copied
-    assert same(state, checkpoint.read(tmp_path / "checkpoint-000001"))
+    assert same(state, files.read_state(tmp_path / "checkpoint-000001"))
 
 
 @pytest.mark.parametrize("crashes", [0, 1])
@@ -313,8 +313,8 @@ def test_a_crash_while_a_folder_is_replaced_leaves_the_old_one(
 ) -> None:
     """Before each of the two renames."""
     folder = tmp_path / "c"
-    assert not checkpoint.exists(folder)
-    checkpoint.write(folder, {"a": torch.ones(1)})
+    assert not files.has_state(folder)
+    files.write_state(folder, {"a": torch.ones(1)})
     with monkeypatch.context() as crashing:
         rename, calls = Path.rename, iter(range(9))
 
@@ -325,9 +325,9 @@ def test_a_crash_while_a_folder_is_replaced_leaves_the_old_one(
 
         crashing.setattr(Path, "rename", crash)
         with pytest.raises(KeyboardInterrupt):
-            checkpoint.write(folder, {"a": torch.zeros(1)})
-    assert checkpoint.exists(folder)
-    assert same(checkpoint.read(folder), {"a": torch.ones(1)})
-    checkpoint.write(folder, {"a": torch.zeros(2)})
-    assert same(checkpoint.read(folder), {"a": torch.zeros(2)})
+            files.write_state(folder, {"a": torch.zeros(1)})
+    assert files.has_state(folder)
+    assert same(files.read_state(folder), {"a": torch.ones(1)})
+    files.write_state(folder, {"a": torch.zeros(2)})
+    assert same(files.read_state(folder), {"a": torch.zeros(2)})
     assert list(tmp_path.iterdir()) == [folder]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from colonnade.core import Batches, Envelope, Organisation, checkpoint, roles
+from colonnade.core import Batches, Envelope, Organisation, files, roles
 from colonnade.core.roles import Introduce, Introduction
 from colonnade.errors import ConfigError
 from colonnade.optim.losses import CrossEntropy
@@ -111,8 +111,8 @@ def test_a_feature_owner_continues_bit_equal_from_a_checkpoint(tmp_path: Path) -
     features = torch.randn(10, 5)
     one, other = (feature_owner(nn.Linear(5, 3), features) for _ in range(2))
     step(one)
-    checkpoint.write(tmp_path / "c", one.state())
-    other.load_state(checkpoint.read(tmp_path / "c"))
+    files.write_state(tmp_path / "c", one.state())
+    other.load_state(files.read_state(tmp_path / "c"))
     step(one)
     step(other)
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True))

@@ -13,7 +13,7 @@ import pytest
 from tests.conformance.toy import assert_bit_equal
 from tests.federation.small import ledgers, quick, records, write
 
-from colonnade.core import checkpoint
+from colonnade.core import files
 from colonnade.runs.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ def saved(run: Path) -> dict[str, Any]:
     """All that the last checkpoint holds, numbers of receipts and places in ledgers included."""
     mark = json.loads((run / "checkpoint.json").read_text())
     folders = sorted((run / "parties").iterdir())
-    return {one.name: checkpoint.read(one / f"checkpoint-{mark['number']:06d}") for one in folders}
+    return {one.name: files.read_state(one / f"checkpoint-{mark['number']:06d}") for one in folders}
 
 
 def summary(run: Path) -> dict[str, Any]:

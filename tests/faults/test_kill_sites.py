@@ -15,7 +15,7 @@ from tests.faults.killing_sites import NAMES
 from tests.federation.small import frames, ledgers, quick, records
 from tests.federation.small_sites import folders
 
-from colonnade.core import checkpoint
+from colonnade.core import files
 from colonnade.runs.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ def test_every_organisation_ends_as_if_nothing_had_happened(name: str, base: Pat
 
 def _saved(run: Path, name: str) -> Any:
     mark = json.loads((run / "checkpoint.json").read_text())
-    return checkpoint.read(run / "parties" / name / f"checkpoint-{mark['number']:06d}")
+    return files.read_state(run / "parties" / name / f"checkpoint-{mark['number']:06d}")
 
 
 def _summary(run: Path) -> dict[str, Any]:

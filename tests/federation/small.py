@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from colonnade.core import DpEvent, checkpoint
+from colonnade.core import DpEvent, files
 from colonnade.core.chance import Source
 from colonnade.errors import BudgetExhausted
 from colonnade.federation import Federation, Settings
@@ -114,7 +114,7 @@ def checkpoint_of(run: Path) -> dict[str, Tensor]:
     number = json.loads((run / "checkpoint.json").read_text())["number"]
     found: dict[str, Tensor] = {}
     for folder in sorted((run / "parties").iterdir()):
-        found |= tensors(checkpoint.read(folder / f"checkpoint-{number:06d}"), folder.name)
+        found |= tensors(files.read_state(folder / f"checkpoint-{number:06d}"), folder.name)
     return found
 
 

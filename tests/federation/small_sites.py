@@ -13,7 +13,7 @@ import pandas as pd
 from tests.federation.small import QUICK, Frames, Tables, frames, quick, tensors, with_models, write
 from torch import Tensor
 
-from colonnade.core import Ledger, Peers, checkpoint
+from colonnade.core import Ledger, Peers, files
 from colonnade.federation import Federation, Settings
 from colonnade.settings.party_file import OWN, all_sites, read_own, write_agreed, write_own
 from colonnade.sites.driving import drive
@@ -77,7 +77,7 @@ def saved(base: Path, run: str) -> dict[str, Tensor]:
     """Every tensor in the organisations' own last checkpoints."""
     found: dict[str, Tensor] = {}
     for own in base.glob(f"*/runs/{run}/parties/*"):
-        found |= tensors(checkpoint.read(max(own.glob("checkpoint-*"))), own.name)
+        found |= tensors(files.read_state(max(own.glob("checkpoint-*"))), own.name)
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.federation import small
 
-from colonnade.core import checkpoint, mapped, message
+from colonnade.core import files, mapped, message
 from colonnade.datasets import table as streams
 from colonnade.federation import Federation, Settings
 
@@ -32,7 +32,7 @@ def trained(file: Path, out: Path, *, epochs: int = 2, resume: bool = False) -> 
     found: dict[str, Any] = {"outputs": one.outputs("test"), "ids": one.holdings.ids.tolist()}
     for name in one.organisations:
         folder = max((out / "parties" / name).glob("checkpoint-*"))
-        state = checkpoint.read(folder)
+        state = files.read_state(folder)
         found[name] = {key: value for key, value in state.items() if key != "seat"}
         found[f"{name}'s ledger"] = (out / "parties" / name / "ledger.jsonl").read_text()
         found[f"{name}'s columns"] = one.holdings.columns[name].features

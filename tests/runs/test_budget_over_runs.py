@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from colonnade.core import Batches, Outbox, Rule, checkpoint
+from colonnade.core import Batches, Outbox, Rule, files
 from colonnade.errors import CheckpointError, ConfigError
 from colonnade.privacy import Account
 from colonnade.privacy.gaussian import Gaussian
@@ -112,7 +112,7 @@ def test_a_crash_while_the_journal_is_written_anew_forgets_nothing(
 
 
 def test_rows_whose_budget_an_early_version_counted_do_not_begin_anew(tmp_path: Path) -> None:
-    checkpoint.write(tmp_path / ACCOUNT, {"run": "one", "ids": "exact"})
+    files.write_state(tmp_path / ACCOUNT, {"run": "one", "ids": "exact"})
     refused_to_begin_anew(tmp_path)
 
 

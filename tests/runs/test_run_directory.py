@@ -28,7 +28,7 @@ from tests.federation.small import (
     write,
 )
 
-from colonnade.core import Step, checkpoint
+from colonnade.core import Step, files
 from colonnade.core.files import hold
 from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.federation import Federation, Outcome, Settings, load
@@ -57,7 +57,7 @@ def after(number: int, kind: type) -> Callable[[Any], None]:
     return watch
 
 
-def files(folder: Path) -> set[str]:
+def names_in(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
@@ -82,9 +82,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
 
 def test_the_files_are_those_that_are_documented_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "tables")
-    before = files(tmp_path)
+    before = names_in(tmp_path)
     monkeypatch.chdir(tmp_path)
-    Federation.from_toml(path).fit(tmp_path / "run")
+    trained = Federation.from_toml(path)
+    trained.fit(tmp_path / "run")
     parties = {
         f"run/parties/{name}/{file}"
         for name in ("clinic", "lab")
@@ -97,9 +98,9 @@ def test_the_files_are_those_that_are_documented_and_no_others(tmp_path: Path, m
         )
     }
     tops = {f"run/{name}" for name in ("federation.toml", "metrics.jsonl", "summary.json", "checkpoint.json", ".lock")}
-    assert files(tmp_path) - before == tops | parties | {"run/parties/clinic/quality.json"}
-    assert before <= files(tmp_path)
-    assert Settings.from_toml(tmp_path / "run" / "federation.toml") == Settings.from_toml(path)
+    assert names_in(tmp_path) - before == tops | parties | {"run/parties/clinic/quality.json"}
+    assert before <= names_in(tmp_path)
+    assert Settings.from_toml(tmp_path / "run" / "federation.toml") == trained.settings
     assert json.loads((tmp_path / "run" / "checkpoint.json").read_text())["step"] == 8
     assert [record["epoch"] for record in records(tmp_path / "run")] == [1, 2]
 
@@ -173,7 +174,7 @@ def test_rarer_checkpoints_lose_epochs_but_change_nothing(every: int, tmp_path: 
 def test_a_crash_while_saving_falls_back_to_the_checkpoint_before(
     nth: int, undisturbed: Undisturbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, real = [0], checkpoint.write
+    calls, real = [0], files.write_state
 
     def crash(folder: Path, state: dict[str, Any], **options: Any) -> None:
         calls[0] += 1
@@ -182,7 +183,7 @@ def test_a_crash_while_saving_falls_back_to_the_checkpoint_before(
         real(folder, state, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "write", crash)
+        patch.setattr(files, "write_state", crash)
         with pytest.raises(Interrupted):
             federation(settings=THREE).fit(tmp_path / "cut")
     assert RunDirectory(tmp_path / "cut").mark()["number"] == nth // 2
@@ -256,11 +257,11 @@ def test_another_seed_batch_size_or_split_cannot_continue_a_run(changes: dict[st
 
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     federation().fit(tmp_path / "run")
-    before = {name: (tmp_path / "run" / name).read_bytes() for name in files(tmp_path / "run")}
+    before = {name: (tmp_path / "run" / name).read_bytes() for name in names_in(tmp_path / "run")}
     for again in (lambda: federation().fit(tmp_path / "run"), lambda: federation().save(tmp_path / "run")):
         with pytest.raises(ConfigError, match=r"already holds a run\. Choose another folder, or continue it: --resume"):
             again()
-    assert before == {name: (tmp_path / "run" / name).read_bytes() for name in files(tmp_path / "run")}
+    assert before == {name: (tmp_path / "run" / name).read_bytes() for name in names_in(tmp_path / "run")}
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -367,7 +368,7 @@ def test_of_two_that_begin_a_run_at_once_the_one_that_comes_second_writes_nothin
     (tmp_path / "run").mkdir()
     with hold(tmp_path / "run" / LOCK, "taken"), pytest.raises(ConfigError, match="trained further by another process"):
         federation(settings=ALONE).fit(tmp_path / "run")
-    assert files(tmp_path / "run") == {LOCK}
+    assert names_in(tmp_path / "run") == {LOCK}
 
 
 def test_a_folder_that_is_not_there_yet_is_claimed(tmp_path: Path) -> None:
@@ -399,13 +400,13 @@ def test_who_cannot_lock_a_folder_says_so(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_checkpoint_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     federation(settings=ALONE).save(tmp_path / "run")
     read: list[Path] = []
-    original = checkpoint.read
+    original = files.read_state
 
     def counted(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
         read.append(folder)
         return original(folder, device)
 
-    monkeypatch.setattr(checkpoint, "read", counted)
+    monkeypatch.setattr(files, "read_state", counted)
     RunDirectory(tmp_path / "run").restore(federation(settings=ALONE))
     assert len(read) == len(set(read)) > 1
 

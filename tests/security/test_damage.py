@@ -14,7 +14,7 @@ import pytest
 from tests.federation.small import federation, frames, quick
 
 from colonnade import load
-from colonnade.core import checkpoint
+from colonnade.core import files
 from colonnade.errors import CheckpointError, ColonnadeError
 from colonnade.runs.layout import COLUMNS, MARK, METRICS, PARTIES, SETTINGS, SUMMARY
 from colonnade.runs.run_directory import RunDirectory
@@ -67,12 +67,12 @@ def test_a_flipped_bit_is_an_error_that_names_the_file_or_nothing(trained: Path,
 
 def test_no_flip_in_the_line_of_a_digest_switches_its_check_off() -> None:
     """Not even by itself, and least of all with a setting changed beside it."""
-    honest = checkpoint.text_with_digest("seed = 1\n").encode()
+    honest = files.text_with_digest("seed = 1\n").encode()
     line = honest.index(b"\n") + 1
 
     def read(data: bytes) -> str:
         """As a file is read, in which a flipped bit may make a line end."""
-        return checkpoint.check_text(Path(SETTINGS), io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read())
+        return files.check_text(Path(SETTINGS), io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read())
 
     for whole in (honest, honest.replace(b"seed = 1", b"seed = 3")):
         for place, bit in itertools.product(range(line), range(7)):

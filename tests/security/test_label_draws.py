@@ -10,7 +10,7 @@ import pytest
 from tests.federation.small import frames, quick
 from tests.federation.small_sites import ALONE, folders, sites
 
-from colonnade.core import checkpoint
+from colonnade.core import files
 from colonnade.errors import CheckpointError, ConfigError
 from colonnade.federation import Federation
 from colonnade.settings.party_file import OWN
@@ -30,7 +30,7 @@ def made(base: Path) -> None:
 def told(base: Path, run: str) -> dict[str, int]:
     """What the laboratory was told in a run of each person who trained."""
     drive(sites(base)["clinic"], run)
-    state = checkpoint.read(max((base / "lab" / "runs" / run / "parties" / "lab").glob("checkpoint-*")))
+    state = files.read_state(max((base / "lab" / "runs" / run / "parties" / "lab").glob("checkpoint-*")))
     whole = Federation.from_toml(base / "all" / "federation.toml")  # divided as at sites
     return {str(whole.ids[row]): int(state["features"]["labels"][row]) for row in whole.batches.splits["train"]}
 

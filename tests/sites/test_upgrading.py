@@ -11,8 +11,8 @@ from tests.federation.small import quick
 from tests.federation.small_sites import ALONE, saved, sites, told, trained
 from tests.sites.test_prediction import same
 
-from colonnade.core import checkpoint
-from colonnade.core.checkpoint import FORMAT
+from colonnade.core import files
+from colonnade.core.files import FORMAT
 from colonnade.errors import CheckpointError, PartyError
 from colonnade.federation import load
 from colonnade.runs.layout import MARK
@@ -28,9 +28,9 @@ def mark_of(base: Path, name: str) -> Path:
 
 def rewrite(path: Path, **changes: Any) -> None:
     """As another version would have written it; None: without."""
-    mark = {**checkpoint.read_json(path, ""), **changes}
-    kept = {key: value for key, value in mark.items() if value is not None and key != checkpoint.KEY}
-    path.write_text(checkpoint.json_with_digest(kept))
+    mark = {**files.read_json(path, ""), **changes}
+    kept = {key: value for key, value in mark.items() if value is not None and key != files.KEY}
+    path.write_text(files.json_with_digest(kept))
 
 
 def test_a_run_of_a_version_without_formats_is_resumed_predicts_and_gets_one(tmp_path: Path) -> None:

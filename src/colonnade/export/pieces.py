@@ -14,7 +14,7 @@ from torch import nn
 from colonnade import models
 from colonnade.algorithms import find
 from colonnade.algorithms.algorithm import HeadInputs, TableInputs
-from colonnade.core import checkpoint
+from colonnade.core import files
 from colonnade.datasets.fitted import Category
 from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.readings import described
@@ -85,7 +85,7 @@ class Trained:
         return int(told) if told is not None else 1
 
     def state(self, party: str) -> dict[str, Any]:
-        return checkpoint.read(self.run._checkpoint(party, self.mark))
+        return files.read_state(self.run._checkpoint(party, self.mark))
 
     def shape(self, party: str) -> tuple[int, ...]:
         """The shape of one row of a party's prepared columns."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from colonnade.algorithms import find
 from colonnade.algorithms.algorithm import Crossing
-from colonnade.core import NON_PRIVATE, Batches, DpEvent, checkpoint, roles
+from colonnade.core import NON_PRIVATE, Batches, DpEvent, files, roles
 from colonnade.errors import CheckpointError
 from colonnade.privacy import Account
 from colonnade.privacy.accounting import costs_nothing
@@ -44,7 +44,7 @@ def of_run(run: RunDirectory) -> list[Guarantee]:
         raise CheckpointError(f"{run.path} has no party's folder under parties/. Restore it from where it was trained.")
     for folder in folders:
         name = folder.name
-        state = checkpoint.read(run._checkpoint(name, mark))
+        state = files.read_state(run._checkpoint(name, mark))
         own = settings.parties.get(name)
         parties.append((name, {role for role in ("features", "labels") if role in state}))
         labelled = settings.label_owners.get(name, own)
@@ -70,7 +70,7 @@ def _who_may_share_rows(settings: Settings) -> int:
 
 
 def _classes(folder: Path) -> float:
-    about = checkpoint.read_json(folder / COLUMNS)
+    about = files.read_json(folder / COLUMNS)
     return float(len(about["labels"]["classes"]))
 
 

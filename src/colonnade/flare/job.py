@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade import errors
-from colonnade.core import checkpoint
+from colonnade.core import files
 from colonnade.errors import ColonnadeError, ConfigError, PartyError
 from colonnade.selection.settings import KEYS, SERVER
 from colonnade.settings.federation_file import Settings
@@ -187,7 +187,7 @@ def failure_in(path: Path) -> ColonnadeError | None:
     """What ended the driver's run, as its own process raised it."""
     if not path.exists():
         return None
-    about = checkpoint.read_json(path, "Its site's log says the same")
+    about = files.read_json(path, "Its site's log says the same")
     kind = _kinds().get(str(about["error"]), ColonnadeError)
     if issubclass(kind, PartyError):
         return kind(about["party"], about["request"], about["batch"], about["cause"])

@@ -23,7 +23,7 @@ from typing import Any
 from nvflare.collab import collab
 
 from colonnade.attacks.at_site import audit_at, takes_part
-from colonnade.core import checkpoint
+from colonnade.core import files
 from colonnade.core.files import write_text
 from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, ConfigError, PartyError, WireError
 from colonnade.explain.at_site import explain_at
@@ -207,7 +207,7 @@ def _told_at_home(runs: Path, name: str, error: BaseException) -> None:
     if isinstance(error, PartyError):
         about |= {"party": error.party, "request": error.request, "batch": error.batch, "cause": error.cause}
     runs.mkdir(parents=True, exist_ok=True)
-    write_text(runs / FAILURE, checkpoint.json_with_digest(about))
+    write_text(runs / FAILURE, files.json_with_digest(about))
 
 
 def _carried_by(proxy: Any) -> Route:

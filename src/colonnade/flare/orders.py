@@ -21,7 +21,7 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from colonnade.core import checkpoint
+from colonnade.core import files
 from colonnade.core.files import write_text
 from colonnade.errors import BoundaryError, ConfigError
 from colonnade.runs.layout import ORDERS
@@ -72,9 +72,9 @@ def _take(path: Path, once: str, at: datetime) -> None:
     now = datetime.now(UTC)
     if abs(now - at) > VALID:
         raise BoundaryError(f"The order is of {at:%Y-%m-%d %H:%M} UTC, and one is good for a day. Set the clocks.")
-    taken = checkpoint.read_json(path, CURE)["taken"] if path.exists() else {}
+    taken = files.read_json(path, CURE)["taken"] if path.exists() else {}
     if once in taken:
         raise BoundaryError(f"The order of {at:%Y-%m-%d %H:%M} UTC was brought again, and each counts once.")
     kept = {one: when for one, when in taken.items() if now - datetime.fromisoformat(when) <= 2 * VALID}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, checkpoint.json_with_digest({"taken": kept | {once: at.isoformat()}}))
+    write_text(path, files.json_with_digest({"taken": kept | {once: at.isoformat()}}))

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from colonnade.core import checkpoint
+from colonnade.core import files
 from colonnade.core.files import write_text
 from colonnade.errors import ColonnadeError, ConfigError
 from colonnade.evaluate.metrics import HEADLINE, lead
@@ -117,7 +117,7 @@ def measure(
         "notes": list(dict.fromkeys(notes)),
         "seconds": round(time.perf_counter() - started, 3),
     }
-    write_text(folder / BASELINES, checkpoint.json_with_digest(plain(told), indent=2))
+    write_text(folder / BASELINES, files.json_with_digest(plain(told), indent=2))
     return told
 
 

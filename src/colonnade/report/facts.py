@@ -21,7 +21,7 @@ from typing import Any
 
 from colonnade import alignment
 from colonnade.algorithms import DEFAULT, find
-from colonnade.core import DpEvent, checkpoint
+from colonnade.core import DpEvent, files
 from colonnade.errors import CheckpointError, ColonnadeError
 from colonnade.evaluate.metrics import HEADLINE, lead
 from colonnade.federation.guarantees import of_run
@@ -258,7 +258,7 @@ def _part(folder: Path) -> str | None:
 
 def _toml(path: Path) -> Plain:
     try:
-        return tomllib.loads(checkpoint.check_text(path, path.read_text(encoding="utf-8")))
+        return tomllib.loads(files.check_text(path, path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
 
@@ -267,7 +267,7 @@ def _json(path: Path, *keys: str) -> Plain | None:
     """None where it is missing, or is not what it should be. What is damaged is an error: half a report would look like
     a whole one of another run."""
     try:
-        found = checkpoint.read_json(path)
+        found = files.read_json(path)
     except OSError:
         return None
     return found if all(key in found for key in keys) else None

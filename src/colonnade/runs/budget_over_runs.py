@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from colonnade.core import checkpoint
+from colonnade.core import files
 from colonnade.core.files import hold
 from colonnade.errors import ConfigError
 from colonnade.privacy import Account
@@ -96,7 +96,7 @@ def _journal(runs: Path) -> Path:
     """The one journal; refused where a budget was counted elsewhere and there is none, since its rows would begin anew:
     by an early version, or in the folders of single runs, as of one process."""
     journal = runs / JOURNAL
-    account = [runs / ACCOUNT] if checkpoint.exists(runs / ACCOUNT) else []
+    account = [runs / ACCOUNT] if files.has_state(runs / ACCOUNT) else []
     if not journal.exists() and (counted := [*account, *runs.glob(f"*/{PARTIES}/*/{JOURNAL}")]):
         raise ConfigError(
             f"What rows paid was counted in {counted[0]} and not in {journal}, which alone is read: they would begin "

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colonnade.core import Organisation, checkpoint
+from colonnade.core import Organisation, files
 from colonnade.core.batches import Progress
 from colonnade.core.files import hold, write_text
 from colonnade.errors import CheckpointError, ConfigError, InputError
@@ -110,7 +110,7 @@ class RunDirectory:
         with self._saving(f"The run directory {path} cannot be written"):
             for name, organisation in federation.organisations.items():
                 self.party(name).mkdir(parents=True, exist_ok=True)
-                text = checkpoint.json_with_digest(organisation.fitted)
+                text = files.json_with_digest(organisation.fitted)
                 (self.party(name) / COLUMNS).write_text(text, encoding="utf-8")  # without settings there is no run
             self.keep(federation.settings, self.path / PARTIES, *(self.path / PARTIES).rglob("*"))
             self.keep_accounts(federation)
@@ -139,7 +139,7 @@ class RunDirectory:
             self._held = None
 
     def keep(self, settings: Settings, *vouched: Path) -> None:
-        write_text(self.path / SETTINGS, checkpoint.text_with_digest(settings.to_toml()), *vouched)
+        write_text(self.path / SETTINGS, files.text_with_digest(settings.to_toml()), *vouched)
 
     def keep_accounts(self, federation: Trained) -> None:
         """Every organisation writes down what it spends before it releases anything: in its own folder, or, at a site,
@@ -173,7 +173,7 @@ class RunDirectory:
         federation.settle()
         for name, organisation in federation.organisations.items():
             with self._saving(f"'{name}' cannot save its state in {self.party(name)}"):
-                checkpoint.write(self._checkpoint(name, mark), organisation.state(), forced=False)
+                files.write_state(self._checkpoint(name, mark), organisation.state(), forced=False)
                 organisation.ledger.flush(self.party(name) / LEDGER)
         new = f"{PARTIES}/*/checkpoint-{number:06d}"
         fresh = (METRICS, f"{PARTIES}/*", f"{PARTIES}/*/{LEDGER}", new, f"{new}/*")
@@ -196,7 +196,7 @@ class RunDirectory:
     def keep_mark(self, mark: Mapping[str, Any], *vouched: Path) -> None:
         """From here on this is the newest checkpoint, and the files of it are on the disk."""
         with self._saving(f"The run directory {self.path} cannot be written"):
-            write_text(self.path / MARK, checkpoint.json_with_digest({"format": checkpoint.FORMAT, **mark}), *vouched)
+            write_text(self.path / MARK, files.json_with_digest({"format": files.FORMAT, **mark}), *vouched)
 
     def part(self) -> str | None:
         """The organisation whose part of a run between sites this folder is; None where all parties' parts are here."""
@@ -221,17 +221,17 @@ class RunDirectory:
     def widths(self) -> dict[str, tuple[int, ...]]:
         """Between sites, at a label owner: the shape of what each party sends for a row, in their order."""
         try:
-            found = checkpoint.read_json(self.path / WIDTHS, "Restore it from a copy, or resume the run to write it")
+            found = files.read_json(self.path / WIDTHS, "Restore it from a copy, or resume the run to write it")
             return {str(k): tuple(v) if isinstance(v, list) else (int(v),) for k, v in found.items()}
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, AttributeError):
-            raise checkpoint.damaged(self.path / WIDTHS, "it does not list what each party sends") from None
+            raise files.damaged(self.path / WIDTHS, "it does not list what each party sends") from None
 
     def keep_widths(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """For predictions, and for whoever exports: what everybody sends for a row, in their order."""
         found = {name: list(shape) for name, shape in shapes.items()}
-        write_text(self.path / WIDTHS, checkpoint.json_with_digest(found))
+        write_text(self.path / WIDTHS, files.json_with_digest(found))
 
     @contextmanager
     def _saving(self, otherwise: str) -> Iterator[None]:
@@ -295,8 +295,8 @@ class RunDirectory:
     def marks(self) -> list[dict[str, Any]]:
         """The marks of all checkpoints that are kept, the newest first."""
         try:
-            newest = checkpoint.read_json(self.path / MARK, NEW_RUN)
-            checkpoint.check_format(self.path, newest.get("format", 1), newest.get("split", 1), SPLIT)
+            newest = files.read_json(self.path / MARK, NEW_RUN)
+            files.check_format(self.path, newest.get("format", 1), newest.get("split", 1), SPLIT)
             return [
                 {"number": int(mark["number"]), "step": int(mark["step"]), "rows": str(mark["rows"])}
                 | {"finished": mark.get("finished") is True, "split": int(mark.get("split", 1))}
@@ -306,7 +306,7 @@ class RunDirectory:
         except FileNotFoundError:
             return []
         except (ValueError, KeyError, TypeError):
-            raise checkpoint.damaged(self.path / MARK, "it does not say which checkpoint is last", NEW_RUN) from None
+            raise files.damaged(self.path / MARK, "it does not say which checkpoint is last", NEW_RUN) from None
 
     def marked(self, number: int) -> dict[str, Any]:
         """The mark of this one of the checkpoints that are kept."""
@@ -337,7 +337,7 @@ class RunDirectory:
         """How a party's columns and labels became numbers."""
         path = self.party(name) / COLUMNS
         try:
-            return checkpoint.read_json(path, NEW_RUN)
+            return files.read_json(path, NEW_RUN)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror}. {NEW_RUN}.") from None
 
@@ -376,13 +376,13 @@ class RunDirectory:
     def _check_settings(self) -> None:
         path = self.path / SETTINGS
         with suppress(OSError, UnicodeDecodeError):  # told by who reads it
-            checkpoint.check_text(path, path.read_text(encoding="utf-8"))
+            files.check_text(path, path.read_text(encoding="utf-8"))
 
     def metrics(self) -> list[dict[str, Any]]:
         """The epochs measured so far, up to the last checkpoint; when to stop follows from them."""
         path, mark = self.path / METRICS, self.mark()
         if self._measured(mark.get("measured", {}).get("bytes", 0)) != mark.get("measured", self._measured(0)):
-            raise checkpoint.damaged(path, "it is not as it was at the last checkpoint", NEW_RUN)
+            raise files.damaged(path, "it is not as it was at the last checkpoint", NEW_RUN)
         if not path.exists():
             return []
         kept, lines = [], []
@@ -402,7 +402,7 @@ class RunDirectory:
         path = self.path / METRICS
         with path.open("rb") if path.exists() else io.BytesIO() as file:
             text = file.read(length)
-        return {"bytes": len(text), checkpoint.KEY: hashlib.sha256(text).hexdigest()}
+        return {"bytes": len(text), files.KEY: hashlib.sha256(text).hexdigest()}
 
     def add_metrics(self, record: Mapping[str, Any]) -> None:
         saving = self._saving(f"The run directory {self.path} cannot be written")
@@ -412,7 +412,7 @@ class RunDirectory:
     def summary(self) -> dict[str, Any] | None:
         """What a finished run measured; None while there is none."""
         try:
-            return checkpoint.read_json(self.path / SUMMARY, AGAIN)
+            return files.read_json(self.path / SUMMARY, AGAIN)
         except OSError:
             return None
 
@@ -423,13 +423,13 @@ class RunDirectory:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         with self._saving(f"The run directory {self.path} cannot be written"):
-            write_text(self.path / SUMMARY, checkpoint.json_with_digest(plain(summary), indent=2))
+            write_text(self.path / SUMMARY, files.json_with_digest(plain(summary), indent=2))
 
     def load(self, federation: Trained, mark: Mapping[str, Any]) -> dict[str, Any]:
         """What a checkpoint left, and where it says that the parties' ledgers stood."""
         stood = {}
         for name, organisation in federation.organisations.items():
-            state = checkpoint.read(self._checkpoint(name, mark), federation.device)
+            state = files.read_state(self._checkpoint(name, mark), federation.device)
             try:
                 organisation.load_state(state)
                 stood[name] = state["seat"]["ledger"]
@@ -444,7 +444,7 @@ class RunDirectory:
         mark = self.mark()
         for name, organisation in federation.organisations.items():
             try:
-                organisation.begin_with(checkpoint.read(self._checkpoint(name, mark), federation.device))
+                organisation.begin_with(files.read_state(self._checkpoint(name, mark), federation.device))
             except (RuntimeError, KeyError) as error:
                 raise self.unfit(name, error) from None
         federation.restack()

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colonnade.core import Message, Party, Peers, Step, checkpoint
+from colonnade.core import Message, Party, Peers, Step, files
 from colonnade.core.files import write_text
 from colonnade.core.party import Bounds
 from colonnade.core.wire import Envelope
@@ -70,22 +70,22 @@ def keep_start(folder: Path, federation: Federation, owner: str) -> None:
     place = RunDirectory(folder).party(owner)
     place.mkdir(parents=True, exist_ok=True)
     held_out = {split: held.ids[rows.numpy()].tolist() for split, rows in held.splits.items() if split != "train"}
-    write_text(place / HELD_OUT, checkpoint.json_with_digest(held_out))
+    write_text(place / HELD_OUT, files.json_with_digest(held_out))
     if (heads := federation.heads) is not None:
-        checkpoint.write(place / STARTED, {"heads": heads.detach().cpu().clone()})
+        files.write_state(place / STARTED, {"heads": heads.detach().cpu().clone()})
 
 
 def started(folder: Path, owner: str) -> tuple[dict[str, list[str]], torch.Tensor | None]:
     """What `keep_start` kept."""
     place = RunDirectory(folder).party(owner)
     try:
-        held_out = checkpoint.read_json(place / HELD_OUT, "Restore it from a copy")
+        held_out = files.read_json(place / HELD_OUT, "Restore it from a copy")
     except FileNotFoundError:
         raise CheckpointError(
             f"{place} does not say which rows were held out ({HELD_OUT}): the run was not trained from here, or by an "
             "earlier version. Train it again."
         ) from None
-    return held_out, checkpoint.read(place / STARTED)["heads"] if (place / STARTED).exists() else None
+    return held_out, files.read_state(place / STARTED)["heads"] if (place / STARTED).exists() else None
 
 
 def stand(run: RunDirectory, federation: Federation, number: int) -> None:
