@@ -89,12 +89,11 @@ class Trees(Estimated):
         self.register_buffer("depth", nodes["depth"])
 
     def said(self, x: Tensor) -> Tensor:
-        trees = torch.arange(len(self.column), device=x.device)
-        node = torch.zeros(x.shape[0], len(self.column), dtype=torch.int64, device=x.device)
+        node = torch.zeros(len(self.column), x.shape[0], dtype=torch.int64, device=x.device)
         for _ in range(len(self.depth)):
-            goes_left = x.gather(1, self.column[trees, node]) <= self.threshold[trees, node]
-            node = torch.where(goes_left, self.left[trees, node], self.right[trees, node])
-        return self.value[trees, node] @ self.whose
+            goes_left = x.mT.gather(0, self.column.gather(1, node)) <= self.threshold.gather(1, node)
+            node = torch.where(goes_left, self.left.gather(1, node), self.right.gather(1, node))
+        return self.value.gather(1, node).mT.contiguous() @ self.whose
 
 
 def constant(inputs: int, outputs: Tensor) -> Layers:
