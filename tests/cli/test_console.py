@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,3 +98,15 @@ def test_tables_hold_every_split_and_every_party() -> None:
     traffic = shown(console.traffic_table(summary))
     for part in ("clinic", "features and labels", "2.0 kB", "3.0 kB"):
         assert part in traffic
+
+
+def test_a_command_whose_reader_leaves_goes_on_and_writes_its_file(tmp_path: Path) -> None:
+    """As `colonnade init ... | head` does."""
+    file = tmp_path / "written"
+    words = "for n in range(3): console.print(n)"
+    code = f"import pathlib\nfrom colonnade.cli.console import console\n{words}\npathlib.Path({str(file)!r}).touch()"
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as out:
+        assert subprocess.run([sys.executable, "-c", code], stdout=out, check=False).returncode == 0
+    assert file.exists()

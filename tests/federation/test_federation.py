@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from tests.federation.small import (
 )
 
 from colonnade.errors import ConfigError, DataError, PartyError
-from colonnade.federation import Federation
+from colonnade.federation import Federation, load
 from colonnade.rows.holdings import Holdings
 
 BOTH = [quick(), splitnn()]
@@ -299,6 +300,28 @@ def test_new_rows_that_are_predicted_twice_are_rounded_anew() -> None:
     one = federation(settings=settings)
     first, second = (one.predict(frames=frames()).scores for _ in range(2))
     assert abs(first - second).max() > 1e-6
+
+
+def test_a_model_that_nobody_trained_says_so_when_it_is_asked(tmp_path: Path) -> None:
+    untrained = federation()
+    with pytest.warns(UserWarning, match=r"was not trained: .* Call fit\(\) first"):
+        untrained.predict(["P001"])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "This federation was not trained")
+        one = federation(settings=quick(train={"epochs": 1}))
+        list(one.train())
+        one.save(tmp_path / "run")
+        started = Federation.from_frames(
+            frames(), id="patient", label="diagnosis", settings=one.settings.to_mapping(), start_from=tmp_path / "run"
+        )
+        for trained in (one, load(tmp_path / "run", frames=frames()), started):
+            trained.predict(["P001"])
+
+
+def test_one_organisation_is_no_federation_which_is_said() -> None:
+    alone = frames()["clinic"]
+    with pytest.warns(UserWarning, match="'clinic' holds all columns and the labels: an ordinary model is trained"):
+        Federation.from_frames({"clinic": alone}, id="patient", label="diagnosis")
 
 
 def test_new_rows_are_predicted_from_frames_without_labels() -> None:

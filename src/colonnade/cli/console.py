@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +25,16 @@ if TYPE_CHECKING:  # commands that compute nothing write without torch
     from colonnade.federation import Federation
     from colonnade.federation.fit import Watch
 
-console = Console()
+
+class _Output(Console):
+    """Standard output whose reader may leave, as `| head` does: the command then goes on, and writes its files."""
+
+    def on_broken_pipe(self) -> None:
+        with suppress(SystemExit):
+            super().on_broken_pipe()
+
+
+console = _Output()
 error_console = Console(stderr=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]

@@ -45,6 +45,7 @@ from colonnade.federation.organisation import (
     holdings_of,
     organise,
     training_rows,
+    warn_untrained,
 )
 from colonnade.federation.scores import Scores, by_subset, mean_scores, measured
 from colonnade.privacy import Account
@@ -114,6 +115,7 @@ class Federation:
         self.label_owners: dict[str, Any] = self._playing("labels")
         self.driver: Any = next(iter([*self._playing("server").values(), *self.label_owners.values()]), None)
         self.history: list[Record] = []  # of the epochs that `fit` trained
+        self.is_trained = not self.algorithm.trains  # or was loaded
         self.recording: Recording | None = None
         self.cohorts: list[Cohort] = []
         self._connect(between or (lambda _, transport: transport), record, between is not None)
@@ -200,6 +202,7 @@ class Federation:
 
     def train(self) -> Iterator[Step]:
         """Train from where it stands to the last epoch, one batch or one round per step."""
+        self.is_trained = True
         try:
             for step in self.algorithm.steps(self.driver, self.driver.peers, self.batches):
                 if not np.isfinite(step.loss):
@@ -230,10 +233,9 @@ class Federation:
     def _outputs(self, owner: str, chunks: Sequence[Any], model: str | None) -> Iterator[tuple[Tensor, list[str]]]:
         """The outputs of each chunk of rows, and who was missing."""
         asks = self.label_owners[owner]
-        missing = asks.peers.missing
         for rows in chunks:
             outputs = self.algorithm.outputs(asks, asks.peers, rows, model)
-            silent = [] if missing is None else missing.of(rows.name)
+            silent = [] if (missing := asks.peers.missing) is None else missing.of(rows.name)
             yield calibrated(self.algorithm, asks, silent, outputs) if silent else outputs, silent
 
     def evaluate(
@@ -280,6 +282,7 @@ class Federation:
         """Labels and scores for rows by id. Without ids, for every row that a label owner (the first, unless named)
         shares with all feature owners, sorted by id as text: join them to a table by id, not by place. With `frames`,
         one for each feature owner, for new rows: they need no label. It asks the parties, and with budgets it costs."""
+        warn_untrained(self.is_trained)
         if frames is not None:
             check_frames(frames)
             return self._of_new_rows(frames, ids, owner, model)
@@ -446,6 +449,7 @@ class Federation:
 
     def restack(self) -> None:
         """After states were loaded: stacked parties take them over."""
+        self.is_trained = True
         for cohort in self.cohorts:
             cohort.restack()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -378,6 +379,16 @@ def check_parties(settings: Settings, holdings: Holdings) -> None:
             )
 
 
+def warn_untrained(is_trained: bool) -> None:
+    """Say where rows are predicted by models that nobody has trained."""
+    if not is_trained:
+        warnings.warn(
+            "This federation was not trained: these predictions are of models as they were drawn, and mean nothing. "
+            "Call fit() first, or colonnade.load(DIR) for a run that was trained.",
+            stacklevel=3,
+        )
+
+
 def device_of(name: str) -> torch.device:
     """The device that [federation] device names."""
     if name == "auto":
@@ -442,5 +453,11 @@ def holdings_of(
 
     known = next((dict(one["labels"]) for one in (fitted or {}).values() if "labels" in one), None)
     encoder = None if known is None else Labels.from_state(known)
-    held = tables or read_tables(settings)
-    return from_tables(settings, held, read_labels(settings), salt=salt, encoder=encoder, fitted=fitted)
+    held, labelled = tables or read_tables(settings), read_labels(settings)
+    if len({*held, *labelled}) == 1:
+        warnings.warn(
+            f"{min(held)!r} holds all columns and the labels: an ordinary model is trained, and nothing crosses. A "
+            "federation has a table for each of two organisations or more.",
+            stacklevel=2,
+        )
+    return from_tables(settings, held, labelled, salt=salt, encoder=encoder, fitted=fitted)
