@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from tests.conformance.toy import assert_bit_equal, federation, sequential
+from tests.transport.storm import Storm
 
 from colonnade.algorithms import splitnn, vimadmm
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Transport
-from colonnade.transport import Retrying, Storm
+from colonnade.transport import Retrying
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 from tests.conformance.echo import Break, Remember, Sleep, asker, echoes
+from tests.transport.storm import Storm
 
 from colonnade.core import Envelope
 from colonnade.errors import ConfigError, NoAnswer, PartyError
-from colonnade.transport import Fault, Faulty, InProcess, Storm
+from colonnade.transport import Fault, Faulty, InProcess
 
 
 def held(parties: Any) -> list[float]:

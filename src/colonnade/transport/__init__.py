@@ -2,7 +2,7 @@
 
 from colonnade.transport.cohort import Cohort, Cohorts, groups, worth_stacking
 from colonnade.transport.drivers import Drivers
-from colonnade.transport.faulty import Fault, Faulty, Storm
+from colonnade.transport.faulty import Fault, Faulty
 from colonnade.transport.in_process import InProcess, Recording
 from colonnade.transport.retrying import Retrying
 
@@ -15,7 +15,6 @@ __all__ = [
     "InProcess",
     "Recording",
     "Retrying",
-    "Storm",
     "groups",
     "worth_stacking",
 ]

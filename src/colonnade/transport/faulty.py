@@ -1,5 +1,4 @@
-"""What networks do, on purpose: delay, drop, duplicate, fail at the n-th call (`Faulty`), or all of it by chance, calls
-that overtake each other included (`Storm`).
+"""What networks do, on purpose: delay, drop, duplicate, fail at the n-th call (`Faulty`).
 
 A rehearsal of a wide-area network in one process: every question and answer takes as long as it would over links of
 a bandwidth and a latency (`colonnade run --network 50ms,100mbit`).
@@ -12,19 +11,15 @@ roles of one organisation tell each other crosses no link.
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
-
-import torch
+from typing import Literal, TypeVar
 
 from colonnade.core.message import Message, Request, batch_of
 from colonnade.core.peers import Transport
 from colonnade.core.wire import Envelope
-from colonnade.errors import ColonnadeError, ConfigError, NoAnswer
+from colonnade.errors import ConfigError, NoAnswer
 
 R = TypeVar("R", bound=Message)
 
@@ -72,65 +67,6 @@ class Faulty:
 
     def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
         return {to: self.exchange(to, envelope) for to, envelope in envelopes.items()}
-
-
-WEATHER = ("delay", "drop", "fail", "duplicate", "reorder")
-
-
-class Storm:
-    """Passes calls on, and disturbs a share of them: each with one of `kinds`, drawn with a seed of its own.
-
-    The kinds are those of `Fault`, and "reorder": the call is held back, and arrives after the next one to that party.
-    """
-
-    def __init__(
-        self, inner: Transport, *, share: float, seed: int, seconds: float = 0.0, kinds: Sequence[str] = WEATHER
-    ) -> None:
-        self.inner, self.share, self.seconds, self.kinds = inner, share, seconds, kinds
-        self.seen = dict.fromkeys(kinds, 0)
-        self.calls = 0
-        self._held: dict[str, list[Envelope[Any]]] = {}
-        self._generator = torch.Generator().manual_seed(seed)
-        self._lock = threading.Lock()
-
-    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
-        kind = self._drawn()
-        lost = NoAnswer(to, envelope.message.kind, batch_of(envelope.message), f"the storm took it ({kind})")
-        if kind == "drop":
-            raise lost
-        if kind == "reorder":
-            with self._lock:
-                self._held.setdefault(to, []).append(envelope)
-            raise lost
-        if kind == "delay":
-            time.sleep(self.seconds)
-        reply = self.inner.exchange(to, envelope)
-        if kind == "duplicate":
-            reply = self.inner.exchange(to, envelope)
-        self._deliver(to)
-        if kind == "fail":
-            raise lost
-        return reply
-
-    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
-        return {to: self.exchange(to, envelope) for to, envelope in envelopes.items()}
-
-    def _drawn(self) -> str | None:
-        with self._lock:
-            self.calls += 1
-            if float(torch.rand((), generator=self._generator)) >= self.share:
-                return None
-            kind = self.kinds[int(torch.randint(len(self.kinds), (), generator=self._generator))]
-            self.seen[kind] += 1
-            return kind
-
-    def _deliver(self, to: str) -> None:
-        """What was held back arrives now, when nobody waits for its answer any more."""
-        with self._lock:
-            late = self._held.pop(to, [])
-        for envelope in late:
-            with suppress(ColonnadeError):  # refused as a replay, which is as it should be
-                self.inner.exchange(to, envelope)
 
 
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "ms": 1e-3, "s": 1.0}
