@@ -10,7 +10,7 @@ import torch
 from tests.attacks.runs import three, trained
 
 from colonnade.algorithms.algorithm import Equations
-from colonnade.attacks.column_sums import bits, sums_findings
+from colonnade.attacks.learned_model import bits, sums_findings
 from colonnade.attacks.rehearsal import last_rounds
 from colonnade.federation import Federation
 

@@ -9,7 +9,7 @@ import pytest
 from tests.attacks.runs import three, trained
 
 from colonnade.attacks.finding import Finding
-from colonnade.attacks.lengths import lengths_findings
+from colonnade.attacks.learned_model import lengths_findings
 from colonnade.attacks.rehearsal import Rehearsal, first_rounds, last_rounds
 from colonnade.core import Transcript
 from colonnade.federation import Federation

@@ -1,4 +1,4 @@
-"""Columns from embeddings by somebody who has no weights and learns what the victim's model does, from a few rows.
+"""Columns by somebody who has no weights, and learns from a few known rows what the victim's releases tell of others.
 
 A label owner often knows some columns of some rows: of its own staff, of people who asked for their records, or of rows
 that were in a leak. It regresses these columns on the embeddings that it received of the same rows, and applies what
@@ -9,6 +9,17 @@ count.
 
 The regression is linear, with a ridge whose weight is chosen by leaving out one row after the other; somebody with more
 known rows and a better model may do better.
+
+Just so columns follow from what is worked out of other releases first:
+
+    sums over bins      Of trees, each sum is an equation in which rows are in the group (`Equations`). There are far
+                        fewer equations than rows, so the attacker takes the bits nearest to what every row would have
+                        if the group were drawn by chance; what is left of the truth in them is regressed.
+    scores, lengths     Of a linear model, each round a party sends d = X p of all training rows, and p.p. So d / |p| is
+                        its columns along a direction of length one, in their own unit: of one column it is the column
+                        itself, up to its sign. Over many rounds there are as many directions as columns. Where scores
+                        arrive masked, their sum is the columns of all parties along one direction: with as many rounds
+                        as all of them have columns, each one's follow just so.
 """
 
 from __future__ import annotations
@@ -20,11 +31,15 @@ import torch
 from torch import Tensor
 
 from colonnade.algorithms import Kind
+from colonnade.algorithms.algorithm import Equations
 from colonnade.attacks.finding import Finding, of_columns
 from colonnade.attacks.inversion_audit import EMBEDDINGS
-from colonnade.attacks.received import Attacked, Received, received, stacked
+from colonnade.attacks.received import Attacked, Received, received, side_by_side, stacked
 from colonnade.attacks.rehearsal import Rehearsal
 from colonnade.attacks.scores import r_squared
+from colonnade.core import Released
+from colonnade.encryption.masks import SHARES, open_sum
+from colonnade.errors import BoundaryError
 
 LEARNED = (*EMBEDDINGS, Kind.DIRECTIONS)
 KNOWN_ROWS = (20, 100)
@@ -33,6 +48,8 @@ LEAST = 20
 TOLD = 0.99
 """R² from which on the label owner's own data tell a column, and embeddings can add nothing."""
 RIDGES = [10.0**power for power in range(-4, 5)]
+RIDGE = 1e-6
+"""Of the equations' own size: rounded sums may contradict each other a little."""
 
 
 def learned_findings(federation: Attacked, rehearsal: Rehearsal, party: str | None) -> Iterator[Finding]:
@@ -45,8 +62,102 @@ def learned_findings(federation: Attacked, rehearsal: Rehearsal, party: str | No
         if victim == attacker or party not in (None, attacker, victim):
             continue
         came = received(rehearsal.transcripts[attacker], rehearsal.between(victim), names, victim)
-        rows, values = stacked(_side_by_side(came))
+        rows, values = stacked(_joined(came))
         yield from learned_from(federation, victim, rehearsal.moment, rows, values, names)
+
+
+def sums_findings(federation: Attacked, rehearsal: Rehearsal, party: str | None) -> Iterator[Finding]:
+    """The label owner against every party that told it sums."""
+    attacker, make = federation.holdings.label_owner, federation.algorithm.equations
+    if make is None or attacker not in rehearsal.transcripts or federation.driver is None:  # it is elsewhere
+        return
+    for victim in federation.owners:
+        if victim == attacker or party not in (None, attacker, victim) or victim not in rehearsal.transcripts:
+            continue
+        heard, told = rehearsal.transcripts[attacker], rehearsal.transcripts[victim]
+        found, batches = make(federation.driver, heard, told), rehearsal.between(victim)
+        rows, values = side_by_side((batches.rows(one.batch).cpu(), bits(one)) for one in found)
+        if len(rows):
+            yield from learned_from(
+                federation, victim, rehearsal.moment, rows, values, federation.algorithm.named(Kind.HISTOGRAMS),
+                attack="columns from sums over bins",
+            )  # fmt: skip
+
+
+def bits(given: Equations) -> Tensor:
+    """For each row and candidate how likely the row is on the left, [rows, candidates]: of all that fit the equations
+    the nearest to equal shares."""
+    weights, sums = given.weights.double(), given.sums.double()
+    share = (sums[1:2] / weights[1].sum().clamp_min(1e-12)).nan_to_num(0.5).clamp(0, 1)  # of the root's Hessians
+    left = (sums - weights.sum(1, keepdim=True) * share).nan_to_num(0.0)  # what was not told says nothing
+    square = weights @ weights.T
+    square = square + RIDGE * square.diagonal().mean().clamp_min(1e-12) * torch.eye(len(square), dtype=square.dtype)
+    solved: Tensor = torch.linalg.solve(square, left)
+    return share + weights.T @ solved
+
+
+def lengths_findings(federation: Attacked, rehearsal: Rehearsal, party: str | None) -> Iterator[Finding]:
+    """The label owner against every party whose scores it received with their lengths."""
+    attacker, algorithm = federation.holdings.label_owner, federation.algorithm
+    scores, lengths = algorithm.named(Kind.LOGITS), algorithm.named(Kind.LENGTHS)
+    if not lengths or attacker not in rehearsal.transcripts:
+        return
+    for victim in federation.owners:
+        if victim == attacker or party not in (None, attacker, victim):
+            continue
+        rows, along = side_by_side(_directions(rehearsal, attacker, victim, scores, lengths))
+        names, told = (*scores, *lengths), "columns from scores of many rounds"
+        if along.shape[1]:
+            yield _scaled(federation, victim, rehearsal.moment, rows, along, names)
+        else:
+            rows, along = side_by_side(_sums(rehearsal, attacker, victim, scores))
+            told = "columns from sums of scores of many rounds"
+        if along.shape[1]:
+            yield from learned_from(federation, victim, rehearsal.moment, rows, along, names, attack=told)
+
+
+def _directions(
+    rehearsal: Rehearsal, attacker: str, victim: str, scores: tuple[str, ...], lengths: tuple[str, ...]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each round the rows, and what they are along a direction of length one. What came masked is no score."""
+    for seen in rehearsal.transcripts[attacker]:
+        sent = {one.receipt.name: one for one in seen.message.released() if one.receipt.owner == victim}
+        values, told = (next((sent[name] for name in names if name in sent), None) for names in (scores, lengths))
+        if values is not None and told is not None and values.tensor.is_floating_point() and float(told.tensor[0]) > 0:
+            rows = rehearsal.between(victim).rows(str(values.receipt.batch)).cpu()
+            each = float(told.tensor[0]) * len(rows) / values.tensor.shape[1]  # it is of all outputs together
+            yield rows, values.tensor.cpu().double() / each**0.5
+
+
+def _sums(rehearsal: Rehearsal, attacker: str, victim: str, scores: tuple[str, ...]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each round in which everybody's scores arrived masked, the rows and the sum; each told in its own units."""
+    shares: dict[tuple[object, ...], dict[str, Released]] = {}
+    for one in (one for seen in rehearsal.transcripts[attacker] for one in seen.message.released()):
+        if one.receipt.name in scores and one.receipt.codec == SHARES.name and one.packed is not None:
+            shares.setdefault(tuple(one.packed.settings.values()), {})[one.receipt.owner] = one
+    for parts in (parts for parts in shares.values() if victim in parts):
+        try:
+            total = open_sum({name: one.tensor.cpu() for name, one in parts.items()}, parts)
+        except BoundaryError:  # at a site: what the others sent is not known there, and masks are left over
+            continue
+        if total.numel() and (size := float(total.abs().max())) > 0:
+            yield rehearsal.between(victim).rows(str(parts[victim].receipt.batch)).cpu(), total / size
+
+
+def _scaled(
+    federation: Attacked, victim: str, moment: str, rows: Tensor, along: Tensor, names: tuple[str, ...]
+) -> Finding:
+    """How near some direction, as it is, comes to a column, up to the sign."""
+    truth = federation.owners[victim].features.cpu().flatten(1)[rows]
+    guesses = torch.cat([along, -along], 1)
+    wrong = torch.cdist(truth.T, guesses.T)  # [columns, directions]
+    guess, spans = guesses[:, wrong.argmin(1)], spans_of(federation, victim)
+    found = r_squared(truth, guess, truth.mean(0), spans)
+    return of_columns(
+        "columns from scores and lengths", federation.holdings.label_owner, victim, moment,
+        "looks at what it receives, and tries both signs of each direction", found,
+        releases=names, details={"r2": found, "directions": along.shape[1]},
+    )  # fmt: skip
 
 
 def learned_from(
@@ -88,7 +199,7 @@ def learned_from(
     )  # fmt: skip
 
 
-def _side_by_side(came: Iterator[Received]) -> Iterator[Received]:
+def _joined(came: Iterator[Received]) -> Iterator[Received]:
     """All that came about the same batch as one; only as wide as the first batch's, since a regression needs that."""
     found: dict[str, list[Received]] = {}
     for one in came:
