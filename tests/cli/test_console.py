@@ -110,3 +110,17 @@ def test_a_command_whose_reader_leaves_goes_on_and_writes_its_file(tmp_path: Pat
     with os.fdopen(write, "wb") as out:
         assert subprocess.run([sys.executable, "-c", code], stdout=out, check=False).returncode == 0
     assert file.exists()
+
+
+@pytest.mark.parametrize(("width", "framed"), [(90, True), (48, True), (40, False)])
+def test_a_narrow_table_keeps_its_words_and_at_last_drops_its_frame(width: int, framed: bool) -> None:
+    words = ("party", "parameters", "features and labels", "epsilon")
+    table = Table(*words)
+    table.add_row("hospital", "312", "columns of the laboratory", "∞")
+    out = type(console.console)(file=io.StringIO(), width=width)
+    out.print(table)
+    assert isinstance(out.file, io.StringIO)
+    told = out.file.getvalue()
+    assert max(map(len, told.splitlines())) <= width
+    assert all(word in told for text in (*words, "hospital", "columns of the laboratory") for word in text.split())
+    assert ("┃" in told) is framed

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
@@ -26,8 +28,33 @@ if TYPE_CHECKING:  # commands that compute nothing write without torch
     from colonnade.federation.fit import Watch
 
 
+ANY_WIDTH = 10_000
+
+
 class _Output(Console):
-    """Standard output whose reader may leave, as `| head` does: the command then goes on, and writes its files."""
+    """Standard output. A table that is too wide for it loses its frame before it loses a letter. Its reader may leave,
+    as `| head` does: the command then goes on, and writes its files."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        for table in (one for one in objects if isinstance(one, Table)):
+            self._fit(table)
+        super().print(*objects, **how)
+
+    def _fit(self, table: Table) -> None:
+        """Take from the widest columns, but no word is cut where all columns have room for their longest ones."""
+        wide = self.options.update_width(ANY_WIDTH)
+        cells = [
+            [Measurement.get(self, wide, cell) for cell in (column.header, *column.cells)] for column in table.columns
+        ]
+        least, most = ([max(one[at] for one in column) for column in cells] for at in (0, 1))
+        room = self.width - 3 * len(cells) - 1
+        if sum(least) > room:
+            table.box, table.padding, room = box.SIMPLE_HEAD, (0, 0), self.width - len(cells) - 1
+        while sum(most) > room and (wider := [at for at in range(len(most)) if most[at] > least[at]]):
+            most[max(wider, key=lambda at: most[at])] -= 1
+        for column, width in zip(table.columns, most, strict=True):
+            column.overflow = "fold"
+            column.width = width if sum(most) <= room else None
 
     def on_broken_pipe(self) -> None:
         with suppress(SystemExit):
