@@ -87,7 +87,6 @@ def align_here(
     *,
     driver: str | None = None,
     through_bytes: bool = False,
-    cores: int | None = None,
     watch: Watch | None = None,
 ) -> Aligned:
     """Align parties by their ids, or by those of several keys in turn; the first drives, unless another is named.
@@ -95,8 +94,7 @@ def align_here(
     settings = settings or AlignmentSettings()
     nothing = Batches({}, batch_size=1, epochs=1, seed=0)  # rows are agreed on here, not before
     parties = {
-        name: IdOwner(Organisation.at(name, nothing), held, settings, among=tuple(ids), cores=cores)
-        for name, held in ids.items()
+        name: IdOwner(Organisation.at(name, nothing), held, settings, among=tuple(ids)) for name, held in ids.items()
     }
     first = parties[driver or next(iter(parties))]
     ledgers = {name: party.ledger for name, party in parties.items()}

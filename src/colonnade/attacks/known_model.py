@@ -54,12 +54,12 @@ def columns_of(h: Tensor, model: nn.Module, width: int) -> Tensor:
     return improved(invert(h, model, (width,), TABLE), h, model)
 
 
-def improved(guess: Tensor, h: Tensor, model: nn.Module, steps: int = STEPS) -> Tensor:
+def improved(guess: Tensor, h: Tensor, model: nn.Module) -> Tensor:
     """From a guess to where f(x) is h; a row that its embedding does not determine stays as guessed, by its prior."""
     f, h, x = white_box(model).double(), h.detach().cpu().double(), guess.detach().cpu().double()
     eye = torch.eye(x.shape[1], dtype=x.dtype)
     damping = torch.full((len(x), 1, 1), 1e-3, dtype=x.dtype)
-    for _ in range(steps):
+    for _ in range(STEPS):
         out, jacobian = _differentiated(f, x)
         miss = out - h
         towards = (jacobian.transpose(1, 2) @ miss[..., None])[..., 0]

@@ -284,13 +284,13 @@ def parse_json(text: str) -> dict[str, Any]:
     return value
 
 
-def check_text(path: Path, text: str, cure: str = RESTORE) -> str:
+def check_text(path: Path, text: str) -> str:
     """What `text_with_digest` made, as it was read from this file."""
     try:
         if REMAINS.search(text, 0, len(NOTE) + len(NONE) + len(HOW) + 2):  # not to a line's end, which a flip may make
             _check(text, AT_THE_TOP.match(text))
     except ValueError as error:
-        raise damaged(path, str(error), f"{cure}; if you meant to edit it, remove its first line") from None
+        raise damaged(path, str(error), f"{RESTORE}; if you meant to edit it, remove its first line") from None
     return text
 
 

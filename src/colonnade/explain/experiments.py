@@ -186,11 +186,11 @@ def summarize(retraining: Retraining, importance: Mapping[str, float], shares: S
     return [Summary(share, which, some, retraining.with_parties(some).score) for share, which, some in found]
 
 
-def trainings(importance: Mapping[str, float], shares: Sequence[int] = SHARES) -> int:
+def trainings(importance: Mapping[str, float]) -> int:
     """How often `left_out`, `summarize` and one `with_noise` train, all together."""
     names = list(importance)
     sets = {frozenset(name for name in names if name != party) for party in names}
-    sets |= {frozenset(chosen(importance, share, which)) for share in shares for which in ("most", "least")}
+    sets |= {frozenset(chosen(importance, share, which)) for share in SHARES for which in ("most", "least")}
     return len(sets - {frozenset(), frozenset(names)}) + 1
 
 

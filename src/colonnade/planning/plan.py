@@ -136,8 +136,8 @@ def _names(names: Sequence[str]) -> str:
     return _few([f"'{name}'" for name in names])
 
 
-def _few(words: Sequence[str], most: int = 5) -> str:
-    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+def _few(words: Sequence[str]) -> str:
+    return ", ".join(words[:5]) + (f" and {len(words) - 5} more" if len(words) > 5 else "")
 
 
 @dataclass(frozen=True)

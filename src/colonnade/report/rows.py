@@ -39,12 +39,10 @@ def bars(
     return _chart(name, title, rows, around(ends, zero=True), x, legend, bar=True, **more)
 
 
-def points(
-    name: str, title: str, rows: Sequence[Row], *, x: str, legend: Sequence[tuple[str, str]] = (), **more: Any
-) -> Figure:
+def points(name: str, title: str, rows: Sequence[Row], *, x: str, **more: Any) -> Figure:
     """Places on an axis that need not begin at zero, for scores."""
     ends = [value for row in rows for value in (row.value, row.low, row.high, row.mark, row.limit) if value is not None]
-    return _chart(name, title, rows, around(ends), x, legend, bar=False, **more)
+    return _chart(name, title, rows, around(ends), x, (), bar=False, **more)
 
 
 def _chart(

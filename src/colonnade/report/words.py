@@ -86,10 +86,10 @@ def epsilon(value: float | None) -> str:
     return f"{value:.3f}" if value < 10 else f"{value:,.1f}"
 
 
-def count(number: int, one: str, many: str | None = None) -> str:
+def count(number: int, one: str) -> str:
     """three rounds; 1,250 rounds."""
     word = COUNTS[number] if number < len(COUNTS) else f"{number:,}"
-    return f"{word} {one if number == 1 else many or one + 's'}"
+    return f"{word} {one if number == 1 else one + 's'}"
 
 
 def amount(number: float) -> str:
