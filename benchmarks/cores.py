@@ -3,8 +3,8 @@
 14 parties with a strip of a picture of MNIST's size each, local models 56-120-60, batches of 1,024 rows; pictures are
 random, since only the time is of interest. Every number of cores is measured in a process of its own that may use no
 others, and the numbers take turns. Seconds of the wall: of interest only on a machine that has nothing else to do.
-Beside these, what other benchmarks measure of Multi-VFL, encrypted vFedCCE, an alignment and a selection, in the same
-way.
+Beside these, what other benchmarks measure of Multi-VFL, encrypted vFedCCE and trees, an alignment and a selection, in
+the same way.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from colonnade.transport.in_process import cores
 
 PARTIES, BATCH, ROWS = 14, 1024, 8192
 ALGORITHMS = ("vimadmm", "vimadmm_joint", "fdml", "splitnn", "vimsgd", "vafl", "compressed_vfl")
-OTHERS = ("multi_vfl", "vfedcce", "alignment", "selection")
+OTHERS = ("multi_vfl", "vfedcce", "trees", "alignment", "selection")
 """Benchmarks beside this one, of which a part is measured (`_other`)."""
 SIZES = {
     "multi_vfl": "5 label owners x 128 rows, 4 data owners",
     "vfedcce": "2 parties, encrypted coefficients",
+    "trees": "2 parties, 3,000 rows, encrypted",
     "alignment": "of 2 x 10,000 ids",
     "selection": "4 participants, 4,000 rows, 32 queries",
 }
@@ -125,6 +126,9 @@ def _other(name: str) -> float:
     if name == "vfedcce":
         steps = module._federation("encrypted-coefficients").train()
         return _fastest(lambda: next(steps))
+    if name == "trees":
+        trees = module._federation(3_000, "elgamal", 1000).train()
+        return _fastest(lambda: next(trees))
     if name == "alignment":
         ids = module._ids(10_000)
         return _fastest(lambda: module.align_here(ids))

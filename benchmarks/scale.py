@@ -48,6 +48,10 @@ OTHERS: dict[str, dict[str, Any]] = {
 """Of which only the growth is measured, in the clear."""
 SMALL = {"vfedcce": 64}
 """Rows of a batch, where each has a gradient of its own by every weight."""
+BY_COUNT = {"vfedcce": {"classes": 1.28}, "one_shot": {"classes": 1.25}}
+"""Exponents of the arithmetic, where they are above 1: a Jacobian has a gradient of a row for each class but one, for
+32 classes 31 times as many as for 2, by 1.14 times as many weights; boosted trees have a tree a round for each of 32
+classes, and for 2 one."""
 ASKED = 64
 """Rows that kNN, which does not train, is asked for."""
 
@@ -154,12 +158,13 @@ def _exponents(name: str, config: Mapping[str, Any], *, laps: int) -> Result:
     best = race(runs, turns=laps, clock=time.process_time)
     found = {what: math.log(best[what] / best[""]) / math.log(factor) for what, factor in times.items()}
     found["rows"] += work is _steps and find(name).in_batches
+    counted = BY_COUNT.get(name, {})
     return Result(
         f"{name}: exponents of an epoch's CPU time",
         ", ".join(f"{what} {value:.2f}" for what, value in found.items()),
         f"from {4 * BATCH:,} rows, {COLUMNS} columns, {PARTIES} parties, 2 classes",
-        "≤ 1.05 each",
-        all(value <= 1.05 for value in found.values()),
+        "≤ 1.05 each" + "".join(f", {what} ≤ {law + 0.05:.2f} (counted: {law})" for what, law in counted.items()),
+        all(value <= counted.get(what, 1.0) + 0.05 for what, value in found.items()),
         found,
     )
 
