@@ -374,7 +374,7 @@ class Party:
         before the call, so that what does not fit spoils nothing that was set aside; what a method changed in place, as
         a model's weights, stays changed, and the last checkpoint is the way back.
         """
-        before = vars(self).copy()
+        before, followed = vars(self).copy(), self.outbox.followed
         try:
             return self._call(request, asker)
         except NoAnswer as error:  # of somebody that this party had asked in turn: it answers itself, that it failed
@@ -382,15 +382,16 @@ class Party:
         except PartyError:
             raise
         except (BoundaryError, BudgetExhausted):
-            self._restore(before)
+            self._restore(before, followed)
             raise
         except (Exception, SystemExit) as error:  # a model of one's own may end the program: here that is a failure
-            self._restore(before)
+            self._restore(before, followed)
             private = not isinstance(error, Refused)
             cause = f"{type(error).__name__}: {error}" if private else str(error)
             raise PartyError(self.name, request.kind, batch_of(request), cause, private=private) from error
 
-    def _restore(self, attributes: Mapping[str, Any]) -> None:
+    def _restore(self, attributes: Mapping[str, Any], followed: str) -> None:
+        self.outbox.followed = followed
         for added in vars(self).keys() - attributes.keys():
             del vars(self)[added]
         vars(self).update(attributes)
