@@ -20,6 +20,7 @@ from colonnade.algorithms import encrypted_columns, logistic_regression
 from colonnade.core import Outbox
 from colonnade.errors import ConfigError, PartyError
 from colonnade.federation.coefficients import weights_of
+from colonnade.federation.soundness import Finding
 from colonnade.sites.driving import drive
 from colonnade.sites.messages import Prepare
 from colonnade.sites.site import Site
@@ -102,10 +103,34 @@ def test_every_round_lowers_the_objective() -> None:
 
 
 def test_by_default_it_trains_until_nothing_changes_and_keeps_no_earlier_model() -> None:
-    outcome = federated(load_wine, train={}).fit()
+    """Here after 112 rounds."""
+    outcome = federated(load_breast_cancer, train={}).fit()
+    assert "findings" not in outcome.summary
     assert outcome.stopped == "converged: the training loss no longer changes"
     assert "best_epoch" not in outcome.summary
     assert outcome.summary["metrics"]["test"]["accuracy"] > 0.9
+
+
+def test_a_run_that_ends_on_the_way_to_its_optimum_says_so() -> None:
+    for epochs, told in ((3, "had just begun to fall"), (8, "still changed by")):
+        with pytest.warns(Finding, match=f"after {epochs} epochs on the way to its optimum: the loss {told}"):
+            found = federated(load_wine, train={"epochs": epochs}).fit().summary["findings"]
+        assert len(found) == 1
+
+
+def test_of_numbers_the_label_owner_has_what_brings_coefficients_into_its_units(tmp_path: Path) -> None:
+    """The others have no part in it: what labels are on average is not theirs to know."""
+    one = federated(load_diabetes, train={})
+    one.fit(tmp_path / "run")
+    parts = [json.loads((tmp_path / "run" / "parties" / name / "coefficients.json").read_text()) for name in one.owners]
+    own = {key: value[0] for key, value in parts[0].items() if key.startswith("(")}
+    assert not [key for part in parts[1:] for key in part if key.startswith("(")]
+    weights = [value[0] for part in parts for key, value in part.items() if not key.startswith("(")]
+    x = torch.cat([owner.features for owner in one.owners.values()], dim=1).double().numpy()
+    said = own["(label mean)"] + own["(label scale)"] * (own["(intercept)"] + x @ np.array(weights))
+    rows, y = one.batches.splits["train"], load_diabetes(return_X_y=True)[1]
+    scaled = Ridge(alpha=1.0).fit(x[rows], y[one.ids.astype(int)][rows])
+    np.testing.assert_allclose(said[rows], scaled.predict(x[rows]), rtol=1e-4)
 
 
 def test_coefficients_lie_with_who_holds_their_columns_and_the_intercept_with_the_labels(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ EXACT: dict[str, dict[str, Any]] = {
     "labels for all": {"algorithm": {"name": "compressed_vfl", "local_steps": 2}},
     "turns": {"algorithm": {"name": "vafl", "schedule": "turns"}},
     "arrival": {"algorithm": {"name": "vafl", "schedule": "arrival"}},
+    "rounds to an optimum": {"algorithm": {"name": "logistic_regression"}},
+    "in secure sums": {"algorithm": {"name": "logistic_regression", "aggregation": "secure"}},
     "a secure sum": {"algorithm": {"name": "vimadmm_joint", "aggregation": "secure"}},
     "Jacobians": {"algorithm": {"name": "vfedcce", "mode": "plaintext"}},
     "neighbours": {"algorithm": {"name": "knn", "aggregation": "plain"}},

@@ -14,7 +14,7 @@ from colonnade.errors import ConfigError
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.layout import COEFFICIENTS, IMPORTANCE, TREES
 
-INTERCEPT = "(intercept)"
+INTERCEPT, MEAN, SCALE = "(intercept)", "(label mean)", "(label scale)"
 ROWS = 1000
 """So many rows show how much a model makes of a column."""
 Weights = dict[str, list[float]]
@@ -23,8 +23,9 @@ Weights = dict[str, list[float]]
 def coefficients(
     algorithm: AnyAlgorithm, holdings: Holdings, owners: Mapping[str, Any], label_owners: Mapping[str, Any]
 ) -> dict[str, Weights]:
-    """By organisation and prepared column a weight per output, and the intercept at the label owner. Of an algorithm
-    whose models are no weights of columns, nothing."""
+    """By organisation and prepared column a weight per output, and the intercept at the label owner. Where labels are
+    numbers, all are for labels of mean 0 and variance 1; what these were is the label owner's to know, and stands
+    there. Of an algorithm whose models are no weights of columns, nothing."""
     if algorithm.intercept is None:
         return {}
     found: dict[str, Weights] = {}
@@ -33,7 +34,9 @@ def coefficients(
         names = [f"column {at}" for at in range(weight.shape[1])] if prepared is None else prepared.names
         found[name] = dict(zip(names, weight.detach().T.tolist(), strict=True))
     for name, owner in label_owners.items():
-        found[name] = {INTERCEPT: algorithm.intercept(owner).tolist(), **found.get(name, {})}
+        units = {MEAN: [holdings.encoder.mean], SCALE: [holdings.encoder.scale]}
+        units = units if holdings.encoder.task == "regression" else {}
+        found[name] = {INTERCEPT: algorithm.intercept(owner).tolist(), **units, **found.get(name, {})}
     return found
 
 

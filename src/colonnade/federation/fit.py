@@ -21,7 +21,7 @@ from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
 from colonnade.federation.scores import Scores
 from colonnade.federation.soundness import Finding, learned_nothing, silent, told
-from colonnade.federation.stopping import best_of, chosen, is_best, why_stop
+from colonnade.federation.stopping import best_of, chosen, is_best, unfinished, why_stop
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import RunDirectory, Trained
 from colonnade.tracking import About, Trackers, parameters_of, trackers_of
@@ -292,6 +292,7 @@ def summarise(
     scores = _scores(federation, outcome, known, {*unseen, *(["train"] if reason else [])})
     metrics = {split: one.all for split, one in scores.items()}
     findings, constant = _findings(federation, metrics)
+    findings += unfinished(federation, outcome.history)
     missing = missing_of(federation)
     seen = [record.get("missing", {}) for record in outcome.history]
     several, matched = bool(holdings.server), len(settings.keys) > 1

@@ -19,6 +19,8 @@ CONVERGED = 1e-4
 """Relative change of the mean training loss, three epochs in a row, below which training has converged."""
 OPTIMUM = 1e-9
 """The same, of an algorithm that trains to the one optimum."""
+NEAR = 1e-6
+"""The same, from which on coefficients may still move by a thousandth."""
 RANKED = 200
 """Validation rows from which on AUC decides: of 100, a tenth of them positive, it is off by 0.06 either way."""
 Record = dict[str, Any]
@@ -72,9 +74,7 @@ def why_stop(trained: Watched, history: Sequence[Record]) -> tuple[str, str] | N
     train = trained.settings.train
     if not train.early_stop:
         return None
-    losses = [record["loss"] for record in history[-4:]]
-    changes = [abs(after - before) / max(abs(before), 1e-12) for before, after in pairwise(losses)]
-    if len(changes) == 3 and max(changes) < (OPTIMUM if trained.algorithm.converges else CONVERGED):
+    if changed(history) < (OPTIMUM if trained.algorithm.converges else CONVERGED):
         return ("converged: the training loss no longer changes",) * 2
     if trained.algorithm.converges:
         return None
@@ -88,6 +88,24 @@ def why_stop(trained: Watched, history: Sequence[Record]) -> tuple[str, str] | N
     if drops and drops[-1] < max(drops) - train.patience_drop:
         return f"validation {name} fell from {max(drops):.4f} to {drops[-1]:.4f}", f"validation {name} fell"
     return None
+
+
+def changed(history: Sequence[Record]) -> float:
+    """By how much of itself the training loss changed in the last three epochs, at most; infinite before there are."""
+    losses = [record["loss"] for record in history[-4:]]
+    changes = [abs(after - before) / max(abs(before), 1e-12) for before, after in pairwise(losses)]
+    return max(changes) if len(changes) == 3 else math.inf
+
+
+def unfinished(trained: Watched, history: Sequence[Record]) -> list[str]:
+    """A sentence where an algorithm that trains to the one optimum ended on the way to it."""
+    if not trained.algorithm.converges or not history or (change := changed(history)) < NEAR:
+        return []
+    still = f"still changed by {change:.1e} of itself" if math.isfinite(change) else "had just begun to fall"
+    return [
+        f"Training ended after {len(history)} epochs on the way to its optimum: the loss {still}, so coefficients are "
+        'not what they would become. Raise [train] epochs, or leave it "auto"; a run that is resumed goes on from here.'
+    ]
 
 
 def chosen(trained: Watched, history: Sequence[Record]) -> Record:

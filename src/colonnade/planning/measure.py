@@ -152,7 +152,9 @@ def train(
     several = bool(holdings.server)
     batches = sum(one.per_epoch for one in batches_of(federation).values())
     batches *= local_epochs(settings)
-    laps_made = max(batches, 2) if federation.algorithm.grows else batches  # the first tree makes keys and tables
+    algorithm = federation.algorithm
+    twice = algorithm.grows or not algorithm.in_batches  # the first tree makes keys and tables, the first round begins
+    laps_made = max(batches, 2) if twice else batches
     laps = list(islice(laps_of(federation), steps or (ROUNDS if several else laps_made)))
     if not laps:
         return None
@@ -161,8 +163,13 @@ def train(
     opening = total(laps[0].rest.values())
     each = total(laps[-1].rest.values()) if several and len(laps) > 1 else Traffic()
     opening.subtract(each)
+    found = _first_batches(laps[-1:] if several else laps)
+    if not (algorithm.in_batches or algorithm.grows) and len(laps) > 1:  # all rounds but the first are alike
+        opening.update(total(found.values()))
+        found = _first_batches(laps[1:])
+        opening.subtract(total(found.values()))
     return Trained(
-        _first_batches(laps[-1:] if several else laps),
+        found,
         opening,
         each,
         [lap.seconds / per for lap in settled],

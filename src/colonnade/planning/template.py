@@ -90,7 +90,7 @@ def _lines(answers: Answers, folder: Path, name: str) -> Iterator[str]:
         yield _line("activation", MODEL["activation"], "relu may leave a party with nothing to say")
     yield from ("", "[preprocess]")
     yield _line("numbers", "auto", '"standard" scales, "quantile" ranks, "piecewise" fills quantile bins')
-    size, epochs = by_rows(answers.training_rows, in_batches=algorithm.in_batches)
+    size, epochs = by_rows(answers.training_rows, in_batches=algorithm.in_batches, converges=algorithm.converges)
     yield from ("", "[train]")
     yield _line("epochs", answers.epochs, f"at most; auto is {epochs} here. early_stop = false trains them all")
     yield _line("patience", PATIENCE, "it stops after so many epochs that validated no better; the best one is kept")

@@ -102,8 +102,8 @@ NARROW, USUAL, WIDE = 8, 32, 64
 """Numbers a row that a party sends: at least, at most for many rows, and at most for many classes."""
 LEAST, MOST, BATCHES = 16, 512, 24
 """Rows of a batch, and batches of an epoch where neither bound is met."""
-STEPS, FEWEST, LONGEST = 3000, 20, 100
-"""Steps in all, and epochs, at most: early stopping ends a run sooner."""
+STEPS, FEWEST, LONGEST, OPTIMAL = 3000, 20, 100, 300
+"""Steps in all, and epochs, at most: early stopping ends a run sooner. To an optimum, small tables take 15 to 160."""
 
 SEVERAL = 10_000
 """Training rows for which batches and rounds are made where several organisations have labels."""
@@ -324,7 +324,7 @@ class Settings:
         algorithm = find(self.algorithm)
         # Of several label owners each knows its own rows alone, so then it is one number for all, whatever they have.
         rows = rows if algorithm.nested is None else SEVERAL
-        size, epochs = by_rows(rows, in_batches=algorithm.in_batches)
+        size, epochs = by_rows(rows, in_batches=algorithm.in_batches, converges=algorithm.converges)
         train = self.train
         fit = dataclasses.replace(train, epochs=train.epochs or epochs, batch_size=train.batch_size or size)
         return dataclasses.replace(self.with_models(sizes(rows, outputs), {}), train=fit)
@@ -391,14 +391,14 @@ def suggested(tables: Mapping[str, Any], algorithm: AnyAlgorithm, where: str) ->
     return filled
 
 
-def by_rows(rows: int, *, in_batches: bool) -> tuple[int, int]:
+def by_rows(rows: int, *, in_batches: bool, converges: bool = False) -> tuple[int, int]:
     """The size of a batch and the epochs at most, for so many training rows: enough steps on few rows, and not
     thousands of passes over many."""
     size = LEAST
     while size < MOST and size * BATCHES * 2 <= rows:
         size *= 2
     steps = -(-rows // size) if in_batches and rows else 1
-    return size, max(FEWEST, min(LONGEST, STEPS // steps))
+    return size, max(FEWEST, min(OPTIMAL if converges else LONGEST, STEPS // steps))
 
 
 def sizes(rows: int, outputs: int) -> dict[str, Any]:
