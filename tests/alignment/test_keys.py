@@ -306,6 +306,11 @@ def test_ids_are_written_by_any_key_and_go_by_its_rules(tmp_path: Path) -> None:
     assert written_in(cells, own) == ["A@X.org", "key 2: Zoë || M | 1980-12-31", ""]
     pd.DataFrame(cells).to_csv(tmp_path / "rows.csv", index=False)
     assert written_ids(tmp_path / "rows.csv", own, whose="--rows") == written_in(cells, own)
+    pd.DataFrame(cells).to_csv(tmp_path / "rows.csv", index=False, sep=";", encoding="latin-1")
+    assert written_ids(tmp_path / "rows.csv", own, whose="--rows") == written_in(cells, own), "as tables are read"
+    (tmp_path / "rows.csv").write_bytes(b"mail\n\0\n")
+    with pytest.raises(DataError, match=r"rows.csv of --rows cannot be read as CSV or Parquet"):
+        written_ids(tmp_path / "rows.csv", own, whose="--rows")
 
 
 def test_rules_are_named_for_columns_of_keys() -> None:

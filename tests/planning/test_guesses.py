@@ -55,6 +55,12 @@ def test_ids_of_different_names_are_found_by_their_values() -> None:
     assert guesses.guess_ids([CLINIC, other]) == ["person", "who"]
     assert guesses.guess_ids([other, CLINIC, LAB]) == ["who", "person", "person"]
     assert guesses.guess_ids([CLINIC, LAB]) == ["person", "person"]
+    zeros = Seen(Path("a.csv"), pd.DataFrame({"Nr": [f"{n:05d}" for n in range(1, 41)], "age": numbers()}))
+    bare = Seen(Path("b.csv"), pd.DataFrame({"customer": range(1, 41), "iron": numbers()}))
+    with pytest.raises(
+        DataError, match=r"but for leading zeros: 'Nr' of a.csv, 'customer' of b.csv\. To use them, write"
+    ):
+        guesses.guess_ids([zeros, bare])
 
 
 def test_the_label_has_a_labels_name_or_few_values_at_the_end() -> None:
@@ -74,6 +80,8 @@ def test_the_label_has_a_labels_name_or_few_values_at_the_end() -> None:
         (Column("y", 100, 50, 0, numeric=True, whole=True), "regression"),
         (Column("y", 400, 18, 0, numeric=True, whole=True), "regression"),
         (Column("y", 400, 10, 0, numeric=True, whole=True), "classification"),
+        (Column("y", 12, 10, 0, numeric=True, whole=True), "regression"),
+        (Column("y", 6, 2, 0, numeric=True, whole=True), "classification"),
     ],
 )
 def test_the_task(column: Column, task: str) -> None:

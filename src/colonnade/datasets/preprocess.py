@@ -415,8 +415,8 @@ class Labels:
             first = int((encoded < 0).nonzero()[0])
             raise DataError(
                 f"'{self.owner}' has {unseen} labels of a class that no training row has, the first in row {first}; "
-                f"the training rows have {len(self.classes)} classes. Split the rows so that each class occurs in "
-                f"training, or remove these rows."
+                f"the training rows have {len(self.classes)} classes. Take more rows of these classes, or "
+                f'remove them; if the labels are numbers to predict, set task = "regression" under [data].'
             )
         return encoded
 

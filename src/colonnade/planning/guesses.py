@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from colonnade.alignment.settings import normalised
-from colonnade.datasets.table import how_written
+from colonnade.datasets.table import WRITINGS, how_written
 from colonnade.errors import DataError
 from colonnade.planning.tables import FEW, ID_NAME, Column, Seen
 from colonnade.rows.splits import SIDES, named_sides
@@ -59,16 +59,21 @@ def guess_ids(tables: Sequence[Seen]) -> list[str]:
     try:
         return [guess_id(tables)] * len(tables)
     except DataError:
-        fitting = _fitting(tables)
-        if fitting is None:
-            raise
-        return fitting
+        if (fitting := _fitting(tables, normalised)) is not None:
+            return fitting
+        for what, bare, cure in WRITINGS:
+            if (fitting := _fitting(tables, bare)) is not None:
+                named = ", ".join(f"{one!r} of {table.path.name}" for table, one in zip(tables, fitting, strict=True))
+                raise DataError(
+                    f"No ids fit as they are. These would, but for {what}: {named}. To use them, {cure}."
+                ) from None
+        raise
 
 
-def _fitting(tables: Sequence[Seen]) -> list[str] | None:
+def _fitting(tables: Sequence[Seen], write: Callable[[str], str]) -> list[str] | None:
     """Columns that could be ids and share values with one of the first table's, under whatever names."""
     able = [
-        {name: table.ids(name, normalised) for name, column in table.columns.items() if column.could_be_id}
+        {name: table.ids(name, write) for name, column in table.columns.items() if column.could_be_id}
         for table in tables
     ]
     best: tuple[tuple[int, int], list[str]] | None = None
@@ -166,8 +171,9 @@ def why_label(table: Seen, column: str) -> str:
 
 
 def guess_task(label: Column) -> str:
-    """Many different numbers are values, and so are more than a dozen whole ones; everything else is classes."""
-    many = label.distinct > (MOST_WHOLE_CLASSES if label.whole else FEW)
+    """Many different numbers are values, and so are more than a dozen whole ones, or such as seldom come back; all else
+    is classes."""
+    many = label.distinct > min(MOST_WHOLE_CLASSES if label.whole else FEW, label.rows // 3)
     return "regression" if label.numeric and many else "classification"
 
 

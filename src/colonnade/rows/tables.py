@@ -7,6 +7,7 @@ whole. Rows without any key are left out, which is said. Columns of keys are no 
 
 from __future__ import annotations
 
+import csv
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from colonnade.alignment.ids import read_columns, renamed, shared, with_normalis
 from colonnade.alignment.keys import Keyed, keyed, matched, written_in
 from colonnade.alignment.settings import Key, in_words
 from colonnade.datasets.table import Table, packed, read_table, table_from_frame
-from colonnade.datasets.table_files import check_present, read_frame
+from colonnade.datasets.table_files import Dialect, check_present, dialect_of, read_frame
 from colonnade.errors import ConfigError, DataError
 from colonnade.rows.groups import GroupedTable, grouped_tables, with_groups
 from colonnade.rows.holdings import Columns, Holdings, Ids, State, asked_by, listed, own_names
@@ -237,9 +238,10 @@ def written_pieces(path: Path, keys: Sequence[Key], whose: str) -> Iterator[list
 
     first = " | ".join(keys[0])
     read: Any = pd.read_csv
-    how = {"dtype": str, "keep_default_na": False, "encoding": "utf-8-sig"}
     try:
         parquet = path.suffix == ".parquet"
+        dialect = Dialect(",", "") if parquet else dialect_of(path)
+        how = {"dtype": str, "keep_default_na": False, "sep": dialect.separator, "encoding": dialect.encoding}
         names = pyarrow.parquet.read_schema(path).names if parquet else read(path, nrows=0, **how).columns
         there = [str(name) for name in names]
         known = [key for key in keys if all(column in there for column in key)]
@@ -258,7 +260,7 @@ def written_pieces(path: Path, keys: Sequence[Key], whose: str) -> Iterator[list
                 yield written_in({column: frame[column].tolist() for column in columns}, keys)
     except FileNotFoundError:
         raise DataError(f"{whose} names {path}, and there is no such file.") from None
-    except (OSError, ValueError) as error:  # the reader's own text may quote cells
+    except (OSError, ValueError, csv.Error) as error:  # the reader's own text may quote cells
         raise DataError(f"{path} of {whose} cannot be read as CSV or Parquet ({type(error).__name__}).") from None
 
 
