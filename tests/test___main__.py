@@ -105,3 +105,17 @@ def test_the_core_has_all_its_names() -> None:
     assert all(getattr(core, name) is not None for name in core.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         core.Nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").is_dir(), reason="this system has no large pages")
+@pytest.mark.parametrize(("before", "after"), [(None, "1"), ("0", "0")])
+def test_large_pages_are_asked_for_unless_the_environment_says_otherwise(
+    before: str | None, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before torch is imported, which reads it once."""
+    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
+    if before is not None:
+        monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", before)
+    told = "import os; print(os.environ['THP_MEM_ALLOC_ENABLE'], 'torch' in sys.modules)"
+    ended = INTERRUPTED + f"try: main()\nexcept SystemExit: pass\n{told}"
+    assert outcome("-c", ended) == (0, f"{after} False\n", "")
