@@ -74,7 +74,7 @@ def test_an_id_that_one_party_lacks_stops_the_alignment() -> None:
     with pytest.raises(DataError) as caught:
         align({"bank": table([1, 2, 3]), "shop": table([1], "shop")})
     assert str(caught.value) == (
-        "All parties must hold the same ids. 'shop' lacks 2 of the ids asked for. "
+        "All parties must hold the same ids. 'shop' lacks 2 that others hold. "
         'To train on the rows that all hold, set align = "private" under [data]; or remove the others.'
     )
 

@@ -336,6 +336,9 @@ def test_new_rows_are_predicted_from_frames_without_labels() -> None:
     known = {k: v.drop(columns="diagnosis", errors="ignore") for k, v in frames().items()}
     old = one.predict(["P003", "P001"])
     np.testing.assert_allclose(one.predict(["P003", "P001"], frames=known).scores, old.scores, rtol=1e-6)
+    fewer = {**new, "lab": new["lab"][new["lab"]["patient"] >= "P084"]}
+    with pytest.warns(UserWarning, match=r"Rows that not all parties hold .* left out: 4 of 'clinic'\."):
+        assert len(one.predict(frames=fewer).ids) == 6
     with pytest.raises(DataError, match=r"'lab' took part in training, and there is no table of it\. Give it"):
         one.predict(frames={"clinic": new["clinic"]})
     with pytest.raises(DataError, match=r"There is no row to predict: .* tables of 'clinic', 'lab', who hold"):

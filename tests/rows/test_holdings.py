@@ -121,7 +121,7 @@ def column(party: str, name: str, value: Any) -> Change:
 
 WRONG: list[tuple[Change, dict[str, object], str]] = [
     (twice, {}, r"'lab' has 2 ids that occur more than once, such as in rows \d+ and \d+, counted from 0, and an id"),
-    (drop, {}, r"All parties must hold the same ids\. 'lab' lacks 1 of the ids asked for\. To train on the rows"),
+    (drop, {}, r"All parties must hold the same ids\. 'lab' lacks 1 that others hold\. To train on the rows"),
     (column("lab", "iron", np.inf), {}, r"'lab' has infinite values in 'iron', on its 56 training rows"),
     (column("clinic", "diagnosis", "ill"), {}, r"'clinic' has a label 'diagnosis' with one value only on its 80"),
     (column("clinic", "diagnosis", None), {}, r"'clinic' has no label in any of its 80 rows"),

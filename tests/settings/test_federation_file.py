@@ -152,7 +152,10 @@ WRONG: list[tuple[str, str]] = [
     ('[algorithm]\nname = ["vimadmm"]', r"There is no algorithm "),
     ("[algorithm]\nroh = 2", r"\[algorithm\] \(vimadmm\) has no setting 'roh' \(did you mean 'rho'\?\)"),
     ("[algorithm]\nrho = 0", r"vimadmm\.rho must be a number above 0; found 0\."),
-    ('algorithm = "vimadmm"', r"\[algorithm\] must be a table of settings; found 'vimadmm'\."),
+    (
+        'algorithm = "vimadmm"',
+        r"\[algorithm\] must be a table of settings; found 'vimadmm'\. Write algorithm = { name = .vim",
+    ),
     ("model = 3", r"\[model\] must be a table of settings, or a name: .*; found 3\."),
     ("parties = []", r"\[parties\] must be a table of settings; found \[\]\."),
     ('[parties]\nlab = "lab.csv"', r"\[parties\.lab\] must be a table of settings, .*; found 'lab\.csv'\."),

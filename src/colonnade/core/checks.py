@@ -196,9 +196,10 @@ def check_tables(
             raise ConfigError(f"{where} has no table [{section}]{hint}. It knows: {', '.join(known)}.")
         if section in lists or (section in words and isinstance(tables[section], str)):
             continue
-        if not isinstance(tables[section], Mapping):
+        if not isinstance(found := tables[section], Mapping):
             also = ', or a name: "mlp", or of your own module "my_package.nets:Tower"' if section in words else ""
-            raise ConfigError(f"{where}: [{section}] must be a table of settings{also}; found {tables[section]!r}.")
+            cure = f' Write {section} = {{ name = "{found}" }}.' if section == "algorithm" else ""
+            raise ConfigError(f"{where}: [{section}] must be a table of settings{also}; found {found!r}.{cure}")
 
 
 def check_named(what: str, name: str, known: list[str]) -> None:

@@ -76,9 +76,9 @@ class Table:
         rows, there = self.find(ids)
         if not there.all():
             raise DataError(
-                f"{_absent(self.owner, ids[~there])} Ask for rows that all parties hold. New rows are given with "
-                f"--table {self.owner}=FILE, or in Python with frames=. To train on common rows alone, set "
-                'align = "private" under [data].'
+                f"'{self.owner}' lacks {(~there).sum():,} of the ids asked for. Ask for rows that all parties "
+                f"hold. New rows are given with --table {self.owner}=FILE, or in Python with frames=. To train on "
+                'common rows alone, set align = "private" under [data].'
             )
         return rows
 
@@ -177,7 +177,8 @@ def align(tables: Mapping[str, Table]) -> NDArray[np.str_]:
         return unpacked(first)
     union = np.unique(np.concatenate([table.ids for table in tables.values()]))
     absent = {name: np.setdiff1d(union, table.ids, assume_unique=True) for name, table in tables.items()}
-    faults = [_absent(name, ids) for name, ids in absent.items() if len(ids)]
+    # How many, not which: they are ids of somebody else, and the message may end up in this party's log.
+    faults = [f"'{name}' lacks {len(ids):,} that others hold." for name, ids in absent.items() if len(ids)]
     if faults:
         cure = how_written({name: frozenset(table.ids.tolist()) for name, table in tables.items()}) or (
             'To train on the rows that all hold, set align = "private" under [data]; or remove the others.'
@@ -234,11 +235,6 @@ def how_written(ids: Mapping[str, frozenset[str]]) -> str:
     forms = {name: re.sub(r"\d", "9", re.sub(r"[^\W\d_]", "a", min(one))) for name, one in ids.items() if not common}
     told = ", ".join(f"{form[:40]!r} in {name!r}" for name, form in forms.items())
     return f"Ids look like {told} (a is any letter, 9 any digit). Is it the same id everywhere?" if forms else ""
-
-
-def _absent(party: str, ids: NDArray[np.str_]) -> str:
-    """How many, not which: they are ids of somebody else, and the message may end up in this party's log."""
-    return f"'{party}' lacks {len(ids)} of the ids asked for."
 
 
 def ids_as_text(column: pd.Series[Any], owner: str) -> NDArray[np.str_]:

@@ -117,6 +117,13 @@ def rows_asked_for(
                 f"There is no row to predict: no id is in all tables of {', '.join(map(repr, bring))}, who hold "
                 "columns, or there is none. Compare how ids are written."
             )
+        if some := {name: len(table) - len(ids) for name, table in held.items() if len(table) > len(ids)}:
+            told = ", ".join(f"{count:,} of '{name}'" for name, count in some.items())
+            warnings.warn(
+                f"Rows that not all parties hold cannot be predicted, and are left out: {told}. To predict without a "
+                'party, train with [federation] on_missing = "skip".',
+                stacklevel=2,
+            )
     return AskedFor(settings, held, fitted, ids, owner)
 
 
