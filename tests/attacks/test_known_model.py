@@ -72,7 +72,7 @@ def rebuilt(base: Path, transcript: Transcript) -> tuple[Tensor, Tensor, Tensor]
     return columns_of(first.values, model, COLUMNS), features[first.rows], features[held.splits["train"]].mean(0)
 
 
-MODEL = {"name": "mlp", "hidden": [64], "width": 32, "activation": "tanh"}
+MODEL = {"name": "mlp", "hidden": [64], "width": 32, "activation": "tanh", "ending": "same"}
 DEFAULT = {**splitnn(), "model": MODEL}  # a narrower embedding does not determine a row
 SPANS = {f"c{number}": slice(number, number + 1) for number in range(COLUMNS)}
 WHOLE = {**DEFAULT, "train": {"epochs": 1, "batch_size": 1024}, "data": {"stratify": False}}  # sides follow from ids

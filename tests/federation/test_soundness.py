@@ -34,7 +34,7 @@ def test_a_model_that_learned_nothing_is_said_and_one_that_learned_is_not(task: 
         warnings.simplefilter("error")
         assert "findings" not in federation(given, good).fit().summary
     given["clinic"]["diagnosis"] = given["clinic"]["diagnosis"].sample(frac=1, random_state=1).to_numpy()
-    wild = splitnn(algorithm={"learning_rate": 0.5}, train={"epochs": 8, "early_stop": False})
+    wild = splitnn(algorithm={"learning_rate": 2.0}, train={"epochs": 8, "early_stop": False})
     with pytest.warns(UserWarning, match="The model learned nothing that holds for other rows"):
         outcome = federation(given, wild).fit()
     assert "Do not use it" in outcome.summary["findings"][0]
@@ -50,7 +50,7 @@ def dead(one: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_party_whose_units_died_is_named_by_run_and_by_explain() -> None:
-    relu = {"name": "mlp", "hidden": [6], "width": 4, "activation": "relu"}
+    relu = {"name": "mlp", "hidden": [6], "width": 4, "activation": "relu", "ending": "same"}
     one = federation(settings=quick(model=relu, federation={"cohort": "off"}))
     dead(one)
     summary = one.fit().summary
@@ -62,7 +62,7 @@ def test_a_party_whose_units_died_is_named_by_run_and_by_explain() -> None:
 
 
 def test_at_a_site_of_its_own_it_is_told_its_owner(tmp_path: Any) -> None:
-    relu = {"name": "mlp", "hidden": [6], "width": 4, "activation": "relu"}
+    relu = {"name": "mlp", "hidden": [6], "width": 4, "activation": "relu", "ending": "same"}
     folders(tmp_path, settings=quick(model=relu, train={"epochs": 1}, **ALONE))
     every = sites(tmp_path)
     killed: list[object] = []

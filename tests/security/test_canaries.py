@@ -133,7 +133,7 @@ def test_a_refusal_of_unaligned_tables_names_no_ids(
     monkeypatch.chdir(tmp_path)
     called = Caller(monkeypatch, capfd)("run", "federation.toml")
     assert called.code == 2
-    assert "'lab' lacks 10 of the ids" in called.err
+    assert "'lab' lacks 10 that others hold" in called.err
     assert told((called.out + called.err).encode(), canaries.not_for(None)) == []
 
 
