@@ -150,13 +150,19 @@ def traffic_at_mnist_sizes(algorithm: AnyAlgorithm, config: Any) -> tuple[list[i
 
 def with_z(toy: Toy) -> Toy:
     """ADMM's label owner, with the last z of every row beside its duals: it has no use for them itself."""
-    driver, split = toy.driver, toy.driver.split
+    driver, split, advance = toy.driver, toy.driver.split, toy.driver.advance
     driver.z = torch.zeros_like(driver.duals)
+    found: list[Tensor] = []
 
-    def kept(o: Tensor, batch: str) -> tuple[Tensor, Tensor]:
-        z, duals = split(o, batch)
-        driver.z[driver.rows(batch)] = z
-        return z, duals
+    def kept(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        z, duals, told = split(*tensors)
+        found.append(z)
+        return z, duals, told
 
-    driver.split = kept
+    def noted(batch: str, *given: Any) -> Any:
+        made = advance(batch, *given)
+        driver.z[driver.rows(batch)] = found.pop()
+        return made
+
+    driver.split, driver.advance = kept, noted
     return toy

@@ -202,7 +202,7 @@ def test_the_sgd_head_lowers_eq_8_and_the_exact_one_lowers_it_more() -> None:
             object.__setattr__(driver, "config", vimadmm.Config(weight_decay=0.01, head_update="exact"))
             driver.heads = torch.cat(W)
             H = torch.cat(parts, dim=-1)
-            driver.heads = driver._next_heads(H, H @ driver.heads, z, duals)
+            driver.heads = driver._next_heads(H, driver.heads, H @ driver.heads, z, duals)
         new = torch.split(driver.heads, list(driver.widths.values()))
         values["old"] = float(head_objective(0, W[0], parts, W, z, duals, 0.01, config.rho))
         values[update] = float(head_objective(0, new[0], parts, W, z, duals, 0.01, config.rho))

@@ -11,7 +11,7 @@ Xie, Chen, Zhang and Li, 2022 (arXiv:2207.10226). For each batch B, with logits 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from colonnade.algorithms.algorithm import Kind, Release
 from colonnade.algorithms.embedding import Embed, Embedding
 from colonnade.core import Organisation, State, mapped, roles, serves
-from colonnade.optim.descent import Captured, Descent
+from colonnade.optim.descent import Captured, Descent, Soon, kernels
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared, make_optimizer
 
+Arithmetic = Callable[..., tuple[Tensor, ...]]
 RESIDUAL = Release(
     Kind.RESIDUAL,
     of="labels",
@@ -91,13 +92,30 @@ class LabelOwner(roles.LabelOwner):
         self.duals = mapped.zeros((len(self.labels), self.loss.outputs), device=self.device)
         self._solve = ZUpdate(self.loss, self.config.rho)
 
-    def split(self, o: Tensor, batch: str) -> tuple[Tensor, Tensor]:
-        """The new z and lambda of a batch's rows. Lambda is remembered; z is found anew from it the next time."""
-        rows, rho = self.rows(batch), self.config.rho
-        z = self._solve(o, self.duals[rows], self.y(batch), self.counts(rows))
-        duals = self.duals[rows] + rho * (o - z)
-        self.duals[rows] = duals
-        return z, duals
+    def replayed(self, arithmetic: Arithmetic) -> Arithmetic:
+        """The same, which a GPU replays, where it need not wait for z."""
+        return Captured(arithmetic) if kernels(self.device) is not None else arithmetic
+
+    def split(self, o: Tensor, duals: Tensor, *y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The new z and lambda of a batch's rows; and the loss before, with how far a z is from its minimum at most."""
+        z, worst = self._solve(o, duals, *y)
+        return z, duals + self.config.rho * (o - z), torch.stack([self.loss(o, *y).double(), worst])
+
+    def advance(self, batch: str, arithmetic: Arithmetic, *tensors: Tensor) -> tuple[Soon, Tensor, Sequence[Tensor]]:
+        """Do a batch's arithmetic: from some tensors, lambda, the labels and, where they differ, how much rows count
+        follow r, the new lambda, what `split` tells, and more. Lambda is remembered; z is found anew from it the next
+        time. Gives what `loss_of` reads, r, and more."""
+        rows = self.rows(batch)
+        counts = self.counts(rows)
+        known = self.duals[rows], self.y(batch), *(() if counts is None else (counts,))
+        r, self.duals[rows], told, *more = arithmetic(*tensors, *known)
+        return Soon(told), r, more
+
+    def loss_of(self, told: Soon) -> float:
+        """A batch's loss; where its z was not found, that is said."""
+        loss, worst = told.read()
+        self._solve.judge(worst)
+        return loss
 
     def state(self) -> State:
         return super().state() | {"duals": self.duals}
@@ -116,11 +134,6 @@ LEAST = 1e-9
 MAX_STEPS = 200
 
 
-def per_look(device: torch.device) -> int:
-    """Newton steps between two looks at the gradient: a look makes Python wait for a GPU, so there it is a rare one."""
-    return 1 if device.type == "cpu" else 8
-
-
 class ZUpdate:
     """The z-update of ADMM (Eq. 6 and 17) for one loss and rho, for a whole batch at once:
 
@@ -132,26 +145,25 @@ class ZUpdate:
     Newton alone overshoots for small rho. Here the step is t = ln(1 + b)/b with b = max(d) - min(d), the damping of
     Sun and Tran-Dinh (2019) for functions whose third derivative is bounded by the second times the range of the
     direction, as log-sum-exp's is: it decreases the objective at every step without evaluating it, and tends to a full
-    Newton step. The work is in float64: at logits of 100, float32 cannot even express a gradient of 1e-6. On a GPU its
-    steps are captured once and replayed.
+    Newton step. The work is in float64: at logits of 100, float32 cannot even express a gradient of 1e-6. A GPU takes
+    the steps in one kernel, and nobody waits for it.
     """
 
     def __init__(self, loss: Loss, rho: float) -> None:
         self.loss, self.rho = loss, rho
 
-    @cached_property
-    def _steps(self) -> Captured:
-        return Captured(self._newton_steps)
-
-    def __call__(self, logits: Tensor, duals: Tensor, labels: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Solve it for every row, to a largest gradient entry of at most 1e-6."""
+    def __call__(
+        self, logits: Tensor, duals: Tensor, labels: Tensor, rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Solve it for every row, to a largest gradient entry of at most 1e-6; and the entry that was reached."""
         o, dual, weights = logits.double(), duals.double(), self.loss.weigh(labels, rows)
         w = None if weights is None else weights.double()[:, None].clamp_min(LEAST)
+        worst = o.new_zeros(())
         match self.loss:
             case CrossEntropy():
-                z = self._newton(o, dual, torch.nn.functional.one_hot(labels, self.loss.outputs).double(), w)
+                z, worst = self._newton(o, dual, torch.nn.functional.one_hot(labels, self.loss.outputs).double(), w)
             case Logistic():
-                z = self._newton(o, dual, labels.double()[:, None], w)
+                z, worst = self._newton(o, dual, labels.double()[:, None], w)
             case Squared():
                 counts = 1.0 if w is None else w
                 z = (counts * labels.double()[:, None] + dual + self.rho * o) / (counts + self.rho)
@@ -159,39 +171,48 @@ class ZUpdate:
                 raise TypeError(
                     f"{type(loss).__name__} has no z-update; there is one for softmax, logistic and squared."
                 )
-        return z.to(logits.dtype)
+        return z.to(logits.dtype), worst
 
-    def _newton(self, o: Tensor, dual: Tensor, truth: Tensor, w: Tensor | None) -> Tensor:
+    def judge(self, worst: float) -> None:
+        """Warn where it was not solved."""
+        if not worst <= TOLERANCE:  # or no number
+            warnings.warn(
+                f"A z-update stopped after {MAX_STEPS} steps at a gradient of {worst:.1e}; rho={self.rho}.",
+                stacklevel=4,
+            )
+
+    def _newton(self, o: Tensor, dual: Tensor, truth: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor]:
         """Damped Newton on z -> w (l(z) - truth^T z) - dual^T z + rho/2 ||z - o||^2, all rows together; w is how much a
         row counts."""
-        z: Tensor = o
         pull = dual + (truth if w is None else truth * w)
-        more = () if w is None else (w,)
-        for _ in range(0, MAX_STEPS, per_look(o.device)):
-            z, gradient = self._steps(z, o, pull, *more)
-            if (worst := float(gradient)) <= TOLERANCE:
-                return z.clone() if z.device.type == "cuda" else z
-        warnings.warn(
-            f"A z-update stopped after {MAX_STEPS} steps at a gradient of {worst:.1e}; rho={self.rho}.", stacklevel=4
-        )
-        return z.clone()
+        few = kernels(o.device)
+        if few is not None:
+            return few.newton(o, pull, w, self.rho, TOLERANCE, MAX_STEPS)  # type: ignore[no-any-return]
+        z = o
+        for _ in range(MAX_STEPS):
+            z, gradient = self._newton_step(z, o, pull, w)
+            if gradient <= TOLERANCE:
+                break
+        return z, gradient
 
-    def _newton_steps(self, z: Tensor, o: Tensor, pull: Tensor, *w: Tensor) -> tuple[Tensor, ...]:
-        """Some steps, and the largest entry of the gradient before the last of them. A row that counts w times has the
-        step of one whose gradient and rho are divided by w."""
+    def _newton_step(self, z: Tensor, o: Tensor, pull: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor]:
+        """A step, and the largest entry of the gradient before it. A row that counts w times has the step of one whose
+        gradient and rho are divided by w."""
         step = _softmax_step if z.shape[-1] > 1 else _logistic_step
-        for _ in range(per_look(z.device)):
-            p = _probabilities(z)
-            gradient = (p * w[0] if w else p) - pull + self.rho * (z - o)
-            d = step(p, gradient / w[0], self.rho / w[0]) if w else step(p, gradient, self.rho)
-            spread = d.amax(-1, keepdim=True).clamp_min(0) - d.amin(-1, keepdim=True).clamp_max(0)
-            z = z - d * torch.where(spread > 1e-12, torch.log1p(spread) / spread.clamp_min(1e-12), 1.0)
+        p = _probabilities(z)
+        gradient = (p if w is None else p * w) - pull + self.rho * (z - o)
+        d = step(p, gradient, self.rho) if w is None else step(p, gradient / w, self.rho / w)
+        spread = d.amax(-1, keepdim=True).clamp_min(0) - d.amin(-1, keepdim=True).clamp_max(0)
+        z = z - d * torch.where(spread > 1e-12, torch.log1p(spread) / spread.clamp_min(1e-12), 1.0)
         return z, gradient.abs().max()
 
 
 def z_update(loss: Loss, logits: Tensor, duals: Tensor, labels: Tensor, rho: float) -> Tensor:
     """One z-update, not to be repeated."""
-    return ZUpdate(loss, rho)(logits, duals, labels)
+    solve = ZUpdate(loss, rho)
+    z, worst = solve(logits, duals, labels)
+    solve.judge(float(worst))
+    return z
 
 
 def _probabilities(z: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ from colonnade.algorithms.heads import linear
 from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.errors import Diverged
+from colonnade.optim.descent import Soon
 from colonnade.optim.losses import beside, blocks, norms, uniform_heads
 
 
@@ -134,6 +135,8 @@ class LabelOwner(admm.LabelOwner):
 
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         super().meet(introductions)
+        sgd = self.config.head_update == "sgd"  # exact heads are looked at
+        self._arithmetic = self.replayed(self.arithmetic) if sgd else self.arithmetic
         self.heads = uniform_heads(self.widths.values(), self.loss.outputs, self.generator).to(self.device)
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
@@ -144,37 +147,40 @@ class LabelOwner(admm.LabelOwner):
         """||W_k||, which reflects how much each party matters (Section 5.2)."""
         return norms(self.heads, self.widths)
 
-    def update(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, Tensor]:
-        """Eq. 6 to 8 for a batch; gives the loss before the update, and the parties' residual r."""
-        H = beside(h, self.widths)
-        o = H @ self.heads
-        loss = self.lost(o, batch)
-        z, duals = self.split(o, batch)
-        told = loss.item()  # here a GPU was waited for anyway
-        self.heads = self._next_heads(H, o, z, duals)
-        known = o if self.config.residual_heads == "old" else H @ self.heads
-        return told, z - known - duals / self.config.rho
+    def update(self, h: Mapping[str, Tensor], batch: str) -> tuple[Soon, Tensor]:
+        """Eq. 6 to 8 for a batch; gives what `loss_of` reads, and the parties' residual r."""
+        told, r, (heads,) = self.advance(batch, self._arithmetic, beside(h, self.widths), self.heads)
+        self.heads = heads.clone()  # a replay would overwrite it
+        return told, r
 
-    def _next_heads(self, H: Tensor, o: Tensor, z: Tensor, duals: Tensor) -> Tensor:
+    def arithmetic(self, H: Tensor, heads: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
+        duals, *y = rows
+        o = H @ heads
+        z, duals, told = self.split(o, duals, *y)
+        new = self._next_heads(H, heads, o, z, duals)
+        known = o if self.config.residual_heads == "old" else H @ new
+        return z - known - duals / self.config.rho, duals, told, new
+
+    def _next_heads(self, H: Tensor, heads: Tensor, o: Tensor, z: Tensor, duals: Tensor) -> Tensor:
         """Eq. 8: every head against the others' old ones, by one step or exactly."""
         rho, beta, rows = self.config.rho, self.config.weight_decay, H.shape[0]
         if self.config.head_update == "sgd":
-            gradient = H.T @ (duals + rho * (o - z)) / rows + beta * self.heads
-            return self.heads - self.config.head_learning_rate * gradient
+            gradient = H.T @ (duals + rho * (o - z)) / rows + beta * heads
+            return heads - self.config.head_learning_rate * gradient
         solved = []
-        for h_k, W_k in zip(blocks(H.T, self.widths.values()), blocks(self.heads, self.widths.values()), strict=True):
+        for h_k, W_k in zip(blocks(H.T, self.widths.values()), blocks(heads, self.widths.values()), strict=True):
             gram = rho * h_k @ h_k.T
             # dead units, one or all of them, must not make it singular
             ridge = (rows * beta + 1e-6 * gram.trace() / len(gram)).clamp_min(1e-12)
             gram.diagonal().add_(ridge)
             solved.append(torch.linalg.solve_ex(gram, h_k @ (rho * (z - o + h_k.T @ W_k) - duals))[0])
-        heads = torch.cat(solved)
-        if not heads.isfinite().all():
+        new = torch.cat(solved)
+        if not new.isfinite().all():
             raise Diverged(
                 'Training diverged: embeddings are too large, or no numbers, to solve head_update = "exact" for. Lower '
                 'learning_rate or local_steps, or set head_update = "exact_scaled", or "sgd", the default.'
             )
-        return heads
+        return new
 
     def first_heads(self) -> dict[str, Adopt]:
         heads = zip(self.widths, blocks(self.heads, self.widths.values()), strict=True)
@@ -199,9 +205,9 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
         peers.ask_each(driver.first_heads())
     for batch in batches:
         h = {k: reply.values.tensor for k, reply in peers.ask(Embed(batch.name)).items()}
-        loss, residual = driver.update(h, batch.name)
+        told, residual = driver.update(h, batch.name)
         peers.ask_each(driver.variables_for(residual, batch.name))
-        yield Step(batch, loss)
+        yield Step(batch, driver.loss_of(told))
 
 
 ALGORITHM = Algorithm(

@@ -35,6 +35,7 @@ from colonnade.algorithms.secure_sum import Masked, Summing
 from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, Rows, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.receipt import NON_PRIVATE, DpEvent
+from colonnade.optim.descent import Soon
 from colonnade.optim.losses import Loss
 
 
@@ -107,22 +108,28 @@ class LabelOwner(admm.LabelOwner):
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         self.sum.check(self.name, introductions)
         super().meet(introductions)
+        self._arithmetic = self.replayed(self.arithmetic)
 
     def outputs(self, o: Mapping[str, Tensor]) -> Tensor:
         """sum_k o_k."""
         return torch.stack(list(o.values())).sum(0).to(self.duals.dtype)
 
-    def update(self, o: Tensor, batch: str) -> tuple[float, Tensor]:
-        """Eq. 17 and 18 for a batch; gives the loss before the update, and the parties' residual r."""
-        z, duals = self.split(o, batch)
-        return self.lost(o, batch).item(), z - o - duals / self.config.rho
+    def update(self, o: Tensor, batch: str) -> tuple[Soon, Tensor]:
+        """Eq. 17 and 18 for a batch; gives what `loss_of` reads, and the parties' residual r."""
+        told, r, _ = self.advance(batch, self._arithmetic, o)
+        return told, r
+
+    def arithmetic(self, o: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
+        duals, *y = rows
+        z, duals, told = self.split(o, duals, *y)
+        return z - o - duals / self.config.rho, duals, told
 
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
     for batch in batches:
-        loss, residual = driver.update(logits(driver, peers, batch), batch.name)
+        told, residual = driver.update(logits(driver, peers, batch), batch.name)
         peers.ask(Improve(batch.name, driver.outbox.release(residual, "residual", batch.name)))
-        yield Step(batch, loss)
+        yield Step(batch, driver.loss_of(told))
 
 
 def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:

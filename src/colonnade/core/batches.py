@@ -96,6 +96,11 @@ class Batches:
         self.done = 0
         self._asked: dict[str, Tensor] = {}
         self._shuffled: dict[tuple[int, str], Tensor] = {}
+        self._looked_up: tuple[str, torch.device | str, Tensor] = (
+            "",
+            "",
+            torch.empty(0),
+        )  # each batch is looked up often
         self._ascending: tuple[int, Tensor] = -1, torch.empty(0)  # an epoch, and its numbers in order
         self._known: tuple[dict[str, Tensor] | None, str] = None, ""
 
@@ -181,6 +186,9 @@ class Batches:
 
     def rows(self, name: str, device: torch.device | str = "cpu") -> Tensor:
         """The row numbers behind a name; a name that no agreed batch has is refused."""
+        known, there, found = self._looked_up
+        if known == name and there == device:
+            return found
         inner = name[len(self.prefix) :] if name.startswith(self.prefix) else ""
         if match := TRAIN.fullmatch(inner):
             epoch, number = int(match[1]), int(match[2])
@@ -188,16 +196,18 @@ class Batches:
                 return self._sampled(epoch, number, str(device))
             if number < self.per_epoch and "train" in self.splits:  # 0 where nobody trains
                 start, stop = self._bounds(epoch, number)
-                return self._order(epoch, str(device))[..., start:stop]
+                rows = self._order(epoch, str(device))[..., start:stop]
+                self._looked_up = name, device, rows
+                return rows
         elif self.numbers is not None and (match := PART.fullmatch(inner)) and match[1] in self.splits:
             mine = self.splits[match[1]]
             if int(match[2]) < int(match[3]):
                 start, stop = by_id.bounds(self.numbers[mine], int(match[2]), int(match[3]))
                 return mine[start:stop].to(device)
-        elif (match := CHUNK.fullmatch(inner)) and (found := self._called(match[1])) is not None:
+        elif (match := CHUNK.fullmatch(inner)) and (called := self._called(match[1])) is not None:
             start, stop = int(match[2]), int(match[3])
-            if start < stop <= len(found):
-                return found[start:stop].to(device)
+            if start < stop <= len(called):
+                return called[start:stop].to(device)
         raise WireError(f"No agreed batch is called {name[:80]!r}.")
 
     def _called(self, split: str) -> Tensor | None:

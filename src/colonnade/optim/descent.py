@@ -13,10 +13,13 @@ CPU they simply run.
 from __future__ import annotations
 
 import gc
+import importlib.util
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -57,8 +60,12 @@ class Descent:
                 layers = chain.over(x, SCRATCH, SCRATCH)
                 error = target if head is None else SCRATCH.take(tuple(target.shape), target)
                 scale = rho / layers.y[-1].shape[-2]
+                few = kernels(x.device)
                 with torch.no_grad():
-                    run(squared_steps, layers, moving, steps, done, target, scale, head, error, device=x.device)
+                    run(
+                        squared_steps if few is None else few.squared_steps,
+                        layers, moving, steps, done, target, scale, head, error, device=x.device,
+                    )  # fmt: skip
 
             TASKS.leave(task) if x.device.type == "cpu" else task()
             flat.moved(steps)
@@ -328,6 +335,43 @@ class WrittenOut(Pass):
 
         TASKS.leave(task)
         flat.moved(1)
+
+
+def kernels(device: torch.device) -> ModuleType | None:
+    """On a GPU, kernels that do in one what torch does in several; None where there is no Triton to make them."""
+    return _kernels() if device.type == "cuda" else None
+
+
+@cache
+def _kernels() -> ModuleType | None:
+    if importlib.util.find_spec("triton") is None:
+        return None
+    from colonnade.optim import kernels as found
+
+    one = torch.ones(1, 1, dtype=torch.float64, device="cuda")
+    try:
+        found.newton(one, one, None, 1.0, 1.0, 1)
+    except Exception as error:  # as its compiler may say that it needs one of C
+        warnings.warn(f"Triton is here and does not work, so steps take longer: {error}", stacklevel=2)
+        return None
+    return found
+
+
+class Soon:
+    """Numbers that a GPU may still be computing. They are on their way here, so that whoever reads them waits for them
+    alone, and not for what the GPU was given to do meanwhile."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._numbers, self._here = numbers, None
+        if numbers.is_cuda:
+            self._numbers = torch.empty_like(numbers, device="cpu", pin_memory=True).copy_(numbers, non_blocking=True)
+            self._here = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._here.record()
+
+    def read(self) -> list[float]:
+        if self._here is not None:
+            self._here.synchronize()
+        return list(self._numbers.tolist())
 
 
 _COMPILED: dict[Any, Any] = {}

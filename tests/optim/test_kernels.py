@@ -1,0 +1,85 @@
+"""A GPU's own kernels compute what torch's do; skipped where there is no GPU, or no Triton to make them."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from colonnade.algorithms.admm import z_update
+from colonnade.optim import written_out
+from colonnade.optim.descent import Buffers, Descent, Soon, kernels
+from colonnade.optim.losses import CrossEntropy, Logistic, Loss
+from colonnade.transport.cohort import Stacked
+
+GPU = torch.device("cuda")
+here = torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+on_a_gpu = pytest.mark.skipif(not here, reason="no GPU with Triton here")
+
+
+@pytest.mark.parametrize(
+    ("parties", "rows", "sizes", "activations", "outputs", "sgd"),
+    [
+        (3, 200, (56, 120, 60), (nn.ReLU, nn.ReLU), 10, {"momentum": 0.9, "weight_decay": 0.001}),
+        (2, 64, (5, 7, 9, 4), (nn.Tanh, nn.Sigmoid, nn.Identity), 3, {"momentum": 0.9, "nesterov": True}),
+        (1, 33, (20, 70), (nn.Identity,), None, {}),
+        (2, 300, (60, 10), (nn.ReLU,), None, {"momentum": 0.5, "dampening": 0.1, "maximize": True}),
+        (20, 1500, (300, 200), (nn.Tanh,), 30, {"momentum": 0.9}),
+    ],
+)
+@on_a_gpu
+def test_steps_are_those_of_torchs_kernels(
+    parties: int,
+    rows: int,
+    sizes: tuple[int, ...],
+    activations: tuple[type[nn.Module], ...],
+    outputs: int | None,
+    sgd: dict[str, float],
+) -> None:
+    few = kernels(GPU)
+    assert few is not None
+    torch.manual_seed(0)
+
+    def model() -> nn.Sequential:
+        pairs = zip(sizes, sizes[1:], activations, strict=False)
+        return nn.Sequential(*(layer for a, b, kind in pairs for layer in (nn.Linear(a, b), kind())))
+
+    one = (Stacked([model() for _ in range(parties)]) if parties > 1 else model()).to(GPU)
+    lead = (parties,) if parties > 1 else ()
+    x = torch.randn(*lead, rows, sizes[0], device=GPU)
+    target = torch.randn(rows, outputs or sizes[-1], device=GPU).expand(*lead, -1, -1)
+    head = None if outputs is None else torch.randn(*lead, sizes[-1], outputs, device=GPU) / 4
+    ends: list[Tensor] = []
+    for steps in (written_out.squared_steps, few.squared_steps):
+        mine = copy.deepcopy(one)
+        plain = Descent(mine, torch.optim.SGD(mine.parameters(), lr=0.05, **sgd)).plain(x)  # type: ignore[arg-type]
+        assert plain is not None
+        flat, chain = plain
+        with torch.no_grad():
+            layers = chain.over(x, Buffers(), Buffers())
+            steps(layers, flat.moving(), 3, 0, target, 2.0 / rows, head, torch.empty_like(target).contiguous())
+        ends.append(flat.values)
+    torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rho", [0.01, 0.05, 1.0, 10.0])
+@pytest.mark.parametrize("loss", [CrossEntropy(10), CrossEntropy(2), CrossEntropy(3, (0.2, 1.0, 5.0)), Logistic()])
+@on_a_gpu
+def test_the_z_update_is_the_same_as_on_a_cpu(loss: Loss, rho: float) -> None:
+    draw = torch.Generator().manual_seed(0)
+    o, duals = (size * torch.randn(100, loss.outputs, generator=draw) for size in (20, 1))
+    labels = torch.randint(max(loss.outputs, 2), (100,), generator=draw)
+    there = z_update(loss, o.to(GPU), duals.to(GPU), labels.to(GPU), rho)
+    torch.testing.assert_close(there.cpu(), z_update(loss, o, duals, labels, rho), rtol=1e-6, atol=3e-6 / rho)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
+def test_numbers_come_as_they_were_when_they_were_asked_for(device: str) -> None:
+    numbers = torch.tensor([1.5, -2.0], dtype=torch.float64, device=device)
+    soon = Soon(numbers.clone())
+    numbers += 1
+    assert soon.read() == [1.5, -2.0]
+    assert soon.read() == [1.5, -2.0]
