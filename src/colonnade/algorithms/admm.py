@@ -62,7 +62,7 @@ class FeatureOwner(roles.FeatureOwner):
     def embed(self, request: Embed, asker: str | None) -> Embedding:
         training, x = self.training(request.batch), self.x(request.batch)
         with torch.no_grad():
-            h = self.model(x)
+            h = self.descent.outputs(x) if training else self.model(x)
         sent = self.outbox.release(h, self.released_as, request.batch, to=asker)
         if training:
             self._pending = request.batch, self.outbox.own(sent), x

@@ -82,6 +82,17 @@ class Descent:
                     parameter.grad = None
                 self.optimizer.step()
 
+    def outputs(self, x: Tensor) -> Tensor:
+        """What the model gives, to be looked at until the next pass: a plain chain's stand in a buffer."""
+        plain = self.plain(x) if x.device.type == "cpu" else None
+        with torch.no_grad():
+            if plain is None:
+                return self.model(x)  # type: ignore[no-any-return]
+            self.room.begin()
+            layers = plain[1].over(x, self.room, None)
+            run(forward, layers, device=x.device)
+            return layers.y[-1]
+
     def over(self, x: Tensor) -> Pass:
         """A pass to learn from; what an earlier one kept is overwritten."""
         plain = self.plain(x) if x.device.type == "cpu" else None  # on a GPU fresh memory costs nothing
@@ -286,11 +297,11 @@ class Chain:
             x = layer(x)
         return x
 
-    def over(self, x: Tensor, outputs: Buffers, gradients: Buffers) -> Layers:
-        """With these rows, and room for what each layer gives."""
+    def over(self, x: Tensor, outputs: Buffers, gradients: Buffers | None) -> Layers:
+        """With these rows, and room for what each layer gives, and where it is to learn, for the gradients by that."""
         x = self.flat(x)
         shapes = [(*x.shape[:-1], A.shape[-2]) for A in self.layers.A]
-        y, gy = ([room.take(shape, x) for shape in shapes] for room in (outputs, gradients))
+        y, gy = ([] if room is None else [room.take(shape, x) for shape in shapes] for room in (outputs, gradients))
         return self.layers._replace(x=x, y=y, gy=gy)
 
 
