@@ -8,7 +8,7 @@ from torch import nn
 
 from colonnade.algorithms.embedding import LogOdds
 from colonnade.optim import descent
-from colonnade.optim.descent import jacobian_by_row, jacobian_of, set_gradient
+from colonnade.optim.jacobians import jacobian_by_row, jacobian_of, set_gradient
 from colonnade.transport.cohort import Stacked
 
 

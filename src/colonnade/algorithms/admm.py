@@ -86,29 +86,33 @@ class LabelOwner(roles.LabelOwner):
     """Holds labels, and the duals lambda (one row per training row)."""
 
     loss: Loss
+    arithmetic: Arithmetic  # of a batch; each algorithm's own
+    looks_at_nothing = True  # whether that depends on no value that is computed in it
 
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         super().meet(introductions)
         self.duals = mapped.zeros((len(self.labels), self.loss.outputs), device=self.device)
         self._solve = ZUpdate(self.loss, self.config.rho)
 
-    def replayed(self, arithmetic: Arithmetic) -> Arithmetic:
-        """The same, which a GPU replays, where it need not wait for z."""
-        return Captured(arithmetic) if kernels(self.device) is not None else arithmetic
+    @cached_property
+    def _arithmetic(self) -> Arithmetic:
+        """A batch's, which a GPU replays where it need not wait for anything."""
+        replays = self.looks_at_nothing and kernels(self.device) is not None
+        return Captured(self.arithmetic) if replays else self.arithmetic
 
     def split(self, o: Tensor, duals: Tensor, *y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The new z and lambda of a batch's rows; and the loss before, with how far a z is from its minimum at most."""
         z, worst = self._solve(o, duals, *y)
         return z, duals + self.config.rho * (o - z), torch.stack([self.loss(o, *y).double(), worst])
 
-    def advance(self, batch: str, arithmetic: Arithmetic, *tensors: Tensor) -> tuple[Soon, Tensor, Sequence[Tensor]]:
+    def advance(self, batch: str, *tensors: Tensor) -> tuple[Soon, Tensor, Sequence[Tensor]]:
         """Do a batch's arithmetic: from some tensors, lambda, the labels and, where they differ, how much rows count
         follow r, the new lambda, what `split` tells, and more. Lambda is remembered; z is found anew from it the next
         time. Gives what `loss_of` reads, r, and more."""
         rows = self.rows(batch)
         counts = self.counts(rows)
         known = self.duals[rows], self.y(batch), *(() if counts is None else (counts,))
-        r, self.duals[rows], told, *more = arithmetic(*tensors, *known)
+        r, self.duals[rows], told, *more = self._arithmetic(*tensors, *known)
         return Soon(told), r, more
 
     def loss_of(self, told: Soon) -> float:

@@ -37,7 +37,7 @@ from colonnade.core import (
 )
 from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_key
 from colonnade.errors import ConfigError, PartyError
-from colonnade.optim.descent import set_gradient
+from colonnade.optim.jacobians import set_gradient
 
 ROWS_FOR_A_NUMBER = 64
 """Rows that there must be for every number that is opened: with fewer, only one choice of labels may fit its bits."""

@@ -71,7 +71,7 @@ from colonnade.core.cipher import NOT_ENCRYPTED
 from colonnade.core.receipt import PUBLIC
 from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_key
 from colonnade.errors import ConfigError
-from colonnade.optim.descent import jacobian_by_row, jacobian_of, set_gradient
+from colonnade.optim.jacobians import jacobian_by_row, jacobian_of, set_gradient
 from colonnade.optim.losses import Loss, Squared
 
 HIDDEN = ("encrypted", "blinded")

@@ -135,8 +135,7 @@ class LabelOwner(admm.LabelOwner):
 
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         super().meet(introductions)
-        sgd = self.config.head_update == "sgd"  # exact heads are looked at
-        self._arithmetic = self.replayed(self.arithmetic) if sgd else self.arithmetic
+        self.looks_at_nothing = self.config.head_update == "sgd"  # exact heads may be no numbers
         self.heads = uniform_heads(self.widths.values(), self.loss.outputs, self.generator).to(self.device)
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
@@ -149,7 +148,7 @@ class LabelOwner(admm.LabelOwner):
 
     def update(self, h: Mapping[str, Tensor], batch: str) -> tuple[Soon, Tensor]:
         """Eq. 6 to 8 for a batch; gives what `loss_of` reads, and the parties' residual r."""
-        told, r, (heads,) = self.advance(batch, self._arithmetic, beside(h, self.widths), self.heads)
+        told, r, (heads,) = self.advance(batch, beside(h, self.widths), self.heads)
         self.heads = heads.clone()  # a replay would overwrite it
         return told, r
 

@@ -108,7 +108,6 @@ class LabelOwner(admm.LabelOwner):
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         self.sum.check(self.name, introductions)
         super().meet(introductions)
-        self._arithmetic = self.replayed(self.arithmetic)
 
     def outputs(self, o: Mapping[str, Tensor]) -> Tensor:
         """sum_k o_k."""
@@ -116,7 +115,7 @@ class LabelOwner(admm.LabelOwner):
 
     def update(self, o: Tensor, batch: str) -> tuple[Soon, Tensor]:
         """Eq. 17 and 18 for a batch; gives what `loss_of` reads, and the parties' residual r."""
-        told, r, _ = self.advance(batch, self._arithmetic, o)
+        told, r, _ = self.advance(batch, o)
         return told, r
 
     def arithmetic(self, o: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:

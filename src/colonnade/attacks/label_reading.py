@@ -58,7 +58,7 @@ from colonnade.core import Released, Transcript
 from colonnade.core.message import Seen
 from colonnade.core.receipt import NON_PRIVATE
 from colonnade.core.release import IDENTITY
-from colonnade.optim.descent import jacobian_of
+from colonnade.optim.jacobians import jacobian_of
 
 
 def from_targets(transcript: Transcript, holdings: Holdings) -> Guess:
