@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -132,8 +133,14 @@ def unweighted(loss: Loss) -> Loss:
 def _weights(by_class: tuple[float, ...], labels: Tensor, rows: Tensor | None) -> Tensor | None:
     if not by_class:
         return rows
-    weights = torch.tensor(by_class, dtype=torch.float64, device=labels.device)[labels.long()]
+    weights = _on(labels.device, by_class)[labels.long()]
     return weights if rows is None else weights * rows
+
+
+@cache
+def _on(device: torch.device, numbers: tuple[float, ...]) -> Tensor:
+    """Once for all batches: nothing can be sent to a GPU while what it computes is captured."""
+    return torch.tensor(numbers, dtype=torch.float64, device=device)
 
 
 def uniform_heads(widths: Iterable[int], outputs: int, generator: Generator) -> Tensor:
