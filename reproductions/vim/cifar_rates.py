@@ -7,7 +7,6 @@ off; theirs goes further. ADMM's methods are looked at after one epoch, the othe
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from colonnade import reproduction
 from colonnade.reproduction import Plan, Study
@@ -35,11 +34,10 @@ def cells(plan: Plan) -> list[str]:
 
 def run(study: Study, cell: str) -> None:
     method, rate = table(study.plan)[cell]
-    changes: dict[str, Any] = {**reproduction.plan("vim-cifar").runs[method], "until": UNTIL.get(method, math.inf)}
-    algorithm = {**study.settings(changes).to_mapping()["algorithm"], "learning_rate": rate}
-    changes["algorithm"] = algorithm | ({"head_learning_rate": rate} if "head_learning_rate" in algorithm else {})
-    made = study.federation(study.settings(changes), study.plan.seeds[0])
-    script_of(reproduction.plan("vim-dp-grid")).follow(study, cell, made)
+    dp, grid = (script_of(reproduction.plan(name)) for name in ("vim-dp", "vim-dp-grid"))
+    told = dp.at_rate(study, reproduction.plan("vim-cifar").runs[method], rate)
+    made = study.settings({"algorithm": told, "until": UNTIL.get(method, math.inf)})
+    grid.follow(study, cell, study.federation(made, study.plan.seeds[0]))
 
 
 def finish(study: Study) -> None:

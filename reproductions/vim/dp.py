@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from colonnade import reproduction
 from colonnade.algorithms import DEFAULT, find
 from colonnade.core.receipt import DpEvent
 from colonnade.federation import Federation, Settings
@@ -106,10 +108,9 @@ def cells(plan: Plan) -> list[str]:
 
 def noisy(study: Study, method: str, mechanism: str, sigma: float, clip: float, rate: float, seed: int) -> Federation:
     """A method at a point of the grid. Noise is drawn where the numbers are: from a seed, which protects nobody."""
-    told = {**METHODS[method].algorithm, "learning_rate": rate}
-    if method == "VIMADMM":
-        told = {**_table_2(study), "learning_rate": rate, "head_learning_rate": rate}
     holdings = holdings_of(study.plan.config, study.plan.short)
+    plain = reproduction.plan(f"vim-{Settings.from_toml(study.plan.config).data.dataset}").runs[method]
+    told = at_rate(study, plain, rate)
     chosen = settings(study, holdings, Chosen(sigma, clip, told), Run("", mechanism, sigma))
     federation = study.federation(chosen, seed, holdings)
     for name in federation.owners:
@@ -118,8 +119,10 @@ def noisy(study: Study, method: str, mechanism: str, sigma: float, clip: float, 
     return federation
 
 
-def _table_2(study: Study) -> dict[str, Any]:
-    return dict(Settings.from_toml(study.plan.config).to_mapping()["algorithm"])
+def at_rate(study: Study, changes: Mapping[str, Any], rate: float) -> dict[str, Any]:
+    """What a run tells its algorithm, with that rate in the place of its own, for heads too."""
+    told = {**study.settings(changes).to_mapping()["algorithm"], "learning_rate": rate}
+    return told | ({"head_learning_rate": rate} if "head_learning_rate" in told else {})
 
 
 @lru_cache(maxsize=1)

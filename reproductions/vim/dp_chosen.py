@@ -9,11 +9,19 @@ Every run is a cell.
 from __future__ import annotations
 
 import itertools
+import json
 from typing import NamedTuple
 
 from colonnade import reproduction
+from colonnade.core.receipt import DpEvent
+from colonnade.errors import ConfigError
+from colonnade.privacy.accounting import key_of, known_batch
 from colonnade.reproduction import Plan, Study
 from colonnade.reproduction.cells import script_of
+
+QUICK = (("VIMADMM", 1.0), ("FDML", 1.0))
+MECHANISMS = {"": "gaussian", ", noise alone": "noise_only"}
+OURS, BASELINES = ("VIMSGD", "VIMADMM", "VIMADMM-J"), ("VAFL", "FDML")
 
 
 class Chosen(NamedTuple):
@@ -23,31 +31,24 @@ class Chosen(NamedTuple):
     epoch: int  # the last that epsilon allows
 
 
-CHOSEN = {
-    ("VAFL", 0.1): Chosen(5, 0.1, 0.05, 1),
-    ("VAFL", 0.3): Chosen(5, 0.05, 1, 7),
-    ("VAFL", 1.0): Chosen(2, 0.1, 0.5, 10),
-    ("VIMSGD", 0.1): Chosen(20, 0.01, 0.5, 10),
-    ("VIMSGD", 0.3): Chosen(5, 0.1, 0.5, 7),
-    ("VIMSGD", 1.0): Chosen(2, 0.3, 1, 10),
-    ("VIMADMM", 0.1): Chosen(20, 0.01, 0.05, 10),
-    ("VIMADMM", 0.3): Chosen(5, 0.01, 0.05, 7),
-    ("VIMADMM", 1.0): Chosen(2, 0.01, 0.05, 10),
-    ("FDML", 0.1): Chosen(20, 0.3, 0.5, 10),
-    ("FDML", 0.3): Chosen(5, 0.3, 0.5, 7),
-    ("FDML", 1.0): Chosen(2, 0.3, 0.5, 10),
-    ("VIMADMM-J", 0.1): Chosen(20, 0.01, 0.05, 10),
-    ("VIMADMM-J", 0.3): Chosen(5, 0.05, 0.05, 7),
-    ("VIMADMM-J", 1.0): Chosen(2, 0.1, 0.05, 10),
-}
-"""By the best of the grid on validation rows."""
-QUICK = (("VIMADMM", 1.0), ("FDML", 1.0))
-MECHANISMS = {"": "gaussian", ", noise alone": "noise_only"}
+def grid_of(plan: Plan) -> Plan:
+    return reproduction.plan(plan.name.replace("chosen", "grid"))
+
+
+def chosen(plan: Plan) -> dict[tuple[str, float], Chosen]:
+    """By method and epsilon, the best of the grid on validation rows."""
+    grid = script_of(grid_of(plan))
+    told = json.loads(grid.file(grid_of(plan)).read_text(encoding="utf-8"))["chosen"]
+    found = {}
+    for name, (sigma, clip, rate, epoch) in told.items():
+        method, epsilon = name.split(", epsilon ")
+        found[method, float(epsilon)] = Chosen(sigma, clip, rate, int(epoch))
+    return found
 
 
 def table(plan: Plan) -> dict[str, tuple[str, float, str, int]]:
     """Method, epsilon, what is sent, and seed by the name of the cell."""
-    points = QUICK if plan.short else CHOSEN
+    points = QUICK if plan.short else chosen(plan)
     return {
         f"{method}, epsilon {epsilon:g}{sent}, seed {seed}": (method, epsilon, sent, seed)
         for seed, (method, epsilon), sent in itertools.product(plan.seeds, points, MECHANISMS)
@@ -60,22 +61,35 @@ def cells(plan: Plan) -> list[str]:
 
 def run(study: Study, cell: str) -> None:
     method, epsilon, sent, seed = table(study.plan)[cell]
-    dp, grid = (script_of(reproduction.plan(name)) for name in ("vim-dp", "vim-dp-grid"))
-    one = CHOSEN[method, epsilon]
+    dp, grid = script_of(reproduction.plan("vim-dp")), script_of(grid_of(study.plan))
+    one = chosen(study.plan)[method, epsilon]
     made = dp.noisy(study, method, MECHANISMS[sent], one.sigma, one.clip, one.rate, seed)
     title = f"{method}, epsilon {epsilon:g}{sent}"
     grid.follow(study, title, made)
 
 
 def finish(study: Study) -> None:
-    """At the epoch that epsilon allows: the score, and how far it is above its control."""
-    for (method, epsilon), one in CHOSEN.items():
+    """At the epoch that epsilon allows: the score, how far it is above its control and above the paper's baselines, and
+    what epsilon is against a label owner, who knows the batches."""
+    scored: dict[tuple[str, float], list[float]] = {}
+    for (method, epsilon), one in chosen(study.plan).items():
         epoch = max(study.plan.epochs) if study.plan.short else one.epoch
         title = f"{method}, epsilon {epsilon:g}"
         scores, controls = (study.measured.get(f"{title}{sent}, epoch {epoch}, test") for sent in MECHANISMS)
         if scores is None or controls is None:
             continue
+        scored[method, epsilon] = scores.by_seed
         for score, control in zip(scores.by_seed, controls.by_seed, strict=False):
             study.record(f"{title}: test", score)
             study.record(f"{title}: noise alone", control)
             study.record(f"{title}: above noise alone", score - control)
+        try:
+            event = key_of(DpEvent("gaussian", {"noise_multiplier": one.sigma, "clip": 1.0}))
+            delta = script_of(grid_of(study.plan)).DELTA
+            study.record(f"{title}: against the label owner", known_batch({event: epoch}, "add-or-remove", delta), "")
+        except ConfigError:  # dp-accounting is not installed here
+            pass
+    for (method, epsilon), other in itertools.product(scored, BASELINES):
+        for score, beside in zip(scored[method, epsilon], scored.get((other, epsilon), ()), strict=False):
+            if method in OURS:
+                study.record(f"{method}, epsilon {epsilon:g}: above {other}", score - beside)

@@ -1,15 +1,22 @@
-"""VIM's search for sigma, C and rate at each epsilon (Appendix B.3), on MNIST, by validation rows.
+"""VIM's search for sigma, C and rate at each epsilon (Appendix B.3), by validation rows: on MNIST, on Letter in the
+place of NUS-WIDE, and on ModelNet10 in the place of ModelNet40.
 
-The paper searches sigma in {2, 3, 5, 8, 10, 20}, C in {0.01, 0.05, 0.1, 0.3} and the rate in {0.05, 0.3, 0.5, 1} for
-each method and epsilon. So does this, with four of its six sigmas. A run spends as it goes, so it stands for every
-epsilon: at each the last epoch counts that the paper's accountant (Opacus: Poisson batches, RDP) still allows. What
-validation rows choose is in `dp_chosen.py`, which runs it with three seeds, each beside its control.
+The paper searches sigma in {2, 3, 5, 8, 10, 20} for each method and epsilon, and on MNIST C in {0.01, 0.05, 0.1, 0.3}
+and the rate in {0.05, 0.3, 0.5, 1}. So does this, with four of its six sigmas. On the smaller sets a batch is a larger
+share of the rows and an epsilon needs more noise: sigma there goes on until ten epochs are within 0.1, and what no
+epsilon allows is left out. C and rate have there what the paper has for MNIST, NUS-WIDE or ModelNet40, and 0.01.
 
-Every run is a cell; what is chosen is worked out when all are put together, which needs dp-accounting. `dp_grid.json`
-has what every point scored on an H200, so that the choice can be seen without a run:
+A run spends as it goes, so it stands for every epsilon: at each the last epoch counts that the paper's accountant
+(Opacus: Poisson batches, RDP) still allows. What validation rows choose `dp_chosen.py` runs with three seeds, each
+beside its control.
 
-    python reproductions/vim/dp_grid.py FOLDER
-    colonnade reproduce vim-dp-grid --out FOLDER --jobs 0
+Every run is a cell; what is chosen is worked out when all are put together, which needs dp-accounting. `dp_grid*.json`
+have what every point scored and what was chosen, so that the choice can be seen without a run:
+
+    python reproductions/vim/dp_grid.py FOLDER --plan vim-dp-grid-letter
+    colonnade reproduce vim-dp-grid-letter --out FOLDER --jobs 0
+
+With `--keep HARDWARE` the first writes such a file from a folder that was put together.
 """
 
 from __future__ import annotations
@@ -24,15 +31,29 @@ from typing import Any, NamedTuple
 import torch
 
 from colonnade import reproduction
+from colonnade.core.files import write_text
 from colonnade.errors import ConfigError, Diverged
 from colonnade.privacy.accounting import hidden_poisson_rdp
 from colonnade.reproduction import Plan, Study
 from colonnade.reproduction.cells import Kept, script_of
 
-SIGMAS, CLIPS, RATES = (2.0, 5.0, 10.0, 20.0), (0.01, 0.05, 0.1, 0.3), (0.05, 0.3, 0.5, 1.0)
+
+class Grid(NamedTuple):
+    rows: int  # to train with
+    sigmas: tuple[float, ...]
+    clips: tuple[float, ...] = (0.01, 0.05, 0.1, 0.3, 0.5, 1.0)
+    rates: tuple[float, ...] = (0.01, 0.05, 0.1, 0.3, 0.5, 1.0)
+
+
+GRIDS = {
+    "vim-dp-grid": Grid(54_000, (2.0, 5.0, 10.0, 20.0), (0.01, 0.05, 0.1, 0.3), (0.05, 0.3, 0.5, 1.0)),
+    "vim-dp-grid-letter": Grid(14_000, (3.0, 5.0, 10.0, 20.0, 40.0)),
+    "vim-dp-grid-modelnet10": Grid(3_592, (5.0, 8.0, 20.0, 40.0, 80.0)),
+}
 EPSILONS = (0.1, 0.3, 1.0)
-ROWS, BATCH, DELTA = 54_000, 1024, 1e-5
-QUICK = {"sigma": (2.0,), "clip": (0.1, 0.3), "rate": (0.5,), "method": ("FDML", "VIMADMM")}
+BATCH, DELTA = 1024, 1e-5
+QUICK = {"method": ("FDML", "VIMADMM"), "clip": (0.1, 0.3), "rate": (0.5,)}
+SETTINGS, SPLITS = ("sigma", "C", "rate", "epoch"), ("validation", "test")
 
 
 class Point(NamedTuple):
@@ -48,9 +69,10 @@ class Point(NamedTuple):
 
 def table(plan: Plan) -> dict[str, Point]:
     methods = script_of(reproduction.plan("vim-dp")).METHODS
-    axes: tuple[Any, ...] = (methods, SIGMAS, CLIPS, RATES)
+    grid = GRIDS[plan.name]
+    axes: tuple[Any, ...] = (methods, grid.sigmas, grid.clips, grid.rates)
     if plan.short:
-        axes = (QUICK["method"], QUICK["sigma"], QUICK["clip"], QUICK["rate"])
+        axes = (QUICK["method"], grid.sigmas[:1], QUICK["clip"], QUICK["rate"])
     return {point.title: point for point in itertools.starmap(Point, itertools.product(*axes))}
 
 
@@ -72,27 +94,30 @@ def follow(study: Study, title: str, federation: Any) -> None:
                 study.watch(title, step)
             if step.batch.number + 1 == federation.batches.per_epoch and step.batch.epoch + 1 in epochs:
                 done = step.batch.epoch + 1
-                for split in ("validation", "test"):
+                for split in SPLITS:
                     study.record(f"{title}, epoch {done}, {split}", federation.evaluate(split)["accuracy"])
     except Diverged:
-        for epoch, split in itertools.product((one for one in epochs if one > done), ("validation", "test")):
+        for epoch, split in itertools.product((one for one in epochs if one > done), SPLITS):
             study.record(f"{title}, epoch {epoch}, {split}", math.nan)
     torch.cuda.empty_cache()
 
 
-def spent(sigma: float, epoch: int) -> float:
-    return hidden_poisson_rdp(sigma, ROWS, BATCH, epoch * math.ceil(ROWS / BATCH), DELTA)
+def spent(plan: Plan, sigma: float, epoch: int) -> float:
+    rows = GRIDS[plan.name].rows
+    return hidden_poisson_rdp(sigma, rows, BATCH, epoch * math.ceil(rows / BATCH), DELTA)
 
 
 def finish(study: Study) -> None:
     """Of each method and epsilon what validation rows choose, and how well it does."""
+    plan, sigmas = study.plan, GRIDS[study.plan.name].sigmas
     try:
-        allowed = {
-            (sigma, epsilon): max((one for one in study.plan.epochs if spent(sigma, one) <= epsilon), default=0)
-            for sigma, epsilon in itertools.product(SIGMAS, EPSILONS)
-        }
+        costs = {(sigma, epoch): spent(plan, sigma, epoch) for sigma in sigmas for epoch in plan.epochs}
     except ConfigError:  # dp-accounting is not installed here
         return
+    allowed = {
+        (sigma, epsilon): max((one for one in plan.epochs if costs[sigma, one] <= epsilon), default=0)
+        for sigma, epsilon in itertools.product(sigmas, EPSILONS)
+    }
     methods = dict.fromkeys(point.method for point in table(study.plan).values())
     for method, epsilon in itertools.product(methods, EPSILONS):
         scored = {}
@@ -107,32 +132,67 @@ def finish(study: Study) -> None:
             continue
         title, epoch = max(scored, key=lambda key: scored[key])
         point, what = table(study.plan)[title], f"{method}, epsilon {epsilon:g}: "
-        for name, value in (("sigma", point.sigma), ("C", point.clip), ("rate", point.rate), ("epoch", epoch)):
+        for name, value in zip(SETTINGS, (*point[1:], epoch), strict=True):
             study.record(what + name, float(value), "")
-        for split in ("validation", "test"):
+        for split in SPLITS:
             study.record(what + split, study.measured[f"{title}, epoch {epoch}, {split}"].mean)
+
+
+def file(plan: Plan) -> Path:
+    """What is kept of a grid: `dp_grid.json`, `dp_grid_letter.json`."""
+    return plan.folder / f"{plan.name.removeprefix('vim-').replace('-', '_')}.json"
 
 
 def known(plan: Plan) -> dict[str, Study]:
     """The points as they were run."""
     found: dict[str, Study] = {}
-    points = json.loads((plan.folder / "dp_grid.json").read_text(encoding="utf-8"))["points"]
+    points = json.loads(file(plan).read_text(encoding="utf-8"))["points"]
     for title, scores in points.items():
         found[title] = Study(plan)
         for at, epoch in enumerate(plan.epochs):
-            for split in ("validation", "test"):
+            for split in SPLITS:
                 score = scores[split][at]
                 found[title].record(f"{title}, epoch {epoch}, {split}", math.nan if score is None else score)
     return found
 
 
+def kept(plan: Plan, measured: list[dict[str, Any]], hardware: str) -> str:
+    """The text of that file, a line for every point, from a study that was put together."""
+    mean = {one["what"]: one["mean"] for one in measured}
+
+    def scores(title: str, split: str) -> list[float | None]:
+        every = [mean[f"{title}, epoch {epoch}, {split}"] for epoch in plan.epochs]
+        return [None if score is None else round(score, 4) for score in every]
+
+    methods = dict.fromkeys(point.method for point in table(plan).values())
+    chosen = {
+        f"{method}, epsilon {epsilon:g}": [mean[f"{method}, epsilon {epsilon:g}: {name}"] for name in SETTINGS]
+        for method, epsilon in itertools.product(methods, EPSILONS)
+    }
+    points = {title: {split: scores(title, split) for split in SPLITS} for title in table(plan)}
+
+    def lines(told: dict[str, Any]) -> str:
+        return ",\n".join(f"    {json.dumps(name)}: {json.dumps(one)}" for name, one in told.items())
+
+    return (
+        f'{{\n  "hardware": {json.dumps(hardware)},\n  "chosen": {{\n{lines(chosen)}\n  }},\n'
+        f'  "points": {{\n{lines(points)}\n  }}\n}}\n'
+    )
+
+
 def main() -> None:
     words = argparse.ArgumentParser(description="Put the points as they were run into a folder, as finished cells.")
     words.add_argument("folder", type=Path)
-    plan = reproduction.plan("vim-dp-grid")
-    kept = Kept(plan, words.parse_args().folder / "cells")
+    words.add_argument("--plan", choices=GRIDS, default="vim-dp-grid")
+    words.add_argument("--keep", metavar="HARDWARE", help="the other way: keep the points that the folder holds")
+    given = words.parse_args()
+    plan = reproduction.plan(given.plan)
+    if given.keep:
+        measured = json.loads((given.folder / "measured.json").read_text(encoding="utf-8"))
+        write_text(file(plan), kept(plan, measured, given.keep))
+        return
     for title, study in known(plan).items():
-        kept.write(title, study, True)
+        Kept(plan, given.folder / "cells").write(title, study, True)
 
 
 if __name__ == "__main__":

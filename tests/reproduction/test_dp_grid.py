@@ -1,25 +1,43 @@
-"""What VIM's grid over sigma, C and rate chooses at each epsilon."""
+"""What VIM's grids over sigma, C and rate choose at each epsilon."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
 from reproductions.vim import dp, dp_chosen, dp_grid
 
 from colonnade import reproduction
+from colonnade.reproduction import Study
+from colonnade.rows.public import from_dataset
 
+GRIDS = [name for name in dp_grid.GRIDS if dp_grid.file(reproduction.plan(name)).exists()]
 PLAN = reproduction.plan("vim-dp-grid")
 
 
-def test_what_was_chosen_is_on_the_grid_and_keeps_within_its_epsilon() -> None:
-    assert {method for method, _ in dp_chosen.CHOSEN} == set(dp.METHODS)
-    for (method, epsilon), one in dp_chosen.CHOSEN.items():
-        assert f"{method}, sigma {one.sigma:g}, C {one.clip:g}, rate {one.rate:g}" in dp_grid.cells(PLAN)
-        assert dp_grid.spent(one.sigma, one.epoch) <= epsilon
-        later = [epoch for epoch in PLAN.epochs if epoch > one.epoch]
-        assert not later or dp_grid.spent(one.sigma, later[0]) > epsilon
+def put_together(name: str) -> Study:
+    """The grid as it was run."""
+    study = Study(reproduction.plan(name))
+    for point in dp_grid.known(study.plan).values():
+        study.add(point.found())
+    dp_grid.finish(study)
+    return study
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_what_was_chosen_is_on_the_grid_and_keeps_within_its_epsilon(name: str) -> None:
+    plan, chosen = reproduction.plan(name), dp_chosen.chosen(reproduction.plan(name.replace("grid", "chosen")))
+    assert set(chosen) == {(method, epsilon) for method in dp.METHODS for epsilon in dp_grid.EPSILONS}
+    for (method, epsilon), one in chosen.items():
+        assert f"{method}, sigma {one.sigma:g}, C {one.clip:g}, rate {one.rate:g}" in dp_grid.cells(plan)
+        assert dp_grid.spent(plan, one.sigma, one.epoch) <= epsilon
+        later = [epoch for epoch in plan.epochs if epoch > one.epoch]
+        assert not later or dp_grid.spent(plan, one.sigma, later[0]) > epsilon
 
 
 def test_a_method_is_given_the_best_of_its_own_points_by_validation_rows() -> None:
-    study = reproduction.Study(PLAN)
+    study = Study(PLAN)
     for title, point in dp_grid.table(PLAN).items():
         own = {"VAFL": 0.05, "FDML": 0.5}.get(point.method)
         for epoch in PLAN.epochs:
@@ -33,14 +51,56 @@ def test_a_method_is_given_the_best_of_its_own_points_by_validation_rows() -> No
         assert study.measured[f"{method}, epsilon 1: test"].mean < 0.8  # test rows have no say
 
 
-def test_what_was_run_with_three_seeds_is_what_the_points_choose() -> None:
-    study = reproduction.Study(PLAN)
-    points = dp_grid.known(PLAN)
-    assert set(points) == set(dp_grid.cells(PLAN))
-    for point in points.values():
-        study.add(point.found())
-    dp_grid.finish(study)
-    for (method, epsilon), one in dp_chosen.CHOSEN.items():
-        names = ("sigma", "C", "rate", "epoch")
-        found = [study.measured[f"{method}, epsilon {epsilon:g}: {name}"].mean for name in names]
-        assert found == [one.sigma, one.clip, one.rate, one.epoch]
+@pytest.mark.parametrize("name", GRIDS)
+def test_what_is_kept_of_a_grid_is_every_point_and_what_they_choose(name: str) -> None:
+    plan, study = reproduction.plan(name), put_together(name)
+    text = dp_grid.file(plan).read_text(encoding="utf-8")
+    assert set(json.loads(text)["points"]) == set(dp_grid.cells(plan))
+    measured = [one.to_json() for one in study.measured.values()]
+    assert dp_grid.kept(plan, measured, json.loads(text)["hardware"]) == text
+
+
+@pytest.mark.parametrize("name", dp_grid.GRIDS)
+def test_every_epsilon_has_a_point_of_ten_epochs(name: str) -> None:
+    """So that methods that need many rounds are not shut out where rows are few; and no sigma is for nothing."""
+    plan, sigmas = reproduction.plan(name), dp_grid.GRIDS[name].sigmas
+    for epsilon in dp_grid.EPSILONS:
+        assert dp_grid.spent(plan, max(sigmas), 10) <= epsilon
+    assert all(dp_grid.spent(plan, sigma, 1) <= max(dp_grid.EPSILONS) for sigma in sigmas)
+
+
+@pytest.mark.parametrize("data", ["letter", "modelnet10"])
+def test_a_set_has_the_rows_methods_and_settings_that_it_has_without_noise(data: str) -> None:
+    study = Study(reproduction.plan(f"vim-dp-grid-{data}"))
+    plain = reproduction.plan(f"vim-{data}")
+    assert study.plan.config == plain.config
+    for method in dp.METHODS:
+        told = dp.at_rate(study, plain.runs[method], 0.7)
+        config = Study(plain).settings(plain.runs[method]).to_mapping()["algorithm"]
+        rates = {name for name in config if name in ("learning_rate", "head_learning_rate")}
+        assert told == config | dict.fromkeys(rates, 0.7)
+
+
+@pytest.mark.parametrize("name", dp_grid.GRIDS)
+def test_batches_are_the_share_of_rows_that_is_accounted_for(
+    name: str, data_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLONNADE_DATA", str(data_folder))
+    settings = Study(reproduction.plan(name)).settings()
+    assert settings.train.batch_size == dp_grid.BATCH
+    assert len(from_dataset(settings).splits["train"]) == dp_grid.GRIDS[name].rows
+
+
+def test_a_method_is_set_beside_its_control_and_the_baselines_seed_by_seed() -> None:
+    study = Study(reproduction.plan("vim-dp-chosen"))
+    for (method, epsilon), one in dp_chosen.chosen(study.plan).items():
+        for seed in study.plan.seeds:
+            score = {"FDML": 0.8, "VIMADMM": 0.7 + 0.1 * seed}.get(method, 0.5)
+            title = f"{method}, epsilon {epsilon:g}"
+            study.record(f"{title}, epoch {one.epoch}, test", score)
+            study.record(f"{title}, noise alone, epoch {one.epoch}, test", 0.4)
+    dp_chosen.finish(study)
+    assert study.measured["VIMADMM, epsilon 1: above FDML"].by_seed == pytest.approx([-0.1, 0.0, 0.1])
+    assert study.measured["FDML, epsilon 0.3: above noise alone"].by_seed == pytest.approx([0.4] * 3)
+    assert study.measured["VIMADMM, epsilon 1: against the label owner"].mean == pytest.approx(7.51, abs=0.01)
+    assert "FDML, epsilon 1: above VAFL" not in study.measured
