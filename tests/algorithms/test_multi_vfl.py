@@ -167,7 +167,7 @@ def test_predictions_by_the_aggregated_model_and_by_one_s_own() -> None:
 BAD: list[tuple[str, Any]] = [
     ("server", "fedprox"), ("server_rate", -1.0), ("beta1", 1.0), ("beta2", -0.1), ("tau", 0.0), ("second_moment", "v"),
     ("weighting", "size"), ("local_epochs", 0), ("optimizer", "lion"), ("learning_rate", 0.0), ("momentum", 1.0),
-    ("weight_decay", -1.0), ("concatenate", "width"),
+    ("weight_decay", -1.0), ("concatenate", "width"), ("demon", "both"),
 ]  # fmt: skip
 
 

@@ -39,14 +39,14 @@ def follow(optimizer: Any, start: dict[str, Tensor], deltas: list[dict[str, Tens
     return weights
 
 
-def by_hand(name: str, reading: str, start: float, deltas: list[float]) -> float:
+def by_hand(name: str, reading: str, start: float, deltas: list[float], demon: str = "original") -> float:
     """The listing in scalars, with Table 2's settings and R rounds."""
     rate, beta1, beta2, tau, rounds = 1e-3, 0.9, 0.99, 1e-3, 10
-    w, m, v = start, 0.0, 0.0
+    w, m, v, beta = start, 0.0, 0.0, beta1
     for r, t in enumerate(deltas, 1):
-        beta = beta1
         if name == "feddemonadam":
-            beta = beta1 * (1 - r / rounds) / ((1 - beta1) + beta1 * (1 - r / rounds))
+            beta = beta if demon == "literal" else beta1
+            beta = beta * (1 - r / rounds) / ((1 - beta) + beta * (1 - r / rounds))
             m = beta * m + t
         else:
             m = beta * m + (1 - beta) * t
@@ -63,12 +63,29 @@ def settings(name: str, reading: str) -> dict[str, Any]:
     return {"second_moment": reading} | ({"rounds": 10} if name == "feddemonadam" else {})
 
 
+DELTAS = [0.03, -0.02, 0.05, 0.0, -0.001, 0.04, 0.002, -0.03, 0.001, 0.02]
+
+
 @pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_ten_rounds_are_the_listing_in_scalars(name: str, reading: str) -> None:
-    deltas = [0.03, -0.02, 0.05, 0.0, -0.001, 0.04, 0.002, -0.03, 0.001, 0.02]
-    found = follow(SERVER_OPTIMIZERS[name](**settings(name, reading)), single(0.5), [single(d) for d in deltas])
-    assert found["w"].item() == pytest.approx(by_hand(name, reading, 0.5, deltas), rel=1e-12)
+    found = follow(SERVER_OPTIMIZERS[name](**settings(name, reading)), single(0.5), [single(d) for d in DELTAS])
+    assert found["w"].item() == pytest.approx(by_hand(name, reading, 0.5, DELTAS), rel=1e-12)
+
+
+def test_line_2_of_demon_read_literally_overwrites_beta_every_round() -> None:
+    demon = FedDemonAdam(rounds=100, beta1=0.9, demon="literal")
+    beta = 0.9
+    for r in range(1, 101):
+        left = 1 - r / 100
+        beta = beta * left / ((1 - beta) + beta * left)
+        assert demon.beta(r) == pytest.approx(beta, rel=1e-9, abs=1e-300)
+        assert demon.beta(r) <= FedDemonAdam(rounds=100, beta1=0.9).beta(r)
+    assert demon.beta(100) == demon.beta(130) == 0
+    literal = FedDemonAdam(rounds=10, demon="literal")
+    found = follow(literal, single(0.5), [single(d) for d in DELTAS])["w"].item()
+    assert found == pytest.approx(by_hand("feddemonadam", "momentum", 0.5, DELTAS, "literal"), rel=1e-12)
+    assert found != pytest.approx(by_hand("feddemonadam", "momentum", 0.5, DELTAS), rel=1e-6)
 
 
 def test_the_first_step_in_numbers() -> None:
@@ -197,6 +214,7 @@ def test_single_precision_stays_single(name: str) -> None:
         ("fedyogi", {"tau": 0.0}),
         ("feddemonadam", {"rounds": 0}),
         ("feddemonadam", {"rounds": 1.5}),
+        ("feddemonadam", {"demon": "both"}),
         ("fedadam", {"second_moment": "both"}),
         ("fedadam", {"tau": float("nan")}),
         ("fedavg", {"beta1": 0.9}),

@@ -88,6 +88,7 @@ class Config:
     beta2: float = fraction(default=0.99)
     tau: float = positive(default=1e-3)
     second_moment: str = one_of("momentum", "delta", default="momentum")  # in v: the listing's m, or Reddi et al.'s
+    demon: str = one_of("original", "literal", default="original")  # from b1, or line 2's, from the last round's
     weighting: str = one_of("rows", "uniform", default="rows")
     local_epochs: int = whole(default=1)  # E
     optimizer: str = one_of("sgd", "adam", default="adam")
@@ -110,7 +111,7 @@ class Config:
         if self.server != "fedavg":
             settings |= {name: vars(self)[name] for name in ("beta1", "beta2", "tau", "second_moment")}
         if self.server == "feddemonadam":
-            settings["rounds"] = max(rounds, 1)
+            settings |= {"rounds": max(rounds, 1), "demon": self.demon}
         return SERVER_OPTIMIZERS[self.server](**settings)  # type: ignore[arg-type]
 
 

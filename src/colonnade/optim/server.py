@@ -7,7 +7,8 @@
 
 for the rounds r = 1, 2, ...; m and v start at 0 (Mugunthan, Goyal, Kagal: Multi-VFL, Algorithm 1, ServerAggregation).
 The listing puts the momentum into v (x = m), Reddi et al. the mean change (x = t): `second_moment` says which. In a
-FedDemonAdam of R rounds b_r = b1 (1 - r/R) / ((1 - b1) + b1 (1 - r/R)) takes b1's place, in the last line too.
+FedDemonAdam of R rounds b_r = b1 (1 - r/R) / ((1 - b1) + b1 (1 - r/R)) takes b1's place, in the last line too. Chen et
+al.'s b1 there is the first one; the listing's line 2 read literally has the last round's b_r: `demon` says which.
 
 Each is a few settings and two pure functions: no argument is changed, what has to be remembered is the returned state,
 a flat dict of tensors that a checkpoint can hold.
@@ -101,10 +102,13 @@ class FedDemonAdam(FedAdam):
     """FedAdam whose momentum decays to none at the last of `rounds` rounds, and stays at none if there are more."""
 
     rounds: int = whole(default=500)
+    demon: str = one_of("original", "literal", default="original")
 
     def beta(self, r: int) -> float:
-        """The momentum of a round (Chen et al.'s DEMON rule)."""
+        """The momentum of a round: b / (1 - b) is (1 - r/R) times b1 / (1 - b1), or times that of the round before."""
         left = max(0.0, 1 - r / self.rounds)
+        if self.demon == "literal":
+            left = math.prod(max(0.0, 1 - one / self.rounds) for one in range(1, r + 1))
         return self.beta1 * left / ((1 - self.beta1) + self.beta1 * left)
 
     def momentum(self, r: int) -> tuple[float, float]:
