@@ -9,7 +9,7 @@ of 20, a quarter of the channels, higher rates, a tenth of the test rows. It sho
 works.
 
 `colonnade reproduce multi-vfl --out FOLDER` also draws; `python reproductions/multi_vfl/study.py FOLDER` prints the
-README's tables from what is there.
+README's tables from what is there, and with `--known` puts the runs that the README has there, to go on from.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from colonnade import reproduction
 from colonnade.datasets.catalogue import CATALOGUE
 from colonnade.errors import Diverged
 from colonnade.federation import Federation, Settings
 from colonnade.reproduction import Plan, Study
+from colonnade.reproduction.cells import Kept
 from colonnade.reproduction.pictures import COLOURS, MARKS
 from colonnade.rows.public import from_dataset
 
@@ -41,6 +43,20 @@ RATES = ["FedAdam@0.003", "FedAdam@0.01", "FedAdam@0.03"]
 LOCAL = ["FedAvg/0.003", "FedAvg/0.01", "FedAvg/0.03", "FedAvg/adam"]
 """FedAvg, whose server has no rate to choose, at other rates of the local steps than the paper's 0.001, as many as
 FedAdam is given; and with local steps of Adam at 0.001."""
+TUNED = ("FedAdam", "FedYogi", "FedDemonAdam")
+LARGER = [
+    f"{name}@{rate}/{local}"
+    for local in ("0.03", "0.01")
+    for name in TUNED
+    for rate in ("0.001", "0.003", "0.01", "0.03")
+]
+"""Adaptive optimizers at four rates of the server and larger local steps: what FedAvg does best with, or a third."""
+BEYOND = ["FedAvg/0.1"]
+"""Beyond the largest of FedAvg's four, which was the best of them."""
+LITERAL = ["FedDemonAdam-literal"]
+"""DEMON's line 2 read literally, so that the decay of its momentum compounds."""
+OTHERS = [*ADAPTIVE, *RATES, *LOCAL, *LARGER, *BEYOND, *LITERAL]
+READINGS: dict[str, dict[str, str]] = {"": {}, "delta": {"second_moment": "delta"}, "literal": {"demon": "literal"}}
 DRAWN = ["FedAdam@0.03", "FedAvg/0.03", "FedAvg/adam"]
 LABEL_OWNERS = 5
 KEPT = 5  # rounds after which what was found so far is written down
@@ -69,7 +85,7 @@ def cells(plan: Plan) -> list[str]:
     if plan.short:
         return [f"{title}, seed {seed}" for seed in plan.seeds for title in QUICK_CELLS]
     runs = [(scenario, "FedAvg") for scenario in reversed(SCENARIOS)]
-    runs += [("4niid", optimizer) for optimizer in ADAPTIVE + RATES + LOCAL]
+    runs += [("4niid", optimizer) for optimizer in OTHERS]
     titles = [f"{data}, {scenario}, {optimizer}" for data in DATA for scenario, optimizer in runs]
     return [f"{title}, seed {seed}" for seed in plan.seeds for title in titles]
 
@@ -80,20 +96,24 @@ def classes(data: str, niid: int) -> list[tuple[str, ...] | None]:
     return [None] * (LABEL_OWNERS - niid) + [(names[2 * at], names[2 * at + 1]) for at in range(niid)]
 
 
+def parts(optimizer: str) -> tuple[str, str, str]:
+    """Of a name such as FedAdam@0.003/0.01: the server optimizer, its rate, and that of the local steps, if named."""
+    server, _, local = optimizer.partition("/")
+    server, _, rate = server.partition("@")
+    return server, rate, local
+
+
 def settings(plan: Plan, cell: Cell, changes: Changes | None = None, rows: int | None = None) -> Settings:
     """The plan's federation file for a cell; `changes` by section come last, and another model has other settings."""
     tables = Settings.from_toml(plan.config).to_mapping()
-    server, _, local = cell.optimizer.partition("/")
-    server, _, rate = server.partition("@")
-    server, _, moment = server.partition("-")
+    server, rate, local = parts(cell.optimizer)
+    server, _, reading = server.partition("-")
     if local:
         tables["algorithm"] |= (
             {"optimizer": "adam", "momentum": 0.9} if local == "adam" else {"learning_rate": float(local)}
         )
     tables["algorithm"]["server"] = OPTIMIZERS[server]
-    tables["algorithm"] |= ({"second_moment": moment} if moment else {}) | (
-        {"server_rate": float(rate)} if rate else {}
-    )
+    tables["algorithm"] |= READINGS[reading] | ({"server_rate": float(rate)} if rate else {})
     tables["data"]["dataset"] = cell.data
     tables["train"]["epochs"] = max(plan.epochs)
     for owner, wanted in zip(tables["label_owners"], classes(cell.data, SCENARIOS[cell.scenario]), strict=True):
@@ -168,7 +188,7 @@ def finish(study: Study) -> None:
     for data, number in itertools.product(DATA, study.plan.epochs):
         average = found.get(f"{data}, 4niid, FedAvg, round {number}")
         even = found.get(f"{data}, 1niid, FedAvg, round {number}")
-        others = {name: found.get(f"{data}, 4niid, {name}, round {number}") for name in ADAPTIVE + RATES + LOCAL}
+        others = {name: found.get(f"{data}, 4niid, {name}, round {number}") for name in OTHERS}
         if average is None:
             continue
         for score, other in zip(even or [], average, strict=False):
@@ -180,30 +200,47 @@ def finish(study: Study) -> None:
 
 
 def _tuned(study: Study, data: str, number: int) -> None:
-    """FedAvg at the local rate, and FedAdam at the server's rate, that do best on rows which nobody trains or tests on;
-    both of four rates."""
-    found = {what: one for what, one in study.measured.items() if what.startswith(f"{data}, 4niid, ")}
-    best = {}
-    for server, rates in (("FedAvg", LOCAL[:-1]), ("FedAdam", RATES)):
-        checked = {
-            name: found[what].mean
-            for name in (server, *rates)
-            if (what := f"{data}, 4niid, {name}, round {number}, validation rows") in found
-        }
-        if len(checked) < 1 + len(rates):
-            return
-        best[server] = max(checked, key=lambda name: checked[name] if math.isfinite(checked[name]) else 0.0)
-    average, adaptive, plain = (
-        found[f"{data}, 4niid, {name}, round {number}"].by_seed for name in (*best.values(), "FedAvg")
+    """FedAvg at the local rate, and FedAdam at the server's rate, that do best on validation rows, both of four rates;
+    then adaptive optimizers with both rates chosen so, beside FedAvg with a fifth rate to choose from."""
+    average, adaptive, plain, wider = (
+        _best(study, data, number, names)
+        for names in (["FedAvg", *LOCAL[:-1]], ["FedAdam", *RATES], ["FedAvg"], ["FedAvg", *LOCAL[:-1], *BEYOND])
     )
-    for tuned, other, printed in zip(average, adaptive, plain, strict=False):
-        what = f"{data}: FedAvg, local rate by validation rows, above FedAvg, 4niid, round {number}"
-        study.record(what, tuned - printed)
-        what = f"{data}: FedAdam above FedAvg, both rates by validation rows, 4niid, round {number}"
-        study.record(what, other - tuned)
-    for server, name in best.items():
-        rate = name.removeprefix(server).lstrip("@/") or "0.001"
-        study.record(f"{data}: {server}'s rate by validation rows, 4niid, round {number}", float(rate), "")
+    at = f"4niid, round {number}"
+    if average and adaptive and plain:
+        for tuned, other, printed in zip(average.scores, adaptive.scores, plain.scores, strict=False):
+            study.record(f"{data}: FedAvg, local rate by validation rows, above FedAvg, {at}", tuned - printed)
+            study.record(f"{data}: FedAdam above FedAvg, both rates by validation rows, {at}", other - tuned)
+        study.record(f"{data}: FedAvg's rate by validation rows, {at}", average.local, "")
+        study.record(f"{data}: FedAdam's rate by validation rows, {at}", adaptive.server, "")
+    for name in TUNED:
+        lines = [one for one in (*TUNED, *RATES, *LARGER) if parts(one)[0] == name]
+        best = _best(study, data, number, lines) or _best(study, data, number, [x for x in lines if "/0.01" not in x])
+        if best and wider:
+            what = f"{data}: {name} above FedAvg, local and server rates by validation rows, {at}"
+            for score, other in zip(best.scores, wider.scores, strict=False):
+                study.record(what, score - other)
+            study.record(f"{data}: {name}'s server rate, both by validation rows, {at}", best.server, "")
+            study.record(f"{data}: {name}'s local rate, both by validation rows, {at}", best.local, "")
+    if wider:
+        study.record(f"{data}: FedAvg's rate of five by validation rows, {at}", wider.local, "")
+
+
+class Best(NamedTuple):
+    scores: list[float]  # on test rows, by seed
+    server: float
+    local: float
+
+
+def _best(study: Study, data: str, number: int, names: list[str]) -> Best | None:
+    """Of these lines what does best on rows which nobody trains or tests on; None where one is not there."""
+    titles = {name: f"{data}, 4niid, {name}, round {number}" for name in names}
+    if any(f"{title}, validation rows" not in study.measured for title in titles.values()):
+        return None
+    checked = {name: study.measured[f"{title}, validation rows"].mean for name, title in titles.items()}
+    name = max(checked, key=lambda name: checked[name] if math.isfinite(checked[name]) else 0.0)
+    _, server, local = parts(name)
+    return Best(study.measured[titles[name]].by_seed, float(server or 0.001), float(local or 0.001))
 
 
 def draw(study: Study, out: Path) -> list[Path]:
@@ -213,6 +250,8 @@ def draw(study: Study, out: Path) -> list[Path]:
 
     rows = [[(one, "FedAvg") for one in SCENARIOS], [("4niid", one) for one in (*OPTIMIZERS, *DRAWN)]]
     shown = [data for data in DATA if any(title.startswith(f"{data}, ") for title in study.curves)]
+    if not shown:  # of runs that were kept without their curves
+        return []
     figure = Figure(figsize=(1 + 4.4 * len(shown), 7), layout="constrained")
     grid = figure.subplots(2, len(shown), squeeze=False, sharex=True)
     for down, runs in enumerate(rows):
@@ -295,10 +334,29 @@ def _spread(deviation: float | None) -> str:
     return "" if deviation is None else f" ± {100 * deviation:.1f}"
 
 
+def known(plan: Plan, out: Path) -> None:
+    """What `expected.json` has of the runs, as finished cells of a folder, so that others can be set beside them. Their
+    curves are not there."""
+    told = json.loads((plan.folder / "expected.json").read_text(encoding="utf-8"))[plan.name]["measured"]
+    values = {what: seeds for one in told for what, seeds in one["values"].items()}
+    for cell in cells(plan):
+        title, _, seed = cell.rpartition(", seed ")
+        study = Study(plan)
+        for what, seeds in values.items():
+            if what.startswith(f"{title}, round "):
+                study.record(what, seeds[plan.seeds.index(int(seed))])
+        if study.measured:
+            Kept(plan, out / "cells").write(cell, study, True)
+
+
 def main() -> None:
     words = argparse.ArgumentParser(description="Print the README's tables from a folder that `reproduce --out` made.")
     words.add_argument("folder", type=Path, help="with measured.json")
+    words.add_argument("--known", action="store_true", help="instead: put the runs that the README has into the folder")
     given = words.parse_args()
+    if given.known:
+        known(reproduction.plan("multi-vfl"), given.folder)
+        return
     print(tables(json.loads((given.folder / "measured.json").read_text(encoding="utf-8"))))
 
 

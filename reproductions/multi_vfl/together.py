@@ -9,7 +9,8 @@ kept as `study.py` would have kept it, so that `colonnade reproduce multi-vfl --
     python reproductions/multi_vfl/together.py FOLDER
     python reproductions/multi_vfl/together.py FOLDER --data mnist --seed 0 --lines main
 
-The first runs all that FOLDER has no finished run of. A run that was cut off begins again.
+The first runs all that FOLDER has no finished run of; `python reproductions/multi_vfl/study.py FOLDER --known` puts the
+README's runs there before. A run that was cut off begins again.
 
 Max pooling goes before bias and ReLU, with which it commutes.
 """
@@ -33,17 +34,14 @@ from colonnade.reproduction import Plan, Study
 from colonnade.reproduction.cells import Kept, script_of
 from colonnade.rows.holdings import LabelledRows
 
+STUDY = script_of(reproduction.plan("multi-vfl"))
 LINES = {
-    "main": [
-        *("1niid, FedAvg", "2niid, FedAvg", "3niid, FedAvg", "4niid, FedAvg"),
-        *("4niid, FedAdam", "4niid, FedYogi", "4niid, FedDemonAdam"),
-    ],
-    "rates": [
-        *("4niid, FedAdam@0.003", "4niid, FedAdam@0.01", "4niid, FedAdam@0.03"),
-        *("4niid, FedAvg/0.003", "4niid, FedAvg/0.01", "4niid, FedAvg/0.03"),
-    ],
-    "adam": ["4niid, FedAvg/adam"],
-    "delta": ["4niid, FedAdam-delta", "4niid, FedYogi-delta", "4niid, FedDemonAdam-delta"],
+    "main": [*(f"{scenario}, FedAvg" for scenario in STUDY.SCENARIOS), *(f"4niid, {name}" for name in STUDY.TUNED)],
+    "rates": [f"4niid, {name}" for name in (*STUDY.RATES, *STUDY.LOCAL[:-1])],
+    "adam": [f"4niid, {name}" for name in STUDY.LOCAL[-1:]],
+    "delta": [f"4niid, {name}" for name in STUDY.ADAPTIVE if name.endswith("-delta")],
+    "larger": [f"4niid, {name}" for name in (*STUDY.LITERAL, *STUDY.BEYOND, *STUDY.LARGER) if "/0.01" not in name],
+    "larger-0.01": [f"4niid, {name}" for name in STUDY.LARGER if "/0.01" in name],
 }
 VALIDATION = 5000  # rows that no label owner was dealt: rates are chosen by them
 CHUNK = 1000  # rows that are scored at once
@@ -315,7 +313,7 @@ def validation_rows(run: Federation, data: str, seed: int) -> tuple[Tensor, Tens
 
 def follow(plan: Plan, data: str, seed: int, lines: Sequence[str], out: Path, until: int, device: torch.device) -> None:
     """Train those to the end that were not yet; what was found is kept every few rounds, a file for each run."""
-    study, kept = script_of(reproduction.plan("multi-vfl")), Kept(plan, out / "cells")
+    kept = Kept(plan, out / "cells")
     names = {f"{data}, {line}, seed {seed}": line for line in lines}
     done = kept.read(list(names), partly=False)
     lines = [line for name, line in names.items() if name not in done]
@@ -324,12 +322,12 @@ def follow(plan: Plan, data: str, seed: int, lines: Sequence[str], out: Path, un
     runs: list[Federation] = []
     held: dict[str, Federation] = {}
     for line in lines:
-        cell = study.Cell(data, *line.split(", "))
+        cell = STUDY.Cell(data, *line.split(", "))
         if cell.scenario in held:  # optimizers meet the same rows
-            settings, other = study.settings(plan, cell), held[cell.scenario]
+            settings, other = STUDY.settings(plan, cell), held[cell.scenario]
             runs.append(Federation(dataclasses.replace(settings, engine=other.settings.engine), other.holdings))
         else:
-            runs.append(study.federation(plan, cell, seed))
+            runs.append(STUDY.federation(plan, cell, seed))
             held[cell.scenario] = runs[-1]
     stack = Stack(runs, device)
     studies = [Study(plan) for _ in lines]
@@ -347,14 +345,14 @@ def follow(plan: Plan, data: str, seed: int, lines: Sequence[str], out: Path, un
             found.losses[title][0].append((number, losses[at]))
             if not look:
                 continue
-            place = tests[at].to(device) + stack.offsets[at]
-            score = stack.right(at, stack.x[place], stack.y[place]) if stack.finite(at) else math.nan
+            place, finite = tests[at].to(device) + stack.offsets[at], stack.finite(at)
+            score = stack.right(at, stack.x[place], stack.y[place]) if finite else math.nan
             found.curves[title][0].append((number, score))
             if number in plan.epochs:
                 x, y = shares[at]
                 strips = nn.functional.pad(torch.stack(x.tensor_split(stack.D, 1), 1), (1, 1, 1, 1))
                 found.record(f"{title}, round {number}", score)
-                checked = stack.right(at, strips.to(device), y.to(device))
+                checked = stack.right(at, strips.to(device), y.to(device)) if finite else math.nan
                 found.record(f"{title}, round {number}, validation rows", checked)
             if time.monotonic() - last > 5 or number in plan.epochs:
                 kept.write(f"{title}, seed {seed}", found, number == max(plan.epochs))

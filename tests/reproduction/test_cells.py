@@ -11,7 +11,7 @@ import pytest
 from tests.reproduction.test_expected import plan_folder
 
 from colonnade.errors import ConfigError
-from colonnade.reproduction import Study, plan, reproduce
+from colonnade.reproduction import Study, plan, plans, reproduce
 from colonnade.reproduction.cells import Kept, cells
 
 SCRIPT = """
@@ -85,6 +85,14 @@ def test_cells_run_in_other_processes_and_a_failed_one_leaves_them_alone(papers:
     assert "ZeroDivisionError" in str(study.failed["broken"])
     assert len(said) == 6
     assert "first, seed 0" in (tmp_path / "out" / "own.txt").read_text()
+
+
+@pytest.mark.parametrize("name", plans())
+def test_every_cell_of_the_repository_has_a_file_of_its_own(name: str) -> None:
+    """A name's signs become one sign in its file's name."""
+    for one in (plan(name), plan(name).shortened()):
+        paths = [Kept(one, Path()).path(cell) for cell in cells(one)]
+        assert len(set(paths)) == len(paths)
 
 
 def test_what_was_finished_is_not_run_again(papers: Path, tmp_path: Path) -> None:

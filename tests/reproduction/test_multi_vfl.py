@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,13 +108,15 @@ def test_the_study_has_every_line_of_both_figures() -> None:
     for data in study.DATA:
         assert {f"{data}, {scenario}, FedAvg" for scenario in TABLE_3} <= set(names)
         assert {f"{data}, 4niid, {optimizer}" for optimizer in study.OPTIMIZERS} <= set(names)
-    assert len(set(names)) == len(names) == 34
+    assert len(set(names)) == len(names) == 86
     servers = [study.settings(FULL, study.Cell(*name.split(", "))).config for name in names]
     assert {config.server for config in servers} == set(study.OPTIMIZERS.values())
     for name, config in zip(names, servers, strict=True):  # Table 2, and the listing's plain local steps
         assert (config.beta1, config.beta2, config.tau) == (0.9, 0.99, 1e-3)
         assert config.second_moment == ("delta" if name.endswith("-delta") else "momentum")
-        local = name.partition("/")[2]  # of FedAvg other rates are tried, too, and Adam's steps
+        assert config.demon == ("literal" if name.endswith("-literal") else "original")
+        server, local = name.partition("/")[::2]  # other rates are tried, too, and of FedAvg Adam's steps
+        assert config.server_rate == float(server.partition("@")[2] or 0)  # 0 is Table 2's 0.001
         rate = 0.001 if local in ("", "adam") else float(local)
         steps = ("adam", 0.9) if local == "adam" else ("sgd", 0.0)
         assert (config.optimizer, config.momentum, config.learning_rate) == (*steps, rate)
@@ -129,7 +132,34 @@ def test_the_papers_claims_are_bounds_of_what_a_whole_study_measures() -> None:
     study.finish(found)
     assert set(FULL.figures) <= set(found.measured)
     assert all(len(found.measured[name].by_seed) == 3 for name in FULL.figures)
-    assert sum(one.holds is True for one in found.measured.values()) == 10
+    assert sum(one.holds is True for one in found.measured.values()) == 24
+
+
+def test_rates_are_chosen_by_validation_rows_and_not_by_test_rows() -> None:
+    """Of FedYogi's nine lines the best by validation rows is the worst by test rows; one of FedAdam's is missing."""
+    found = reproduction.Study(FULL)
+    for name in ("FedAvg", *study.OTHERS):
+        best = name in ("FedYogi@0.003/0.01", "FedAvg/0.1")
+        for _ in FULL.seeds:
+            found.record(f"mnist, 4niid, {name}, round 500", 0.6 if best else 0.9)
+            if name != "FedAdam@0.01/0.03":
+                found.record(f"mnist, 4niid, {name}, round 500, validation rows", 0.8 if best else 0.7)
+    study.finish(found)
+    at = "by validation rows, 4niid, round 500"
+    assert found.measured[f"mnist: FedYogi's server rate, both {at}"].by_seed == [0.003]
+    assert found.measured[f"mnist: FedYogi's local rate, both {at}"].by_seed == [0.01]
+    assert found.measured[f"mnist: FedAvg's rate of five {at}"].by_seed == [0.1]
+    assert found.measured[f"mnist: FedYogi above FedAvg, local and server rates {at}"].by_seed == [0.0] * 3
+    assert f"mnist: FedAdam above FedAvg, local and server rates {at}" not in found.measured
+    assert found.measured[f"mnist: FedAdam above FedAvg, both rates {at}"].by_seed == [0.0] * 3  # at four rates alone
+
+
+def test_new_lines_are_set_beside_the_runs_that_are_kept(tmp_path: Path) -> None:
+    study.known(FULL, tmp_path)
+    found = reproduction.reproduce("multi-vfl", jobs=0, out=tmp_path, only="mnist, 4niid, FedAvg, seed 0")
+    kept = json.loads((FULL.folder / "expected.json").read_text(encoding="utf-8"))["multi-vfl"]["measured"]
+    for what, seeds in ((what, seeds) for one in kept for what, seeds in one["values"].items()):
+        assert found.measured[what].by_seed == pytest.approx(seeds, abs=2e-4), what
 
 
 @pytest.mark.long

@@ -44,11 +44,12 @@ def federation(line: str, rate: float | None = None, channels: int | None = None
     [
         pytest.param(["1niid, FedAvg", "4niid, FedAdam@0.03", "4niid, FedDemonAdam"], marks=pytest.mark.long),
         ["4niid, FedAvg/adam"],
+        ["4niid, FedYogi@0.003/0.03", "4niid, FedDemonAdam-literal", "4niid, FedAvg/0.1"],
     ],
 )
 def test_stacked_runs_arrive_where_parties_arrive(lines: list[str]) -> None:
     """The last batch of 40 rows is half as long as the others; two rounds, so that the order changes once."""
-    rate, apart = (None, 1e-4) if "adam" in lines[0] else (0.1, 1e-5)  # Adam's first steps are signs, near enough
+    rate, apart = (None, 1e-4) if "/" in lines[0] else (0.1, 1e-5)  # Adam's first steps are signs, near enough
     stack = together.Stack([federation(line, rate) for line in lines], torch.device("cpu"))
     begun = {name: value.clone() for name, value in stack.W.items()}
     parties = [federation(line, rate) for line in lines]
@@ -128,6 +129,28 @@ def test_a_run_that_was_finished_is_not_begun_again(tmp_path: Path, monkeypatch:
     kept.write("mnist, 4niid, FedAdam, seed 0", reproduction.Study(PLAN), True)
     together.follow(PLAN, "mnist", 0, lines, tmp_path, 1, torch.device("cpu"))
     assert begun == [1]
+
+
+def test_every_line_of_the_study_is_in_one_stack_or_another() -> None:
+    full = reproduction.plan("multi-vfl")
+    listed = [f"{data}, {line}" for data in study.DATA for lines in together.LINES.values() for line in lines]
+    assert sorted(listed) == sorted({cell.rpartition(", seed ")[0] for cell in study.cells(full)})
+
+
+def test_what_is_measured_is_kept_as_finished_cells(tmp_path: Path) -> None:
+    """Of the quick version, one round, in which a run at a mad rate has no score, also of the rows that choose."""
+    plan = dataclasses.replace(reproduction.plan("multi-vfl").shortened(), epochs=(1,))
+    lines = ["4niid, FedDemonAdam@0.01/0.03", "4niid, FedAvg/0.1", "4niid, FedAvg/1e30"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(together.STUDY, "QUICK", {**study.QUICK, "algorithm": {}})  # rates as they are named
+        together.follow(plan, "mnist", 0, lines, tmp_path, 1, torch.device("cpu"))
+    names = [f"mnist, {line}, seed 0" for line in lines]
+    found = Kept(plan, tmp_path / "cells").read(names, partly=False)
+    assert set(found) == set(names)
+    for name, (told, _) in found.items():
+        scores = {one["what"].partition(", round ")[2]: one["by_seed"] for one in told["measured"]}
+        assert set(scores) == {"1", "1, validation rows"}
+        assert all((score is None) == ("1e30" in name) for seeds in scores.values() for score in seeds)
 
 
 def _vector(model: torch.nn.Module) -> torch.Tensor:
