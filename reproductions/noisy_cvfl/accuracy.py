@@ -58,10 +58,12 @@ def codecs(low: float, high: float) -> dict[str, dict[str, Any]]:
     return made
 
 
-def settings(path: Path, plan: Plan, holdings: Holdings, rule: Mapping[str, Any], q: int) -> Settings:
-    """The data set's federation file, with a rule for embeddings and Q local iterations."""
+def settings(
+    path: Path, plan: Plan, holdings: Holdings, rule: Mapping[str, Any], q: int, rate: float | None = None
+) -> Settings:
+    """The data set's federation file, with a rule for embeddings and Q local iterations, at its rate or another."""
     tables = Settings.from_toml(path).to_mapping()
-    tables["algorithm"]["local_steps"] = q
+    tables["algorithm"] |= {"local_steps": q} | ({} if rate is None else {"learning_rate": rate})
     if plan.short:
         tables["train"] |= {"epochs": max(plan.epochs), "batch_size": QUICK_BATCH}
     parties = [name for name, held in holdings.columns.items()]
@@ -117,22 +119,33 @@ def holdings_of(path: Path, short: bool) -> Holdings:
     return holdings
 
 
-def run(study: Study, cell: str) -> None:
-    """Train, score the test rows at the end, and count."""
-    plan, one = study.plan, table(study.plan)[cell]
-    path = plan.folder / "configs" / f"{one.data}.toml"
-    holdings = holdings_of(path, plan.short)
+def federation_of(study: Study, one: Run, rate: float | None = None) -> Federation:
+    """All parties of a run."""
+    path = study.plan.folder / "configs" / f"{one.data}.toml"
+    holdings = holdings_of(path, study.plan.short)
     rule = codecs(*RANGE[one.data])[one.codec]
-    federation = study.federation(settings(path, plan, holdings, rule, one.q), one.seed, holdings)
+    return study.federation(settings(path, study.plan, holdings, rule, one.q, rate), one.seed, holdings)
+
+
+def trained(study: Study, cell: str, federation: Federation) -> tuple[int, bool]:
+    """How many rounds it trained, and whether to the end."""
     rounds = 0
     try:
         for step in federation.train():
             rounds += 1
             if study.watch is not None:
                 study.watch(cell, step)
-        score = federation.evaluate("test")["accuracy"]
     except Diverged:
-        score = float("nan")
+        return rounds, False
+    return rounds, True
+
+
+def run(study: Study, cell: str) -> None:
+    """Train, score the test rows at the end, and count."""
+    plan, one = study.plan, table(study.plan)[cell]
+    federation = federation_of(study, one)
+    rounds, ended = trained(study, cell, federation)
+    score = federation.evaluate("test")["accuracy"] if ended else math.nan
     up, down = traffic(federation)
     study.record(f"{one.title}: accuracy", score)
     study.record(f"{one.title}: sent", (up + down) / 1e6, "MB")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from reproductions.noisy_cvfl import accuracy, inversion
+from reproductions.noisy_cvfl import accuracy, inversion, rates
 from reproductions.vim import dp
 
 from colonnade import reproduction
@@ -135,6 +135,31 @@ def test_test_rows_are_asked_for_as_in_training(digits: Holdings) -> None:
     federation = Federation(accuracy.settings(plan.config, plan, digits, rule, 1), digits)
     (values, *_) = (reply.values.tensor for reply in federation.peers.ask(Embed("test[0:32]")).values())
     assert set(torch.unique(values).tolist()) <= {0.0, 4.0}
+
+
+def test_a_rate_is_chosen_by_validation_rows_for_each_data_set_and_q() -> None:
+    """Test rows have no say, what diverged in one seed is not chosen, and a rate that is not there is waited for."""
+    found = reproduction.Study(reproduction.plan("cvfl-rates"))
+    for data, q, rate, seed in rates.table(found.plan).values():
+        best = rate == {1: 0.1, 5: 0.05, 10: 0.02}[q]
+        diverged = rate == 0.2 and seed == 1
+        found.record(
+            f"{data}, Q {q}, rate {rate:g}: validation", math.nan if diverged else 0.9 * (rate == 0.2) or best * 0.8
+        )
+        found.record(f"{data}, Q {q}, rate {rate:g}: test", 0.5)
+    del found.measured["mnist, Q 5, rate 1: validation"]
+    rates.finish(found)
+    chosen = {what: one.mean for what, one in found.measured.items() if "by validation rows" in what}
+    wanted = {(data, q): rate for data in rates.RATES for q, rate in ((1, 0.1), (5, 0.05), (10, 0.02))}
+    del wanted["mnist", 5]
+    assert chosen == {f"{data}, Q {q}: rate by validation rows": rate for (data, q), rate in wanted.items()}
+
+
+def test_a_run_has_the_rate_that_it_is_asked_to_try(digits: Holdings) -> None:
+    plan = reproduction.plan("cvfl-rates").shortened()
+    config = plan.folder / "configs" / "mnist.toml"
+    assert accuracy.settings(config, plan, digits, {}, 5, 0.7).config.learning_rate == 0.7
+    assert accuracy.settings(config, plan, digits, {}, 5).config.learning_rate == 0.05
 
 
 @pytest.mark.parametrize("paper", ["noisy_cvfl", "vim"])
