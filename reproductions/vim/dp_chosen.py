@@ -37,9 +37,11 @@ def grid_of(plan: Plan) -> Plan:
 
 def chosen(plan: Plan) -> dict[tuple[str, float], Chosen]:
     """By method and epsilon, the best of the grid on validation rows."""
-    grid = script_of(grid_of(plan))
-    told = json.loads(grid.file(grid_of(plan)).read_text(encoding="utf-8"))["chosen"]
+    path = script_of(grid_of(plan)).file(grid_of(plan))
+    if not path.exists():
+        raise ConfigError(f"What {grid_of(plan).name} chose is not there: run it, and keep it in {path.name}.")
     found = {}
+    told = json.loads(path.read_text(encoding="utf-8"))["chosen"]
     for name, (sigma, clip, rate, epoch) in told.items():
         method, epsilon = name.split(", epsilon ")
         found[method, float(epsilon)] = Chosen(sigma, clip, rate, int(epoch))
@@ -48,7 +50,8 @@ def chosen(plan: Plan) -> dict[tuple[str, float], Chosen]:
 
 def table(plan: Plan) -> dict[str, tuple[str, float, str, int]]:
     """Method, epsilon, what is sent, and seed by the name of the cell."""
-    points = QUICK if plan.short else chosen(plan)
+    grid, methods = script_of(grid_of(plan)), script_of(reproduction.plan("vim-dp")).METHODS
+    points = QUICK if plan.short else tuple(itertools.product(methods, grid.EPSILONS))
     return {
         f"{method}, epsilon {epsilon:g}{sent}, seed {seed}": (method, epsilon, sent, seed)
         for seed, (method, epsilon), sent in itertools.product(plan.seeds, points, MECHANISMS)
