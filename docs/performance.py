@@ -49,10 +49,11 @@ def page(found: Iterable[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
         for one in lines:
             cells = [_cell(str(one[key])) for key in ("what", "measured", "against", "target")]
             parts.append(f"| {' | '.join(cells)} | {MARKS[one['holds']]} |\n")
-        for number, one in enumerate(lines):
+        for one in lines:
             series = _series(one["numbers"])
             if len(series) > 2:
-                name = f"performance-{_slug(benchmark)}-{_slug(machine)}-{number}.svg"
+                stem = f"performance-{_slug(benchmark)}-{_slug(machine)}-"
+                name = f"{stem}{sum(known.startswith(stem) for known in pictures)}.svg"
                 pictures[name] = bars(str(one["what"]), series)
                 parts.append(f"\n![{one['what']}](images/{name})\n")
     return "".join(parts), pictures
