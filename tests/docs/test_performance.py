@@ -47,7 +47,9 @@ def test_what_was_missed_is_said_and_what_grows_is_drawn(performance: ModuleType
     ]  # fmt: skip
     text, pictures = performance.page([one | {"benchmark": "cores", "on": "a machine"} for one in lines])
     assert r"| a \| b | 2 |  | ≥ 3 | **missed** |" in text
-    assert list(pictures) == ["performance-cores-a-machine-1.svg"]
+    assert list(pictures) == ["performance-cores-a-machine-0.svg"]
     (drawn,) = pictures.values()
+    otherwise = [lines[1] | {"benchmark": "cores", "on": "a machine", "how": how} for how in ("", "by hand")]
+    assert len(performance.page(otherwise)[1]) == 2
     bars = [float(rect.attrib["width"]) for rect in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}rect")][1:]
     assert bars == pytest.approx([bars[2] / 3, bars[2] * 2 / 3, bars[2]], abs=0.1)
