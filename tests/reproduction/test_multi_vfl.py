@@ -132,11 +132,14 @@ def test_the_papers_claims_are_bounds_of_what_a_whole_study_measures() -> None:
     study.finish(found)
     assert set(FULL.figures) <= set(found.measured)
     assert all(len(found.measured[name].by_seed) == 3 for name in FULL.figures)
-    assert sum(one.holds is True for one in found.measured.values()) == 24
+    missed = [what for what, one in found.measured.items() if one.holds is False]
+    assert missed == ["mnist: FedDemonAdam-literal above FedAvg, 4niid, round 500"]  # turned round when it was run
+    assert sum(one.holds is True for one in found.measured.values()) == 23
 
 
 def test_rates_are_chosen_by_validation_rows_and_not_by_test_rows() -> None:
-    """Of FedYogi's nine lines the best by validation rows is the worst by test rows; one of FedAdam's is missing."""
+    """Of FedYogi's nine lines the best by validation rows is the worst by test rows; one of FedAdam's twelve is
+    missing."""
     found = reproduction.Study(FULL)
     for name in ("FedAvg", *study.OTHERS):
         best = name in ("FedYogi@0.003/0.01", "FedAvg/0.1")
@@ -151,6 +154,9 @@ def test_rates_are_chosen_by_validation_rows_and_not_by_test_rows() -> None:
     assert found.measured[f"mnist: FedAvg's rate of five {at}"].by_seed == [0.1]
     assert found.measured[f"mnist: FedYogi above FedAvg, local and server rates {at}"].by_seed == [0.0] * 3
     assert f"mnist: FedAdam above FedAvg, local and server rates {at}" not in found.measured
+    of = at.replace("rows", "rows of 11 lines")
+    above = found.measured[f"mnist: FedAdam above FedAvg, local and server rates {of}"]
+    assert above.by_seed == pytest.approx([0.3] * 3)
     assert found.measured[f"mnist: FedAdam above FedAvg, both rates {at}"].by_seed == [0.0] * 3  # at four rates alone
 
 
