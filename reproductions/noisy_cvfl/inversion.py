@@ -17,6 +17,7 @@ A data set with a defence or a depth, and a seed, is a cell.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator
 from functools import lru_cache
@@ -255,7 +256,9 @@ class Judge:
 
     @torch.no_grad()
     def sees(self, pictures: Tensor) -> float:
-        """The share of these first test rows whose class it names."""
+        """The share of these first test rows whose class it names; of pictures that are no numbers it says nothing."""
+        if not pictures.isfinite().all():
+            return math.nan
         named = self.model(pictures.to(self.device)).argmax(1).cpu()
         return float((named == self.truth[: len(named)]).double().mean())
 

@@ -86,6 +86,7 @@ def test_pictures_are_rebuilt_without_a_defence_and_not_through_noise(digits: Ho
     assert found["no defence: SSIM"] > 0.9
     for attacker in ("N p known", "N p unknown"):
         assert found[f"noisy 8 levels, {attacker}: SSIM"] < 0.6
+    assert math.isnan(judge.sees(torch.full((32, 8, 8), math.nan)))  # and not the share of the first class
     # what was left out is not zero: who knows that rebuilds more
     assert found["top-k 0.12, zeros as gaps: SSIM"] > found["top-k 0.12, zeros as values: SSIM"]
 
