@@ -140,7 +140,7 @@ class Remote:
         line = self.routes[to]
         total = sum(map(len, frame))
         if total <= self.piece:
-            reply = line(HEAD.pack(WHOLE, NONE, 0, total) + b"".join(frame), self.deadline)
+            reply = line(b"".join([HEAD.pack(WHOLE, NONE, 0, total), *frame]), self.deadline)
         else:
             check_size(total)
             transfer = secrets.token_bytes(16)
@@ -332,7 +332,7 @@ class Endpoint:
         answer = self._answer(caller, frame)
         length = sum(map(len, answer))
         if length <= self.piece:
-            return ANSWER + b"".join(answer)
+            return b"".join([ANSWER, *answer])
         with self._lock:
             return HEAD.pack(LONG, known.keep(answer), 0, length)
 
