@@ -11,11 +11,11 @@ from colonnade.evaluate.metrics import beside_majority, in_order
 from colonnade.report.chart import Figure, Series, lines
 from colonnade.report.course import flat, plain
 from colonnade.report.facts import Facts, read
-from colonnade.report.html import Content, Html, h, number, table
+from colonnade.report.html import Content, Html, cell, h, number, table
 from colonnade.report.page import assembled, document, save
 from colonnade.report.plates import plates
 from colonnade.report.spending import protected, unprotected
-from colonnade.report.words import BETTER_LOW, always_one, count, epsilon, metric, score, seconds, size
+from colonnade.report.words import BETTER_LOW, always_one, amount, count, epsilon, metric, score, seconds, size
 
 Named = dict[str, Facts]
 PAGE = "compare.html"
@@ -88,21 +88,11 @@ def common(runs: Named) -> tuple[str, str]:
 def rows_of(runs: Named) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """Headings, and per run its name, algorithm, scores on the common split, rounds, bytes, time and epsilon."""
     split, _ = common(runs)
-    each = {
-        run: beside_majority({"metrics": facts.scores, "majority": (facts.summary or {}).get("majority", {})})
-        for run, facts in runs.items()
-    }
+    each = {run: beside_majority(facts.told | {"metrics": facts.scores}) for run, facts in runs.items()}
     names = list(dict.fromkeys(name for one in each.values() for name in one.get(split, {})))
-    names = in_order(next(iter(runs.values())).summary or {}, names)
-    headings = (
-        "run",
-        "algorithm",
-        *(f"{split} {metric(name)}" for name in names),
-        "rounds",
-        "bytes",
-        "time",
-        "largest ε",
-    )
+    names = in_order(next(iter(runs.values())).told, names)
+    scored = [f"{split} {metric(name)}" for name in names]
+    headings = ("run", "algorithm", *scored, "rounds", "bytes", "time", "largest ε")
     found = []
     for run, facts in runs.items():
         scores = [each[run].get(split, {}).get(name) for name in names]
@@ -115,13 +105,9 @@ def _standing(runs: Named) -> Html:
     headings, found = rows_of(runs)
     rows: list[list[Content]] = []
     for run, algorithm, *scores, rounds, sent, took, spent in found:
-        rows.append(
-            [
-                run, algorithm, *(number(score(one), one) for one in scores), number(f"{rounds:,}", rounds),
-                number(size(sent), sent), number(seconds(took), took),
-                number("none" if spent is None else epsilon(spent), spent),
-            ]
-        )  # fmt: skip
+        costs = cell(rounds, amount), cell(sent, size), cell(took, seconds)
+        most = number("none" if spent is None else epsilon(spent), spent)
+        rows.append([run, algorithm, *(cell(one, score) for one in scores), *costs, most])
     return table("Runs", headings, rows)
 
 
@@ -131,27 +117,19 @@ def _notes(runs: Named) -> list[Content]:
     if open_:
         told.append(h("p", "Not finished: ", ", ".join(open_), ".", class_="state"))
     told += [h("p", words) for words in warnings(runs)]
-    rows = {run: tuple(((facts.summary or {}).get("rows") or {}).items()) for run, facts in runs.items()}
-    if len(set(rows.values())) > 1:
-        told.append(
-            h("p", "These runs do not have the same numbers of rows, so their scores are not on the same rows.")
-        )
+    if len({tuple(facts.rows.items()) for facts in runs.values()}) > 1:
+        other = "These runs do not have the same numbers of rows, so their scores are not on the same rows."
+        told.append(h("p", other))
     seeds = {facts.settings.get("federation", {}).get("seed") for facts in runs.values()}
     if len(seeds) > 1:
         told.append(h("p", "Their seeds differ, so rows were divided differently: small differences may be chance."))
-    told.append(
-        h(
-            "p",
-            "Largest ε: of those parties that have a guarantee, the highest spent; see Privacy for who has none.",
-            class_="caption-note",
-        )
-    )
-    return told
+    largest = "Largest ε: of those parties that have a guarantee, the highest spent; see Privacy for who has none."
+    return [*told, h("p", largest, class_="caption-note")]
 
 
 def warnings(runs: Named) -> list[str]:
     """Warn of runs whose accuracy says nothing."""
-    found = {run: always_one(facts.summary or {}) for run, facts in runs.items()}
+    found = {run: always_one(facts.told) for run, facts in runs.items()}
     return [f"{run}: {words}" for run, words in found.items() if words]
 
 
@@ -173,15 +151,8 @@ def figures(runs: Named) -> dict[str, Figure]:
     made = []
     if scores := series("epoch", validated):
         made.append(lines("compare-epochs", f"Validation {metric(name)} by epoch", scores, x="epoch", y=metric(name)))
-        made.append(
-            lines(
-                "compare-bytes",
-                f"Validation {metric(name)} by bytes sent",
-                series("bytes", validated),
-                x="bytes",
-                y=metric(name),
-            )
-        )
+        sent, title = series("bytes", validated), f"Validation {metric(name)} by bytes sent"
+        made.append(lines("compare-bytes", title, sent, x="bytes", y=metric(name)))
     if losses := series("epoch", lambda record: record.get("loss")):
         made.append(lines("compare-loss", "Training loss by epoch", losses, x="epoch", y="loss"))
     return {one.name: one for one in made}
@@ -196,10 +167,8 @@ def differences(runs: Named) -> list[tuple[str, list[str]]]:
 
 
 def _differences(runs: Named) -> Html:
-    found = differences(runs)
-    if not found:
-        return h("p", "All settings are the same.")
-    return table("Settings", ("setting", *runs), [[where, *values] for where, values in found])
+    rows = [[where, *values] for where, values in differences(runs)]
+    return table("Settings", ("setting", *runs), rows) if rows else h("p", "All settings are the same.")
 
 
 def _privacy(runs: Named) -> Html:
@@ -207,14 +176,12 @@ def _privacy(runs: Named) -> Html:
     for run, facts in runs.items():
         for one, value in protected(facts.privacy):
             budget = f"{one['budget']['epsilon']:g}" if one.get("budget") else "none set"
-            rows.append([run, one["party"], one["protects"], number(epsilon(value), value), budget])
-        rows += [
-            [run, one["party"], one["protects"], number("no guarantee", None), "none set"]
-            for one in unprotected(facts.privacy)
-        ]
+            rows.append([run, one["party"], one["protects"], cell(value, epsilon), budget])
+        bare = unprotected(facts.privacy)
+        rows += [[run, one["party"], one["protects"], cell(None, epsilon), "none set"] for one in bare]
     return table("Privacy spend per run and party", ("run", "party", "protects", "ε spent", "budget"), rows)
 
 
 def _about(facts: Facts) -> str:
-    stopped = (facts.summary or {}).get("stopped", "not finished")
+    stopped = facts.told.get("stopped", "not finished")
     return f"{facts.algorithm}, {len(facts.parties)} parties, {facts.epochs} epochs; {' '.join(str(stopped).split())}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from colonnade.report.chart import Figure
 from colonnade.report.facts import Facts
-from colonnade.report.html import Content, h, number, table
+from colonnade.report.html import Content, cell, h, table
 from colonnade.report.plates import plates
 from colonnade.report.words import seconds, size
 from colonnade.version import __version__
@@ -25,26 +25,17 @@ ADDED = {
 def timing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     rounds, epochs = max(facts.rounds, 1), max(facts.epochs, 1)
     unit = "round" if facts.several else "epoch"
-    rows: list[list[Content]] = [["training, with validation", number(seconds(facts.seconds), facts.seconds)]]
+    rows: list[list[Content]] = [["training, with validation", cell(facts.seconds, seconds)]]
     if facts.rounds:
-        rows.append([f"per {unit}", number(seconds(facts.seconds / epochs), facts.seconds / epochs)])
+        rows.append([f"per {unit}", cell(facts.seconds / epochs, seconds)])
     if facts.rounds and not facts.several:
-        rows.append(["per round of exchange", number(seconds(facts.seconds / rounds), facts.seconds / rounds)])
+        rows.append(["per round of exchange", cell(facts.seconds / rounds, seconds)])
     if facts.selection:
-        rows.append(
-            [
-                "selecting partners",
-                number(seconds(facts.selection["cost"]["seconds"]), facts.selection["cost"]["seconds"]),
-            ]
-        )
-    device = (facts.summary or {}).get("device")
+        rows.append(["selecting partners", cell(facts.selection["cost"]["seconds"], seconds)])
     told: list[Content] = [table("Where the time went", ("what", "took"), rows)]
-    if device:
-        told.append(
-            h("p", f"All parties that computed here used {device}; {size(facts.sent / rounds)} left them per round.")
-            if facts.rounds
-            else h("p", f"All parties that computed here used {device}.")
-        )
+    if device := facts.told.get("device"):
+        left = f"; {size(facts.sent / rounds)} left them per round" if facts.rounds else ""
+        told.append(h("p", f"All parties that computed here used {device}{left}."))
     return [*told, plates(figures, "timing")]
 
 
@@ -57,7 +48,7 @@ def settings_section(facts: Facts) -> list[Content]:
         if value != ""
     ]
     everything = [[where, plain(value)] for where, value in flat(facts.settings)]
-    chosen = [[where, plain(value)] for where, value in ((facts.summary or {}).get("chosen") or {}).items()]
+    chosen = [[where, plain(value)] for where, value in (facts.told.get("chosen") or {}).items()]
     return [
         h("p", "As the run's federation.toml has them, with every default written out; tables by file name alone."),
         table('What "auto" became', ("setting", "value"), chosen) if chosen else None,

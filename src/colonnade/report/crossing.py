@@ -10,10 +10,9 @@ from colonnade.alignment import REVEALS
 from colonnade.core.cipher import NOT_ENCRYPTED
 from colonnade.report.chart import Figure
 from colonnade.report.facts import Facts, Flow
-from colonnade.report.html import Cell, Content, Html, h, number, table
-from colonnade.report.opening import listed
+from colonnade.report.html import Content, Html, cell, h, table
 from colonnade.report.plates import plates
-from colonnade.report.words import amount, size
+from colonnade.report.words import amount, listed, size
 from colonnade.settings.rules import CODECS
 
 HOLDS = {"features": "columns", "labels": "labels"}
@@ -27,9 +26,7 @@ def parties_section(facts: Facts) -> list[Content]:
             for role in roles
         ]
         rows.append([name, " and ".join(holds) or "no data", _rules(facts, name)])
-    counts = (facts.summary or {}).get("rows") or {}
-    splits = ", ".join(f"{many:,} for {'training' if split == 'train' else split}" for split, many in counts.items())
-    total = sum(counts.values())
+    splits = [f"{many:,} for {'training' if split == 'train' else split}" for split, many in facts.rows.items()]
     shared = "The label owners have labels of" if facts.several else "They share"
     shared = shared if facts.part is None else f"{facts.part} takes part with"
     source = facts.settings.get("data", {}).get("dataset")
@@ -40,12 +37,11 @@ def parties_section(facts: Facts) -> list[Content]:
     if facts.others and facts.part is not None:
         named = listed(facts.others)
         told.append(h("p", f"Others have their own parts of this run, on their own machines: {named}."))
-    if counts:
-        told.append(h("p", f"{shared} {total:,} rows: {splits}."))
+    if splits:
+        told.append(h("p", f"{shared} {sum(facts.rows.values()):,} rows: {', '.join(splits)}."))
     if source:
-        told.append(
-            h("p", "A simulation: the public data set ", h("b", source), " was cut into parties on one machine.")
-        )
+        cut = h("p", "A simulation: the public data set ", h("b", source), " was cut into parties on one machine.")
+        told.append(cut)
     return told
 
 
@@ -106,14 +102,9 @@ def crossing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
           "bytes are those of the packed tensors."),
     ]  # fmt: skip
     if elsewhere:
-        told.append(
-            h(
-                "p",
-                f"The ledger{'s' if len(elsewhere) > 1 else ''} of {listed(elsewhere)} ",
-                "are on their own machines: what they" if len(elsewhere) > 1 else "is on its own machine: what it",
-                " sent is told as it arrived.",
-            )
-        )
+        one = f"The ledger of {elsewhere[0]} is on its own machine: what it"
+        more = f"The ledgers of {listed(elsewhere)} are on their own machines: what they"
+        told.append(h("p", one if len(elsewhere) == 1 else more, " sent is told as it arrived."))
     aligned = [line for line in facts.flows if line["name"] in REVEALS]
     trained = [line for line in facts.flows if line["name"] not in REVEALS]
     told.append(h("dl", [_words(sender, trained or aligned) for sender in senders], class_="crossed"))
@@ -133,18 +124,10 @@ def crossing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
 
 def _lines(caption: str, lines: Iterable[Flow]) -> Html:
     rows = [
-        [
-            line["from"],
-            line["to"],
-            Cell([line["name"], _owner(line)]),
-            number(amount(line["times"]), line["times"]),
-            number(amount(line["values"]), line["values"]),
-            number(size(line["bytes"]), line["bytes"]),
-            Cell(_protection(line)),
-            line["meaning"],
-        ]
+        [line["from"], line["to"], [line["name"], _owner(line)], cell(line["times"], amount),
+         cell(line["values"], amount), cell(line["bytes"], size), _protection(line), line["meaning"]]
         for line in lines
-    ]
+    ]  # fmt: skip
     headings = ("from", "to", "what", "times", "numbers", "bytes", "protection", "what it tells the receiver")
     return table(caption, headings, rows)
 
@@ -159,9 +142,7 @@ def _words(sender: str, lines: Iterable[Flow]) -> Content:
     told: list[Content] = [h("dt", h("span", sender, class_="party"), f" sent {whole}:")]
     for (name, _, owner), group in kinds.items():
         to = [line["to"] for line in group]
-        whom = (
-            " and ".join([", ".join(to[:-1]), to[-1]] if len(to) > 1 else to) if len(to) <= 4 else f"{len(to)} parties"
-        )
+        whom = listed(to) if len(to) <= 4 else f"{len(to)} parties"
         times, count = sum(line["times"] for line in group), sum(line["bytes"] for line in group)
         often = "once" if times == 1 else f"{amount(times)} times"
         sent = f"{owner} to {whom}, {often}, {size(count)}: {group[0]['meaning']}. {_readable(group[0])}"
@@ -193,16 +174,7 @@ def _per_party(facts: Facts) -> Html:
     rows = []
     for party, one in facts.traffic.items():
         times = sum(line["times"] for line in facts.flows if line["from"] == party)
-        rows.append(
-            [
-                party,
-                number(size(one["out"]), one["out"]),
-                number(size(one["in"]), one["in"]),
-                number(amount(times), times),
-                number(f"{facts.rounds:,}", facts.rounds),
-                number(size(one["out"] / rounds), one["out"] / rounds),
-            ]
-        )
-    return table(
-        "Bytes and rounds per party", ("party", "sent", "received", "tensors sent", "rounds", "sent per round"), rows
-    )
+        counts = cell(times, amount), cell(facts.rounds, amount)
+        rows.append([party, cell(one["out"], size), cell(one["in"], size), *counts, cell(one["out"] / rounds, size)])
+    headings = ("party", "sent", "received", "tensors sent", "rounds", "sent per round")
+    return table("Bytes and rounds per party", headings, rows)

@@ -15,6 +15,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from colonnade.evaluate.metrics import HEADLINE, lead
 from colonnade.federation.guarantees import of_run
 from colonnade.privacy.report import describe
 from colonnade.runs.layout import AFTER, IMPORTANCE, LEDGER, MARK, METRICS, PARTIES, QUALITY, SETTINGS, SUMMARY, TREES
-from colonnade.runs.run_directory import RunDirectory, to_json
+from colonnade.runs.run_directory import RunDirectory, plain
 from colonnade.sites import reader as site_reader
 
 Flow = dict[str, Any]
@@ -48,25 +49,17 @@ def flows(folder: Path, reveals: Mapping[str, str], ledger: str = LEDGER) -> lis
                 if direction == "own" or (direction == "in" and peer in books):
                     continue
                 sender, receiver = (party, peer) if direction == "out" else (peer, party)
-                about = entry["event"], tuple(entry["parameters"].items())
-                key = sender, receiver, entry["name"], entry["owner"], entry["codec"], about
-                line = found.get(key)
-                if line is None:
-                    event = DpEvent(entry["event"], entry["parameters"])
-                    line = found[key] = {
-                        "from": sender,
-                        "to": receiver,
-                        "name": entry["name"],
-                        "owner": entry["owner"],
-                        "protection": describe(event),
-                        "codec": entry["codec"],
+                about = {"from": sender, "to": receiver, **{key: entry[key] for key in ("name", "owner", "codec")}}
+                key = *about.values(), entry["event"], *entry["parameters"].items()
+                if key not in found:
+                    found[key] = about | {
+                        "protection": describe(DpEvent(entry["event"], entry["parameters"])),
                         "meaning": reveals.get(entry["name"], "not described"),
                         "told_by": party,
-                        "times": 0,
-                        "values": 0,
-                        "bytes": 0,
                         "epsilon": None,
+                        **dict.fromkeys(("times", "values", "bytes"), 0),
                     }
+                line = found[key]
                 line["times"] += 1
                 line["values"] += math.prod(entry["shape"])
                 line["bytes"] += entry["bytes"]
@@ -133,14 +126,24 @@ class Facts:
         return self.summary is not None
 
     @property
+    def told(self) -> Plain:
+        """The summary; until there is one, nothing."""
+        return self.summary or {}
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """How many each split has, where that is known."""
+        return self.told.get("rows") or {}
+
+    @property
     def algorithm(self) -> str:
         return str(self.settings.get("algorithm", {}).get("name", DEFAULT))
 
     @property
     def parties(self) -> dict[str, list[str]]:
         """What each holds, in the run's order; before the summary is written, by settings and folders."""
-        if self.summary is not None and isinstance(self.summary.get("parties"), dict):
-            return dict(self.summary["parties"])
+        if isinstance(self.told.get("parties"), dict):
+            return dict(self.told["parties"])
         found: dict[str, list[str]] = {}
         for name, given in self.settings.get("parties", {}).items():
             found[name] = ["features", "labels"] if "label" in given else ["features"]
@@ -175,9 +178,7 @@ class Facts:
     @property
     def traffic(self) -> dict[str, dict[str, int]]:
         """Bytes out and in by party."""
-        return (
-            dict(self.summary["bytes"]) if self.summary is not None and "bytes" in self.summary else totals(self.flows)
-        )
+        return dict(self.told["bytes"]) if "bytes" in self.told else totals(self.flows)
 
     @property
     def others(self) -> list[str]:
@@ -200,7 +201,7 @@ class Facts:
     @property
     def metric(self) -> str:
         """The one that is told first: accuracy, or R squared; where classes are uneven, what shows more."""
-        if self.summary is not None and (led := lead(self.summary)):
+        if led := lead(self.told):
             return led
         known = [*self.scores.values(), *(record.get("validation", {}) for record in self.metrics)]
         return next((name for one in known for name in HEADLINE.values() if name in one), "accuracy")
@@ -305,17 +306,11 @@ def _first(folder: Path, name: str, *keys: str) -> Plain | None:
 def _lines(path: Path) -> list[Plain]:
     """All whole lines; the last may be cut, while a run is writing it."""
     found: list[Plain] = []
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError:
-        return found
-    for line in text.splitlines():
-        try:
+    with suppress(OSError, ValueError), path.open(encoding="utf-8") as file:
+        for line in file:
             record = json.loads(line)
-        except ValueError:
-            break
-        if isinstance(record, dict):
-            found.append(record)
+            if isinstance(record, dict):
+                found.append(record)
     return found
 
 
@@ -323,11 +318,8 @@ def _columns(folder: Path) -> dict[str, int]:
     """How many columns each party has; their names stay in its folder."""
     found = {}
     for path in sorted((folder / PARTIES).glob("*/columns.json")):
-        about = _json(path)
-        listed = (
-            None if about is None or not isinstance(about.get("columns"), dict) else about["columns"].get("columns")
-        )
-        if isinstance(listed, list):
+        about = (_json(path) or {}).get("columns")
+        if isinstance(about, dict) and isinstance(listed := about.get("columns"), list):
             found[path.parent.name] = len(listed)
     return found
 
@@ -344,10 +336,9 @@ def _privacy(folder: Path, summary: Plain | None, *, quick: bool) -> list[Plain]
 def _spent(folder: Path) -> list[Plain]:
     """What a run has cost so far, by its last checkpoint and the parties' journals."""
     try:
-        told = to_json({"privacy": [one.to_json() for one in of_run(RunDirectory(folder))]})
+        found: list[Plain] = plain([one.to_json() for one in of_run(RunDirectory(folder))])
     except (ColonnadeError, OSError, KeyError, ValueError, TypeError, AttributeError, ImportError):
         return []  # not saved yet, or being saved right now
-    found: list[Plain] = json.loads(told)["privacy"]
     return found
 
 

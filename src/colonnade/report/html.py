@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from colonnade.report.words import listed
 
 LONG = 26
 """Letters from which on a cell wraps rather than crowds its neighbours."""
@@ -49,24 +52,28 @@ def text(children: Content) -> Html:
     return Html(html.escape(str(children)))
 
 
-def joined(items: Sequence[Content], last: str = " and ") -> Html:
+def joined(items: Sequence[Content]) -> Html:
     """A, B and C."""
-    parts = [text(item) for item in items]
-    if len(parts) < 2:
-        return Html("".join(parts))
-    return Html(", ".join(parts[:-1]) + html.escape(last) + parts[-1])
+    return Html(listed([text(item) for item in items]))
 
 
+@dataclass(frozen=True)
 class Cell:
     """A table's cell: what is shown, and by what it is sorted."""
 
-    def __init__(self, shown: Content, key: float | str | None = None, *, number: bool = False) -> None:
-        self.shown, self.key, self.number = shown, key, number
+    shown: Content
+    key: float | None = None
+    number: bool = False
 
 
 def number(shown: Content, key: float | None) -> Cell:
     """A cell with a number, aligned right and sorted by its value."""
     return Cell(shown, key, number=True)
+
+
+def cell(value: Any, words: Callable[[Any], str]) -> Cell:
+    """A number in these words: cell(1500, size) shows 1.5 kB."""
+    return number(words(value), value)
 
 
 def _long(shown: Content) -> bool:

@@ -6,7 +6,7 @@ from colonnade.explain.importance import HEADS, MEASURES, disagreement, ranked_b
 from colonnade.explain.partners import SCORE
 from colonnade.report.chart import Figure
 from colonnade.report.facts import Facts, Plain
-from colonnade.report.html import Content, Html, h, joined, number, table
+from colonnade.report.html import Content, Html, cell, h, joined, table
 from colonnade.report.plates import plates
 from colonnade.report.words import amount, metric, score, seconds, sentence, size
 
@@ -22,17 +22,9 @@ def importance_section(facts: Facts, figures: dict[str, Figure]) -> list[Content
     if words := disagreement(measures, found["ranked_by"]):
         told.append(h("p", h("b", words)))
     told.append(plates(figures, "importance"))
-    rows = [
-        [party, *(number(score(values.get(party)), values.get(party)) for values in measures.values())]
-        for party in found["ranking"]
-    ]
-    told.append(
-        table(
-            f"Measures on {found['rows']} {found['split']} rows",
-            ("party", *(MEASURES[name].heading for name in measures)),
-            rows,
-        )
-    )
+    rows = [[party, *(cell(values.get(party), score) for values in measures.values())] for party in found["ranking"]]
+    headings = ("party", *(MEASURES[name].heading for name in measures))
+    told.append(table(f"Measures on {found['rows']} {found['split']} rows", headings, rows))
     if found.get("added"):
         told.append(_added(found))
     lost = [MEASURES[name].heading for name in measures if name not in HEADS]
@@ -45,9 +37,8 @@ def importance_section(facts: Facts, figures: dict[str, Figure]) -> list[Content
 
 def _added(found: Plain) -> Html:
     """What each partner adds to the rows that it holds, of a model that can do without it."""
-    keys = ("with_it", "without_it", "gain")
     rows = [
-        [party, number(amount(one["rows"]), one["rows"]), *(number(score(one[key]), one[key]) for key in keys)]
+        [party, cell(one["rows"], amount), *(cell(one[key], score) for key in ("with_it", "without_it", "gain"))]
         for party, one in found["added"].items()
     ]
     name = metric(found["metric"])
@@ -59,10 +50,12 @@ def selection_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]
     """The section's content; partners were selected."""
     found = facts.selection
     assert found is not None
+    entropy = found.get("entropy")
+    most = f"; the highest possible is {entropy:.3f}, the label's entropy" if isinstance(entropy, float) else ""
     told: list[Content] = [
         h("p", "Before training, the parties were ranked by ", h("b", found["method"]), ". Kept: ",
           joined([h("span", name, class_="party") for name in found["chosen"]]), ". ",
-          f"The score is {SCORE.get(found['method'], 'its own')}{_most(found)}."),
+          f"The score is {SCORE.get(found['method'], 'its own')}{most}."),
         plates(figures, "selection"),
     ]  # fmt: skip
     if found.get("level"):
@@ -70,17 +63,8 @@ def selection_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]
     cost = found["cost"]
     work = f"{cost['encryptions']:,} encryptions, {cost['additions']:,} additions, {cost['decryptions']:,} decryptions"
     told.append(h("p", f"It took {seconds(cost['seconds'])}, {size(cost['bytes'])}, {work}."))
-    told.append(
-        table(
-            "What each learned from it", ("who", "learned"), [[name, what] for name, what in found["learned"].items()]
-        )
-    )
+    told.append(table("What each learned from it", ("who", "learned"), found["learned"].items()))
     return told
-
-
-def _most(found: Plain) -> str:
-    known = found.get("entropy")
-    return f"; the highest possible is {known:.3f}, the label's entropy" if isinstance(known, float) else ""
 
 
 def alignment_section(facts: Facts) -> list[Content]:
@@ -88,18 +72,11 @@ def alignment_section(facts: Facts) -> list[Content]:
     found = facts.alignment
     assert found is not None
     rows = [
-        [
-            name + (" (drives)" if name == found["driver"] else ""),
-            number(amount(one["rows"]), one["rows"]),
-            number(amount(one["ids"]), one["ids"]),
-            number(size(one["bytes"]["out"]), one["bytes"]["out"]),
-            number(size(one["bytes"]["in"]), one["bytes"]["in"]),
-            one["learned"],
-        ]
+        [name + (" (drives)" if name == found["driver"] else ""), cell(one["rows"], amount), cell(one["ids"], amount),
+         cell(one["bytes"]["out"], size), cell(one["bytes"]["in"], size), one["learned"]]
         for name, one in found["parties"].items()
-    ]
-    others = list(found["parties"]) != list(facts.parties) and facts.summary is not None
-    shared = sum((facts.summary or {}).get("rows", {}).values())
+    ]  # fmt: skip
+    others, shared = list(found["parties"]) != list(facts.parties) and facts.finished, sum(facts.rows.values())
     here = f" The run itself was among {', '.join(facts.parties)}, who share {shared:,}." if others else ""
     return [
         h("p", h("b", f"{found['common']:,} rows"), f" are common to all {len(rows)} parties, found by private set "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from colonnade.report.chart import Figure
-from colonnade.report.html import Html, h, number, table
+from colonnade.report.html import Html, cell, h, number, table
 from colonnade.report.words import amount
 
 
@@ -40,5 +40,5 @@ def _cell(value: Any) -> Any:
     if value is None:
         return number("–", None)
     if isinstance(value, int):
-        return number(amount(value), value)
-    return number(f"{value:.6g}", value) if isinstance(value, float) else value
+        return cell(value, amount)
+    return cell(value, "{:.6g}".format) if isinstance(value, float) else value

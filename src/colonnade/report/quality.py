@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from colonnade.report.chart import Figure, Series, lines
 from colonnade.report.facts import Facts, Plain
-from colonnade.report.html import Content, Html, h, number, table
+from colonnade.report.html import Content, Html, cell, h, number, table
 from colonnade.report.plates import plates
-from colonnade.report.words import score
+from colonnade.report.words import amount, score
 
 CURVES = "roc", "precision_recall", "lift", "calibration", "distribution"
 
@@ -16,56 +16,52 @@ def quality_figures(facts: Facts) -> list[Figure]:
     found = facts.quality or {}
     made = []
     if "roc" in found:
-        made += [_roc(found), _precision_recall(found), _lift(found)]
+        made += _ranking(found)
     if found.get("calibration"):
-        made.append(_calibration(found, numbers="off" in found))
+        made.append(_calibration(found))
     if "distribution" in found:
         made.append(_distribution(found))
     return made
 
 
-def _roc(found: Plain) -> Figure:
-    x, y = [list(axis) for axis in zip(*found["roc"], strict=True)]
+def _through(points: list[tuple[float, float]], name: str = "joint model") -> Series:
+    x, y = zip(*points, strict=True)
+    return Series(name, x, y)
+
+
+def _ranking(found: Plain) -> list[Figure]:
+    """How well scores tell positives from negatives."""
     ks = found["ks"]
     note = f"KS, the largest distance between the lines, is {ks['value']:.3f}, at a score of {ks['at']:.3f}."
-    chance = Series("chance", [0.0, 1.0], [0.0, 1.0])
-    return lines(
-        "roc", "ROC: of the positives, how many are found", [Series("joint model", x, y), chance],
-        x="share of the negatives called positive", y="share of the positives", note=note,
-    )  # fmt: skip
+    return [
+        lines(
+            "roc", "ROC: of the positives, how many are found",
+            [_through(found["roc"]), Series("chance", [0.0, 1.0], [0.0, 1.0])],
+            x="share of the negatives called positive", y="share of the positives", note=note,
+        ),
+        lines(
+            "precision_recall", "Precision and recall",
+            [_through(found["precision_recall"]), Series("chance", [0.0, 1.0], [found["share"]] * 2)],
+            x="recall: share of the positives that are called so", y="precision", zero=True,
+        ),
+        lines(
+            "lift", "Lift: how many times more positives than by chance", [_through(found["lift"])],
+            x="share of the rows, highest scores first", y="times", zero=True,
+        ),
+    ]  # fmt: skip
 
 
-def _precision_recall(found: Plain) -> Figure:
-    x, y = [list(axis) for axis in zip(*found["precision_recall"], strict=True)]
-    chance = Series("chance", [0.0, 1.0], [found["share"]] * 2)
-    return lines(
-        "precision_recall", "Precision and recall", [Series("joint model", x, y), chance],
-        x="recall: share of the positives that are called so", y="precision", zero=True,
-    )  # fmt: skip
-
-
-def _lift(found: Plain) -> Figure:
-    x, y = [list(axis) for axis in zip(*found["lift"], strict=True)]
-    return lines(
-        "lift", "Lift: how many times more positives than by chance", [Series("joint model", x, y)],
-        x="share of the rows, highest scores first", y="times", zero=True,
-    )  # fmt: skip
-
-
-def _calibration(found: Plain, *, numbers: bool) -> Figure:
-    x, y = [list(axis) for axis in zip(*found["calibration"], strict=True)]
-    ends = [min(x[0], y[0], *x, *y), max(*x, *y)]
-    ideal = Series("as predicted", ends, ends)
-    if numbers:
-        return lines(
-            "calibration", "What was true, by what was predicted", [Series("tenths of the rows", x, y), ideal],
-            x="mean prediction", y="mean of the label",
-        )  # fmt: skip
+def _calibration(found: Plain) -> Figure:
+    """Of scores, or of predicted numbers."""
+    both = [value for pair in found["calibration"] for value in pair]
+    ends = [min(both), max(both)]
+    series = [_through(found["calibration"], "tenths of the rows"), Series("as predicted", ends, ends)]
+    if "off" in found:
+        title = "What was true, by what was predicted"
+        return lines("calibration", title, series, x="mean prediction", y="mean of the label")
+    title = "Calibration: how often it came true, by score"
     note = f"The mean score is {found['mean_score']:.3f}, and {found['share']:.3f} of the rows are positive."
-    return lines(
-        "calibration", "Calibration: how often it came true, by score", [Series("tenths of the rows", x, y), ideal],
-        x="mean score", y="share of positives", note=note,
-    )  # fmt: skip
+    return lines("calibration", title, series, x="mean score", y="share of positives", note=note)
 
 
 def _distribution(found: Plain) -> Figure:
@@ -97,21 +93,20 @@ def quality_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
         plates(figures, *CURVES),
     ]  # fmt: skip
     if "thresholds" in found:
-        told += [_thresholds(found)]
+        told.append(_thresholds(found))
     if "each" in found:
         told += [_each(found), _confusion(found)]
     if "off" in found:
-        rows = [[share, number(f"{value:.4g}", value)] for share, value in found["off"].items()]
+        rows = [[share, cell(value, "{:.4g}".format)] for share, value in found["off"].items()]
         told.append(table("How far off predictions are", ("of the rows", "at most"), rows))
     return told
 
 
 def _thresholds(found: Plain) -> Html:
     rows = [
-        [number(str(one["miss_costs"]), one["miss_costs"]),
+        [cell(one["miss_costs"], str),
          number("never" if one["threshold"] is None else score(one["threshold"]), one["threshold"]),
-         *(number(f"{one[key]:,}", one[key]) for key in ("acted_on", "misses", "alarms")),
-         number(score(one["cost"]), one["cost"])]
+         *(cell(one[key], amount) for key in ("acted_on", "misses", "alarms")), cell(one["cost"], score)]
         for one in found["thresholds"]
     ]  # fmt: skip
     caption = f"From which score of {_positive(found)} on to act, by what a miss costs in false alarms"
@@ -120,16 +115,15 @@ def _thresholds(found: Plain) -> Html:
 
 def _each(found: Plain) -> Html:
     rows = [
-        [name, number(f"{one['rows']:,}", one["rows"]),
-         *(number(score(one[key]), one[key]) for key in ("precision", "recall", "f1"))]
+        [name, cell(one["rows"], amount), *(cell(one[key], score) for key in ("precision", "recall", "f1"))]
         for name, one in zip(found["classes"], found["each"], strict=True)
-    ]  # fmt: skip
+    ]
     return table("By class", ("class", "rows", "precision", "recall", "F1"), rows)
 
 
 def _confusion(found: Plain) -> Html:
     rows = [
-        [name, *(number(f"{count:,}", count) for count in counts)]
+        [name, *(cell(count, amount) for count in counts)]
         for name, counts in zip(found["classes"], found["confusion"], strict=True)
     ]
     return table("True classes (rows) and what was predicted (columns)", ("true", *found["classes"]), rows)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from colonnade.evaluate.metrics import beside_majority, in_order
 from colonnade.report.chart import Figure
 from colonnade.report.facts import Facts
-from colonnade.report.html import Content, Html, h, number, table
+from colonnade.report.html import Content, Html, cell, h, number, table
 from colonnade.report.opening import best_alone, mean, rival_of
 from colonnade.report.plates import plates
-from colonnade.report.words import metric, score, seconds, sentence
+from colonnade.report.words import amount, metric, score, seconds, sentence, unanswered
 
 CURVES = "progress", "loss", "bytes"
 
@@ -20,66 +18,56 @@ def result_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     told: list[Content] = []
     if facts.scores:
         told.append(_scores(facts))
-    for split, why in ((facts.summary or {}).get("not_measured") or {}).items():
+    for split, why in (facts.told.get("not_measured") or {}).items():
         told.append(h("p", f"The {split} rows were not measured: {why}.", class_="caption-note"))
-    if facts.summary is not None and "label_owners" in facts.summary:
+    if "label_owners" in facts.told:
         told.append(_label_owners(facts))
-    if facts.summary is not None and facts.summary.get("subsets"):
-        told.append(_subsets(facts.summary["subsets"], facts.scores, facts.summary.get("rows") or {}))
+    if facts.told.get("subsets"):
+        told.append(_subsets(facts))
     told.append(plates(figures, "baselines", *CURVES))
     if facts.part is None:
         told += [h("h3", "Against baselines"), *_baselines(facts)]
     elif not facts.scores:
         told.append(h("p", f"{facts.part} holds no labels, so no score is here; a label owner's own report has them."))
-    for party, times in ((facts.summary or {}).get("missing") or {}).items():
-        words = {"stale": "its last answer was used", "skip": "it was left out", "not_updated": "it got no update"}
-        done = ", ".join(f"{words.get(what, what)} {many} times" for what, many in times.items())
+    for party, done in unanswered(facts.told).items():
         told.append(h("p", h("span", party, class_="party"), f" did not always answer: {done}."))
     return told
 
 
 def _scores(facts: Facts) -> Html:
-    scores = beside_majority({"metrics": facts.scores, "majority": (facts.summary or {}).get("majority", {})})
-    names = in_order(facts.summary or {}, dict.fromkeys(name for one in scores.values() for name in one))
-    counts = (facts.summary or {}).get("rows") or {}
-    rows = [
-        [split, number(f"{counts[split]:,}" if split in counts else "–", counts.get(split)),
-         *(number(score(values.get(name)), values.get(name)) for name in names)]
-        for split, values in scores.items()
-    ]  # fmt: skip
+    scores = beside_majority(facts.told | {"metrics": facts.scores})
+    names = in_order(facts.told, dict.fromkeys(name for one in scores.values() for name in one))
+    rows: list[list[Content]] = []
+    for split, values in scores.items():
+        count = cell(facts.rows[split], amount) if split in facts.rows else number("–", None)
+        rows.append([split, count, *(cell(values.get(name), score) for name in names)])
     return table("How good the joint model is", ("split", "rows", *map(metric, names)), rows)
 
 
-def _subsets(
-    subsets: Mapping[str, Mapping[str, Mapping[str, float]]],
-    scores: Mapping[str, Mapping[str, float]],
-    counts: Mapping[str, int],
-) -> Html:
+def _subsets(facts: Facts) -> Html:
     """Of the rows that say most, by who holds them; all of them first."""
+    subsets = facts.told["subsets"]
     split = next(one for one in ("test", "validation", "train") if one in subsets)
     kinds = dict(subsets[split])
-    if split in scores and split in counts:
-        kinds = {"all rows": {**scores[split], "rows": counts[split]}, **kinds}
-    names = [name for name in next(iter(subsets[split].values())) if name != "rows"]
+    names = [name for name in next(iter(kinds.values())) if name != "rows"]
+    if split in facts.scores and split in facts.rows:
+        kinds = {"all rows": {**facts.scores[split], "rows": facts.rows[split]}, **kinds}
     rows = [
-        [kind, number(f"{int(found['rows']):,}", found["rows"]), *(number(score(found[n]), found[n]) for n in names)]
+        [kind, cell(found["rows"], amount), *(cell(found[name], score) for name in names)]
         for kind, found in kinds.items()
     ]
     return table(f"By who holds a row, of the {split} rows", ("held by", "rows", *map(metric, names)), rows)
 
 
 def _label_owners(facts: Facts) -> Html:
-    assert facts.summary is not None
-    name, splits = facts.metric, list(facts.summary["metrics"])
+    name, splits = facts.metric, list(facts.told["metrics"])
     rows = []
-    for owner, about in facts.summary["label_owners"].items():
+    for owner, about in facts.told["label_owners"].items():
         each = [about["metrics"].get(split, {}).get(name) for split in splits]
         away = about["left_out"]
         rounds = f"in {len(away)} rounds" if len(away) > 8 else f"in round {', '.join(map(str, away))}"
-        held = sum(about["rows"].values())
-        rows.append(
-            [owner, number(f"{held:,}", held), *(number(score(one), one) for one in each), rounds if away else "never"]
-        )
+        scores = (cell(one, score) for one in each)
+        rows.append([owner, cell(sum(about["rows"].values()), amount), *scores, rounds if away else "never"])
     caption = f"By label owner: {metric(name)} of the joint model on its rows"
     return table(caption, ("label owner", "rows", *splits, "left out"), rows)
 
@@ -96,14 +84,15 @@ def _baselines(facts: Facts) -> list[Content]:
     name = found["metric"]
     known = [one for one in (*found["alone"].values(), found["joint"], found["together"] or []) if one]
     names = list(dict.fromkeys(key for values in known for key in values[0]))
-    rows = [[_alone(party, facts), *_means(values, names)] for party, values in found["alone"].items()]
-    for owner, values in found.get("each", {}).items():
-        rows.append([f"together, on rows of {owner}", *_means(values, names)])
-    rows.append(["together, as in this run", *_means(found["joint"], names)])
+    labelled = {party for party, roles in facts.parties.items() if "labels" in roles}
+    given = {party: "" if party in labelled else ", given the labels" for party in found["alone"]}
+    who = {f"{party} alone{given[party]}": values for party, values in found["alone"].items()}
+    who |= {f"together, on rows of {owner}": values for owner, values in found.get("each", {}).items()}
+    who["together, as in this run"] = found["joint"]
     if found["together"]:
-        rows.append(["the same model, all columns in one place", *_means(found["together"], names)])
-    for usual, values in found.get("usual", {}).items():
-        rows.append([usual, *_means(values, names)])
+        who["the same model, all columns in one place"] = found["together"]
+    who |= found.get("usual", {})
+    rows = [[trains, *_means(values, names)] for trains, values in who.items()]
     told: list[Content] = []
     if words := _against(facts):
         told.append(h("p", f"Together, {metric(name)} is {', '.join(words)}."))
@@ -116,12 +105,6 @@ def _baselines(facts: Facts) -> list[Content]:
     if "seconds" in found:
         told.append(h("p", f"Measured in {seconds(found['seconds'])}.", class_="caption-note"))
     return told
-
-
-def _alone(party: str, facts: Facts) -> str:
-    if "labels" in facts.parties.get(party, []):
-        return f"{party} alone"
-    return f"{party} alone, given the labels"
 
 
 def _against(facts: Facts) -> list[str]:

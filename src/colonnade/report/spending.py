@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from colonnade.report.facts import Facts, Plain
-from colonnade.report.html import Content, Html, h, number, table
-from colonnade.report.words import epsilon, sentence, whose_models
+from colonnade.report.html import Content, Html, cell, h, number, table
+from colonnade.report.words import epsilon, sentence, times, whose_models
 
 THROUGH = "also through the local model"
 
@@ -34,32 +34,27 @@ def spending(facts: Facts) -> list[Content]:
     """The section's content."""
     if not facts.privacy:
         return [h("p", "What the run costs anybody's privacy is known once its first checkpoint is saved.")]
-    intro = [
-        h("p", "An ε (epsilon) bounds how much anybody can learn about one row from what was released; smaller is "
-          "stronger, and without one there is no such bound. Each line names whom it holds against. "
-          f"Lines about columns and about labels are never added up. {_counted(facts)}"),
-    ]  # fmt: skip
+    if facts.part is None:
+        counted = "Counted is what this page's run released, in training and since, until the page was made."
+    else:
+        counted = (
+            f"Counted is what {facts.part} released in this run and in all its runs before: its rows have one budget, "
+            "whoever starts a run."
+        )
     notes: list[str] = []
     tables = [_adversaries(one, notes) for one in facts.privacy if headline(one) is not None]
     listed = [h("li", sentence(note), value=at) for at, note in enumerate(notes, 1)]
     return [
-        *intro,
+        h("p", "An ε (epsilon) bounds how much anybody can learn about one row from what was released; smaller is "
+          "stronger, and without one there is no such bound. Each line names whom it holds against. "
+          f"Lines about columns and about labels are never added up. {counted}"),
         _overview(facts.privacy),
         *([h("h3", "Against whom")] if tables else []),
         *tables,
         h("ol", listed, class_="caption-note") if listed else None,
         *[h("p", h("b", one["party"], ": "), sentence(note)) for one in facts.privacy for note in one["notes"]],
-        *[h("p", words) for words in whose_models(facts.summary or {})],
-    ]
-
-
-def _counted(facts: Facts) -> str:
-    if facts.part is None:
-        return "Counted is what this page's run released, in training and since, until the page was made."
-    return (
-        f"Counted is what {facts.part} released in this run and in all its runs before: its rows have one budget, "
-        "whoever starts a run."
-    )
+        *[h("p", words) for words in whose_models(facts.told)],
+    ]  # fmt: skip
 
 
 def _overview(told: Sequence[Plain]) -> Html:
@@ -76,15 +71,13 @@ def _overview(told: Sequence[Plain]) -> Html:
             share = h("span", meter, words, class_="spent")
         how = "; ".join(f"{r['release']}: {_made(r)}" for r in one["releases"])
         rows.append([one["party"], one["protects"], number(shown, value), share, how])
-    return table(
-        "Privacy spend per party", ("party", "protects", "ε spent", "budget", "what was released, and how"), rows
-    )
+    headings = ("party", "protects", "ε spent", "budget", "what was released, and how")
+    return table("Privacy spend per party", headings, rows)
 
 
 def _made(release: Plain) -> str:
-    times = release.get("appearances")
-    often = "" if times is None else f", each row at most {'once' if times == 1 else f'{times} times'}"
-    return f"{release['mechanism']}{often}"
+    most = release.get("appearances")
+    return release["mechanism"] + ("" if most is None else f", each row at most {times(most)}")
 
 
 def _adversaries(one: Plain, notes: list[str]) -> Html:
@@ -94,15 +87,7 @@ def _adversaries(one: Plain, notes: list[str]) -> Html:
             notes.append(line["note"])
         mark = f"{notes.index(line['note']) + 1}" if line["note"] else ""
         delta = f"{line['delta']:g}" if line["epsilon"] is not None else "–"
-        rows.append(
-            [
-                line["adversary"],
-                line["relation"],
-                line["accountant"],
-                number(epsilon(line["epsilon"]), line["epsilon"]),
-                number(delta, line["delta"]),
-                number(mark, None),
-            ]
-        )
+        numbers = cell(line["epsilon"], epsilon), number(delta, line["delta"]), number(mark, None)
+        rows.append([line["adversary"], line["relation"], line["accountant"], *numbers])
     caption = [h("span", one["party"], class_="party"), f": {one['protects']}"]
     return table(caption, ("against", "neighbouring tables", "accountant", "ε", "δ", "note"), rows)

@@ -10,6 +10,7 @@ from colonnade.evaluate import metric as metric
 
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 BETTER_LOW = {"loss", "rmse", "mae"}
+DONE_WITHOUT = {"stale": "its last answer was used", "skip": "it was left out", "not_updated": "it got no update"}
 
 
 def size(count: float) -> str:
@@ -42,7 +43,7 @@ def always_one(summary: Mapping[str, Any]) -> str:
 def whose_models(summary: Mapping[str, Any]) -> list[str]:
     """Sentences on whose local models everybody could know from the agreed seed, and whose nobody."""
     told = summary.get("models") or {}
-    seeded, secret = (_and([name for name, one in told.items() if one == how]) for how in ("seeded", "secret"))
+    seeded, secret = (listed([name for name, one in told.items() if one == how]) for how in ("seeded", "secret"))
     found = []
     if seeded:
         found.append(
@@ -58,7 +59,16 @@ def whose_models(summary: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _and(names: Sequence[str]) -> str:
+def unanswered(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Of each party that did not always answer, what was done without its answer and how often."""
+    return {
+        party: ", ".join(f"{DONE_WITHOUT.get(what, what)} {number} times" for what, number in done.items())
+        for party, done in (summary.get("missing") or {}).items()
+    }
+
+
+def listed(names: Sequence[str]) -> str:
+    """A, B and C."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
@@ -90,6 +100,10 @@ def count(number: int, one: str) -> str:
     """three rounds; 1,250 rounds."""
     word = COUNTS[number] if number < len(COUNTS) else f"{number:,}"
     return f"{word} {one if number == 1 else one + 's'}"
+
+
+def times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def amount(number: float) -> str:
