@@ -22,7 +22,7 @@ from colonnade.core import files
 from colonnade.core.files import write_text
 from colonnade.errors import ColonnadeError, ConfigError
 from colonnade.evaluate.metrics import HEADLINE, lead
-from colonnade.explain.holdings import only, owners
+from colonnade.explain.holdings import only
 from colonnade.federation import Federation, Settings
 from colonnade.federation.scores import measured
 from colonnade.report.facts import BASELINES
@@ -102,6 +102,7 @@ def measure(
                 train()
             except ColonnadeError as error:  # what an algorithm cannot do with these columns is told, not hidden
                 notes.append(f"{title} could not be trained: {error}")
+    usual = [f"{capital(name)}: {how}" for name, how in USUAL.items() if found.usual.get(name)]
     divided = "" if splits == 1 else f", and {splits - 1} times with rows divided anew"
     told = {
         "metric": lead(summary) or HEADLINE[str(summary["task"])],
@@ -113,7 +114,7 @@ def measure(
         "together": found.together,
         "usual": {name: scores for name, scores in found.usual.items() if scores},
         **({"each": {owner: scores for owner, scores in found.each.items() if scores}} if several else {}),
-        "how": [*([OWNER_ALONE] if several else [ALONE, TOGETHER]), *_how(found), SAME + divided],
+        "how": [*([OWNER_ALONE] if several else [ALONE, TOGETHER]), *usual, SAME + divided],
         "notes": list(dict.fromkeys(notes)),
         "seconds": round(time.perf_counter() - started, 3),
     }
@@ -134,32 +135,25 @@ def _one(settings: Settings, found: Found, where: str) -> Callable[[int, bool], 
     def jobs(seed: int, again: bool) -> Iterator[Job]:
         seeded = _seeded(settings, seed)
         holdings = from_tables(seeded, tables) if tables else from_dataset(seeded)
-
-        def train(place: list[Scores], settings: Settings, held: Holdings) -> Callable[[], None]:
-            def job() -> None:
-                federation = Federation(settings, held)
-                federation.fit()
-                place.append(federation.evaluate(where))
-
-            return job
-
-        for party in owners(holdings):
+        for party in holdings.columns:
             kept = _plainly(seeded, [party, holdings.label_owner])
             place = found.alone.setdefault(party, [])
-            yield f"{party} alone", train(place, kept, only(holdings, [party]))
+            yield f"{party} alone", partial(_train, kept, only(holdings, [party]), where, place)
         if again:
-            yield "together", train(found.joint, seeded, holdings)
+            yield "together", partial(_train, seeded, holdings, where, found.joint)
         whole = joined(seeded, holdings)
         if whole is not None:
-            yield "all in one place", train(found.together, _plainly(seeded, []), whole)
+            yield "all in one place", partial(_train, _plainly(seeded, []), whole, where, found.together)
             for name in USUAL if whole.columns[whole.label_owner].features.dim() == 2 else ():
                 yield name, partial(_usual, name, whole, where, found.usual.setdefault(name, []))
 
     return jobs
 
 
-def _how(found: Found) -> list[str]:
-    return [f"{capital(name)}: {how}" for name, how in USUAL.items() if found.usual.get(name)]
+def _train(settings: Settings, holdings: Holdings, where: str, place: list[Scores]) -> None:
+    federation = Federation(settings, holdings)
+    federation.fit()
+    place.append(federation.evaluate(where))
 
 
 def _usual(name: str, whole: Holdings, where: str, place: list[Scores]) -> None:
@@ -190,18 +184,11 @@ def _several(settings: Settings, found: Found, where: str) -> Callable[[int, boo
         seeded = _seeded(settings, seed)
         joint = Federation.from_settings(seeded)  # for its rows; it is trained only where it must be
 
-        def alone(owner: str) -> Callable[[], None]:
-            def job() -> None:
-                own = replace(
-                    _plainly(seeded, list(seeded.parties)),
-                    label_owners={owner: replace(seeded.label_owners[owner], outbox={})},
-                )
-                share = replace(joint.holdings, label_owners={owner: joint.holdings.label_owners[owner]}, known_to=1)
-                federation = Federation(own, share)
-                federation.fit()
-                found.alone.setdefault(owner, []).append(federation.evaluate(where))
-
-            return job
+        def alone(owner: str) -> None:
+            rules = {owner: replace(seeded.label_owners[owner], outbox={})}
+            own = replace(_plainly(seeded, list(seeded.parties)), label_owners=rules)
+            share = replace(joint.holdings, label_owners={owner: joint.holdings.label_owners[owner]}, known_to=1)
+            _train(own, share, where, found.alone.setdefault(owner, []))
 
         def together() -> None:
             joint.fit()
@@ -211,7 +198,7 @@ def _several(settings: Settings, found: Found, where: str) -> Callable[[int, boo
                 found.each.setdefault(owner, []).append(one)
 
         for owner in seeded.label_owners:
-            yield f"{owner} alone", alone(owner)
+            yield f"{owner} alone", partial(alone, owner)
         if again:
             yield "together", together
 
@@ -231,13 +218,12 @@ def _plainly(settings: Settings, parties: list[str]) -> Settings:
 def joined(settings: Settings, holdings: Holdings) -> Holdings | None:
     """The label owner with everybody's columns; None where parts cannot be laid side by side."""
     features = [held.features for held in holdings.columns.values()]
-    whole: Any = None
     if all(one.dim() == 2 for one in features):
         whole = torch.cat(features, dim=1)
     elif settings.data.dataset is not None and settings.data.split in ("columns", "strips", "patches"):
         parts: Any = (1, 1) if settings.data.split == "patches" else 1
         uncut = from_dataset(replace(settings, data=replace(settings.data, parts=parts, patch=None), parties={}))
         whole = next(held.features for held in uncut.columns.values())
-    if whole is None:
+    else:
         return None
     return replace(holdings, columns={holdings.label_owner: Columns(whole)})

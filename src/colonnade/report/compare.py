@@ -12,7 +12,7 @@ from colonnade.report.chart import Figure, Series, lines
 from colonnade.report.course import flat, plain
 from colonnade.report.facts import Facts, read
 from colonnade.report.html import Content, Html, cell, h, number, table
-from colonnade.report.page import assembled, document, save
+from colonnade.report.page import Section, assembled, document, save
 from colonnade.report.plates import plates
 from colonnade.report.spending import protected, unprotected
 from colonnade.report.words import BETTER_LOW, always_one, amount, count, epsilon, metric, score, seconds, size
@@ -36,7 +36,7 @@ def gather(folders: Sequence[Path]) -> Named:
 def write(folders: Sequence[Path], out: Path) -> Path:
     """The page, and its figures beside it."""
     runs = gather(folders)
-    return save(render(runs), list(figures(runs).values()), out)
+    return save(render(runs), figures(runs).values(), out)
 
 
 def render(runs: Named) -> str:
@@ -46,16 +46,14 @@ def render(runs: Named) -> str:
 
 def main_of(runs: Named) -> Html:
     made = figures(runs)
-    sections: list[tuple[str, str, list[Content]]] = [
+    sections: list[Section] = [
         ("result", "Scores and costs", [_standing(runs), *_notes(runs), plates(made, *made)]),
         ("differences", "Settings that differ", [_differences(runs)]),
         ("privacy", "Privacy", [_privacy(runs)]),
         ("each", "Each run", [h("ul", [h("li", h("b", name), ": ", _about(facts)) for name, facts in runs.items()])]),
     ]
-    return assembled(
-        h("header", h("h1", "Comparison: ", h("b", f"{len(runs)} runs")), h("p", headline(runs), class_="lede")),
-        sections,
-    )
+    title = h("h1", "Comparison: ", h("b", f"{len(runs)} runs"))
+    return assembled(h("header", title, h("p", headline(runs), class_="lede")), sections)
 
 
 def headline(runs: Named) -> str:

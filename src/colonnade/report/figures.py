@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from itertools import product
+from statistics import fmean
 from typing import Any
 
 from colonnade.evaluate import wilson
@@ -25,38 +27,33 @@ MOST = 12
 def streams(name: str, title: str, sent: Mapping[tuple[str, str], int], order: list[str]) -> Figure | None:
     """`sent` has bytes by (sender, receiver). None where there is nothing to draw, or too much."""
     real = {pair: count for pair, count in sent.items() if count > 0}
-    senders = [party for party in order if any(pair[0] == party for pair in real)]
-    receivers = [party for party in order if any(pair[1] == party for pair in real)]
     if not real or len(order) > MOST:
         return None
-    total = sum(real.values())
-    thick = max(120.0, 44.0 * max(len(senders), len(receivers))) / total  # pixels a byte
-    left, low = _stack(senders, {p: sum(n for pair, n in real.items() if pair[0] == p) for p in senders}, thick)
-    right, down = _stack(receivers, {p: sum(n for pair, n in real.items() if pair[1] == p) for p in receivers}, thick)
+    given, taken = Counter[str](), Counter[str]()
+    for (giver, taker), count in real.items():
+        given[giver] += count
+        taken[taker] += count
+    senders, receivers = ([party for party in order if party in counts] for counts in (given, taken))
+    thick = max(120.0, 44.0 * max(len(given), len(taken))) / given.total()  # pixels a byte
+    left, low = _stack(senders, given, thick)
+    right, down = _stack(receivers, taken, thick)
     height = max(low, down) + 6
-    used = {("from", p): 0.0 for p in senders} | {("to", p): 0.0 for p in receivers}
-    bands = []
-    for giver in senders:
-        for taker in receivers:
-            if (count := real.get((giver, taker))) is None:
-                continue
-            wide = count * thick
-            y0, y1 = left[giver][0] + used["from", giver], right[taker][0] + used["to", taker]
-            used["from", giver] += wide
-            used["to", taker] += wide
-            kind = f"band s{senders.index(giver) % 8 + 1}"
-            bands.append(
-                h("path", d=_band(y0, y1, max(wide, 1.2)), class_=kind, data_tip=f"{giver} to {taker}: {size(count)}")
-            )
-    ends = [_end(p, left[p], sum(n for pair, n in real.items() if pair[0] == p), "out") for p in senders]
-    ends += [_end(p, right[p], sum(n for pair, n in real.items() if pair[1] == p), "in") for p in receivers]
+    bands, used = [], Counter[tuple[str, str]]()  # bytes of an edge from which bands go already
+    for giver, taker in product(senders, receivers):
+        if count := real.get((giver, taker), 0):
+            y0, y1 = left[giver][0] + used["from", giver] * thick, right[taker][0] + used["to", taker] * thick
+            used.update({("from", giver): count, ("to", taker): count})
+            kind, tip = f"band s{senders.index(giver) % 8 + 1}", f"{giver} to {taker}: {size(count)}"
+            bands.append(h("path", d=_band(y0, y1, max(count * thick, 1.2)), class_=kind, data_tip=tip))
+    ends = [_end(party, left[party], given[party], "out") for party in senders]
+    ends += [_end(party, right[party], taken[party], "in") for party in receivers]
     heads = [
         h("text", "sent by", x=EDGE - 12, y=14, text_anchor="end", class_="axis"),
         h("text", "received by", x=WIDTH - EDGE + 12, y=14, class_="axis"),
     ]
     svg = _svg([h("title", title), *heads, *bands, *ends], height, title, "chart streams")
     rows = [(giver, taker, size(count)) for (giver, taker), count in real.items()]
-    return Figure(name, title, svg, ("sent by", "received by", "bytes"), list(rows))
+    return Figure(name, title, svg, ("sent by", "received by", "bytes"), rows)
 
 
 def _stack(parties: list[str], counts: Mapping[str, int], thick: float) -> tuple[dict[str, tuple[float, float]], float]:
@@ -80,20 +77,12 @@ def _band(y0: float, y1: float, wide: float) -> str:
 def _end(party: str, place: tuple[float, float], count: int, side: str) -> Html:
     x = EDGE if side == "out" else WIDTH - EDGE - 4
     text, anchor = (EDGE - 8, "end") if side == "out" else (WIDTH - EDGE + 8, None)
-    middle = place[0] + place[1] / 2
+    middle, at = place[0] + place[1] / 2, {"x": text, "text_anchor": anchor}
     return h(
         "g",
         h("rect", x=x, y=round(place[0], 1), width=4, height=round(max(place[1], 1.5), 1), class_="edge"),
-        h(
-            "text",
-            clipped(party, EDGE - 8),
-            h("title", party),
-            x=text,
-            y=round(middle - 3, 1),
-            text_anchor=anchor,
-            class_="label",
-        ),
-        h("text", size(count), x=text, y=round(middle + 13, 1), text_anchor=anchor, class_="value"),
+        h("text", clipped(party, EDGE - 8), h("title", party), y=round(middle - 3, 1), class_="label", **at),
+        h("text", size(count), y=round(middle + 13, 1), class_="value", **at),
     )
 
 
@@ -103,15 +92,9 @@ NAME = 84
 
 def figures(facts: Facts) -> dict[str, Figure]:
     """All that can be drawn."""
-    made: tuple[Callable[[Facts], Figure | None], ...] = (
-        standing, progress, loss, score_by_bytes, streams_of, traffic, importance, selection, attacks, timing,
-    )  # fmt: skip
-    found = (
-        [one for one in (draw(facts) for draw in made) if one is not None]
-        + quality_figures(facts)
-        + tree_figures(facts)
-    )
-    return {one.name: one for one in found}
+    draw = standing, progress, loss, score_by_bytes, streams_of, traffic, importance, selection, attacks, timing
+    found = [*(one(facts) for one in draw), *quality_figures(facts), *tree_figures(facts)]
+    return {one.name: one for one in found if one is not None}
 
 
 def x_axis(facts: Facts) -> str:
@@ -190,15 +173,11 @@ def standing(facts: Facts) -> Figure | None:
     if several:
         note = f"Means over {found['splits']} splits of the rows; lines reach from the worst to the best split."
     else:
-        note = f"On {rows} {found['split']} rows." + (
-            " Lines are 95 % intervals: with so many rows, smaller differences may be chance."
-            if name == "accuracy"
-            else ""
-        )
-    return points(
-        "baselines", f"{capital(metric(name))} {among}", drawn, x=metric(name), note=note,
-        headings=("who trains", metric(name)),
-    )  # fmt: skip
+        note = f"On {rows} {found['split']} rows."
+        if name == "accuracy":
+            note += " Lines are 95 % intervals: with so many rows, smaller differences may be chance."
+    title, headings = f"{capital(metric(name))} {among}", ("who trains", metric(name))
+    return points("baselines", title, drawn, x=metric(name), note=note, headings=headings)
 
 
 def streams_of(facts: Facts) -> Figure | None:
@@ -218,33 +197,22 @@ def traffic(facts: Facts) -> Figure | None:
         rows.append(Row(party, one["out"], size(one["out"]), "s1", tip=f"{party} sent {size(one['out'])}"))
         rows.append(Row(party, one["in"], size(one["in"]), "s8", tip=f"{party} received {size(one['in'])}"))
     cells = [(party, size(one["out"]), size(one["in"])) for party, one in facts.traffic.items()]
-    legend = (("s1", "sent"), ("s8", "received"))
-    return bars(
-        "traffic",
-        "Bytes sent and received",
-        rows,
-        x="bytes",
-        legend=legend,
-        headings=("party", "sent", "received"),
-        cells=cells,
-    )
+    legend, headings = (("s1", "sent"), ("s8", "received")), ("party", "sent", "received")
+    return bars("traffic", "Bytes sent and received", rows, x="bytes", legend=legend, headings=headings, cells=cells)
 
 
 def importance(facts: Facts) -> Figure | None:
-    found = facts.importance
-    if not found or not found.get("measures"):
-        return None
+    found = facts.importance or {}
     name = found.get("ranked_by")
-    values = found["measures"].get(name)
+    values = (found.get("measures") or {}).get(name)
     if not values or name not in MEASURES:
         return None
     spread = found.get("deviations", {}).get(name, {})
+    known = {party: value for party, value in values.items() if value is not None}
     rows = [
-        Row(party, values[party], score(values[party]), "s1",
-            None if party not in spread else values[party] - spread[party],
-            None if party not in spread else values[party] + spread[party])
-        for party in sorted(values, key=lambda one: -(values[one] or 0)) if values[party] is not None
-    ]  # fmt: skip
+        Row(party, known[party], score(known[party]), "s1", *_whiskers(known[party], spread.get(party)))
+        for party in sorted(known, key=lambda one: -known[one])
+    ]
     told = MEASURES[name].told
     unit = told if name in HEADS else f"{metric(found['metric'])} {told}"
     note = f"Lines are one standard deviation over {found['repeats']} shuffles." if spread else ""
@@ -256,23 +224,18 @@ def selection(facts: Facts) -> Figure | None:
     if not found or not found.get("scores"):
         return None
     errors = found.get("errors", {})
-    rows = [
-        Row(party, value, f"{value:.3f}", "s1" if party in found["chosen"] else "s8",
-            *((value - errors[party], value + errors[party]) if party in errors else ()))
-        for party in found["ranking"] for value in [found["scores"][party]]
-    ]  # fmt: skip
+    rows = []
+    for party in found["ranking"]:
+        value, kind = found["scores"][party], "s1" if party in found["chosen"] else "s8"
+        rows.append(Row(party, value, f"{value:.3f}", kind, *_whiskers(value, errors.get(party))))
     note = "Lines are one standard error." if errors else ""
     unit = "score" if found["method"] in ("lasso", "random") else "mutual information with the label (nats)"
-    legend = (("s1", "kept"), ("s8", "left out"))
-    return bars(
-        "selection",
-        "Whose columns tell about the label",
-        rows,
-        x=unit,
-        legend=legend,
-        note=note,
-        headings=("party", "score"),
-    )
+    title, legend = "Whose columns tell about the label", (("s1", "kept"), ("s8", "left out"))
+    return bars("selection", title, rows, x=unit, legend=legend, note=note, headings=("party", "score"))
+
+
+def _whiskers(value: float, error: float | None) -> tuple[float | None, float | None]:
+    return (None, None) if error is None else (value - error, value + error)
 
 
 def attacks(facts: Facts) -> Figure | None:
@@ -280,42 +243,22 @@ def attacks(facts: Facts) -> Figure | None:
     found = (facts.audit or {}).get("findings", [])
     if not found:
         return None
-    rows, alike = [], Counter((one["attacker"], one["victim"], one["attack"]) for one in found)
+    rows, cells, alike = [], [], Counter((one["attacker"], one["victim"], one["attack"]) for one in found)
     for one in found:
         by, on, what = one["attacker"], one["victim"], f"{one['attack']}, {one['moment']}"
         whole = f"{by} on {on}: {what}"
         if width_of(whole) >= WIDTH - 10 and alike[by, on, one["attack"]] == 1:
             what = one["attack"]  # the moment tells it from no other; the table has it
         label = whole if width_of(whole) < WIDTH - 10 else f"{clipped(by, NAME)} on {clipped(on, NAME)}: {what}"
-        shown = f"{one['score']:.3f}"
-        tip = f"{whole}: {one['metric']} {shown}; without an attack {one['baseline']:.3f}"
+        shown, without = f"{one['score']:.3f}", f"{one['baseline']:.3f}"
+        tip = f"{whole}: {one['metric']} {shown}; without an attack {without}"
         kind = "s7" if one.get("crossed") else "s1"
-        rows.append(
-            Row(
-                label,
-                max(one["score"], 0.0),
-                shown,
-                kind,
-                one.get("low"),
-                one.get("high"),
-                max(one["baseline"], 0.0),
-                one.get("threshold"),
-                tip,
-            )
-        )
+        marks = one.get("low"), one.get("high"), max(one["baseline"], 0.0), one.get("threshold")
+        rows.append(Row(label, max(one["score"], 0.0), shown, kind, *marks, tip))
+        cells.append((f"{by} on {on}", one["attack"], one["moment"], shown, without))
     legend = [("s1", "attack"), ("mark", "without an attack")]
     legend += [("limit", "threshold")] if any(one.get("threshold") is not None for one in found) else []
     legend += [("s7", "above it")] if any(one.get("crossed") for one in found) else []
-    cells = [
-        (
-            f"{one['attacker']} on {one['victim']}",
-            one["attack"],
-            one["moment"],
-            f"{one['score']:.3f}",
-            f"{one['baseline']:.3f}",
-        )
-        for one in found
-    ]
     return bars(
         "attacks", "What attacks found", rows, x="score: 0 nothing, 1 everything", legend=legend, above=True,
         headings=("by, on", "attack", "when", "score", "without an attack"), cells=cells,
@@ -328,13 +271,5 @@ def timing(facts: Facts) -> Figure | None:
         return None
     unit = x_axis(facts)
     series = Series(f"seconds per {unit}", [one["epoch"] for one in known], [one["seconds"] for one in known])
-    mean = sum(one["seconds"] for one in known) / len(known)
-    return lines(
-        "timing",
-        f"Time per {unit}",
-        [series],
-        x=unit,
-        y="seconds",
-        zero=True,
-        note=f"On average {seconds(mean)}, with its validation.",
-    )
+    note = f"On average {seconds(fmean(one['seconds'] for one in known))}, with its validation."
+    return lines("timing", f"Time per {unit}", [series], x=unit, y="seconds", zero=True, note=note)

@@ -5,6 +5,7 @@ On disk its figures lie beside it as SVG.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from colonnade.report.course import missing_section, settings_section, sign_sect
 from colonnade.report.crossing import crossing_section, parties_section
 from colonnade.report.facts import Facts, read
 from colonnade.report.figures import figures
-from colonnade.report.figures import figures as drawn
 from colonnade.report.findings import audit_section
 from colonnade.report.html import Content, Html, h
 from colonnade.report.opening import opening
@@ -25,19 +25,21 @@ from colonnade.report.result import result_section
 from colonnade.report.spending import spending
 from colonnade.report.trees import trees_section
 
+Section = tuple[str, str, list[Content] | None]
+"""What links call it, its title, and what it says; None where there is nothing to say."""
+
 
 def resource(name: str) -> str:
     """A file of this package."""
     return (files("colonnade.report") / name).read_text(encoding="utf-8")
 
 
-def render(facts: Facts, *, live: bool = False) -> str:
-    """The document. With `live` it asks its server every second for what is new."""
-    return document(f"{facts.name}: Colonnade run report", main_of(facts), live=live)
+def render(facts: Facts) -> str:
+    return document(f"{facts.name}: Colonnade run report", main_of(facts))
 
 
 def document(title: str, main: Html, *, live: bool = False) -> str:
-    """A page around the content of <main>."""
+    """A page around the content of <main>. With `live` it asks its server every second for what is new."""
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
     head = [
         h("meta", charset="utf-8"),
@@ -55,8 +57,8 @@ def document(title: str, main: Html, *, live: bool = False) -> str:
 
 def main_of(facts: Facts) -> Html:
     """What stands inside <main>."""
-    made = drawn(facts)
-    sections: list[tuple[str, str, list[Content] | None]] = [
+    made = figures(facts)
+    sections: list[Section] = [
         ("result", "Result", result_section(facts, made)),
         ("quality", "How well it decides", quality_section(facts, made) if facts.quality else None),
         ("parties", "What was run", parties_section(facts)),
@@ -72,13 +74,12 @@ def main_of(facts: Facts) -> Html:
         ("missing", "Not in this report", missing_section(facts) if facts.finished else None),
         ("review", "Review", sign_section(facts)),
     ]
-    return assembled(
-        opening(facts), [(name, title, content) for name, title, content in sections if content is not None]
-    )
+    return assembled(opening(facts), sections)
 
 
-def assembled(header: Html, sections: list[tuple[str, str, list[Content]]]) -> Html:
-    """The page from header, contents and sections."""
+def assembled(header: Html, sections: list[Section]) -> Html:
+    """The page from header, contents and those sections that there are."""
+    sections = [section for section in sections if section[2] is not None]
     listed = [h("li", h("a", title, href=f"#{name}")) for name, title, _ in sections]
     contents = h("nav", h("h2", "Contents", id="contents"), h("ul", listed), aria_labelledby="contents")
     made = [h("section", h("h2", title, id=name), content, aria_labelledby=name) for name, title, content in sections]
@@ -91,14 +92,10 @@ PAGE, FIGURES = "report.html", "figures"
 def write(folder: Path, out: Path | None = None) -> Path:
     """The report of a run directory: `out`, or report.html in it; figures go into a folder beside the page."""
     facts = read(folder)
-    return save(render(facts), _drawn(facts), out or folder / PAGE)
+    return save(render(facts), figures(facts).values(), out or folder / PAGE)
 
 
-def _drawn(facts: Facts) -> list[Figure]:
-    return list(figures(facts).values())
-
-
-def save(page: str, drawn: list[Figure], path: Path) -> Path:
+def save(page: str, drawn: Iterable[Figure], path: Path) -> Path:
     """A page and its figures, each file whole or not at all."""
     try:
         (path.parent / FIGURES).mkdir(parents=True, exist_ok=True)

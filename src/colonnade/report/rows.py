@@ -31,34 +31,27 @@ class Row:
     tip: str = ""
 
 
-def bars(
-    name: str, title: str, rows: Sequence[Row], *, x: str, legend: Sequence[tuple[str, str]] = (), **more: Any
-) -> Figure:
-    """Lengths from zero, for bytes, seconds and shares. A label that repeats is shown once."""
-    ends = [value for row in rows for value in (row.value, row.low, row.high, row.mark, row.limit) if value is not None]
-    return _chart(name, title, rows, around(ends, zero=True), x, legend, bar=True, **more)
-
-
-def points(name: str, title: str, rows: Sequence[Row], *, x: str, **more: Any) -> Figure:
+def points(name: str, title: str, rows: Sequence[Row], **more: Any) -> Figure:
     """Places on an axis that need not begin at zero, for scores."""
-    ends = [value for row in rows for value in (row.value, row.low, row.high, row.mark, row.limit) if value is not None]
-    return _chart(name, title, rows, around(ends), x, (), bar=False, **more)
+    return bars(name, title, rows, bar=False, **more)
 
 
-def _chart(
+def bars(
     name: str,
     title: str,
     rows: Sequence[Row],
-    axis: tuple[float, float],
-    x: str,
-    legend: Sequence[tuple[str, str]],
     *,
-    bar: bool,
+    x: str,
+    legend: Sequence[tuple[str, str]] = (),
     headings: tuple[str, ...] = (),
     cells: Sequence[tuple[Any, ...]] = (),
     note: str = "",
     above: bool = False,
+    bar: bool = True,
 ) -> Figure:
+    """Lengths from zero, for bytes, seconds and shares. A label that repeats is shown once, unless all are `above`."""
+    ends = [value for row in rows for value in (row.value, row.low, row.high, row.mark, row.limit) if value is not None]
+    axis = around(ends, zero=bar)
     top = 30 if legend else 10
     widest = max((width_of(row.label) for row in rows), default=0.0) + 10
     over = above or widest > WIDEST

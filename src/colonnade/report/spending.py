@@ -77,7 +77,7 @@ def _overview(told: Sequence[Plain]) -> Html:
 
 def _made(release: Plain) -> str:
     most = release.get("appearances")
-    return release["mechanism"] + ("" if most is None else f", each row at most {times(most)}")
+    return f"{release['mechanism']}{'' if most is None else f', each row at most {times(most)}'}"
 
 
 def _adversaries(one: Plain, notes: list[str]) -> Html:
