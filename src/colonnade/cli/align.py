@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from colonnade.alignment import Aligned, Ids, align_here
 from colonnade.alignment.ids import read_ids
 from colonnade.alignment.in_process import check_free
 from colonnade.alignment.settings import in_words
-from colonnade.cli.console import Json, Quiet, console, shown
-from colonnade.cli.options import Engine, StartupKit
+from colonnade.cli.console import BOLD, a_table, console, numbers, say, shown
+from colonnade.cli.options import Engine, Json, Quiet, StartupKit
 from colonnade.core.files import write_text
 from colonnade.datasets.progress import watched
 from colonnade.errors import ConfigError
@@ -63,7 +62,16 @@ def align(
     if out is not None:
         check_free(out)
     if engine != "in-process":
-        _between_sites(settings, engine, out, startup_kit, owner, count=count, json_=json_, quiet=quiet)
+        from colonnade.cli.on_flare import count_on_flare
+
+        if not count:
+            raise ConfigError(
+                f"With --engine {engine} rows are counted, so it takes --count: which rows are common, each "
+                "organisation learns at its own site when it trains (`colonnade run`)."
+            )
+        told = count_on_flare(settings, engine, out, startup_kit, owner)
+        if told is not None:
+            _show_counts(told, out, json_=json_, quiet=quiet)
         return
     alignment = dataclasses.replace(settings.alignment, reveal="count") if count else settings.alignment
     groups = _groups(settings, owner)
@@ -115,28 +123,8 @@ def _groups(settings: Settings, owner: str | None) -> dict[str, dict[str, Held]]
     }
 
 
-def _between_sites(
-    settings: Settings,
-    engine: str,
-    out: Path | None,
-    startup_kit: Path | None,
-    owner: str | None,
-    *,
-    count: bool,
-    json_: bool,
-    quiet: bool,
-) -> None:
-    """Count common rows at sites."""
-    from colonnade.cli.on_flare import count_on_flare
-
-    if not count:
-        raise ConfigError(
-            f"With --engine {engine} rows are counted, so it takes --count: which rows are common, each organisation "
-            "learns at its own site when it trains (`colonnade run`)."
-        )
-    found = count_on_flare(settings, engine, out, startup_kit, owner)
-    if found is None:
-        return
+def _show_counts(found: list[dict[str, Any]], out: Path | None, *, json_: bool, quiet: bool) -> None:
+    """What sites counted."""
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_text(out / ALIGNMENT, json.dumps(found, indent=2) + "\n")
@@ -146,17 +134,15 @@ def _between_sites(
         for one in found:
             console.print(f"{one['common']:,} rows are common to {', '.join(one['sizes'])}.", highlight=False)
             for name, what in one["learned"].items():
-                console.print(f"    {name} learned {what}", markup=False, highlight=False)
+                say(f"    {name} learned {what}")
 
 
 def show(aligned: Aligned, seconds: float) -> None:
     """Sizes, traffic, and what each party knows now."""
     found = aligned.to_json()
     title = f"{found['common']:,} rows are common to all {len(found['parties'])} parties"
-    table = Table(title=title, title_justify="left", title_style="bold not italic")
-    for heading in ("party", "rows", "ids", "sent", "received"):
-        table.add_column(heading, justify="left" if heading == "party" else "right", overflow="fold")
-    table.add_column("learned")
+    counts = numbers("rows", "ids", "sent", "received")
+    table = a_table(title, "party", *counts, "learned", title_style=BOLD)
     for name, party in found["parties"].items():
         driver = " (drives)" if name == found["driver"] else ""
         sent, received = size(party["bytes"]["out"]), size(party["bytes"]["in"])
@@ -170,12 +156,8 @@ def show(aligned: Aligned, seconds: float) -> None:
 
 def show_keys(aligned: Aligned, keys: Sequence[str], losses: Mapping[str, Mapping[str, Any]]) -> None:
     """How many rows each key matched; and of each party, how many are lost and why."""
-    table = Table(title="Matched by", title_justify="left", title_style="bold not italic")
-    table.add_column("key")
-    table.add_column("rows", justify="right")
-    for name in losses:
-        table.add_column(f"{name}: without a value", justify="right")
-        table.add_column("with another's", justify="right")
+    lost = (heading for name in losses for heading in (f"{name}: without a value", "with another's"))
+    table = a_table("Matched by", "key", *numbers("rows", *lost), title_style=BOLD)
     for key, count in zip(keys, aligned.found.by_key, strict=False):
         why = [f"{n:,}" for one in losses.values() for n in one["by key"][key].values()]
         table.add_row(key, f"{count:,}", *why)

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from colonnade.attacks.audit import Audit, audit_run
 from colonnade.attacks.finding import LIMITS, suggested
 from colonnade.attacks.promises import CANARIES, audit_promises
 from colonnade.attacks.report import prepare, write, write_promises
-from colonnade.cli.console import AllowModel, Json, Quiet, a_run, console, error_console, shown
-from colonnade.cli.options import Engine, Owner, StartupKit
+from colonnade.cli.console import a_run, a_table, console, error_console, numbers, shown
+from colonnade.cli.options import AllowModel, Engine, Json, Owner, Quiet, StartupKit
 from colonnade.errors import ConfigError
 from colonnade.runs.layout import SETTINGS
 from colonnade.runs.run_directory import to_json
@@ -47,46 +47,31 @@ def audit(
     site attacks at home and tells what \\[audit] in its own party.toml allows; with the label owner's thresholds
     there, one that does not tell has not passed.
     """
-    silent = quiet or json_
     if engine != "in-process":
-        _between_sites(folder, engine, startup_kit, owner, rows, dp or party or out, json_=json_, quiet=quiet)
+        from colonnade.cli.on_flare import audit_on_flare
+
+        if dp or party or out:
+            raise ConfigError(
+                f"--dp, --party and --out are for one process, not for {engine}: each site audits itself."
+            )
+        told = audit_on_flare(folder, engine, startup_kit, owner, rows)
+        if told is not None:
+            _show(told[0], len(list(told[1].iterdir())), told[1], OWN, json_=json_, quiet=quiet)
+            told[0].check()
         return
     if dp:
         _promises(folder, canaries, out, allow_model or [], json_=json_, quiet=quiet)
         return
     with error_console.status("…") as status:
-        if silent:
+        if quiet or json_:
             status.stop()
-        place = out or folder / "audit"
-        run = a_run(folder)
+        place, run = out or folder / "audit", a_run(folder)
         prepare(place)
         found = audit_run(run, rows=rows, party=party, say=status.update, allow_models=allow_model or [])
         files = write(found, place)
     limits = f"{folder / SETTINGS}, and remove its first line, a digest"
     _show(found, len(files), place, limits, json_=json_, quiet=quiet)
     found.check()
-
-
-def _between_sites(
-    folder: Path,
-    engine: str,
-    startup_kit: Path | None,
-    owner: str | None,
-    rows: int,
-    other: object,
-    *,
-    json_: bool,
-    quiet: bool,
-) -> None:
-    """Have a label owner audit a run with the others at their sites; on this machine what it was told is shown."""
-    from colonnade.cli.on_flare import audit_on_flare
-
-    if other:
-        raise ConfigError(f"--dp, --party and --out are for one process, not for {engine}: each site audits itself.")
-    found = audit_on_flare(folder, engine, startup_kit, owner, rows)
-    if found is not None:
-        _show(found[0], len(list(found[1].iterdir())), found[1], OWN, json_=json_, quiet=quiet)
-        found[0].check()
 
 
 def _show(found: Audit, files: int, place: Path, limits: str, *, json_: bool, quiet: bool) -> None:
@@ -127,11 +112,8 @@ def _promises(folder: Path, canaries: int, out: Path | None, allow: list[str], *
         typer.echo(to_json(found.to_json(), indent=2))
     elif not quiet:
         console.print(f"What is promised, and what {canaries:,} canaries showed at 95 %", style="bold")
-        table = Table()
-        for heading in ("of", "against", "neighbours"):
-            table.add_column(heading, overflow="fold", min_width=13)  # add-or-remove stays whole
-        for heading in ("claim", "at least", "baseline"):
-            table.add_column(heading, justify="right", no_wrap=True)
+        whole = [Column(one, overflow="fold", min_width=13) for one in ("of", "against", "neighbours")]  # add-or-remove
+        table = Table(*whole, *numbers("claim", "at least", "baseline", no_wrap=True))
         for one in found.attempts:
             mark = "[red]{}[/red]" if one.broken else "{}"
             bound = "not attacked" if one.bound is None else mark.format(f"{one.bound:.3f}")
@@ -154,10 +136,8 @@ def tables_of(found: Audit) -> Iterator[Table]:
     for attack, lines in groupby(order, key=lambda one: one.attack):
         findings = list(lines)
         title = f"\n[bold]{shown(attack)}[/bold], assuming an attacker that {shown(findings[0].assumes)}"
-        table = Table(title=title, title_justify="left", title_style="not italic")
-        for heading in ("by", "on", "when", findings[0].metric, "without attack", "verdict"):
-            right = heading in (findings[0].metric, "without attack")
-            table.add_column(shown(heading), justify="right" if right else "left", overflow="fold")
+        scores = numbers(shown(findings[0].metric), "without attack")
+        table = a_table(title, "by", "on", "when", *scores, "verdict", title_style="not italic")
         for one in findings:
             interval = "" if one.low is None or one.high is None else f"\n{one.low:.3f}–{one.high:.3f}"
             mark = f"\n[red]above {one.limit} = {one.threshold}[/red]" if one.crossed else ""

@@ -6,9 +6,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -16,7 +15,6 @@ from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from colonnade.datasets.progress import hide
 from colonnade.errors import CheckpointError, printable
 from colonnade.evaluate import metric
 from colonnade.report.words import size
@@ -61,17 +59,10 @@ class _Output(Console):
             super().on_broken_pipe()
 
 
+BOLD = "bold not italic"
+"""How some titles of tables are written."""
 console = _Output()
 error_console = Console(stderr=True)
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
-AllowModel = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="MODULE:CLASS", help="A model outside Colonnade that the settings may name: its code runs. Repeatable."
-    ),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no tables.", callback=hide)]
 
 
 def a_run(folder: Path) -> Path:
@@ -96,6 +87,21 @@ def shown(what: object) -> str:
 def typed(path: Path | str) -> str:
     """A path, or another word, in a command that can be copied into a shell."""
     return escape(shlex.quote(str(path)))
+
+
+def say(text: str, **how: Any) -> None:
+    """Words as they are: what others wrote is no markup, and no number in it is coloured."""
+    console.print(text, markup=False, highlight=False, **how)
+
+
+def a_table(title: str, *columns: str | Column, **how: Any) -> Table:
+    """A table whose cells are never cut off; `numbers` among its columns are aligned right."""
+    made = (Column(one, overflow="fold") if isinstance(one, str) else one for one in columns)
+    return Table(*made, title=title, title_justify="left", **how)
+
+
+def numbers(*headings: str, **how: Any) -> list[Column]:
+    return [Column(heading, justify="right", overflow="fold", **how) for heading in headings]
 
 
 def a_bar(*counts: ProgressColumn, quiet: bool, transient: bool = False) -> Progress:
@@ -145,10 +151,7 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
     from colonnade.evaluate.metrics import beside_majority, in_order, lead
 
     metrics = beside_majority(summary)
-    table = Table(title="How good the joint model is", title_justify="left")
-    table.add_column("")
-    for split in metrics:
-        table.add_column(f"{split} rows", justify="right")
+    table = a_table("How good the joint model is", "", *numbers(*(f"{split} rows" for split in metrics)))
     led = lead(summary)
     for name in in_order(summary, next(iter(metrics.values()))):
         told = shown(metric(name)) if name != led else f"[bold]{shown(metric(name))}[/bold]"
@@ -162,18 +165,12 @@ def label_owners_table(summary: Mapping[str, Any]) -> Table:
 
     name = HEADLINE[summary["task"]]
     splits = list(summary["metrics"])
-    table = Table(title=f"By label owner: {name} of the joint model on its rows", title_justify="left")
-    table.add_column("label owner", overflow="fold")
-    for split in splits:
-        table.add_column(split, justify="right")
-    table.add_column("left out")
+    title = f"By label owner: {name} of the joint model on its rows"
+    table = a_table(title, "label owner", *numbers(*splits), "left out")
     for owner, about in summary["label_owners"].items():
         scores = [about["metrics"].get(split, {}).get(name) for split in splits]
-        left_out = about["left_out"]
-        rounds = (
-            f"round {', '.join(map(str, left_out[:8]))}{', …' if len(left_out) > 8 else ''}" if left_out else "never"
-        )
-        table.add_row(owner, *map(score, scores), rounds)
+        left_out = [*map(str, about["left_out"][:8]), *(["…"] if len(about["left_out"]) > 8 else [])]
+        table.add_row(owner, *map(score, scores), f"round {', '.join(left_out)}" if left_out else "never")
     return table
 
 
@@ -183,10 +180,7 @@ def subsets_table(summary: Mapping[str, Any]) -> Table:
 
     split = next(one for one in ("test", "validation", "train") if one in summary["subsets"])
     led = lead(summary) or HEADLINE[summary["task"]]
-    table = Table(title=f"By who holds a row, of the {split} rows", title_justify="left")
-    table.add_column("held by", overflow="fold")
-    table.add_column("rows", justify="right")
-    table.add_column(metric(led), justify="right")
+    table = a_table(f"By who holds a row, of the {split} rows", "held by", *numbers("rows", metric(led)))
     for kind, found in summary["subsets"][split].items():
         known = found.get(led)
         table.add_row(kind, f"{found['rows']:,}", score(known if known is not None and known == known else None))
@@ -195,11 +189,7 @@ def subsets_table(summary: Mapping[str, Any]) -> Table:
 
 def traffic_table(summary: Mapping[str, Any]) -> Table:
     """What each party holds, sent and received."""
-    table = Table(title="What travelled", title_justify="left")
-    table.add_column("party", overflow="fold")
-    table.add_column("holds")
-    table.add_column("sent", justify="right")
-    table.add_column("received", justify="right")
+    table = a_table("What travelled", "party", "holds", *numbers("sent", "received"))
     for name, traffic in summary["bytes"].items():
         holds = " and ".join(summary["parties"][name]) or "no data"
         table.add_row(name, holds, size(traffic["out"]), size(traffic["in"]))

@@ -7,6 +7,7 @@ import json
 import shutil
 import time
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from rich.table import Table
 
 from colonnade.alignment import REVEALS, Ids, align_here
 from colonnade.cli.align import show as show_alignment
-from colonnade.cli.console import console, error_console, progress_of, score, shown, traffic_table, typed
+from colonnade.cli.console import console, error_console, numbers, progress_of, score, shown, traffic_table, typed
 from colonnade.cli.report import measure
 from colonnade.cli.select import rejected, with_bar
 from colonnade.cli.select import show as show_selection
@@ -178,11 +179,9 @@ def _scores(found: dict[str, Any]) -> Table:
         "all tables in one place": found["together"],
     }
     console.print(f"\n[italic]On patients that nobody trained on (mean of {SPLITS} splits)[/italic]")
-    table = Table()
-    for heading in ("who trains", "accuracy", "AUC"):
-        table.add_column(heading, justify="left" if heading == "who trains" else "right")
+    table = Table("who trains", *numbers("accuracy", "AUC"))
     for name, splits in rows.items():
-        means = [sum(one[metric] for one in splits) / len(splits) for metric in ("accuracy", "auc")]
+        means = [fmean(one[metric] for one in splits) for metric in ("accuracy", "auc")]
         table.add_row(name, *map(score, means), style="bold" if name.startswith("together") else "")
     return table
 
@@ -191,15 +190,10 @@ def _learned(federation: Federation, run: Path) -> Table:
     """What training told; what the alignment did was said in step 1."""
     lines = learned(federation, run)
     before = sum(line.bytes for line in lines if line.name in REVEALS)
-    table = Table(
-        title="\nWhat each party learned about the others (no raw column ever left)",
-        caption=f"Before that, {size(before)} crossed to find the patients they share: step 1.",
-        title_justify="left",
-        caption_justify="left",
-        show_lines=True,
-    )
-    for heading in ("party", "from", "received", "which tells"):
-        table.add_column(heading, overflow="fold")
+    title = "\nWhat each party learned about the others (no raw column ever left)"
+    below = f"Before that, {size(before)} crossed to find the patients they share: step 1."
+    left: Any = {"title_justify": "left", "caption_justify": "left"}
+    table = Table("party", "from", "received", "which tells", title=title, caption=below, show_lines=True, **left)
     alike: dict[tuple[str, ...], list[str]] = {}  # what several learned of one, or one of several, is said once
     for line in lines:
         if line.name not in REVEALS:

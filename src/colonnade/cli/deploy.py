@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from colonnade.algorithms import find
 from colonnade.alignment.allowance import ALIGNMENTS, IDS, Allowance
-from colonnade.cli.console import console
+from colonnade.cli.console import BOLD, a_table, console, say
 from colonnade.core import Mechanism, Organisation, Plain
 from colonnade.core.roles import FeatureOwner, Introduce
 from colonnade.errors import ConfigError
@@ -74,15 +73,12 @@ def provision(
     """Make a startup kit per organisation, with certificates for mutual TLS, and the agreed file in each."""
     settings = Settings.from_toml(file)
     make_kits(settings, out, server=server, port=port, admin_port=admin_port, state=state, renew=renew or ())
-    table = Table(title=f"Startup kits in {out}", title_justify="left", title_style="bold not italic")
-    for heading in ("folder", "for"):
-        table.add_column(heading)
-    driver = driver_of(settings)
+    table = a_table(f"Startup kits in {out}", "folder", "for", title_style=BOLD)
     table.add_row("relay/", f"the machine {server}, which relays calls it cannot read")
     for name in all_sites(settings):
         what = does(settings, name)
         table.add_row(f"parties/{name}/", f"'{name}'" + (f", which {what}" if what else ""))
-    table.add_row("lead/", f"whoever starts runs, at '{driver}'")
+    table.add_row("lead/", f"whoever starts runs, at '{driver_of(settings)}'")
     table.add_row("state/", "nobody: the key that signs certificates. Keep it offline")
     console.print(table)
     console.print(f"Send each kit to its organisation alone. There: edit local/{OWN}, then `colonnade party check`.")
@@ -156,9 +152,7 @@ def _check(own: SiteConfig) -> None:
 
 
 def _what_may_leave(own: SiteConfig, organisation: Organisation, releases: list[str]) -> None:
-    table = Table(title="What may leave", title_justify="left", title_style="bold not italic")
-    for heading in ("release", "mechanism", "codec", "tells"):
-        table.add_column(heading)
+    table = a_table("What may leave", "release", "mechanism", "codec", "tells", title_style=BOLD)
     reveals, rules = find(own.settings.algorithm).reveals, organisation.outbox.rules
     for name in releases:
         for one in (name, *(given for given in rules if given != name and given.rpartition(".")[2] == name)):
@@ -198,15 +192,13 @@ def _in_words(mechanism: Mechanism) -> str:
 def _say_alignments(own: SiteConfig) -> None:
     """What others may compare with its ids, and what of today's they took."""
     allowed, taken = own.alignments, Allowance(own.name, own.runs / ALIGNED, own.alignments).taken()
-    console.print(
+    say(
         f"In a day each who may ask aligns with it {allowed.per_day} times to train, by lists of {allowed.smallest} "
-        f"ids or more, and compares {allowed.predicted_per_day:,} ids to predict ([alignments]).",
-        markup=False,
-        highlight=False,
+        f"ids or more, and compares {allowed.predicted_per_day:,} ids to predict ([alignments])."
     )
     for name, mine in taken.items():
-        told = f"'{name}' aligned {mine[ALIGNMENTS]} times to train, and compared {mine[IDS]:,} ids to predict"
-        console.print(f"Today: {told}.", markup=False, highlight=False)
+        compared = f"compared {mine[IDS]:,} ids to predict"
+        say(f"Today: '{name}' aligned {mine[ALIGNMENTS]} times to train, and {compared}.")
 
 
 def _say_budget(own: SiteConfig, organisation: Organisation, budget: Budget | None) -> None:

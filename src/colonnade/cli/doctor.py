@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from colonnade.cli.console import Json, console, error_console
+from colonnade.cli.console import console, error_console, say
+from colonnade.cli.options import Json
 from colonnade.planning.doctor import Check, examine, healthy
 from colonnade.runs.run_directory import to_json
 
@@ -18,9 +19,9 @@ def doctor(json_: Json = False) -> None:
         checks.append(check)
         if not json_:
             console.print(f"{MARKS[check.state]} [bold]{check.name}[/bold]  ", end="")
-            console.print(check.found, markup=False, highlight=False, soft_wrap=True)
+            say(check.found, soft_wrap=True)
             if check.cure:
-                console.print(f"    {check.cure}", markup=False, highlight=False, soft_wrap=True)
+                say(f"    {check.cure}", soft_wrap=True)
     if json_:
         typer.echo(to_json({"healthy": healthy(checks), "checks": [check.to_json() for check in checks]}, indent=2))
     elif healthy(checks):

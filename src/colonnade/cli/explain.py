@@ -12,8 +12,8 @@ import typer
 from rich.progress import MofNCompleteColumn
 from rich.table import Table
 
-from colonnade.cli.console import AllowModel, Json, Quiet, a_bar, a_run, console, error_console, shown
-from colonnade.cli.options import Engine, Owner, StartupKit
+from colonnade.cli.console import a_bar, a_run, a_table, console, error_console, numbers, say, shown
+from colonnade.cli.options import AllowModel, Engine, Json, Owner, Quiet, StartupKit
 from colonnade.core import Step
 from colonnade.errors import ConfigError
 from colonnade.evaluate import metric
@@ -58,54 +58,32 @@ def explain(
         canvas.can_draw()
     _check(noise, "--noise")
     _check(train_noise, "--train-noise")
+    place = out or folder / "explain"
     if engine != "in-process":
+        from colonnade.cli.on_flare import explain_on_flare
+
         if retrain or noisy is not None:
             raise ConfigError(f"--retrain and --noisy train again with all columns in one process, not on {engine}.")
         how = {key: value for key, value in {"rows": rows, "seed": seed, "by": by}.items() if value is not None}
-        _between_sites(folder, engine, startup_kit, owner, how, out, draw=draw, json_=json_, quiet=quiet)
-        return
-    federation = load(a_run(folder), allow_models=allow_model or [])
-    if noisy is not None and noisy not in federation.owners:
-        raise ConfigError(f"--noisy names one of {', '.join(federation.owners)}; found {noisy!r}.")
-    silent, place = quiet or json_, out or folder / "explain"
-    prepare(place)
-    if owner is not None:
-        federation.owner_named(owner)
-    if retrain:
-        federation.settings.check_one_label_owner("Explain it without --retrain.")
-    found = report.explain(federation, noise=noise, rows=rows, seed=seed, by=by, owner=owner)
-    made = write(found, place, pictures=draw)
-    if retrain:  # what is known already is kept, whatever comes of training
-        with _training(federation, folder, silent) as begin:
-            found = report.retrain(federation, found, noise=train_noise, noisy=noisy, begin=begin)
+        told = explain_on_flare(folder, engine, startup_kit, owner, how)
+        if told is None:
+            return
+        found, made = told, write(told, place, pictures=draw)
+    else:
+        federation = load(a_run(folder), allow_models=allow_model or [])
+        if noisy is not None and noisy not in federation.owners:
+            raise ConfigError(f"--noisy names one of {', '.join(federation.owners)}; found {noisy!r}.")
+        prepare(place)
+        if owner is not None:
+            federation.owner_named(owner)
+        if retrain:
+            federation.settings.check_one_label_owner("Explain it without --retrain.")
+        found = report.explain(federation, noise=noise, rows=rows, seed=seed, by=by, owner=owner)
         made = write(found, place, pictures=draw)
-    if json_:
-        typer.echo(report.summary_of(found).to_json(), nl=False)
-    elif not quiet:
-        _show(found, place, made)
-
-
-def _between_sites(
-    folder: Path,
-    engine: str,
-    startup_kit: Path | None,
-    owner: str | None,
-    how: dict[str, Any],
-    out: Path | None,
-    *,
-    draw: bool,
-    json_: bool,
-    quiet: bool,
-) -> None:
-    """Have a label owner explain a run at its site; on this machine its report is copied and drawn."""
-    from colonnade.cli.on_flare import explain_on_flare
-
-    found = explain_on_flare(folder, engine, startup_kit, owner, how)
-    if found is None:
-        return
-    place = out or folder / "explain"
-    prepare(place)
-    made = write(found, place, pictures=draw)
+        if retrain:  # what is known already is kept, whatever comes of training
+            with _training(federation, folder, quiet or json_) as begin:
+                found = report.retrain(federation, found, noise=train_noise, noisy=noisy, begin=begin)
+            made = write(found, place, pictures=draw)
     if json_:
         typer.echo(report.summary_of(found).to_json(), nl=False)
     elif not quiet:
@@ -152,58 +130,47 @@ def _about(folder: Path, trainings: int) -> str:
 
 def _show(found: report.Report, place: Path, made: list[Path]) -> None:
     names = [name for name in MEASURES if name in found.measures]
-    points = found.metric == "accuracy"
+    few = found.ranking if len(found.ranking) <= 8 else [*found.ranking[:4], "…", *found.ranking[-2:]]
     console.print(
         f"{found.algorithm}: {metric(found.metric)} {_score(found, found.score)} on {found.rows} {found.split} rows.\n"
-        f"By {importance.ranked_by(found.ranked_by)}, from most to least important: {_few(found.ranking)}.",
+        f"By {importance.ranked_by(found.ranked_by)}, from most to least important: {', '.join(few)}.",
         highlight=False,
     )
-    table = Table(title="How much each party matters", title_justify="left", min_width=30)
-    table.add_column("party", overflow="fold")
-    for name in names:
-        table.add_column(MEASURES[name].heading, justify="right")
+    columns = numbers(*(MEASURES[name].heading for name in names))
+    table = a_table("How much each party matters", "party", *columns, min_width=30)
     for party in found.parties:
         table.add_row(party, *(_value(found, name, party) for name in names))
     console.print(table)
     if found.added:
         console.print(_added(found))
     lost = [MEASURES[name].heading for name in names if name not in HEADS]
-    unit = "points of accuracy" if points else metric(found.metric)
+    unit = "points of accuracy" if found.metric == "accuracy" else metric(found.metric)
     sigma = f"; noise has σ = {found.noise_sigma:g}" if "noise" in names else ""
     console.print(f"{', '.join(lost)}: {unit} lost{sigma}.", highlight=False)
     if words := importance.disagreement(found.measures, found.ranked_by):
-        console.print(words, markup=False, highlight=False)
+        say(words)
     if len(found.parties) > 2 and found.correlations:  # two always agree or disagree
         console.print(_agreement(found))
     if found.summarization:
         told = [f"{one['which']} {one['share']} %: {_score(found, one['score'])}" for one in found.summarization[1:]]
-        console.print(
-            f"Trained with parties by {MEASURES[found.ranked_by].heading}: {'; '.join(told)}.", highlight=False
-        )
+        by = MEASURES[found.ranked_by].heading
+        console.print(f"Trained with parties by {by}: {'; '.join(told)}.", highlight=False)
     if found.denoising:
         _show_denoising(found)
     for note in found.notes:
-        console.print(note, markup=False, highlight=False)
+        say(note)
     names_made = ", ".join(path.name for path in made if path.suffix != ".svg")
     console.print(f"In [bold]{shown(place)}[/bold]: {names_made}", highlight=False, soft_wrap=True)
 
 
 def _added(found: report.Report) -> Table:
     """What each partner adds to the rows that it holds."""
-    name = metric(found.metric)
-    table = Table(title="What each partner adds, on the rows it holds", title_justify="left", min_width=30)
-    table.add_column("partner", overflow="fold")
-    for heading in ("rows", f"{name} with it", "without it", "added"):
-        table.add_column(heading, justify="right")
+    columns = numbers("rows", f"{metric(found.metric)} with it", "without it", "added")
+    table = a_table("What each partner adds, on the rows it holds", "partner", *columns, min_width=30)
     for party, one in found.added.items():
         scores = (_score(found, one[key]) for key in ("with_it", "without_it", "gain"))
         table.add_row(party, f"{one['rows']:,.0f}", *scores)
     return table
-
-
-def _few(parties: list[str]) -> str:
-    shown = parties if len(parties) <= 8 else [*parties[:4], "…", *parties[-2:]]
-    return ", ".join(shown)
 
 
 def _show_denoising(found: report.Report) -> None:
@@ -234,10 +201,8 @@ def _value(found: report.Report, name: str, party: str) -> str:
 def _agreement(found: report.Report) -> Table:
     """Rank correlations: a row per measure, a column per measure it is compared with."""
     firsts = [name for name in MEASURES if name in (*HEADS, found.ranked_by) and name in found.measures]
-    table = Table(title="Rank correlation: Spearman, Kendall", title_justify="left", min_width=36)
-    table.add_column("")
-    for first in firsts:
-        table.add_column(MEASURES[first].heading, justify="right")
+    columns = numbers(*(MEASURES[first].heading for first in firsts))
+    table = a_table("Rank correlation: Spearman, Kendall", "", *columns, min_width=36)
     pairs = {frozenset(pair["between"]): pair for pair in found.correlations}
     for name in found.measures:
         cells = [pairs.get(frozenset((name, first))) for first in firsts]

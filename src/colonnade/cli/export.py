@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from colonnade.cli.console import AllowModel, a_run, console, shown
+from colonnade.cli.console import a_run, console, shown
+from colonnade.cli.options import AllowModel
 from colonnade.export import export as write
 
 

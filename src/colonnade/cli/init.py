@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from colonnade.cli.console import console, shown, typed
+from colonnade.cli.console import console, say, shown, typed
 from colonnade.core.files import write_text
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.planning import questions
@@ -31,7 +31,7 @@ class Terminal:
     def choose(self, question: str, options: Mapping[str, str], default: str) -> str:
         for name, line in options.items():
             console.print(f"  [bold]{name}[/bold]  ", end="")
-            console.print(line, markup=False, highlight=False)
+            say(line)
 
         def accept(given: str) -> str:
             if given not in options:
@@ -44,7 +44,7 @@ class Terminal:
         return typer.confirm(question, default=default)
 
     def say(self, text: str) -> None:
-        console.print(text, markup=False, highlight=False)
+        say(text)
 
 
 def init(
@@ -64,9 +64,8 @@ def init(
 ) -> None:
     """Write a commented federation file from tables, by asking a few questions."""
     if out.is_dir():
-        raise ConfigError(
-            f"--out names the file to write; {out} is a folder. Name {out / 'federation.toml'}, for example."
-        )
+        inside = out / "federation.toml"
+        raise ConfigError(f"--out names the file to write; {out} is a folder. Name {inside}, for example.")
     if out.exists() and not force:
         raise ConfigError(f"{out} is there already. Choose another name with --out, or replace it with --force.")
     if not out.parent.is_dir():

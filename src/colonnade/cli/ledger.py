@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column
 
-from colonnade.cli.console import console, shown
+from colonnade.cli.console import BOLD, a_table, console, numbers, shown
 from colonnade.core.files import write_text
 from colonnade.report.words import size
 from colonnade.runs.history import WAYS, Crossing, Wanted, crossings, to_csv
@@ -70,16 +70,14 @@ def _show(found: list[Crossing]) -> None:
     for run, party in dict.fromkeys((one.run, one.party) for one in found):
         mine = [one for one in found if (one.run, one.party) == (run, party)]
         title = f"{shown(party)} in {shown(run)}, begun {mine[0].begun}"
-        table = Table(title=title, title_justify="left", title_style="bold not italic")
-        table.add_column("what, and what protects it", min_width=30, overflow="fold")
-        table.add_column("with", overflow="fold")
-        for heading in ("rows", "bytes", "epsilon"):
-            table.add_column(heading, justify="right", no_wrap=True)
+        what = Column("what, and what protects it", min_width=30, overflow="fold")
+        counts = numbers("rows", "bytes", "epsilon", no_wrap=True)
+        table = a_table(title, what, "with", *counts, title_style=BOLD)
         for one in mine:
             way = {"sent": "to", "received": "from", "kept": "inside"}[one.direction]
             after = " (later)" if one.during == "after" else ""
             epsilon = "" if one.direction != "sent" else "none" if one.epsilon is None else f"{one.epsilon:.3g}"
-            what = f"{one.release}{after}, {one.mechanism}"
-            table.add_row(*map(shown, (what, f"{way} {one.peer}", f"{one.rows:,}")), size(one.bytes), epsilon)
+            sent = f"{one.release}{after}, {one.mechanism}"
+            table.add_row(*map(shown, (sent, f"{way} {one.peer}", f"{one.rows:,}")), size(one.bytes), epsilon)
         console.print(table)
     console.print("A row that crossed twice counts twice. Epsilon: of the row that paid most; none is no guarantee.")

@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import typer
-from rich.table import Table
+from rich.table import Column
 
-from colonnade.cli.console import Json, console
+from colonnade.cli.console import a_table, console, say
+from colonnade.cli.options import Json
 from colonnade.settings.known import algorithms as known_algorithms
 
 
@@ -26,7 +27,7 @@ def algorithms(json_: Json = False) -> None:
         typer.echo(json.dumps(rows, indent=2))
         return
     for name, row in rows.items():
-        table = Table(title=f"[bold]{name}[/bold]  {row['about']}", title_justify="left", show_header=False)
+        table = a_table(f"[bold]{name}[/bold]  {row['about']}", show_header=False)
         for release, reveals in row["reveals"].items():
             table.add_row(f"reveals by {release}", reveals)
         table.add_row("settings", ", ".join(f"{key} = {value!r}" for key, value in row["settings"].items()))
@@ -42,9 +43,7 @@ def datasets(json_: Json = False) -> None:
         rows = {name: {key: getattr(entry, key) for key in keep} for name, entry in CATALOGUE.items()}
         typer.echo(json.dumps(rows, indent=2))
         return
-    table = Table(title="Data sets by name", title_justify="left", show_lines=True)
-    table.add_column("name", no_wrap=True)
-    table.add_column("what it is")
+    table = a_table("Data sets by name", Column("name", no_wrap=True), "what it is", show_lines=True)
     for name, entry in CATALOGUE.items():
         count = f"{entry.rows:,} rows" + (f" and {entry.test_rows:,} to test" if entry.test_rows else "")
         counts = f"{count}, {entry.columns:,} columns, {len(entry.classes)} classes ({entry.kind})"
@@ -53,9 +52,7 @@ def datasets(json_: Json = False) -> None:
     console.print("Read from the folder in COLONNADE_DATA; otherwise downloaded once from the data set's public home.")
     for name, entry in CATALOGUE.items():
         if entry.supply:
-            console.print(
+            say(
                 f"{name} cannot be downloaded freely: its owner gives it out at {entry.home}; put {entry.supply} into "
-                f"COLONNADE_DATA/{name}/. No checksum is recorded for it.",
-                markup=False,
-                highlight=False,
+                f"COLONNADE_DATA/{name}/. No checksum is recorded for it."
             )

@@ -13,7 +13,8 @@ from rich.progress import TimeElapsedColumn
 from rich.table import Table
 
 from colonnade import benchmark, reproduction
-from colonnade.cli.console import Json, a_bar, console, error_console
+from colonnade.cli.console import a_bar, a_table, console, error_console
+from colonnade.cli.options import Json
 from colonnade.core import Step
 from colonnade.errors import ConfigError
 
@@ -100,9 +101,7 @@ def bench(
     if json_:
         typer.echo(json.dumps([result.to_json() for result in results], indent=2))
         return
-    table = Table(title="Benchmarks", title_justify="left")
-    for heading in ("what", "measured", "against", "target", ""):
-        table.add_column(heading, overflow="fold")
+    table = a_table("Benchmarks", "what", "measured", "against", "target", "")
     for result in results:
         mark = "" if result.holds is None else "[green]reached[/green]" if result.holds else "[yellow]missed[/yellow]"
         table.add_row(result.what, result.measured, result.against, result.target, mark)
@@ -110,26 +109,22 @@ def bench(
 
 
 def _reproduction_table(study: reproduction.Study) -> Table:
-    table = Table(title=f"{study.plan.name}: measured next to the paper", title_justify="left")
-    for heading in ("what", "measured", "by seed", "paper", "authors' code", "must be", ""):
-        table.add_column(heading)
+    columns = "what", "measured", "by seed", "paper", "authors' code", "must be", ""
+    table = a_table(f"{study.plan.name}: measured next to the paper", *columns)
     for one in study.measured.values():
         figure, told = one.figure, partial(_value, unit=one.unit)
         bounds = [f"≥ {told(figure.at_least)}"] if figure.at_least is not None else []
         bounds += [f"≤ {told(figure.at_most)}"] if figure.at_most is not None else []
         mark = {None: "", True: "[green]holds[/green]", False: "[red]missed[/red]"}[one.holds]
         seeds = ", ".join(map(told, one.by_seed)) if len(one.by_seed) > 1 else ""
-        table.add_row(
-            one.what, told(one.mean), seeds, told(figure.paper), told(figure.authors_code), ", ".join(bounds), mark
-        )
+        compared = told(figure.paper), told(figure.authors_code), ", ".join(bounds)
+        table.add_row(one.what, told(one.mean), seeds, *compared, mark)
     return table
 
 
 def _verdicts(studies: Sequence[reproduction.Study]) -> Table:
     """All reproductions, a line each."""
-    table = Table(title="All reproductions", title_justify="left")
-    for heading in ("reproduction", "measured", "with a bound", "missed"):
-        table.add_column(heading)
+    table = a_table("All reproductions", "reproduction", "measured", "with a bound", "missed")
     for study in studies:
         held = [one.holds for one in study.measured.values() if one.holds is not None]
         missed = held.count(False) + len(study.unmeasured)

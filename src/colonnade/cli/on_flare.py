@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from colonnade.attacks.audit import Audit
-from colonnade.cli.console import console, error_console
+from colonnade.cli.console import console, error_console, say
 from colonnade.cli.options import VARIABLE, check_asker, say_how
 from colonnade.core.checks import from_mapping
 from colonnade.errors import AuditFailed, ConfigError, DataError, InputError
@@ -273,7 +273,7 @@ def serve_on_flare(
 
     def told(record: dict[str, Any]) -> None:
         text = f"{driver} predicts with {', '.join(record['parties'])} at {record['url']}"
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        say(text, soft_wrap=True)
         if not quiet:
             say_how(record["url"], token=record["token"])
 

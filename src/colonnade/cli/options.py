@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colonnade.algorithms import find
-from colonnade.cli.console import console
+from colonnade.cli.console import say
+from colonnade.datasets.progress import hide
 from colonnade.errors import ConfigError
-from colonnade.federation import Settings
-from colonnade.settings.party_file import asker_of
+
+if TYPE_CHECKING:  # commands that compute nothing are there without torch
+    from colonnade.settings.federation_file import Settings
 
 VARIABLE = "COLONNADE_TOKEN"
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
+AllowModel = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODULE:CLASS", help="A model outside Colonnade that the settings may name: its code runs. Repeatable."
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no tables.", callback=hide)]
 Table = Annotated[
     list[str] | None, typer.Option(metavar="PARTY=FILE", help="A party's table of new rows; may be repeated.")
 ]
@@ -42,6 +51,9 @@ Set = Annotated[
 
 def check_asker(settings: Settings, owner: str | None, model: str | None) -> None:
     """That --as names a label owner, and --model one of its models."""
+    from colonnade.algorithms import find
+    from colonnade.settings.party_file import asker_of
+
     asker_of(settings, owner)
     find(settings.algorithm).check_model(model)
 
@@ -59,4 +71,4 @@ def say_how(url: str, *, token: bool) -> None:
     bearer = " -H 'Authorization: Bearer TOKEN'" if token else ""
     body = '{"ids": ["ID"]}'
     line = f"curl -s {url}/predict -H 'Content-Type: application/json'{bearer} -d '{body}'"
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    say(line, soft_wrap=True)

@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from colonnade.cli.console import AllowModel, Json, console, typed
-from colonnade.cli.options import Set
+from colonnade.cli.console import a_table, console, numbers, typed
+from colonnade.cli.options import AllowModel, Json, Set
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.planning.plan import PartyPlan, Plan
@@ -93,19 +93,14 @@ def _rounds(found: Plan) -> str:
 
 
 def _parties(found: Plan) -> Table:
-    table = Table(title="Who brings and sends what", title_justify="left")
-    for heading in ("party", "holds"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("columns", "parameters", "sends", "receives", "epsilon"):
-        table.add_column(heading, justify="right")
+    columns = numbers("columns", "parameters", "sends", "receives", "epsilon")
+    table = a_table("Who brings and sends what", "party", "holds", *columns)
     for alike in _alike(found.parties):
         party, last = alike[0], alike[-1]
         name = party.name if party is last else f"{party.name} … {last.name}, each of {len(alike)}"
         holds = " and ".join(party.holds) or "no data"
-        table.add_row(
-            name, holds, f"{party.columns:,}", f"{party.parameters:,}", size(party.sends), size(party.receives),
-            _epsilon(party),
-        )  # fmt: skip
+        sizes = f"{party.columns:,}", f"{party.parameters:,}", size(party.sends), size(party.receives)
+        table.add_row(name, holds, *sizes, _epsilon(party))
     return table
 
 

@@ -13,8 +13,19 @@ import typer
 from numpy.typing import NDArray
 from rich.progress import MofNCompleteColumn
 
-from colonnade.cli.console import AllowModel, Json, Quiet, a_bar, a_run, console, error_console, shown
-from colonnade.cli.options import Engine, Model, Owner, StartupKit, Table, check_asker, overrides
+from colonnade.cli.console import a_bar, a_run, console, error_console, shown
+from colonnade.cli.options import (
+    AllowModel,
+    Engine,
+    Json,
+    Model,
+    Owner,
+    Quiet,
+    StartupKit,
+    Table,
+    check_asker,
+    overrides,
+)
 from colonnade.core.files import replaced
 from colonnade.datasets.table import packed, unpacked
 from colonnade.datasets.table_files import for_spreadsheets

@@ -9,11 +9,13 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from colonnade.cli.console import AllowModel, Json, a_run, console
+from colonnade.cli.console import a_run, a_table, console, numbers
+from colonnade.cli.options import AllowModel, Json
 from colonnade.errors import ConfigError
 from colonnade.federation import Federation
 from colonnade.federation.guarantees import KEPT, of_run
 from colonnade.planning.budgets import plan
+from colonnade.report.words import epsilon, times
 from colonnade.runs.run_directory import RunDirectory, to_json
 
 
@@ -51,7 +53,7 @@ def show_privacy(told: Sequence[Mapping[str, Any]], *, everything: bool = False,
         each = group[0]
         console.print(_table(", ".join(one["party"] for one in group), each, notes))
         if (budget := each["budget"]) is not None:
-            share = f"epsilon {_epsilon(budget['spent'])} of {budget['epsilon']:g}"
+            share = f"epsilon {epsilon(budget['spent'])} of {budget['epsilon']:g}"
             over = planned and (budget["spent"] is None or budget["spent"] > budget["epsilon"])
             state = f"a whole run needs {share}" if planned else f"{share} is spent"
             console.print(f"  budget: {state}{', so it will stop early' if over else ''} ({budget['relation']})")
@@ -82,29 +84,16 @@ def _unpromised(told: Sequence[Mapping[str, Any]]) -> str:
 def _table(parties: str, each: Mapping[str, Any], notes: list[str]) -> Table:
     released = "\n".join(
         f"  {one['release']}: {one['mechanism']}"
-        + ("" if one["appearances"] is None else f"; a row at most {_times(one['appearances'])}")
+        + ("" if one["appearances"] is None else f"; a row at most {times(one['appearances'])}")
         for one in each["releases"]
     )
     title = f"\n[bold]{parties}[/bold]: {each['protects']}\n{released}".rstrip()
-    table = Table(title=title, title_justify="left", title_style="")
-    for heading in ("against", "neighbours", "accountant"):
-        table.add_column(heading)
-    for heading in ("epsilon", "delta", "note"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    spent = numbers("epsilon", "delta", "note", no_wrap=True)
+    table = a_table(title, "against", "neighbours", "accountant", *spent, title_style="")
     for one in each["statements"]:
         if one["note"] and one["note"] not in notes:
             notes.append(one["note"])
         mark = f"({notes.index(one['note']) + 1})" if one["note"] else ""
         delta = f"{one['delta']:g}" if one["epsilon"] is not None else "-"
-        table.add_row(one["adversary"], one["relation"], one["accountant"], _epsilon(one["epsilon"]), delta, mark)
+        table.add_row(one["adversary"], one["relation"], one["accountant"], epsilon(one["epsilon"]), delta, mark)
     return table
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
-def _epsilon(value: float | None) -> str:
-    if value is None:
-        return "no guarantee"
-    return f"{value:.3f}" if value < 10 else f"{value:,.1f}"

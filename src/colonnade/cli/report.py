@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.progress import MofNCompleteColumn
-from rich.table import Table
 
-from colonnade.cli.console import AllowModel, a_bar, console, error_console, or_there, shown
+from colonnade.cli.console import BOLD, a_bar, a_table, console, error_console, numbers, or_there, say, shown
+from colonnade.cli.options import AllowModel
 from colonnade.errors import CheckpointError, ConfigError
 from colonnade.report import baselines as baselines_of
 from colonnade.report import compare as comparing
@@ -49,9 +49,8 @@ def report(
         measure(folder, splits, quiet=quiet, allow_models=allow_model or [])
     path = write(folder, _page(out))
     if not quiet:
-        console.print(
-            f"The report is [bold]{shown(path)}[/bold]; its figures are beside it in figures/.", soft_wrap=True
-        )
+        there = f"The report is [bold]{shown(path)}[/bold]; its figures are beside it in figures/."
+        console.print(there, soft_wrap=True)
 
 
 def compare(
@@ -68,10 +67,7 @@ def compare(
         return
     headings, lines = comparing.rows_of(runs)
     cells = [[_shown(heading, value) for value in values] for heading, *values in zip(headings, *lines, strict=True)]
-    table = Table(title=shown(comparing.headline(runs)), title_justify="left", title_style="bold not italic")
-    table.add_column("", overflow="fold")
-    for run in runs:
-        table.add_column(shown(run), justify="right", overflow="fold")
+    table = a_table(shown(comparing.headline(runs)), "", *numbers(*map(shown, runs)), title_style=BOLD)
     for heading, values in zip(headings[1:], cells[1:], strict=True):
         table.add_row(heading, *values)
     table.add_section()
@@ -79,7 +75,7 @@ def compare(
         table.add_row(shown(where), *map(shown, values))
     console.print(table)
     for words in comparing.warnings(runs):
-        console.print(words, markup=False, highlight=False)
+        say(words)
     console.print(f"The comparison is [bold]{shown(path)}[/bold].", soft_wrap=True)
 
 

@@ -16,27 +16,25 @@ import typer
 
 from colonnade.algorithms import find
 from colonnade.cli.console import (
-    AllowModel,
-    Json,
-    Quiet,
     a_run,
     console,
     error_console,
     label_owners_table,
     metrics_table,
     progress_of,
+    say,
     shown,
     subsets_table,
     traffic_table,
     typed,
 )
-from colonnade.cli.options import Engine, Set, StartupKit
+from colonnade.cli.options import AllowModel, Engine, Json, Quiet, Set, StartupKit
 from colonnade.cli.privacy import show_privacy
 from colonnade.core import Step
 from colonnade.errors import BudgetExhausted, ConfigError
 from colonnade.federation import Federation, Settings
 from colonnade.federation.soundness import Finding
-from colonnade.report.words import always_one, many
+from colonnade.report.words import always_one, many, unanswered
 from colonnade.runs.layout import MARK, SETTINGS
 from colonnade.runs.run_directory import RunDirectory, to_json
 from colonnade.settings.changes import changes_of
@@ -217,7 +215,7 @@ def show(summary: dict[str, Any]) -> None:
     for finding in summary.get("findings", []):
         console.print(f"[bold red]{shown(finding)}[/bold red]", highlight=False)
     if warned := always_one(summary):
-        console.print(warned, markup=False, highlight=False)
+        say(warned)
     if "label_owners" in summary:
         console.print(label_owners_table(summary))
     if summary.get("subsets"):
@@ -225,9 +223,7 @@ def show(summary: dict[str, Any]) -> None:
     console.print(traffic_table(summary))
     for split, why in summary["not_measured"].items():
         console.print(f"The {split} rows were not measured: {shown(why)}.")
-    for party, times in summary.get("missing", {}).items():
-        words = {"stale": "its last answer was used", "skip": "it was left out", "not_updated": "it got no update"}
-        done = ", ".join(f"{words[what]} {number} times" for what, number in times.items())
+    for party, done in unanswered(summary).items():
         console.print(f"{party} did not always answer: {done}.")
     show_privacy(summary["privacy"])
     counted = ("rounds",) if "label_owners" in summary else ("epochs", "rounds")  # there, an epoch is a round

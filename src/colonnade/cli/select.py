@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.progress import TaskProgressColumn
-from rich.table import Table
 
-from colonnade.cli.console import Json, Quiet, a_bar, console, shown, typed
-from colonnade.cli.options import Engine, StartupKit
+from colonnade.cli.console import BOLD, a_bar, a_table, console, numbers, shown, typed
+from colonnade.cli.options import Engine, Json, Quiet, StartupKit
 from colonnade.core.files import write_text
 from colonnade.errors import ConfigError, InputError
 from colonnade.explain import canvas
@@ -170,9 +169,7 @@ def check_file(file: Path, write: Path, settings: Settings) -> None:
 def show(found: Selection, settings: Settings) -> None:
     """The ranking, what it cost, and what each role learned."""
     title = shown(f"{found.method}: keep {', '.join(found.chosen)}")
-    table = Table(title=title, title_justify="left", title_style="bold not italic")
-    for heading in ("party", "score", "", ""):
-        table.add_column(heading, justify="right" if heading == "score" else "left", overflow="fold")
+    table = a_table(title, "party", *numbers("score"), "", "", title_style=BOLD)
     longest = max((score for score in found.scores.values() if score > 0), default=1.0)
     for name in found.ranking:
         score = found.scores[name]
@@ -196,9 +193,7 @@ def show(found: Selection, settings: Settings) -> None:
     cost = found.cost
     work = f"{cost.encryptions:,} encryptions, {cost.additions:,} additions, {cost.decryptions:,} decryptions"
     console.print(f"It took {cost.seconds:.1f} s, {size(cost.bytes)}, {work}.", highlight=False)
-    learned = Table(title="\nWho learned what", title_justify="left", title_style="bold not italic")
-    learned.add_column("who", overflow="fold")
-    learned.add_column("learned")
+    learned = a_table("\nWho learned what", "who", "learned", title_style=BOLD)
     for name, what in found.learned.items():
         learned.add_row(shown(name), shown(what))
     console.print(learned)

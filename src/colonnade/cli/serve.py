@@ -5,12 +5,23 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from colonnade.cli.console import AllowModel, a_run, console
-from colonnade.cli.options import VARIABLE, Engine, Model, Owner, StartupKit, Table, check_asker, overrides, say_how
+from colonnade.cli.console import a_run, say
+from colonnade.cli.options import (
+    VARIABLE,
+    AllowModel,
+    Engine,
+    Model,
+    Owner,
+    StartupKit,
+    Table,
+    check_asker,
+    overrides,
+    say_how,
+)
 from colonnade.errors import ConfigError
 from colonnade.runs.run_directory import RunDirectory
 
@@ -52,15 +63,8 @@ def serve(
 
     With --engine flare the label owner's site listens, as \\[serve] in its party.toml says, until this command ends.
     """
-    own = {
-        "host": host,
-        "port": port,
-        "limit": limit,
-        "rate": rate,
-        "connections": connections,
-        "cache": cache,
-        "window": window,
-    }
+    own: dict[str, Any] = {"host": host, "port": port, "limit": limit, "rate": rate}
+    own |= {"connections": connections, "cache": cache, "window": window}
     own |= {} if token_file is None else {"token_file": str(token_file.resolve())}
     if engine != "in-process":
         if table:
@@ -87,12 +91,8 @@ def serve(
         source = Source(folder, owner=owner, model=model, tables=tables, allow_models=allow_model or [])
         batcher = Batcher(source, window=window / 1000, cache=cache)
         url = url_of(listener)
-        console.print(
-            f"{source.label_owner} predicts {len(source.index):,} rows with {', '.join(source.parties)} at {url}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        rows = f"{len(source.index):,} rows with {', '.join(source.parties)}"
+        say(f"{source.label_owner} predicts {rows} at {url}", soft_wrap=True)
         if not quiet:
             say_how(url, token=token is not None)
         service.serve(batcher, Limits(limit, rate, token, connections=connections), listener)

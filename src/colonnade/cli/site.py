@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from colonnade.cli.console import Json, console, shown
+from colonnade.cli.console import BOLD, a_table, console, numbers, shown
+from colonnade.cli.options import Json
 from colonnade.core.checks import read_toml
 from colonnade.errors import ConfigError, PartyError, printable
 from colonnade.report.words import size
@@ -96,11 +96,7 @@ def _show(state: SiteState) -> None:
     console.print(f"Refused calls in the last day: {state.refused:,}. Free on disk: {size(state.disk_free)}.")
     if state.failure:
         console.print(f"[yellow]The last run ended with:[/yellow] {shown(state.failure)}")
-    table = Table(title="Runs", title_justify="left", title_style="bold not italic")
-    for heading in ("run", "begun", "state"):
-        table.add_column(heading)
-    for heading in ("checkpoint", "on disk"):
-        table.add_column(heading, justify="right")
+    table = a_table("Runs", "run", "begun", "state", *numbers("checkpoint", "on disk"), title_style=BOLD)
     for one in state.runs:
         table.add_row(one.name, one.begun, one.state, str(one.checkpoint), size(one.bytes))
     console.print(table if state.runs else "There was no run yet.")

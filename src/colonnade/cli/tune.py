@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn
-from rich.table import Table
 
-from colonnade.cli.console import AllowModel, Json, Quiet, a_bar, console, error_console, shown, typed
+from colonnade.cli.console import a_bar, a_table, console, error_console, numbers, say, shown, typed
+from colonnade.cli.options import AllowModel, Json, Quiet
 from colonnade.cli.plan import duration, read_whole
 from colonnade.core.files import write_text
 from colonnade.evaluate import metric
 from colonnade.federation import Federation
-from colonnade.planning.tuning import (
-    Forecast,
-    Record,
-    Trial,
-    begin,
-    best,
-    draw,
-    finished,
-    forecast,
-    ranked,
-    search,
-)
+from colonnade.planning import tuning
+from colonnade.planning.tuning import Forecast, Record, Trial
 from colonnade.report.words import size
 from colonnade.runs.layout import SETTINGS
 from colonnade.runs.run_directory import to_json
@@ -57,15 +47,15 @@ def tune(
     settings = read_whole(file, allow_model or [])
     if seed is not None:
         settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, seed=seed))
-    federation = begin(settings)
-    done = finished(folder, federation.settings)
-    trials = draw(federation.settings, max(runs, len(done)))
-    expected = forecast(federation, trials, done, folder)
+    federation = tuning.begin(settings)
+    done = tuning.finished(folder, federation.settings)
+    trials = tuning.draw(federation.settings, max(runs, len(done)))
+    expected = tuning.forecast(federation, trials, done, folder)
     if not quiet:
         _say(error_console if json_ else console, federation, trials, len(trials) - len(done), expected)
     with _bar(file.stem, len(trials), quiet=quiet or json_) as watch:
-        done = search(trials, folder, done, watch)
-    chosen = best(done)
+        done = tuning.search(trials, folder, done, watch)
+    chosen = tuning.best(done)
     write_text(folder / SETTINGS, trials[chosen["trial"]].settings.to_toml())
     if json_:
         told = {"trials": [done[number] for number in sorted(done)], "best": chosen["trial"]}
@@ -92,18 +82,14 @@ def _say(where: Console, federation: Federation, trials: Sequence[Trial], left: 
         where.print(line, markup=False, highlight=False)
 
 
-class _Watch(Protocol):
-    def __call__(self, completed: float, done: Mapping[int, Record]) -> None: ...
-
-
 @contextmanager
-def _bar(title: str, total: int, *, quiet: bool) -> Iterator[_Watch]:
+def _bar(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[float, Mapping[int, Record]], None]]:
     """A bar over the trials, with the best score so far."""
     with a_bar(MofNCompleteColumn(), quiet=quiet) as bar:
         task = bar.add_task(title, total=total, now="")
 
         def watch(completed: float, done: Mapping[int, Record]) -> None:
-            measured = [one for one in ranked(done) if one["score"]]
+            measured = [one for one in tuning.ranked(done) if one["score"]]
             now = f"best {metric(measured[0]['by'])} {_score(measured[0])}" if measured else ""
             bar.update(task, completed=completed, now=now)
 
@@ -114,18 +100,17 @@ def _show(done: Mapping[int, Record], chosen: Record, folder: Path) -> None:
     """The trials, the best first."""
     keys = list(dict.fromkeys(key for one in done.values() for key in one["changes"]))
     name = metric(chosen["by"])
+    tried = [key.partition(".")[2].replace("_", " ") for key in keys]
     title = f"Trials, by the {name} of validation rows, as early stopping has it"
-    table = Table(title=title, title_justify="left")
-    for heading in ("trial", name, "epoch", *(key.partition(".")[2].replace("_", " ") for key in keys)):
-        table.add_column(heading, justify="right", overflow="fold")
-    for one in ranked(done):
+    table = a_table(title, *numbers("trial", name, "epoch", *tried))
+    for one in tuning.ranked(done):
         epoch = one.get("best_epoch") or one.get("epochs") or "-"
-        tried = [_value(one["changes"].get(key)) for key in keys]
-        table.add_row(str(one["trial"]), _score(one), str(epoch), *tried)
+        values = (str(one["changes"].get(key, "-")) for key in keys)
+        table.add_row(str(one["trial"]), _score(one), str(epoch), *values)
     console.print(table)
     for number, one in sorted(done.items()):
         if "failed" in one:
-            console.print(f"Trial {number} failed: {one['failed']}", markup=False, highlight=False)
+            say(f"Trial {number} failed: {one['failed']}")
     if keys:
         console.print("- is as in the file. Of close scores the order is chance.", highlight=False)
     console.print(
@@ -141,7 +126,3 @@ def _show(done: Mapping[int, Record], chosen: Record, folder: Path) -> None:
 
 def _score(one: Record) -> str:
     return f"{abs(one['score'][0]):.4f}" if one["score"] else "failed"
-
-
-def _value(value: Any) -> str:
-    return "-" if value is None else str(value)

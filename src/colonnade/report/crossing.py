@@ -91,7 +91,6 @@ def _plainly(value: Any) -> str:
 
 
 def crossing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
-    """The section's content."""
     if not facts.flows:
         return [h("p", "No ledger in this directory says that anything crossed yet.")]
     senders = dict.fromkeys(line["from"] for line in facts.flows)

@@ -215,21 +215,16 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 def policy(text: str) -> str:
     """What a browser may do with this page: run the scripts that are in it now, and ask this server."""
-    found = {
-        tag: " ".join(
-            f"'sha256-{_hash(inside)}'" for inside in re.findall(rf"<{tag}[^>]*>(.*?)</{tag}>", text, re.DOTALL)
-        )
-        for tag in ("script", "style")
-    }
+    found = {}
+    for tag in ("script", "style"):
+        inside = re.findall(rf"<{tag}[^>]*>(.*?)</{tag}>", text, re.DOTALL)
+        hashes = (base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in inside)
+        found[tag] = " ".join(f"'sha256-{one}'" for one in hashes)
     return (
         f"default-src 'none'; script-src {found['script']}; style-src {found['style']}; "
         "style-src-attr 'unsafe-inline'; img-src data: blob:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 
 def _handler(live: Live) -> type[BaseHTTPRequestHandler]:

@@ -14,7 +14,6 @@ CURVES = "progress", "loss", "bytes"
 
 
 def result_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
-    """The section's content."""
     told: list[Content] = []
     if facts.scores:
         told.append(_scores(facts))

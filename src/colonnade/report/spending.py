@@ -31,7 +31,6 @@ def unprotected(told: Sequence[Plain]) -> list[Plain]:
 
 
 def spending(facts: Facts) -> list[Content]:
-    """The section's content."""
     if not facts.privacy:
         return [h("p", "What the run costs anybody's privacy is known once its first checkpoint is saved.")]
     if facts.part is None:

@@ -42,10 +42,8 @@ def trees_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     told: list[Content] = [h("p", words)] if facts.trees and facts.trees["first"] else []
     told.append(plates(figures, *names))
     if facts.part is None:
-        told.append(
-            h("p", "How much each column matters is its owner's to know: parties/<name>/importance.json.",
-              class_="caption-note")
-        )  # fmt: skip
+        owners = "How much each column matters is its owner's to know: parties/<name>/importance.json."
+        told.append(h("p", owners, class_="caption-note"))
     return told
 
 
@@ -57,9 +55,7 @@ def _tree(number: int, tree: Plain, parties: list[str], reader: str | None) -> F
     lines, marks = [], []
     for at, (x, level) in place.items():
         node, y = nodes[at], top + 12 + LEVEL * level
-        children = [child for child in (node.get("left"), node.get("right")) if child in place]
-        for child in children:
-            below, deeper = place[child]
+        for below, deeper in (place[child] for child in (node.get("left"), node.get("right")) if child in place):
             lines.append(h("line", x1=x, y1=y, x2=below, y2=top + 12 + LEVEL * deeper, class_="base"))
         tip = h("title", _words(node, reader))
         if node["party"] is None:
@@ -68,15 +64,11 @@ def _tree(number: int, tree: Plain, parties: list[str], reader: str | None) -> F
             marks.append(h("circle", tip, cx=x, cy=y, r=7, class_=f"dot {kind[node['party']]}"))
             marks.append(h("text", parties.index(node["party"]) + 1, x=x + 10, y=y + 2, class_="label"))
     height = top + 40 + LEVEL * max(level for _, level in place.values())
-    title = f"Tree {number}" if tree["output"] == 0 and number == tree["round"] + 1 else (
-        f"Tree {number}: round {tree['round'] + 1}, output {tree['output'] + 1}"
-    )  # fmt: skip
-    svg = _svg(
-        [h("title", title), h("g", legend, class_="legend"), h("g", lines, class_="grid"), *marks],
-        height,
-        title,
-        "chart",
-    )
+    title = f"Tree {number}"
+    if tree["output"] or number != tree["round"] + 1:
+        title += f": round {tree['round'] + 1}, output {tree['output'] + 1}"
+    parts = [h("title", title), h("g", legend, class_="legend"), h("g", lines, class_="grid"), *marks]
+    svg = _svg(parts, height, title, "chart")
     rows = [(at, _words(node, reader), node.get("gain"), node.get("value")) for at, node in enumerate(nodes)]
     note = "" if len(place) == len(nodes) else f"Below level {DEEPEST} it goes on; the numbers have all of it."
     return Figure(f"tree_{number}", title, svg, ("node", "what", "gain", "adds"), rows, note)
@@ -107,8 +99,7 @@ def _places(nodes: list[Plain]) -> dict[int, tuple[float, int]]:
         return x
 
     walk(0, 0)
-    step = (WIDTH - 2 * MARGIN) / max(len(ends) - 1, 1)
-    alone = len(ends) == 1
-    return {
-        at: (WIDTH / 2 if alone else round(MARGIN + step * x, 2), level) for at, (x, level) in sorted(found.items())
-    }
+    if len(ends) == 1:
+        return {0: (WIDTH / 2, 0)}
+    step = (WIDTH - 2 * MARGIN) / (len(ends) - 1)
+    return {at: (round(MARGIN + step * x, 2), level) for at, (x, level) in sorted(found.items())}
