@@ -171,13 +171,6 @@ def _lines(text: str) -> str:
     screen = Console(stderr=True)
     if not screen.is_terminal:
         return text
-    return "\n".join(
-        fill(
-            line,
-            screen.width,
-            subsequent_indent=" " * (len(line) - len(line.lstrip())),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for line in text.split("\n")
-    )
+    whole: Any = {"break_long_words": False, "break_on_hyphens": False}
+    lines = [(line, " " * (len(line) - len(line.lstrip()))) for line in text.split("\n")]
+    return "\n".join(fill(line, screen.width, subsequent_indent=indent, **whole) for line, indent in lines)

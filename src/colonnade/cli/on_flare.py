@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +58,8 @@ def run_on_flare(
         raise ConfigError("--allow-model is no part of a job: each site says in its own party.toml what it allows.")
     if engine == "flare" and seed is not None:
         raise ConfigError("--seed cannot be used with --engine flare: the seed is in the file that all agreed on.")
-    found = find_engine(engine, out, startup_kit, None if quiet else waiting)
     say = None if quiet else waiting
+    found = find_engine(engine, out, startup_kit, say)
     if not isinstance(found, OnThisMachine):
         train_on(found, settings, out, resume=resume, restarts=restarts, say=say)
         console.print(f"Done. Each organisation has its part in its own runs/{out.name}; metrics are with the driver.")
@@ -82,9 +83,8 @@ def run_on_flare(
             error_console.print(f"epoch {record['epoch']}  loss {record['loss']:.4f}{scores}")
 
     try:
-        summary = (
-            train_on(found, _with_names(settings), out, resume=resume, watch=watch, restarts=restarts, say=say) or {}
-        )
+        named = _with_names(settings)
+        summary = train_on(found, named, out, resume=resume, watch=watch, restarts=restarts, say=say) or {}
     except InputError:
         if not resume and not any(work.rglob(f"runs/{out.name}/{SETTINGS}")):
             shutil.rmtree(work, ignore_errors=True)  # nobody has begun: the corrected command is the same one
@@ -150,12 +150,9 @@ def select_on_flare(
         agreed = from_mapping(SelectionSettings, {**asdict(settings.selection), **given, "servers": True}, where="")
         settings, given = replace(_with_names(settings), selection=agreed), {}
     how = {"keep": keep, "method": method, "given": dict(given)}
-    folder = _before_a_run(
-        settings, engine, out, startup_kit, "selection", lambda agreed, run: Job.to_select(agreed, run, how, owner)
-    )
-    if folder is None:
-        return None
-    return Selection.from_json(json.loads((folder / SELECTION).read_text(encoding="utf-8")))
+    job = partial(Job.to_select, how=how, owner=owner)
+    folder = _before_a_run(settings, engine, out, startup_kit, "selection", job)
+    return None if folder is None else Selection.from_json(_json(folder / SELECTION))
 
 
 def count_on_flare(
@@ -163,26 +160,21 @@ def count_on_flare(
 ) -> list[dict[str, Any]] | None:
     """How many rows a label owner shares with those who hold columns; None where that stays with it."""
     settings = settings if engine == "flare" else _with_names(settings)
-    folder = _before_a_run(
-        settings, engine, out, startup_kit, "count", lambda agreed, run: Job.to_do(agreed, run, "count", {}, owner)
-    )
-    if folder is None:
-        return None
-    found: list[dict[str, Any]] = json.loads((folder / ALIGNMENT).read_text(encoding="utf-8"))
-    return found
+    job = partial(Job.to_do, do="count", how={}, owner=owner)
+    folder = _before_a_run(settings, engine, out, startup_kit, "count", job)
+    return None if folder is None else _json(folder / ALIGNMENT)
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _before_a_run(
-    settings: Settings,
-    engine: str,
-    out: Path | None,
-    startup_kit: Path | None,
-    name: str,
-    job: Callable[[Settings, str], Job],
+    settings: Settings, engine: str, out: Path | None, startup_kit: Path | None, name: str, job: Callable[..., Job]
 ) -> Path | None:
     """Have a driver do what takes no run, under the name of --out, or this one; gives its folder on this machine."""
-    found = find_engine(engine, out or Path(name), startup_kit, waiting)
-    run = name if out is None else out.name
+    place = out or Path(name)
+    found, run = find_engine(engine, place, startup_kit, waiting), place.name
     if not isinstance(found, OnThisMachine):
         order = job(agreed_in(startup_kit), run)
         found.perform(settings, order)
@@ -206,7 +198,7 @@ def explain_on_flare(
         return None
     report = Report.from_json((there / "explain.json").read_text(encoding="utf-8"))
     if report.tsne is not None:
-        report.tsne = json.loads((there / "tsne.json").read_text(encoding="utf-8"))
+        report.tsne = _json(there / "tsne.json")
     return report
 
 
@@ -216,7 +208,7 @@ def audit_on_flare(
     """What could be learned in the run called as `folder` is, as far as sites tell its label owner, and where its page
     is; None where that stays with it."""
     there = _of_a_run(folder, engine, startup_kit, owner, "audit", {"rows": rows}, AUDIT, whole=True)
-    return None if there is None else (Audit.from_json(json.loads((there / "audit.json").read_text("utf-8"))), there)
+    return None if there is None else (Audit.from_json(_json(there / "audit.json")), there)
 
 
 def _of_a_run(
@@ -257,9 +249,8 @@ def serve_on_flare(
     found = find_engine(engine, folder, startup_kit, waiting)
     if isinstance(found, OnThisMachine):
         if VARIABLE in os.environ and "token_file" not in own:
-            raise ConfigError(
-                f"{VARIABLE} is set, and a site takes its token from a file alone. Give --token-file FILE."
-            )
+            alone = "a site takes its token from a file alone"
+            raise ConfigError(f"{VARIABLE} is set, and {alone}. Give --token-file FILE.")
         check_trained(found, folder, engine)
         settings = RunDirectory(folder).settings()
     else:
@@ -286,10 +277,9 @@ def _check_nothing_own(own: Mapping[str, Any]) -> None:
     defaults = asdict(ServeSettings())
     for key, value in own.items():
         if value != defaults[key]:
-            option = f"--{key.replace('_', '-')}"
             raise ConfigError(
-                f"{option} is no part of a job: with --engine flare the label owner's site listens as [serve] in its "
-                f"own {OWN} says. Set {key} there."
+                f"--{key.replace('_', '-')} is no part of a job: with --engine flare the label owner's site listens "
+                f"as [serve] in its own {OWN} says. Set {key} there."
             )
 
 

@@ -16,7 +16,6 @@ from colonnade.report import baselines as baselines_of
 from colonnade.report import compare as comparing
 from colonnade.report.facts import BASELINES
 from colonnade.report.page import write
-from colonnade.report.words import epsilon, score, seconds, size
 from colonnade.runs.layout import MARK, METRICS, SETTINGS, SUMMARY
 
 TRACES = ("parties", MARK, METRICS, SUMMARY)
@@ -66,10 +65,9 @@ def compare(
     if quiet:
         return
     headings, lines = comparing.rows_of(runs)
-    cells = [[_shown(heading, value) for value in values] for heading, *values in zip(headings, *lines, strict=True)]
     table = a_table(shown(comparing.headline(runs)), "", *numbers(*map(shown, runs)), title_style=BOLD)
-    for heading, values in zip(headings[1:], cells[1:], strict=True):
-        table.add_row(heading, *values)
+    for heading, *values in list(zip(headings, *lines, strict=True))[1:]:
+        table.add_row(heading, *(comparing.in_words(heading, value) for value in values))
     table.add_section()
     for where, values in comparing.differences(runs):
         table.add_row(shown(where), *map(shown, values))
@@ -77,21 +75,6 @@ def compare(
     for words in comparing.warnings(runs):
         say(words)
     console.print(f"The comparison is [bold]{shown(path)}[/bold].", soft_wrap=True)
-
-
-def _shown(heading: str, value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    match heading:
-        case "rounds":
-            return f"{value:,}"
-        case "bytes":
-            return size(value)
-        case "time":
-            return seconds(value)
-        case "largest ε":
-            return "none" if value is None else epsilon(value)
-    return score(value)
 
 
 def measure(folder: Path, splits: int, *, quiet: bool, allow_models: Sequence[str] = ()) -> dict[str, Any]:

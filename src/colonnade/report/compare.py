@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,19 @@ from colonnade.evaluate.metrics import beside_majority, in_order
 from colonnade.report.chart import Figure, Series, lines
 from colonnade.report.course import flat, plain
 from colonnade.report.facts import Facts, read
-from colonnade.report.html import Content, Html, cell, h, number, table
+from colonnade.report.html import Content, Html, cell, h, table
 from colonnade.report.page import Section, assembled, document, save
 from colonnade.report.plates import plates
 from colonnade.report.spending import protected, unprotected
 from colonnade.report.words import BETTER_LOW, always_one, amount, count, epsilon, metric, score, seconds, size
 
 Named = dict[str, Facts]
+WORDS: dict[str, Callable[[Any], str]] = {
+    "rounds": amount,
+    "bytes": size,
+    "time": seconds,
+    "largest ε": lambda spent: "none" if spent is None else epsilon(spent),
+}
 PAGE = "compare.html"
 
 
@@ -99,13 +106,15 @@ def rows_of(runs: Named) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     return headings, found
 
 
+def in_words(heading: str, value: Any) -> str:
+    """A value of `rows_of` as it is shown."""
+    return value if isinstance(value, str) else WORDS.get(heading, score)(value)
+
+
 def _standing(runs: Named) -> Html:
     headings, found = rows_of(runs)
-    rows: list[list[Content]] = []
-    for run, algorithm, *scores, rounds, sent, took, spent in found:
-        costs = cell(rounds, amount), cell(sent, size), cell(took, seconds)
-        most = number("none" if spent is None else epsilon(spent), spent)
-        rows.append([run, algorithm, *(cell(one, score) for one in scores), *costs, most])
+    words = [partial(in_words, heading) for heading in headings[2:]]
+    rows = [[run, algorithm, *map(cell, values, words)] for run, algorithm, *values in found]
     return table("Runs", headings, rows)
 
 
