@@ -6,7 +6,7 @@ import pytest
 from tests.planning.three import GAUSSIAN, federation
 
 from colonnade.planning import cost
-from colonnade.planning.measure import Traffic, taken, total
+from colonnade.planning.measure import Cost, Traffic, taken, total
 
 
 def test_training_validation_and_the_end_each_cost_what_they_do() -> None:
@@ -64,7 +64,7 @@ def test_without_patience_a_short_batch_counts_as_a_whole_one(monkeypatch: pytes
 
 
 def test_costs_are_added_so_many_times() -> None:
-    found = cost.Cost()
+    found = Cost()
     found.add(Traffic({("lab", "out"): 3}), 4, 0.5, 2)
     found.add(Traffic({("lab", "out"): 1}))
     assert (found.traffic["lab", "out"], found.seconds, found.exchanges) == (13, 2.0, 8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -47,10 +48,8 @@ def _end(federation: Federation, party: str, purpose: str) -> End | None:
     most = (epochs or 1) if purpose != "test" else 1
 
     def after(number: int) -> Account:
-        planned = [
-            (batches, split, n * number // most) for batches, split, n in federation.planned(party) if split == purpose
-        ]
-        return expected(federation, party, planned)
+        planned = [one for one in federation.planned(party) if one[1] == purpose]
+        return expected(federation, party, [(batches, split, n * number // most) for batches, split, n in planned])
 
     def lasts(number: int) -> bool:
         account = after(number)
@@ -58,24 +57,14 @@ def _end(federation: Federation, party: str, purpose: str) -> End | None:
 
     if lasts(most):
         return None
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if lasts(middle) else (low, middle)
-    account = after(high)
+    first = 1 + bisect_left(range(1, most), True, key=lambda number: not lasts(number))
+    account = after(first)
     counts = np.sum(list(account.by_row().values()), axis=0)
     worst = np.flatnonzero(counts == counts.max())
-    before = np.sum(list(after(low).counts.values()), axis=0)
+    before = np.sum(list(after(first - 1).counts.values()), axis=0)
     row, times = str(federation.holdings.ids[worst[0]]), int(np.max(before, initial=0))
-    return End(
-        party,
-        account.limit.epsilon,
-        epochs if purpose == "test" or not epochs else high,
-        purpose,
-        len(worst),
-        row,
-        times,
-    )
+    epoch = epochs if purpose == "test" or not epochs else first
+    return End(party, account.limit.epsilon, epoch, purpose, len(worst), row, times)
 
 
 def epsilon_of(account: Account) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,107 +18,17 @@ from numpy.typing import NDArray
 from colonnade.federation import Federation
 from colonnade.federation.organisation import local_epochs
 from colonnade.planning import measure
-from colonnade.planning.measure import TRAINING, Lap, Scored, Traffic, Trained, build, laps_of, taken, total
+from colonnade.planning.measure import TRAINING, Cost, Lap, Traffic, Trained, build, laps_of, taken, total
 
 WAYS = {"out": "in", "in": "out"}
 BY_LINE = "bytes: what parties send was measured on some batches, and does not quite follow the number of rows"
 UNSEEN = "bytes: {} was in no batch that was measured, and is not counted"
-
-
-@dataclass
-class Apart:
-    """What a whole training costs, party by party."""
-
-    traffic: Traffic
-    seconds: list[float]  # per batch; the first, which is slower, only where it is alone
-    exchanges: float
-    is_exact: bool
-    estimates: dict[str, None] = field(default_factory=dict)
-
-
-def train(federation: Federation, batches: int, patience: float) -> Apart | None:
-    """So many batches are tried, and more where a partner was in none of them, as long as patience lasts; None where
-    nothing is trained."""
-    trial = build(federation.settings, federation.holdings)
-    names = [name for name in trial.owners if name not in trial.label_owners]
-    laps: list[Lap] = []
-    seen: dict[str, list[tuple[int, Traffic]]] = {name: [] for name in names}
-    for lap in laps_of(trial):
-        laps.append(lap)
-        for batch, traffic in lap.pieces.items():
-            for name, rows in _asked(trial, names, batch).items():
-                seen[name].append((rows, traffic))
-        if sum(one.seconds for one in laps) > patience or (len(laps) > batches and all(seen.values())):
-            break
-    if not laps:
-        return None
-    settled = laps[1:] or laps
-    exchanges = sum(lap.exchanges for lap in settled) / len(settled)
-    found = Apart(total(laps[0].rest.values()), [lap.seconds for lap in settled], exchanges, True)
-    found.is_exact = all(lap.is_exact for lap in laps)
-    for name, measured in seen.items():
-        counts = np.array(list(_counts(trial, name)), dtype=np.float64)
-        if not measured:
-            found.estimates |= {UNSEEN.format(name): None} if len(counts) else {}
-            continue
-        _add(found, trial.driver.name, name, measured, counts)
-    return found
-
-
-def _asked(federation: Federation, names: list[str], batch: str | None) -> dict[str, int]:
-    """Of a training batch, whom it was asked of, and of how many rows."""
-    if batch is None or not TRAINING.fullmatch(batch):
-        return {}
-    assert federation.peers.presence is not None
-    sizes = {name: federation.peers.presence.size(name, batch) for name in names}
-    return {name: size for name, size in sizes.items() if size}
-
-
-def _counts(federation: Federation, name: str) -> Iterator[int]:
-    """Of each batch of a run that a party is asked for, how many rows it holds of it."""
-    assert federation.peers.presence is not None
-    batches = federation.agreed.one
-    for epoch in range(batches.epochs):
-        for number in range(batches.per_epoch):
-            if size := federation.peers.presence.size(name, f"{batches.prefix}train/{epoch}/{number}"):
-                yield size
-
-
-def _add(
-    found: Apart, driver: str, name: str, measured: list[tuple[int, Traffic]], counts: NDArray[np.float64]
-) -> None:
-    """The line of each way, summed over all batches; who drives gets what the other sends."""
-    rows = np.array([size for size, _ in measured], dtype=np.float64)
-    for way, other in WAYS.items():
-        values = np.array([traffic[name, way] for _, traffic in measured], dtype=np.float64)
-        basis = np.stack([rows, np.ones_like(rows)] if len(set(rows)) > 1 else [rows], axis=1)
-        line = np.linalg.lstsq(basis, values, rcond=None)[0]
-        if np.abs(basis @ line - values).max() > 0.5:
-            found.estimates[BY_LINE] = None
-        whole = round(float(counts.sum() * line[0] + (len(counts) * line[1] if len(line) > 1 else 0.0)))
-        found.traffic.update(Traffic({(name, way): whole, (driver, other): whole}))
-
-
 PATIENCE = 8.0
 """Seconds that the timed batches may take, about."""
 VARIES = "bytes: ciphertexts vary a little in size"
 TRIED = "bytes and times: scoring encrypts, and was tried on some of the rows"
 GROWS = "bytes and times: trees differ in how many splits they have, and the first one was measured"
 AT_MOST = "bytes: the last batch of an epoch is shorter, and was counted as a whole one"
-
-
-@dataclass
-class Cost:
-    """What training, all validations, or the scoring at the end cost."""
-
-    traffic: Traffic = field(default_factory=Traffic)
-    seconds: float = 0.0
-    exchanges: float = 0.0  # one after the other; label owners ask at the same time
-
-    def add(self, traffic: Traffic, times: int = 1, seconds: float = 0.0, exchanges: float = 0.0) -> None:
-        self.traffic.update(traffic * times)
-        self.seconds += seconds * times
-        self.exchanges += exchanges * times
 
 
 @dataclass
@@ -144,10 +54,7 @@ def whole_run(federation: Federation, batches: int) -> Costs:
     aligning = taken(federation.ledgers)  # blinded ids, as building it found the common rows
     if federation.peers.presence is not None:
         _train_apart(costs, federation, batches)
-        _score(costs, federation)
-        return costs
-    first = measure.train(federation.settings, federation.holdings, lambda rows: min(rows, _size(federation)))
-    if first is not None:
+    elif first := measure.train(federation.settings, federation.holdings, lambda n: min(n, _size(federation))):
         _train(costs, federation, first, batches)  # its opening has them
     else:
         costs.final.add(total(aligning.values()))
@@ -178,15 +85,68 @@ def _train(costs: Costs, federation: Federation, first: Trained, batches: int) -
 
 
 def _train_apart(costs: Costs, federation: Federation, batches: int) -> None:
-    """Where each party is asked for the rows it holds; what it takes to agree on rows is in the opening."""
-    found = train(federation, batches, PATIENCE)
-    if found is None:
+    """Where each party is asked for the rows it holds. So many batches are tried, and more where a partner was in none
+    of them, as long as patience lasts; what it takes to agree on rows is in the opening."""
+    trial = build(federation.settings, federation.holdings)
+    names = [name for name in trial.owners if name not in trial.label_owners]
+    laps: list[Lap] = []
+    seen: dict[str, list[tuple[int, Traffic]]] = {name: [] for name in names}
+    for lap in laps_of(trial):
+        laps.append(lap)
+        for batch, traffic in lap.pieces.items():
+            for name, rows in _asked(trial, names, batch).items():
+                seen[name].append((rows, traffic))
+        if sum(one.seconds for one in laps) > PATIENCE or (len(laps) > batches and all(seen.values())):
+            break
+    if not laps:
         return
-    agreed = federation.agreed.one
-    costs.rounds, costs.per_epoch, costs.per_batch = len(federation.batches), agreed.per_epoch, found.seconds
-    costs.training.add(found.traffic)
-    costs.training.add(Traffic(), costs.rounds, median(found.seconds), found.exchanges)
-    costs.estimates |= found.estimates if found.is_exact else {**found.estimates, VARIES: None}
+    settled = laps[1:] or laps  # the first is slower
+    costs.rounds, costs.per_epoch = len(federation.batches), federation.agreed.one.per_epoch
+    costs.per_batch = [lap.seconds for lap in settled]
+    costs.training.add(total(laps[0].rest.values()))
+    costs.training.add(Traffic(), costs.rounds, median(costs.per_batch), fmean(lap.exchanges for lap in settled))
+    for name, measured in seen.items():
+        counts = np.array(list(_counts(trial, name)), dtype=np.float64)
+        if measured:
+            _add(costs, trial.driver.name, name, measured, counts)
+        elif len(counts):
+            costs.estimates[UNSEEN.format(name)] = None
+    if not all(lap.is_exact for lap in laps):
+        costs.estimates[VARIES] = None
+
+
+def _asked(federation: Federation, names: list[str], batch: str | None) -> dict[str, int]:
+    """Of a training batch, whom it was asked of, and of how many rows."""
+    if batch is None or not TRAINING.fullmatch(batch):
+        return {}
+    assert federation.peers.presence is not None
+    sizes = {name: federation.peers.presence.size(name, batch) for name in names}
+    return {name: size for name, size in sizes.items() if size}
+
+
+def _counts(federation: Federation, name: str) -> Iterator[int]:
+    """Of each batch of a run that a party is asked for, how many rows it holds of it."""
+    assert federation.peers.presence is not None
+    batches = federation.agreed.one
+    for epoch in range(batches.epochs):
+        for number in range(batches.per_epoch):
+            if size := federation.peers.presence.size(name, f"{batches.prefix}train/{epoch}/{number}"):
+                yield size
+
+
+def _add(
+    costs: Costs, driver: str, name: str, measured: list[tuple[int, Traffic]], counts: NDArray[np.float64]
+) -> None:
+    """The line of each way, summed over all batches; who drives gets what the other sends."""
+    rows = np.array([size for size, _ in measured], dtype=np.float64)
+    for way, other in WAYS.items():
+        values = np.array([traffic[name, way] for _, traffic in measured], dtype=np.float64)
+        basis = np.stack([rows, np.ones_like(rows)] if len(set(rows)) > 1 else [rows], axis=1)
+        line = np.linalg.lstsq(basis, values, rcond=None)[0]
+        if np.abs(basis @ line - values).max() > 0.5:
+            costs.estimates[BY_LINE] = None
+        whole = round(float(counts.sum() * line[0] + (len(counts) * line[1] if len(line) > 1 else 0.0)))
+        costs.training.traffic.update({(name, way): whole, (driver, other): whole})
 
 
 def _shorter(costs: Costs, federation: Federation, first: Trained, rows: dict[str, int]) -> dict[str, Traffic]:
@@ -228,7 +188,7 @@ def _score(costs: Costs, federation: Federation) -> None:
     if federation.algorithm.grows and costs.rounds:
         federation, often = measure.after_one_step(federation), costs.rounds  # while it trains, it asks what is new
         costs.estimates[GROWS] = None
-    scored: dict[str, Scored] = {split: measure.score(federation, split) for split in splits}
+    scored = {split: measure.score(federation, split) for split in splits}
     last = splits
     if costs.rounds and "validation" in scored:
         one = scored["validation"]

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, Literal
 
 TOLERANCE = 1e-3
@@ -70,6 +71,7 @@ def federation() -> str:
 def cryptography() -> str:
     """Ciphertexts of both schemes added and decrypted, masks agreed on, and two sets of ids intersected."""
     import torch
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     from colonnade.alignment import Ids, align_here
     from colonnade.encryption import make_keys
@@ -80,7 +82,9 @@ def cryptography() -> str:
         one = secret.public.encrypt(x, owner="doctor")
         for found, right in zip(secret.decrypt(secret.public.add(one, one)).tolist(), (2 * x).tolist(), strict=True):
             _same(found, right, f"{scheme}'s sum")
-    _masks()
+    a, b = X25519PrivateKey.generate(), X25519PrivateKey.generate()
+    if a.exchange(b.public_key()) != b.exchange(a.public_key()):
+        raise ArithmeticError("two parties agreed on different keys")
     ids = {"one": Ids.of("one", [["a", "b"]]), "two": Ids.of("two", [["b", "c"]])}
     common = align_here(ids).found.common
     if common != 1:
@@ -88,26 +92,14 @@ def cryptography() -> str:
     return "sums under encryption, key agreement and private set intersection are right"
 
 
-def _masks() -> None:
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
-    a, b = X25519PrivateKey.generate(), X25519PrivateKey.generate()
-    if a.exchange(b.public_key()) != b.exchange(a.public_key()):
-        raise ArithmeticError("two parties agreed on different keys")
-
-
 def accounting() -> str:
     """Epsilon of a Gaussian whose mean moves by one deviation, held to the formula it solves (Balle and Wang, 2018)."""
     from colonnade.privacy.accounting import gaussian_epsilon
 
-    delta = 1e-5
+    delta, below = 1e-5, NormalDist().cdf
     epsilon = gaussian_epsilon(1.0, delta)
-    _same(_below(0.5 - epsilon) - math.exp(epsilon) * _below(-0.5 - epsilon), delta, "delta", TOLERANCE * delta)
+    _same(below(0.5 - epsilon) - math.exp(epsilon) * below(-0.5 - epsilon), delta, "delta", TOLERANCE * delta)
     return f"epsilon of a known case is right ({epsilon:.4f})"
-
-
-def _below(z: float) -> float:
-    return math.erfc(-z / math.sqrt(2)) / 2
 
 
 def flare() -> str:
@@ -243,10 +235,14 @@ def python() -> str:
 
 def libraries() -> str:
     needed = [one for one in packages() if not one.extra]
-    wrong = [f"{one.name} {one.found or 'is missing'} ({one.wanted} is needed)" for one in needed if not one.fits]
-    if wrong:
-        raise Trouble("; ".join(wrong), f'pip install --upgrade "{NAME}"')
+    if wrong := _unfit(needed):
+        raise Trouble(wrong, f'pip install --upgrade "{NAME}"')
     return ", ".join(f"{one.name} {one.found}" for one in needed)
+
+
+def _unfit(needed: list[Package]) -> str:
+    wrong = [f"{one.name} {one.found or 'is missing'} ({one.wanted} is needed)" for one in needed if not one.fits]
+    return "; ".join(wrong)
 
 
 def command() -> str:
@@ -257,13 +253,11 @@ def command() -> str:
     found = shutil.which(NAME)
     beside = Path(sys.executable).with_name(NAME)
     if found is None:
-        raise Trouble(
-            f"the shell does not find `{NAME}`", f'Call {beside}, or add its folder to PATH: "{beside.parent}".'
-        )
+        cure = f'Call {beside}, or add its folder to PATH: "{beside.parent}".'
+        raise Trouble(f"the shell does not find `{NAME}`", cure)
     if beside.exists() and Path(found).resolve() != beside.resolve():
-        raise Trouble(
-            f"the shell finds {found}, of another installation", f"Activate this environment, or call {beside}."
-        )
+        cure = f"Activate this environment, or call {beside}."
+        raise Trouble(f"the shell finds {found}, of another installation", cure)
     return found
 
 
@@ -330,10 +324,8 @@ def processor() -> str:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = torch.get_num_threads()
     if threads > cores:
-        raise Trouble(
-            f"{cores} cores and {threads} threads of torch, which wait for each other",
-            f"export OMP_NUM_THREADS={cores}",
-        )
+        many = f"{cores} cores and {threads} threads of torch, which wait for each other"
+        raise Trouble(many, f"export OMP_NUM_THREADS={cores}")
     return f"{cores} core{'s' if cores > 1 else ''}, {threads} thread{'s' if threads > 1 else ''} of torch"
 
 
@@ -373,23 +365,21 @@ EXTRAS: dict[str, Callable[[], str] | None] = {
 
 def _extra(extra: str, trial: Callable[[], str] | None) -> Iterator[Check]:
     wanted = [one for one in packages() if one.extra == extra]
-    install = f'pip install "{NAME}[{extra}]"'
+    name, install = f"extra {extra}", f'pip install "{NAME}[{extra}]"'
     if not wanted:
         return
     if not any(one.found for one in wanted):
         needs = ", ".join(one.name for one in wanted)
-        yield Check(f"extra {extra}", "absent", f"not installed ({needs})", install, required=False)
+        yield Check(name, "absent", f"not installed ({needs})", install, required=False)
         return
-    wrong = [f"{one.name} {one.found or 'is missing'} ({one.wanted} is needed)" for one in wanted if not one.fits]
     versions = ", ".join(f"{one.name} {one.found}" for one in wanted)
-    if wrong:
-        yield Check(f"extra {extra}", "failed", "; ".join(wrong), f"{install} --upgrade", required=False)
+    if wrong := _unfit(wanted):
+        yield Check(name, "failed", wrong, f"{install} --upgrade", required=False)
     elif trial is None:
-        yield Check(f"extra {extra}", "ok", versions, required=False)
+        yield Check(name, "ok", versions, required=False)
     else:
-        yield _checked(
-            f"extra {extra}", lambda: f"{versions}; {trial()}", required=False, cure=f"{install} --force-reinstall"
-        )
+        cure = f"{install} --force-reinstall"
+        yield _checked(name, lambda: f"{versions}; {trial()}", required=False, cure=cure)
 
 
 def _checked(name: str, check: Callable[[], str], *, required: bool = True, cure: str = "") -> Check:

@@ -103,13 +103,24 @@ class Trained:
 
 
 @dataclass
-class Scored:
-    """One scoring of a split."""
+class Cost:
+    """What training, all validations, or a scoring cost."""
 
     traffic: Traffic = field(default_factory=Traffic)
-    opening: Traffic = field(default_factory=Traffic)
     seconds: float = 0.0
-    exchanges: float = 0.0
+    exchanges: float = 0.0  # one after the other; label owners ask at the same time
+
+    def add(self, traffic: Traffic, times: int = 1, seconds: float = 0.0, exchanges: float = 0.0) -> None:
+        self.traffic.update(traffic * times)
+        self.seconds += seconds * times
+        self.exchanges += exchanges * times
+
+
+@dataclass
+class Scored(Cost):
+    """One scoring of a split."""
+
+    opening: Traffic = field(default_factory=Traffic)
     is_exact: bool = True
 
 
@@ -210,17 +221,14 @@ def score(federation: Federation, split: str) -> Scored:
     for owner, batches in batches_of(federation).items():
         if split not in batches.splits:
             continue
-        chunks = batches.chunks(split)
         alike: dict[int | str, list[Rows]] = {}
-        for chunk in chunks:
+        for chunk in batches.chunks(split):
             alike.setdefault(chunk.name if federation.settings.rows_differ else chunk.size, []).append(chunk)
         for some in alike.values():
-            times, rows = len(some), some[0]
-            one = _asked(federation, owner, rows) if batches.numbers is not None else _chunk(federation, owner, rows)
-            found.traffic.update(one.traffic * times)
+            ask = _asked if batches.numbers is not None else _chunk
+            one = ask(federation, owner, some[0])
+            found.add(one.traffic, len(some), one.seconds, one.exchanges)
             found.opening.update(one.opening)
-            found.seconds += one.seconds * times
-            found.exchanges += one.exchanges * times
             found.is_exact = found.is_exact and one.is_exact
     return found
 
@@ -232,7 +240,7 @@ def _chunk(federation: Federation, owner: str, rows: Rows) -> Scored:
     known = len(batches_of(federation)[owner].splits.get("train", ()))  # a value for each, at most
     size = min(rows.size, max(1, ENCRYPTED_VALUES // max(known, 1)))
     more, share = _asked(federation, owner, _part(rows, size)), rows.size / size
-    return Scored(more.traffic.scaled(share), tried.opening, more.seconds * share, more.exchanges, is_exact=False)
+    return Scored(more.traffic.scaled(share), more.seconds * share, more.exchanges, tried.opening, is_exact=False)
 
 
 def _part(rows: Rows, size: int) -> Rows:
@@ -253,4 +261,4 @@ def _asked(federation: Federation, owner: str, rows: Rows) -> Scored:
     is_exact = not encrypted(federation.ledgers)
     pieces = taken(federation.ledgers)
     opening = pieces.pop(None, Traffic())  # keys, where training did not need them
-    return Scored(total(pieces.values()), opening, seconds, exchanges, is_exact)
+    return Scored(total(pieces.values()), seconds, exchanges, opening, is_exact)

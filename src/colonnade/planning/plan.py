@@ -31,7 +31,8 @@ from colonnade.transport.faulty import Network
 def concerns(federation: Federation, privacy: Sequence[Guarantee], ends: Sequence[End]) -> Iterator[str]:
     """One sentence or two each, with the cure."""
     yield from _unprotected(federation, privacy)
-    yield from _covered_in_part(federation)
+    if federation.accounts and federation.algorithm.covers:  # with a budget, noise reads as if it were for all rows
+        yield f"The noise of {_names(list(federation.accounts))} {federation.algorithm.covers}."
     yield from (told(end, federation.algorithm.passes(federation.settings.train.epochs)) for end in ends)
     yield from _few_rows(federation)
     yield from _wide(federation)
@@ -80,12 +81,6 @@ def _unprotected(federation: Federation, privacy: Sequence[Guarantee]) -> Iterat
         yield 'noise = "seeded" protects nobody: whoever knows the seed can subtract it. Remove it for real data.'
 
 
-def _covered_in_part(federation: Federation) -> Iterator[str]:
-    """Noise with a budget reads as if it were for all rows."""
-    if federation.accounts and federation.algorithm.covers:
-        yield f"The noise of {_names(list(federation.accounts))} {federation.algorithm.covers}."
-
-
 def _bare(guarantee: Guarantee) -> bool:
     return all(one.epsilon is None for one in guarantee.statements)
 
@@ -110,10 +105,8 @@ def _wide(federation: Federation) -> Iterator[str]:
     """An embedding wider than the columns costs more than it can tell, and hides nothing of them."""
     if not federation.algorithm.named(Kind.EMBEDDING):
         return
-    columns = {name: int(federation.owners[name].features[0].numel()) for name in federation.widths}
-    found = [
-        f"'{name}' {width} for {columns[name]}" for name, width in federation.widths.items() if width > columns[name]
-    ]
+    both = {name: (width, columns(federation, name)) for name, width in federation.widths.items()}
+    found = [f"'{name}' {width} for {held}" for name, (width, held) in both.items() if width > held]
     if found:
         yield (
             f"Some send more numbers a row than they have columns: {_few(found)}. A smaller [model] "
@@ -167,9 +160,7 @@ class PartyPlan:
     parameters: int
     sends: int
     receives: int
-    epsilon: dict[
-        str, float | None
-    ]  # what is protected -> epsilon at the end against who knows the batches; None: none
+    epsilon: dict[str, float | None]  # of what is protected, at the end, against who knows the batches; None: none
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None, task: str
     split_by = _split_by(tables[owner], label, asker)
     if split_by is not None:
         left_out[owner][split_by] = "divides the rows"
-    parties = {}
+    parties, holders = {}, 0
     for name, table in tables.items():
         for column, why in left_out[name].items():
             asker.say(f"'{name}': the column {column!r} {why}; it is left out.")
@@ -96,12 +96,11 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None, task: str
             raise DataError(f"'{name}' has no column to learn from besides the id. Leave {table.path} out.")
         own_id = ids[name] if ids[name] != id_column else None
         parties[name] = PartyAnswer(table.path, held, kept if left_out[name] else None, own_id)
-    columns = {name: [c for c in tables[name].columns if c not in (id_column, about.label, *left_out[name])]
-               for name, about in parties.items()}  # fmt: skip
+        holders += bool(kept)
     for name, one in ALGORITHMS.items():
         if one.for_rows is not None and fit.common >= one.for_rows:
             asker.say(f'Worth trying as well, [algorithm] name = "{name}": {one.about_tables}.')
-    algorithm = asker.choose("Which algorithm?", algorithms_for(task, sum(map(bool, columns.values()))), DEFAULT)
+    algorithm = asker.choose("Which algorithm?", algorithms_for(task, holders), DEFAULT)
     for release, tells in ALGORITHMS[algorithm].reveals.items():
         asker.say(f"{algorithm} sends {release}: {tells}.")
     epochs = asker.text("For how many epochs at most?", "auto", _whole_or_auto)

@@ -10,12 +10,11 @@ these are and how numbers are prepared. How long to train is left to early stopp
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,10 +135,8 @@ def forecast(federation: Federation, trials: Sequence[Trial], done: Mapping[int,
     sizes = [trial.settings.train.batch_size for trial in trials if trial.number not in done]
     sends, seconds = 0, 0.0
     for size in set(sizes):
-        settings = federation.settings
-        found = plan(
-            dataclasses.replace(settings, train=dataclasses.replace(settings.train, batch_size=size)), batches=2
-        )
+        train = replace(federation.settings.train, batch_size=size)
+        found = plan(replace(federation.settings, train=train), batches=2)
         sends += sizes.count(size) * sum(party.sends for party in found.parties)
         seconds += sizes.count(size) * found.seconds.total
     return Forecast(sends, seconds, runs, epsilon)
@@ -164,9 +161,8 @@ def finished(out: Path, settings: Settings) -> dict[int, Record]:
             record = json.loads(line)
             done[int(record["trial"])] = {"score": record["score"], **record}  # of an earlier version it has none
         except (ValueError, KeyError, TypeError):
-            raise CheckpointError(
-                f"{out / TRIALS} has a line that is no trial. Remove the line: it is tried again."
-            ) from None
+            cure = "Remove the line: it is tried again."
+            raise CheckpointError(f"{out / TRIALS} has a line that is no trial. {cure}") from None
     return done
 
 
@@ -213,7 +209,6 @@ def _tried(trial: Trial, out: Path, watch: Callable[[float], None]) -> Record:
 
 def ranked(done: Mapping[int, Record]) -> list[Record]:
     """The best trial first; of equal scores the lower loss, as early stopping has it, and then the earlier trial."""
-
     in_turn = [done[number] for number in sorted(done)]
     return sorted(in_turn, key=lambda one: tuple(one["score"] or (-math.inf,)), reverse=True)
 
@@ -222,9 +217,8 @@ def best(done: Mapping[int, Record]) -> Record:
     """The first of the trials, where any could be measured."""
     found = ranked(done)[0]
     if found["score"] is None:
-        raise ConfigError(
-            f"No trial could be measured. The first: {done[min(done)].get('failed', 'no validation score')}"
-        )
+        first = done[min(done)].get("failed", "no validation score")
+        raise ConfigError(f"No trial could be measured. The first: {first}")
     return found
 
 
