@@ -127,13 +127,13 @@ def auc(scores: Tensor, labels: Tensor) -> float:
 def hits(decided: Tensor, labels: Tensor) -> dict[str, float]:
     """Precision: the share of positives among rows called positive; recall: of positives that were called so; and
     their harmonic mean. Where there is nothing to divide by, 0, as in scikit-learn."""
-    called, positive = int((decided == POSITIVE).sum()), int((labels == POSITIVE).sum())
-    both = int(((decided == POSITIVE) & (labels == POSITIVE)).sum())
-    return {
-        "precision": both / max(called, 1),
-        "recall": both / max(positive, 1),
-        "f1": 2 * both / max(called + positive, 1),
-    }
+    called, positive = decided == POSITIVE, labels == POSITIVE
+    return _hits(int((called & positive).sum()), int(called.sum()), int(positive.sum()))
+
+
+def _hits(right: int, called: int, there: int) -> dict[str, float]:
+    both = 2 * right / max(called + there, 1)
+    return {"precision": right / max(called, 1), "recall": right / max(there, 1), "f1": both}
 
 
 POINTS, BINS, BARS = 100, 10, 20
@@ -158,18 +158,12 @@ def quality(loss: Loss, outputs: Tensor, labels: Tensor, classes: Sequence[Any],
         places = labels.long() * len(names) + decided.long()
         confusion = torch.bincount(places, minlength=len(names) ** 2).reshape(len(names), -1)
         found["confusion"] = confusion.tolist()  # a row per true class
-        found["each"] = [_one_class(confusion, at) for at in range(len(names))]
+        counts = zip(*(some.tolist() for some in (confusion.diag(), confusion.sum(0), confusion.sum(1))), strict=True)
+        found["each"] = [{"rows": there, **_hits(right, called, there)} for right, called, there in counts]
     positive = labels == POSITIVE
     if len(names) == 2 and positive.any() and not positive.all():
         found |= {"positive": POSITIVE} | _two(loss.scores(outputs)[:, POSITIVE].double().contiguous(), positive)
     return found
-
-
-def _one_class(confusion: Tensor, at: int) -> Quality:
-    right, called, there = int(confusion[at, at]), int(confusion[:, at].sum()), int(confusion[at].sum())
-    precision, recall = right / max(called, 1), right / max(there, 1)
-    f1 = 2 * right / max(called + there, 1)
-    return {"rows": there, "precision": precision, "recall": recall, "f1": f1}
 
 
 def _numbers(decided: Tensor, labels: Tensor) -> Quality:
@@ -191,9 +185,7 @@ def _two(scores: Tensor, positive: Tensor) -> Quality:
     total, rows = float(caught[-1]), len(ranked)
     recall, alarms = caught / total, (taken - caught) / (rows - total)
     gap = int((recall - alarms).argmax())
-    few = (
-        torch.linspace(0, len(ends) - 1, min(POINTS, len(ends))).round().long()
-    )  # each once: there are no more than ends
+    few = torch.linspace(0, len(ends) - 1, min(POINTS, len(ends))).round().long()  # each once: no more than ends
     deciles = [round(rows * (at + 1) / BINS) for at in range(BINS)]
     share = total / rows
     groups = [one for one in torch.arange(rows).flip(0).tensor_split(BINS) if len(one)]
@@ -215,16 +207,16 @@ def _two(scores: Tensor, positive: Tensor) -> Quality:
 
 
 def _cheapest(ratio: int, at: Tensor, caught: Tensor, taken: Tensor, rows: int, total: float) -> Quality:
-    """From which score on to act, where a miss costs so many false alarms; no row may be the cheapest."""
+    """From which score on to act, where a miss costs so many false alarms; to act on no row may be the cheapest."""
+    caught, taken = (torch.cat([counts.new_zeros(1), counts]) for counts in (caught, taken))
     misses, alarms = total - caught, taken - caught
-    cost = torch.cat([torch.tensor([ratio * total], dtype=torch.double), ratio * misses + alarms])
+    cost = ratio * misses + alarms
     best = int(cost.argmin())
-    act: Quality = {"threshold": None, "acted_on": 0, "misses": int(total), "alarms": 0}
-    if best:
-        act = {
-            "threshold": float(at[best - 1]),
-            "acted_on": int(taken[best - 1]),
-            "misses": int(misses[best - 1]),
-            "alarms": int(alarms[best - 1]),
-        }
-    return {"miss_costs": ratio, **act, "cost": float(cost[best]) / rows}
+    return {
+        "miss_costs": ratio,
+        "threshold": float(at[best - 1]) if best else None,
+        "acted_on": int(taken[best]),
+        "misses": int(misses[best]),
+        "alarms": int(alarms[best]),
+        "cost": float(cost[best]) / rows,
+    }

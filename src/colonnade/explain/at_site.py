@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from colonnade.core.batches import PREDICT
-from colonnade.errors import ConfigError, DataError
-from colonnade.explain.report import Report, explain
+from colonnade.errors import DataError
+from colonnade.explain.report import Report, default_split, explain
 from colonnade.explain.write import write
 from colonnade.rows.public import from_dataset
 from colonnade.runs.layout import EXPLANATION
@@ -31,11 +31,7 @@ def explain_at(site: Site, run: str, **how: Any) -> tuple[Report, Path]:
     """As a label owner, of a run that it trained; the report is in its own folder of it. `how` is as of `explain`."""
     session = Session(site, run)
     held_out, began = started(session.folder.path, site.own.name)
-    split = next((name for name in ("test", "validation") if held_out.get(name)), None)
-    if split is None:
-        raise ConfigError(
-            "This run has neither test nor validation rows to explain itself on. Give [data] test a share."
-        )
+    split = default_split([name for name, ids in held_out.items() if ids])
     rows = _with_labels(site, session, np.array(held_out[split], dtype=np.str_))
     try:
         session.look(rows)

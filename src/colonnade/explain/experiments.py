@@ -18,8 +18,8 @@ from torch import Generator
 from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError
 from colonnade.explain.embeddings import gather, metric_of, separable
-from colonnade.explain.holdings import at_rows, noised, only, owners
-from colonnade.explain.importance import Lost, head_changes, head_norms, ranking
+from colonnade.explain.holdings import at_rows, noised, only
+from colonnade.explain.importance import Lost, check_repeats, head_changes, head_norms, ranking
 from colonnade.federation import Federation
 
 if TYPE_CHECKING:
@@ -61,15 +61,14 @@ def noise_validation(
     gathered once, and each party's are put among the others' clean ones, which `embeddings` gives or are asked for.
     Where the label owner sees sums alone, there is a copy per party instead.
     """
-    if repeats < 1:
-        raise ConfigError(f"There must be at least one repeat; found {repeats}.")
+    check_repeats(repeats)
     if embeddings is None and separable(federation):
         embeddings = gather(federation, split)
     if embeddings is not None:
         split = embeddings.split
     rows = federation.batches.splits[split] if embeddings is None else embeddings.rows
     held = at_rows(federation.holdings, split, rows)
-    names = owners(held)
+    names = list(held.columns)
 
     def one(holdings: Holdings, party: str, repeat: int) -> Holdings:
         generator = Generator().manual_seed(seed_for(seed, party, f"noise {repeat}"))
@@ -129,7 +128,8 @@ class Retraining:
         """Trained on their columns alone."""
         wanted = frozenset(parties)
         if wanted not in self._known:
-            title = f"without {_words(set(self.all.parties) - wanted)}"
+            gone = sorted({*self.all.parties} - wanted)
+            title = f"without {', '.join(gone) if len(gone) <= 3 else f'{len(gone)} parties'}"
             self._known[wanted] = self._train(only(self.federation.holdings, wanted), title)
         return self._known[wanted]
 
@@ -192,8 +192,3 @@ def trainings(importance: Mapping[str, float]) -> int:
     sets = {frozenset(name for name in names if name != party) for party in names}
     sets |= {frozenset(chosen(importance, share, which)) for share in SHARES for which in ("most", "least")}
     return len(sets - {frozenset(), frozenset(names)}) + 1
-
-
-def _words(parties: Collection[str]) -> str:
-    names = sorted(parties)
-    return ", ".join(names) if len(names) <= 3 else f"{len(names)} parties"

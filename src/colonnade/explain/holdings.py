@@ -52,7 +52,7 @@ def only(holdings: Holdings, parties: Collection[str]) -> Holdings:
 def without(holdings: Holdings, party: str) -> Holdings:
     """Everybody's columns but those of one party."""
     _with_columns(holdings, party)
-    return only(holdings, [name for name in owners(holdings) if name != party])
+    return only(holdings, [name for name in holdings.columns if name != party])
 
 
 def at_rows(holdings: Holdings, split: str, rows: Tensor) -> Holdings:
@@ -64,17 +64,11 @@ def at_rows(holdings: Holdings, split: str, rows: Tensor) -> Holdings:
     return replace(holdings, columns=columns, label_owners=owners, packed=ids, away=away)
 
 
-def owners(holdings: Holdings) -> list[str]:
-    """Those who hold columns."""
-    return list(holdings.columns)
-
-
 def _with_columns(holdings: Holdings, party: str) -> str:
-    there = owners(holdings)
+    there = list(holdings.columns)
     if party not in there:
-        raise ConfigError(
-            f"{party!r} holds no columns here{did_you_mean(party, there)}; those who do are {', '.join(there)}."
-        )
+        hint = did_you_mean(party, there)
+        raise ConfigError(f"{party!r} holds no columns here{hint}; those who do are {', '.join(there)}.")
     return party
 
 

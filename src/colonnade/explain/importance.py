@@ -94,26 +94,23 @@ def permutation(embeddings: Embeddings, *, repeats: int = 5, seed: int = 0) -> d
 
     Each repeat permutes every party in the same way, so that parties are compared under the same draw.
     """
-    generator = Generator().manual_seed(seed)
-    rows = len(embeddings.labels)
-    orders = [torch.randperm(rows, generator=generator) for _ in range(_at_least_one(repeats))]
-    return permuted_by(embeddings, orders)
+    check_repeats(repeats)
+    generator, rows = Generator().manual_seed(seed), len(embeddings.labels)
+    return permuted_by(embeddings, [torch.randperm(rows, generator=generator) for _ in range(repeats)])
 
 
 def permuted_by(embeddings: Embeddings, orders: Sequence[Tensor]) -> dict[str, Lost]:
-    """The same, with given permutations."""
-    return {party: Lost.over(_lost(embeddings, party, orders)) for party in embeddings.parts}
-
-
-def _lost(embeddings: Embeddings, party: str, orders: Sequence[Tensor]) -> list[float]:
-    """What is lost when a party's rows are put in each of these orders, among those that it holds."""
-    h, held = embeddings.parts[party], embeddings.held_by(party)
-    whole, lost = embeddings.score(at=held), []
-    for order in orders:
-        mixed = h.clone()
-        mixed[held.to(h.device)] = h[order[torch.isin(order, held)].to(h.device)]
-        lost.append(whole - embeddings.score({party: mixed}, held))
-    return lost
+    """The same, with given permutations; a party's rows change places among those that it holds."""
+    found = {}
+    for party, h in embeddings.parts.items():
+        held = embeddings.held_by(party)
+        whole, lost = embeddings.score(at=held), []
+        for order in orders:
+            mixed = h.clone()
+            mixed[held.to(h.device)] = h[order[torch.isin(order, held)].to(h.device)]
+            lost.append(whole - embeddings.score({party: mixed}, held))
+        found[party] = Lost.over(lost)
+    return found
 
 
 def silenced(embeddings: Embeddings) -> dict[str, float]:
@@ -157,30 +154,20 @@ def ranking(importance: Mapping[str, float]) -> list[str]:
     return sorted(importance, key=lambda party: (math.isnan(importance[party]), -importance[party]))
 
 
-def disagreeing(measures: Mapping[str, Mapping[str, float | None]], by: str) -> dict[str, list[str]]:
-    """The parties that other measures rank first where `by` ranks another one first, and which; a tie is none."""
+def disagreement(measures: Mapping[str, Mapping[str, float | None]], by: str) -> str:
+    """Where other measures rank another party first than `by` does, who it is, as a sentence; a tie is none."""
     found: dict[str, list[str]] = {}
     first = _first(measures.get(by, {}))
     for name, values in measures.items():
         top = _first(values)
         if first and top and not first & top:
-            found.setdefault(next(party for party in values if party in top), []).append(name)
-    return found
-
-
-def disagreement(measures: Mapping[str, Mapping[str, float | None]], by: str) -> str:
-    """The same as a sentence; empty where the measures agree."""
-    found = disagreeing(measures, by)
-    told = [f"{party} by {' and '.join(map(_quoted, names))}" for party, names in found.items()]
-    if not told:
+            party = next(party for party in values if party in top)
+            found.setdefault(party, []).append(f'"{MEASURES[name].heading}"')
+    if not found:
         return ""
-    first = ranking({party: value for party, value in measures[by].items() if value is not None})[0]
-    told = [f"{first} by {_quoted(by)}", *told]
+    most = ranking({party: value for party, value in measures[by].items() if value is not None})[0]
+    told = [f'{most} by "{MEASURES[by].heading}"', *(f"{who} by {' and '.join(how)}" for who, how in found.items())]
     return f"The measures disagree on who matters most: {', '.join(told)}."
-
-
-def _quoted(measure: str) -> str:
-    return f'"{MEASURES[measure].heading}"'
 
 
 def _first(values: Mapping[str, float | None]) -> set[str]:
@@ -210,7 +197,6 @@ def correlation(a: Mapping[str, float], b: Mapping[str, float]) -> Agreement:
     return Agreement(float(spearmanr(x, y).statistic), float(kendalltau(x, y).statistic))
 
 
-def _at_least_one(repeats: int) -> int:
+def check_repeats(repeats: int) -> None:
     if repeats < 1:
         raise ConfigError(f"There must be at least one repeat; found {repeats}.")
-    return repeats

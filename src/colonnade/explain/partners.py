@@ -32,14 +32,8 @@ def draw(selection: Selection, folder: Path) -> list[Path]:
         (axis,) = canvas.panels(figure, 1, left=left, bottom=0.45, top=0.7, right=0.45)
         axis.barh(range(len(names)), scores, color=colours, height=0.7)
         for row, score in enumerate(scores):
-            axis.annotate(
-                f"{score:.3f}",
-                (max(score, 0.0), row),
-                xytext=(3, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=7,
-            )
+            end, beside = (max(score, 0.0), row), (3, 0)
+            axis.annotate(f"{score:.3f}", end, beside, textcoords="offset points", va="center", fontsize=7)
         axis.set_yticks(range(len(names)), names)
         axis.set_ylim(len(names) - 0.5, -0.5)
         canvas.clean(axis)

@@ -70,7 +70,7 @@ class Report:
 
     def to_json(self) -> str:
         """JSON whose numbers that are none are null."""
-        return to_json(json.loads(json.dumps(asdict(self)), parse_constant=lambda _: None), indent=2) + "\n"
+        return to_json(asdict(self), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Report:
@@ -134,7 +134,7 @@ def explain(
     asked for next and `began` how heads were before training; noise, which changes their columns, is left out.
     """
     whose = federation.owner_named(owner)
-    split = split or default_split(federation, owner)
+    split = split or default_split(federation.agreed[whose].splits)
     asks, can_separate = federation.label_owners[whose], separable(federation)
     alone = {*asks.peers} <= federation.owners.keys() and len(federation.holdings.label_owners) == 1
     heads = {"head_norm": importance.head_norms(federation, owner)}
@@ -260,10 +260,10 @@ def summary_of(report: Report) -> Report:
     return dataclasses.replace(report, tsne=short)
 
 
-def default_split(federation: Federation, owner: str | None = None) -> str:
+def default_split(there: Collection[str]) -> str:
     """Test rows where there are some, else validation rows."""
     for split in ("test", "validation"):
-        if split in federation.agreed[federation.owner_named(owner)].splits:
+        if split in there:
             return split
     raise ConfigError("This run has neither test nor validation rows to explain itself on. Give [data] test a share.")
 

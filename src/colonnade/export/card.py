@@ -16,6 +16,7 @@ import torch
 
 from colonnade.export.pieces import COLUMNS, LABELS, LEAST, Piece, Trained
 from colonnade.report.facts import read
+from colonnade.report.words import listed
 from colonnade.tracking import parameters_of
 from colonnade.version import __version__
 
@@ -129,7 +130,7 @@ def numbers(trained: Trained) -> dict[str, Any]:
 def page(card: dict[str, Any], pieces: Sequence[Piece]) -> str:
     """README.md of one organisation's folder."""
     scores = [
-        _table(("rows", *_names(card)), _scores(card)) if card.get("metrics") else NO_SCORES,
+        _scores(card["metrics"]) if card.get("metrics") else NO_SCORES,
         *(f"The {split} rows were not measured: {why}." for split, why in card.get("not_measured", {}).items()),
     ]
     parts = [
@@ -172,7 +173,7 @@ def _about(card: dict[str, Any]) -> str:
     others = [name for name in met if name != card["part"]]
     return (
         f"One model of several organisations at sites of their own, {trained}. This is one organisation's part: it was "
-        f"exported at the site of {card['part']}, from what is there, and the pieces of {_listed(others)} are at "
+        f"exported at the site of {card['part']}, from what is there, and the pieces of {listed(others)} are at "
         "theirs. Numbers below are those that this site knows."
     )
 
@@ -189,25 +190,20 @@ def _front(card: dict[str, Any]) -> str:
     ]
     data = {"name": "tables of the organisations", "type": "private"}
     index = [{"name": card["name"], "results": [{"task": {"type": kind}, "dataset": data, "metrics": found}]}]
-    known: dict[str, Any] = {} if kind is None else {"pipeline_tag": kind}
     lines = {
         "library_name": "pytorch",
-        **known,
+        "pipeline_tag": kind,
         "tags": ["vertical-federated-learning", "colonnade", card["algorithm"]],
-        **({} if kind is None else {"model-index": index}),
+        "model-index": None if kind is None else index,
     }
-    return "---\n" + "".join(f"{key}: {json.dumps(value)}\n" for key, value in lines.items()) + "---"
+    return "---\n" + "".join(f"{key}: {json.dumps(told)}\n" for key, told in lines.items() if told) + "---"
 
 
 def _words(piece: Piece) -> str:
+    shape = _shape(piece.outputs["shape"])
     if piece.role == COLUMNS:
-        return (
-            f"from its own columns, prepared as config.json says, to `{piece.outputs['name']}`, "
-            f"{_shape(piece.outputs['shape'])} a row"
-        )
-    return (
-        f"from what {_listed(piece.inputs['parties'])} send, in this order, to {_shape(piece.outputs['shape'])} a row"
-    )
+        return f"from its own columns, prepared as config.json says, to `{piece.outputs['name']}`, {shape} a row"
+    return f"from what {listed(piece.inputs['parties'])} send, in this order, to {shape} a row"
 
 
 def _use(piece: Piece) -> str:
@@ -220,17 +216,13 @@ def _shape(shape: Sequence[int]) -> str:
     return f"{' x '.join(map(str, shape))} number{'' if list(shape) == [1] else 's'}"
 
 
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def _names(card: dict[str, Any]) -> list[str]:
-    return list(next(iter(card["metrics"].values()), {}))
-
-
-def _scores(card: dict[str, Any]) -> Iterable[Sequence[Any]]:
-    for split, scores in card["metrics"].items():
-        yield split, *("-" if scores.get(name) is None else f"{scores[name]:.4f}" for name in _names(card))
+def _scores(metrics: dict[str, Any]) -> str:
+    names = list(next(iter(metrics.values())))
+    rows = (
+        (split, *("-" if scores.get(name) is None else f"{scores[name]:.4f}" for name in names))
+        for split, scores in metrics.items()
+    )
+    return _table(("rows", *names), rows)
 
 
 def _crossed(flows: Iterable[dict[str, Any]]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from colonnade.errors import CheckpointError, ConfigError
 from colonnade.federation import Federation
 from colonnade.rows.holdings import loss_for
 from colonnade.runs.layout import WIDTHS
-from colonnade.runs.run_directory import RunDirectory
+from colonnade.runs.run_directory import RunDirectory, plain
 
 COLUMNS, LABELS = "columns", "labels"
 LEAST = 10
@@ -65,12 +65,8 @@ class Trained:
 
     def pieces(self, party: str) -> list[Piece]:
         """All that one organisation holds."""
-        found = []
-        if "features" in self.parties[party]:
-            found.append(self._columns(party))
-        if "labels" in self.parties[party]:
-            found.append(self._labels(party))
-        return found
+        makers = {"features": self._columns, "labels": self._labels}
+        return [make(party) for role, make in makers.items() if role in self.parties[party]]
 
     @cached_property
     def labels(self) -> Labels:
@@ -79,10 +75,9 @@ class Trained:
     @property
     def outputs(self) -> int:
         """Of the joint model. Between sites a party without labels knows them from who drives."""
-        told = self.summary.get("outputs")
         if self.part is None or "labels" in self.parties[self.part]:
             return loss_for(self.labels).outputs
-        return int(told) if told is not None else 1
+        return int(self.summary.get("outputs") or 1)
 
     def state(self, party: str) -> dict[str, Any]:
         return files.read_state(self.run._checkpoint(party, self.mark))
@@ -148,20 +143,14 @@ class Trained:
         shape, own = self.shape(party), self.settings.parties.get(party)
         columns = self._columns_told(party)
         released = self.algorithm.from_columns[0]
-        return Piece(
-            party,
-            COLUMNS,
-            self.local_model(party),
-            (shape,),
-            {"shape": list(shape), "dtype": "float32", "columns": columns},
-            {
-                "name": released,
-                "shape": list(self._sent_by(party)),
-                "rules": {} if own is None else _plain(own.outbox),
-                "reveals": self.algorithm.reveals[released],
-            },
-            self.spec(party),
-        )
+        inputs = {"shape": list(shape), "dtype": "float32", "columns": columns}
+        outputs = {
+            "name": released,
+            "shape": list(self._sent_by(party)),
+            "rules": {} if own is None else plain(own.outbox),
+            "reveals": self.algorithm.reveals[released],
+        }
+        return Piece(party, COLUMNS, self.local_model(party), (shape,), inputs, outputs, self.spec(party))
 
     def _columns_told(self, party: str) -> list[dict[str, Any]] | None:
         """How columns become numbers, for whoever is given the piece: without words of few people, and with how text is
@@ -191,16 +180,6 @@ class Trained:
             about |= {"mean": encoder.mean, "scale": encoder.scale}
         else:
             about["classes"] = list(encoder.classes)
-        return Piece(
-            party,
-            LABELS,
-            model,
-            tuple(self.sent.values()),
-            {"parties": list(self.sent), "shapes": [list(shape) for shape in self.sent.values()], "dtype": "float32"},
-            about,
-            dict(self.settings.label_model),
-        )
-
-
-def _plain(value: Any) -> Any:
-    return {key: _plain(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value
+        shapes = tuple(self.sent.values())
+        inputs = {"parties": list(self.sent), "shapes": [list(shape) for shape in shapes], "dtype": "float32"}
+        return Piece(party, LABELS, model, shapes, inputs, about, dict(self.settings.label_model))

@@ -81,12 +81,14 @@ class MLflow:
 
     def _resumed(self) -> dict[str, str] | None:
         """The settings of the run that goes on; None: it is a new one, or MLflow knows it no more."""
+        from mlflow.exceptions import MlflowException
+
         try:
             kept = json.loads(self.kept.read_text(encoding="utf-8"))
             if kept["where"] != self.where:
                 return None
             found = self.client.get_run(kept["run"])
-        except (OSError, ValueError, KeyError, _not_found()):
+        except (OSError, ValueError, KeyError, MlflowException):
             return None
         self.run = found.info.run_id
         self.client.update_run(self.run, status="RUNNING")
@@ -105,13 +107,6 @@ class MLflow:
     def end(self, how: str) -> None:
         if self.run:
             self.client.set_terminated(self.run, STATUS[how])
-
-
-def _not_found() -> type[Exception]:
-    from mlflow.exceptions import MlflowException
-
-    found: type[Exception] = MlflowException
-    return found
 
 
 def _pieces(items: Sequence[Any]) -> Iterator[Sequence[Any]]:

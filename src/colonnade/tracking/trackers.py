@@ -29,14 +29,14 @@ def parameters_of(tables: Mapping[str, Any]) -> dict[str, str]:
     for section in SECTIONS:
         for key, value in tables.get(section, {}).items():
             if section != "data" or key in OF_DATA:
-                found |= _flat(f"{section}.{key}", value)
+                found.update(_leaves(f"{section}.{key}", value))
     for section in OWNERS:
         held = tables.get(section, {})
         named = held.items() if isinstance(held, Mapping) else ((one["name"], one) for one in held)
         for name, owner in named:
             for key in OF_AN_OWNER:
                 if key in owner:
-                    found |= _flat(f"{section}.{name}.{key}", owner[key])
+                    found.update(_leaves(f"{section}.{name}.{key}", owner[key]))
     return {
         key: text if len(text := str(value)) <= LONGEST else text[: LONGEST - 1] + "…" for key, value in found.items()
     }
@@ -69,10 +69,6 @@ def totals_of(summary: Mapping[str, Any]) -> dict[str, float]:
         if counted:  # the first is in the relation of the party's budget
             found[f"{'epsilon_labels' if labels else 'epsilon'}/{one['party']}"] = counted[0]
     return _finite(found)
-
-
-def _flat(key: str, value: Any) -> dict[str, Any]:
-    return dict(_leaves(key, value))
 
 
 def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
