@@ -28,33 +28,16 @@ from colonnade.settings.known import check_early
 
 __all__ = ["app", "main"]
 
-COMMANDS = {
-    "demo": "demo",
-    "init": "init",
-    "align": "align",
-    "select": "select",
-    "plan": "plan",
-    "tune": "tune",
-    "run": "run",
-    "predict": "predict",
-    "serve": "serve",
-    "export": "export",
-    "provision": "deploy",
-    "party": "deploy",
-    "site": "site",
-    "ledger": "ledger",
-    "explain": "explain",
-    "audit": "audit",
-    "privacy": "privacy",
-    "report": "report",
-    "compare": "report",
-    "algorithms": "listings",
-    "datasets": "listings",
-    "reproduce": "measure",
-    "bench": "measure",
-    "doctor": "doctor",
-}
-"""Every command, and the module beside this one that has it."""
+COMMANDS = (
+    "demo", "init", "align", "select", "plan", "tune", "run", "predict", "serve", "export",
+    "provision", "party", "site", "ledger", "explain", "audit", "privacy", "report", "compare",
+    "algorithms", "datasets", "reproduce", "bench", "doctor",
+)  # fmt: skip
+MODULES = {
+    "provision": "deploy", "party": "deploy", "compare": "report", "algorithms": "listings", "datasets": "listings",
+    "reproduce": "measure", "bench": "measure",
+}  # fmt: skip
+"""Which module beside this one has a command; one that is not here is in a module of its own name."""
 TRAINING = ("run", "plan", "tune", "align", "select")
 """Commands that begin with a federation file."""
 
@@ -74,7 +57,7 @@ def commands(needed: set[str], known: Iterable[str] = COMMANDS) -> typer.Typer:
         "5 an audit threshold was crossed · 6 a figure was missed",
     )
     for name in known:
-        whole = f"{__name__}.{COMMANDS[name]}"
+        whole = f"{__name__}.{MODULES.get(name, name)}"
         function = getattr(import_module(whole), name) if name in needed else _help_alone(whole, name)
         made.command(name, help=_paragraphs(function.__doc__ or ""))(function)
     made.callback(invoke_without_command=True)(_version)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import MofNCompleteColumn
+from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
 from colonnade.cli.console import a_bar, a_run, a_table, console, error_console, numbers, say, shown
@@ -18,6 +17,7 @@ from colonnade.core import Step
 from colonnade.errors import ConfigError
 from colonnade.evaluate import metric
 from colonnade.explain import canvas, importance, report
+from colonnade.explain.experiments import Watch
 from colonnade.explain.importance import HEADS, MEASURES
 from colonnade.explain.write import prepare, write
 from colonnade.federation import Federation, load
@@ -81,7 +81,8 @@ def explain(
         found = report.explain(federation, noise=noise, rows=rows, seed=seed, by=by, owner=owner)
         made = write(found, place, pictures=draw)
         if retrain:  # what is known already is kept, whatever comes of training
-            with _training(federation, folder, quiet or json_) as begin:
+            with a_bar(MofNCompleteColumn(), quiet=quiet or json_) as bar:
+                begin = partial(_training, bar, federation, folder)
                 found = report.retrain(federation, found, noise=train_noise, noisy=noisy, begin=begin)
             made = write(found, place, pictures=draw)
     if json_:
@@ -95,28 +96,22 @@ def _check(sigma: float, option: str) -> None:
         raise ConfigError(f"{option} must be a number that is not negative; found {sigma}.")
 
 
-@contextmanager
-def _training(federation: Federation, folder: Path, quiet: bool) -> Iterator[Any]:
+def _training(bar: Progress, federation: Federation, folder: Path, trainings: int) -> Watch:
     """A bar over all batches of all trainings, and beforehand how many there are and about how long they take."""
-    with a_bar(MofNCompleteColumn(), quiet=quiet) as bar:
+    if not bar.disable:
+        error_console.print(f"Training again {trainings} times{_about(folder, trainings)}.")
+    per_training = len(federation.batches)
+    task = bar.add_task("training", total=trainings * per_training, now="")
+    begun = 0
 
-        def begin(trainings: int) -> Any:
-            if not quiet:
-                error_console.print(f"Training again {trainings} times{_about(folder, trainings)}.")
-            per_training = len(federation.batches)
-            task = bar.add_task("training", total=trainings * per_training, now="")
-            begun = 0
+    def watch(title: str, event: Step | dict[str, Any]) -> None:
+        nonlocal begun
+        if isinstance(event, Step):
+            begun += event.batch.step == 0
+            done = (begun - 1) * per_training + event.batch.step + 1  # a training may stop early
+            bar.update(task, completed=done, now=f"{title}  loss {event.loss:.4f}")
 
-            def watch(title: str, event: Step | dict[str, Any]) -> None:
-                nonlocal begun
-                if isinstance(event, Step):
-                    begun += event.batch.step == 0
-                    done = (begun - 1) * per_training + event.batch.step + 1  # a training may stop early
-                    bar.update(task, completed=done, now=f"{title}  loss {event.loss:.4f}")
-
-            return watch
-
-        yield begin
+    return watch
 
 
 def _about(folder: Path, trainings: int) -> str:

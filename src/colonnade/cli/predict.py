@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +33,6 @@ from colonnade.datasets.table_files import for_spreadsheets
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.federation import Predictions, Settings
 from colonnade.federation.loading import in_pieces
-from colonnade.rows.holdings import Ids
 from colonnade.rows.tables import written_pieces
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import asker_id, asker_of
@@ -81,10 +81,17 @@ def predict(
     ordered = np.sort(keys)
     again = set(unpacked(ordered[1:][ordered[1:] == ordered[:-1]]).tolist())  # they are asked for once
     wanted = unpacked(np.unique(ordered) if again else ordered)
-    ask = _asker(folder, settings, wanted, overrides(table or [], settings.parties), owner, model)
+    tables = overrides(table or [], settings.parties)
+    check_asker(settings, owner, model)
+    of = in_pieces(folder, wanted, owner=owner, tables=tables, allow_models=settings.allow_models)
     del ordered, wanted  # who predicts many rows needs the memory
-    with _progress(len(ids), quiet=quiet or json_) as advance:
-        found = _kept(_pieces(ask, ids, keys, again, column, advance), out)
+
+    def ask(some: Sequence[str]) -> Predictions:
+        return of(some).predict(some, owner=owner, model=model)
+
+    with a_bar(MofNCompleteColumn(), quiet=quiet or json_ or len(ids) <= PIECE) as bar:
+        task = bar.add_task("predict", total=len(ids), now="rows")
+        found = _kept(_pieces(ask, ids, keys, again, column, partial(bar.advance, task)), out)
     _tell(found, out, json_=json_, quiet=quiet)
 
 
@@ -120,15 +127,6 @@ def _tell(found: pd.DataFrame | int, out: Path | None, *, json_: bool, quiet: bo
 
 Ask = Callable[[Sequence[str]], Predictions]
 Packed = NDArray[np.bytes_]
-
-
-def _asker(
-    folder: Path, settings: Settings, ids: Ids, tables: dict[str, str], owner: str | None, model: str | None
-) -> Ask:
-    """What predicts some of these ids."""
-    check_asker(settings, owner, model)
-    of = in_pieces(folder, ids, owner=owner, tables=tables, allow_models=settings.allow_models)
-    return lambda some: of(some).predict(some, owner=owner, model=model)
 
 
 def _pieces(
@@ -196,11 +194,3 @@ def _appending(path: Path, suffix: str) -> Iterator[Callable[[pd.DataFrame], Non
     finally:
         if writer is not None:
             writer.close()
-
-
-@contextmanager
-def _progress(rows: int, *, quiet: bool) -> Iterator[Callable[[int], object]]:
-    """A bar on standard error, where there are many rows."""
-    with a_bar(MofNCompleteColumn(), quiet=quiet or rows <= PIECE) as bar:
-        task = bar.add_task("predict", total=rows, now="rows")
-        yield lambda done: bar.advance(task, done)

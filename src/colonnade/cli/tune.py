@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import MofNCompleteColumn
+from rich.progress import MofNCompleteColumn, Progress, TaskID
 
 from colonnade.cli.console import a_bar, a_table, console, error_console, numbers, say, shown, typed
 from colonnade.cli.options import AllowModel, Json, Quiet
@@ -53,8 +53,9 @@ def tune(
     expected = tuning.forecast(federation, trials, done, folder)
     if not quiet:
         _say(error_console if json_ else console, federation, trials, len(trials) - len(done), expected)
-    with _bar(file.stem, len(trials), quiet=quiet or json_) as watch:
-        done = tuning.search(trials, folder, done, watch)
+    with a_bar(MofNCompleteColumn(), quiet=quiet or json_) as bar:
+        task = bar.add_task(file.stem, total=len(trials), now="")
+        done = tuning.search(trials, folder, done, partial(_watch, bar, task))
     chosen = tuning.best(done)
     write_text(folder / SETTINGS, trials[chosen["trial"]].settings.to_toml())
     if json_:
@@ -82,18 +83,11 @@ def _say(where: Console, federation: Federation, trials: Sequence[Trial], left: 
         where.print(line, markup=False, highlight=False)
 
 
-@contextmanager
-def _bar(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[float, Mapping[int, Record]], None]]:
-    """A bar over the trials, with the best score so far."""
-    with a_bar(MofNCompleteColumn(), quiet=quiet) as bar:
-        task = bar.add_task(title, total=total, now="")
-
-        def watch(completed: float, done: Mapping[int, Record]) -> None:
-            measured = [one for one in tuning.ranked(done) if one["score"]]
-            now = f"best {metric(measured[0]['by'])} {_score(measured[0])}" if measured else ""
-            bar.update(task, completed=completed, now=now)
-
-        yield watch
+def _watch(bar: Progress, task: TaskID, completed: float, done: Mapping[int, Record]) -> None:
+    """How many trials are done, and the best score so far."""
+    measured = [one for one in tuning.ranked(done) if one["score"]]
+    now = f"best {metric(measured[0]['by'])} {_score(measured[0])}" if measured else ""
+    bar.update(task, completed=completed, now=now)
 
 
 def _show(done: Mapping[int, Record], chosen: Record, folder: Path) -> None:
