@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,15 +67,16 @@ error_console = Console(stderr=True)
 
 def a_run(folder: Path) -> Path:
     """The folder, if a run is in it; else an error that says where one is."""
-    if (folder / MARK).exists():
-        return folder
-    there = [str(mark.parent) for pattern in ("*", "runs/*") for mark in sorted(folder.glob(f"{pattern}/{MARK}"))]
-    raise CheckpointError(f"{folder} is not a run directory: {MARK} is missing. {or_there(there)}")
+    if not (folder / MARK).exists():
+        raise no_run(folder, f"{MARK} is missing", lambda one: (one / MARK).exists())
+    return folder
 
 
-def or_there(runs: Sequence[str]) -> str:
-    """Where runs are instead, or how to make one."""
-    return f"Did you mean {' or '.join(runs[:5])}?" if runs else "Make one: colonnade run FEDERATION.toml --out DIR."
+def no_run(folder: Path, why: str, is_run: Callable[[Path], bool]) -> CheckpointError:
+    """Why there is none, and where runs are instead, or how to make one."""
+    there = [str(one) for pattern in ("*", "runs/*") for one in sorted(folder.glob(pattern)) if is_run(one)]
+    cure = f"Did you mean {' or '.join(there[:5])}?" if there else "Make one: colonnade run FEDERATION.toml --out DIR."
+    return CheckpointError(f"{folder} is not a run directory: {why}. {cure}")
 
 
 def shown(what: object) -> str:

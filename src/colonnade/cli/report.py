@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.progress import MofNCompleteColumn
 
-from colonnade.cli.console import BOLD, a_bar, a_table, console, error_console, numbers, or_there, say, shown
+from colonnade.cli.console import BOLD, a_bar, a_table, console, error_console, no_run, numbers, say, shown
 from colonnade.cli.options import AllowModel
-from colonnade.errors import CheckpointError, ConfigError
+from colonnade.errors import ConfigError
 from colonnade.report import baselines as baselines_of
 from colonnade.report import compare as comparing
 from colonnade.report.facts import BASELINES
@@ -94,12 +94,9 @@ def measure(folder: Path, splits: int, *, quiet: bool, allow_models: Sequence[st
 
 def _check(folder: Path) -> None:
     """A run may be unfinished, or not even have a checkpoint yet; but it must be one."""
-    if _is_run(folder):
-        return
-    inside = [path.parent for pattern in ("*", "runs/*") for path in sorted(folder.glob(f"{pattern}/{SETTINGS}"))]
-    there = [str(path) for path in inside if _is_run(path)]
-    absent = f"it has no {' or '.join(TRACES)}" if (folder / SETTINGS).exists() else f"{SETTINGS} is missing"
-    raise CheckpointError(f"{folder} is not a run directory: {absent}. {or_there(there)}")
+    if not _is_run(folder):
+        absent = f"it has no {' or '.join(TRACES)}" if (folder / SETTINGS).exists() else f"{SETTINGS} is missing"
+        raise no_run(folder, absent, _is_run)
 
 
 def _is_run(folder: Path) -> bool:

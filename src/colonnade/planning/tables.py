@@ -115,11 +115,11 @@ def look(path: Path) -> Seen:
             frame = pd.read_parquet(path)
             frame.columns = frame.columns.astype(str)
         else:
-            _refuse_twice(path, csv_header(path))
-            written = dialect_of(path)
-            frame = pd.read_csv(
-                path, dtype=str, keep_default_na=False, encoding=written.encoding, sep=written.separator
-            )
+            header, written = csv_header(path), dialect_of(path)
+            if twice := sorted({name for name in header if header.count(name) > 1}):  # pandas would rename one
+                raise DataError(f"{path} has the column {twice[0]!r} more than once. Rename one of them.")
+            how: Any = {"encoding": written.encoding, "sep": written.separator}
+            frame = pd.read_csv(path, dtype=str, keep_default_na=False, **how)
     except DataError:
         raise
     except Exception as error:  # readers have many; their texts may quote cells
@@ -143,13 +143,6 @@ def _extension(path: Path) -> str:
         if path.name.lower().endswith(extension):
             return extension
     raise DataError(f"{path} cannot be a table: its name must end in one of {', '.join(EXTENSIONS)}. Save it as one.")
-
-
-def _refuse_twice(path: Path, header: list[str]) -> None:
-    """pandas would rename a column that occurs twice."""
-    twice = sorted({name for name in header if header.count(name) > 1})
-    if twice:
-        raise DataError(f"{path} has the column {twice[0]!r} more than once. Rename one of them.")
 
 
 def _column(cells: pd.Series[Any]) -> Column:

@@ -18,6 +18,12 @@ VALIDATION = 0.1
 """Share of the rows."""
 PATIENCE = 10
 """Epochs."""
+ABOUT_MODELS = {
+    "name": '"linear", "cnn", or a torch module, as "my_package.nets:Tower" (--allow-model)',
+    "hidden": "widths of the hidden layers, as [64]; auto: by training rows and classes",
+    "width": "numbers a row that a party sends, auto too: fewer send less and show less",
+    "activation": "relu may leave a party with nothing to say",
+}
 
 
 @dataclass(frozen=True)
@@ -78,16 +84,7 @@ def _lines(answers: Answers, folder: Path, name: str) -> Iterator[str]:
         yield _line("ids", "normalised", "those that differ in capitals, spaces or Unicode form alone are the same")
     if algorithm.intercept is None:
         yield from ("", "[model]" + " " * (PLACE - 7) + "# of every party, unless it names its own")
-        yield _line(
-            "name", MODEL["name"], '"linear", "cnn", or a torch module, as "my_package.nets:Tower" (--allow-model)'
-        )
-        yield _line(
-            "hidden", MODEL["hidden"], "widths of the hidden layers, as [64]; auto: by training rows and classes"
-        )
-        yield _line(
-            "width", MODEL["width"], "numbers a row that a party sends, auto too: fewer send less and show less"
-        )
-        yield _line("activation", MODEL["activation"], "relu may leave a party with nothing to say")
+        yield from (_line(key, MODEL[key], why) for key, why in ABOUT_MODELS.items())
     yield from ("", "[preprocess]")
     yield _line("numbers", "auto", '"standard" scales, "quantile" ranks, "piecewise" fills quantile bins')
     size, epochs = by_rows(answers.training_rows, in_batches=algorithm.in_batches, converges=algorithm.converges)

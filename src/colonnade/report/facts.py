@@ -229,7 +229,7 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
         columns=_columns(folder),
         flows=[] if quick else flows(folder, reveals),
         later=[] if quick else flows(folder, reveals, AFTER),
-        ledgers=sorted(path.parent.name for path in (folder / PARTIES).glob("*/ledger.jsonl")),
+        ledgers=sorted(path.parent.name for path in (folder / PARTIES).glob(f"*/{LEDGER}")),
         privacy=_privacy(folder, summary, quick=quick),
         baselines=_sound(_json(folder / BASELINES, "metric", "split", "rows", "splits", "alone", "joint", "together")),
         importance=_json(folder / "explain" / "explain.json", "measures", "ranking", "ranked_by", "metric", "rows"),

@@ -87,29 +87,19 @@ def _breakable(shown: Content) -> Content:
     return [part for piece in re.split(r"(?<=[_-])(?=\w)", shown) for part in (h("wbr"), piece)][1:]
 
 
+def _made(one: Cell, *, first: bool) -> Html:
+    tag, scope = ("th", "row") if first else ("td", None)
+    kind = "n" if one.number else "words" if _long(one.shown) else None
+    return h(tag, _breakable(one.shown), scope=scope, class_=kind, data_key=one.key)
+
+
 def table(caption: Content, headings: Sequence[Content], rows: Iterable[Sequence[Content]], **attributes: Any) -> Html:
     """A sortable table; its first column names the rows. Where it is too wide, it scrolls and the page does not."""
-    lines = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+    lines = [[one if isinstance(one, Cell) else Cell(one) for one in row] for row in rows]
     numeric = [any(len(line) > at and line[at].number for line in lines) for at in range(len(headings))]
-    head = h(
-        "tr", [h("th", one, scope="col", class_="n" if n else None) for one, n in zip(headings, numeric, strict=True)]
-    )
-    body = [
-        h(
-            "tr",
-            [
-                h(
-                    "th" if at == 0 else "td",
-                    _breakable(cell.shown),
-                    scope="row" if at == 0 else None,
-                    class_="n" if cell.number else "words" if _long(cell.shown) else None,
-                    data_key=cell.key,
-                )
-                for at, cell in enumerate(line)
-            ],
-        )
-        for line in lines
-    ]
+    kinds = ("n" if is_numeric else None for is_numeric in numeric)
+    head = h("tr", [h("th", one, scope="col", class_=kind) for one, kind in zip(headings, kinds, strict=True)])
+    body = [h("tr", [_made(one, first=at == 0) for at, one in enumerate(line)]) for line in lines]
     sort = {"class_": "sortable"} if len(lines) > 1 else {}
     made = h("table", h("caption", caption), h("thead", head), h("tbody", body), **{**sort, **attributes})
     return h("div", made, class_="wide")
