@@ -112,8 +112,9 @@ def _promises(folder: Path, canaries: int, out: Path | None, allow: list[str], *
         typer.echo(to_json(found.to_json(), indent=2))
     elif not quiet:
         console.print(f"What is promised, and what {canaries:,} canaries showed at 95 %", style="bold")
-        whole = [Column(one, overflow="fold", min_width=13) for one in ("of", "against", "neighbours")]  # add-or-remove
-        table = Table(*whole, *numbers("claim", "at least", "baseline", no_wrap=True))
+        words = "of", "against", "neighbours"
+        wide = [Column(one, overflow="fold", min_width=13) for one in words]  # add-or-remove stays whole
+        table = Table(*wide, *numbers("claim", "at least", "baseline", no_wrap=True))
         for one in found.attempts:
             mark = "[red]{}[/red]" if one.broken else "{}"
             bound = "not attacked" if one.bound is None else mark.format(f"{one.bound:.3f}")

@@ -58,10 +58,10 @@ def run_on_flare(
         raise ConfigError("--allow-model is no part of a job: each site says in its own party.toml what it allows.")
     if engine == "flare" and seed is not None:
         raise ConfigError("--seed cannot be used with --engine flare: the seed is in the file that all agreed on.")
-    say = None if quiet else waiting
-    found = find_engine(engine, out, startup_kit, say)
+    tell = None if quiet else waiting
+    found = find_engine(engine, out, startup_kit, tell)
     if not isinstance(found, OnThisMachine):
-        train_on(found, settings, out, resume=resume, restarts=restarts, say=say)
+        train_on(found, settings, out, resume=resume, restarts=restarts, say=tell)
         console.print(f"Done. Each organisation has its part in its own runs/{out.name}; metrics are with the driver.")
         return None
     work = found.machine.kept.parent
@@ -84,7 +84,7 @@ def run_on_flare(
 
     try:
         named = _with_names(settings)
-        summary = train_on(found, named, out, resume=resume, watch=watch, restarts=restarts, say=say) or {}
+        summary = train_on(found, named, out, resume=resume, watch=watch, restarts=restarts, say=tell) or {}
     except InputError:
         if not resume and not any(work.rglob(f"runs/{out.name}/{SETTINGS}")):
             shutil.rmtree(work, ignore_errors=True)  # nobody has begun: the corrected command is the same one
@@ -249,8 +249,9 @@ def serve_on_flare(
     found = find_engine(engine, folder, startup_kit, waiting)
     if isinstance(found, OnThisMachine):
         if VARIABLE in os.environ and "token_file" not in own:
-            alone = "a site takes its token from a file alone"
-            raise ConfigError(f"{VARIABLE} is set, and {alone}. Give --token-file FILE.")
+            raise ConfigError(
+                f"{VARIABLE} is set, and a site takes its token from a file alone. Give --token-file FILE."
+            )
         check_trained(found, folder, engine)
         settings = RunDirectory(folder).settings()
     else:
