@@ -100,6 +100,16 @@ def test_parties_with_the_same_promises_share_a_table(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out.startswith("Privacy: logits crossed under masks. No release has noise")
 
 
+def test_a_budget_beside_what_has_no_guarantee_is_exceeded(capsys: pytest.CaptureFixture[str]) -> None:
+    budget = {"epsilon": 8.0, "spent": None, "relation": "replace-one"}
+    one = {"party": "lab", "protects": "columns", "statements": [], "notes": [], "releases": [], "budget": budget}
+    show_privacy([one], everything=True)
+    show_privacy([one], everything=True, planned=True)
+    out = capsys.readouterr().out
+    assert "budget: more than epsilon 8 is spent (replace-one)" in out
+    assert "budget: a whole run needs more than epsilon 8, so it will stop early" in out
+
+
 def test_what_is_no_run_and_no_file_is_refused(call: Caller, tmp_path: Path) -> None:
     assert "is neither a run directory nor a federation file" in call.fails(2, "privacy", tmp_path / "none")
     assert "is not a run directory" in call.fails(2, "privacy", tmp_path)

@@ -138,10 +138,10 @@ def _show(found: report.Report, place: Path, made: list[Path]) -> None:
     console.print(table)
     if found.added:
         console.print(_added(found))
-    lost = [MEASURES[name].heading for name in names if name not in HEADS]
-    unit = "points of accuracy" if found.metric == "accuracy" else metric(found.metric)
-    sigma = f"; noise has σ = {found.noise_sigma:g}" if "noise" in names else ""
-    console.print(f"{', '.join(lost)}: {unit} lost{sigma}.", highlight=False)
+    if lost := [MEASURES[name].heading for name in names if name not in HEADS]:
+        unit = "points of accuracy" if found.metric == "accuracy" else metric(found.metric)
+        sigma = f"; noise has σ = {found.noise_sigma:g}" if "noise" in names else ""
+        console.print(f"{', '.join(lost)}: {unit} lost{sigma}.", highlight=False)
     if words := importance.disagreement(found.measures, found.ranked_by):
         say(words)
     if len(found.parties) > 2 and found.correlations:  # two always agree or disagree

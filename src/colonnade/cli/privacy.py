@@ -53,8 +53,9 @@ def show_privacy(told: Sequence[Mapping[str, Any]], *, everything: bool = False,
         each = group[0]
         console.print(_table(", ".join(one["party"] for one in group), each, notes))
         if (budget := each["budget"]) is not None:
-            share = f"epsilon {epsilon(budget['spent'])} of {budget['epsilon']:g}"
-            over = planned and (budget["spent"] is None or budget["spent"] > budget["epsilon"])
+            spent, most = budget["spent"], budget["epsilon"]
+            share = f"more than epsilon {most:g}" if spent is None else f"epsilon {epsilon(spent)} of {most:g}"
+            over = planned and (spent is None or spent > most)
             state = f"a whole run needs {share}" if planned else f"{share} is spent"
             console.print(f"  budget: {state}{', so it will stop early' if over else ''} ({budget['relation']})")
         for note in each["notes"]:

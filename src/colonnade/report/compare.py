@@ -181,11 +181,9 @@ def _differences(runs: Named) -> Html:
 def _privacy(runs: Named) -> Html:
     rows = []
     for run, facts in runs.items():
-        for one, value in protected(facts.privacy):
+        for one, value in [*protected(facts.privacy), *((bare, None) for bare in unprotected(facts.privacy))]:
             budget = f"{one['budget']['epsilon']:g}" if one.get("budget") else "none set"
             rows.append([run, one["party"], one["protects"], cell(value, epsilon), budget])
-        bare = unprotected(facts.privacy)
-        rows += [[run, one["party"], one["protects"], cell(None, epsilon), "none set"] for one in bare]
     return table("Privacy spend per run and party", ("run", "party", "protects", "ε spent", "budget"), rows)
 
 
