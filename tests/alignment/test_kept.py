@@ -11,6 +11,7 @@ import pytest
 
 from colonnade import alignment
 from colonnade.alignment import kept
+from colonnade.datasets.download import cache_folder
 from colonnade.datasets.table import Table, table_from_frame
 from colonnade.federation import Federation, Settings
 from colonnade.rows.making import in_common
@@ -62,7 +63,7 @@ def test_other_ids_or_settings_are_compared_anew(counted: list[int]) -> None:
 
 def test_what_was_tampered_with_or_is_damaged_is_not_used(counted: list[int]) -> None:
     in_common(SETTINGS, tables(), "a")
-    (path,) = kept.folder().glob("*.npz")
+    (path,) = cache_folder(kept.FOLDER).glob("*.npz")
     with np.load(path) as held:
         arrays = dict(held)
     arrays["rows:b"] = arrays["rows:b"][::-1]  # other people's columns
@@ -80,7 +81,7 @@ def test_old_ones_make_way(counted: list[int], monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(kept, "MOST", 2)
     for first in (5, 10, 15):
         in_common(SETTINGS, tables(first), "a")
-    assert len(list(kept.folder().glob("*.npz"))) == 2
+    assert len(list(cache_folder(kept.FOLDER).glob("*.npz"))) == 2
     assert len(counted) == 3
 
 

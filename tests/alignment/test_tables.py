@@ -56,7 +56,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
         read(good, "nam")
     with pytest.raises(DataError, match="there is no such file"):
         read(tmp_path / "none.csv", "id")
-    with pytest.raises(DataError, match=r"must end in \.csv, "):
+    with pytest.raises(DataError, match=r"must end in one of \.csv, "):
         read(tmp_path / "table.xlsx", "id")
     for name, content, message in (
         ("empty.csv", b"", "holds nothing, not even a header"),

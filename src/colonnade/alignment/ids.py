@@ -11,14 +11,13 @@ Of a party's file its id columns are read and no other, before anybody trains.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import operator
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +25,8 @@ from numpy.typing import NDArray
 from colonnade.alignment.keys import name_of
 from colonnade.alignment.settings import AlignmentSettings, normalised
 from colonnade.datasets.table import Table, packed
-from colonnade.datasets.table_files import EXTENSIONS, check_present, dialect_of
+from colonnade.datasets.table_files import read_columns
 from colonnade.errors import DataError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 DIGEST = 32
 FILLED = 100
@@ -210,49 +205,3 @@ def read_ids(path: str | Path, *, owner: str, columns: Sequence[str], settings: 
     """The ids in a .csv, .csv.gz or .parquet file, whose columns may have any names besides."""
     frame = read_columns(path, owner=owner, columns=columns)
     return Ids.of(owner, [frame[name] for name in columns], settings)
-
-
-def read_columns(path: str | Path, *, owner: str, columns: Sequence[str]) -> pd.DataFrame:
-    """These columns of a file and no others, of a CSV file as text."""
-    path = Path(path)
-    if not path.name.lower().endswith(EXTENSIONS):
-        raise DataError(f"'{owner}' names the table {path}, and a table's name must end in {', '.join(EXTENSIONS)}.")
-    if not path.is_file():
-        raise DataError(f"'{owner}' names the table {path}, and there is no such file. Correct its path.")
-    read = _parquet if path.name.lower().endswith(".parquet") else _csv
-    return read(path, owner, list(columns))
-
-
-def _csv(path: Path, owner: str, columns: list[str]) -> pd.DataFrame:
-    import pandas as pd
-
-    try:
-        dialect = dialect_of(path)
-        sep, encoding = dialect.separator, dialect.encoding
-        present = [str(name) for name in pd.read_csv(path, nrows=0, sep=sep, encoding=encoding).columns]
-        check_present(columns, present, owner=owner, part="id")
-        frame = pd.read_csv(path, usecols=columns, dtype=str, keep_default_na=False, sep=sep, encoding=encoding)
-        if not isinstance(frame.index, pd.RangeIndex):  # rows wider than the header
-            raise _unreadable(path, owner, "a CSV file whose rows all fit its header")
-    except pd.errors.EmptyDataError:
-        raise DataError(f"'{owner}' has an empty table: {path} holds nothing, not even a header.") from None
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error, pd.errors.ParserError):
-        raise _unreadable(path, owner, "a CSV file whose rows all fit its header") from None
-    return frame
-
-
-def _parquet(path: Path, owner: str, columns: list[str]) -> pd.DataFrame:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        check_present(columns, [str(name) for name in pyarrow.parquet.read_schema(path).names], owner=owner, part="id")
-        frame: pd.DataFrame = pyarrow.parquet.read_table(path, columns=columns).to_pandas(ignore_metadata=True)
-    except (OSError, pyarrow.ArrowException):
-        raise _unreadable(path, owner, "a Parquet file") from None
-    return frame
-
-
-def _unreadable(path: Path, owner: str, expected: str) -> DataError:
-    """The reader's own text is left out, because it may quote cells."""
-    return DataError(f"'{owner}' has a table that cannot be read: {path} is not {expected}. Export it again.")

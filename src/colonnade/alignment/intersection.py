@@ -91,29 +91,26 @@ class Alignment:
 
     def learned(self) -> dict[str, str]:
         """In words, for each party, what it knows now and did not before; and for the helper, where one was asked."""
-        rows = "which of its rows are common, and their order" if self.reveal == "rows" else "how many rows are common"
-        groups = "; how many ids any group of parties shares, not which" if len(self.sizes) > 2 else ""
+        count = "how many rows are common"
+        rows = "which of its rows are common, and their order" if self.reveal == "rows" else count
         if self.helper:
-            return self._by_helper(rows)
+            return self._by_helper(rows, count)
+        groups = "; how many ids any group of parties shares, not which" if len(self.sizes) > 2 else ""
+        others = count if self.reveal == "rows" else f"not {count}"  # who neither learns nor drives
         found = {}
         for name in self.sizes:
-            told = rows if name in self.learners else "how many rows are common"
-            if name not in self.learners and name != self.driver and self.reveal == "count":
-                told = "not how many rows are common"
+            told = rows if name in self.learners else count if name == self.driver else others
             found[name] = f"the others' numbers of ids; {told}" + (groups if name == self.driver else "")
         return found
 
-    def _by_helper(self, rows: str) -> dict[str, str]:
+    def _by_helper(self, rows: str, count: str) -> dict[str, str]:
         found = {}
         for name in self.sizes:
-            told = rows if name in self.learners else "how many" if name == self.driver else "nothing more"
-            told = "how many rows are common" if told == "how many" else told
+            told = rows if name in self.learners else count if name == self.driver else "nothing more"
             sizes = "the others' numbers of ids" if name == self.driver else "the shortest list's number of ids"
             found[name] = f"{sizes}; {told}"
-        found[self.helper] = (
-            "how many ids each has, and which blinded ids are equal; with any party's help it could test ids"
-        )
-        return found
+        equal = "how many ids each has, and which blinded ids are equal; with any party's help it could test ids"
+        return found | {self.helper: equal}
 
 
 def align(
@@ -134,8 +131,7 @@ def align(
     for key in range(len(driver.keys) if tells == "rows" else 1):  # of a count nobody knows what is still unmatched
         if predict and key and not len(driver.keys[key].left(driver.found, fill=False)):
             break
-        run = _Run(driver, peers, names, predict, tells, watch or (lambda _done, _total: None), chunk, key)
-        found.append(run())
+        found.append(_Run(driver, peers, names, predict, tells, watch, chunk, key)())
     return joined(found)
 
 
@@ -145,29 +141,23 @@ def joined(found: Sequence[Alignment]) -> Alignment:
     return replace(found[0], common=sum(counts), by_key=counts)
 
 
+@dataclass
 class _Run:
     """One alignment, as its driver conducts it; it asks itself like the others, but nothing crosses then."""
 
-    def __init__(
-        self,
-        driver: IdOwner,
-        peers: Peers,
-        names: tuple[str, ...],
-        predict: bool,
-        reveal: str,
-        watch: Watch,
-        chunk: int,
-        key: int,
-    ) -> None:
-        self.driver, self.peers, self.names, self.predict, self.reveal = driver, peers, names, predict, reveal
-        self.key = key
-        self.watch, self.chunk = watch, chunk
-        self.learners = driver.settings.told(names)
-        self.sizes: dict[str, int] = {}
-        self.lists: dict[str, list[Released]] = {}  # of each party, as far as it got
-        self.done, self.failed, self.lock = 0, threading.Event(), threading.Lock()
+    driver: IdOwner
+    peers: Peers
+    names: tuple[str, ...]
+    predict: bool
+    reveal: str
+    watch: Watch | None
+    chunk: int
+    key: int
 
     def __call__(self) -> Alignment:
+        self.learners = self.driver.settings.told(self.names)
+        self.lists: dict[str, list[Released]] = {}  # of each party, as far as it got
+        self.done, self.failed, self.lock = 0, threading.Event(), threading.Lock()
         self._agree()
         self._together(self._blind)
         for turn in range(1, len(self.names)):
@@ -254,7 +244,8 @@ class _Run:
     def _tick(self, count: int) -> None:
         with self.lock:
             self.done += count
-            self.watch(self.done, sum(self.sizes.values()) * len(self.names))
+            if self.watch is not None:
+                self.watch(self.done, sum(self.sizes.values()) * len(self.names))
 
     def _final(self, owner: str) -> NDArray[np.uint8]:
         """A list that came through everybody. No party will multiply it, so whether it is points is checked here."""

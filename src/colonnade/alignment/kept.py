@@ -16,7 +16,6 @@ import os
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,9 @@ from numpy.typing import NDArray
 from colonnade.alignment.ids import Ids
 from colonnade.alignment.settings import AlignmentSettings
 from colonnade.core.message import Entry
+from colonnade.datasets.download import cache_folder
 
+FOLDER = "alignments"
 LEAST = 2_000
 """Ids in all tables together below which an alignment takes no time."""
 MOST = 20
@@ -32,11 +33,6 @@ MOST = 20
 
 Rows = dict[str, NDArray[np.int64]]
 Crossed = dict[str, list[Entry]]
-
-
-def folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "colonnade" / "alignments"
 
 
 def key_of(ids: Mapping[str, Ids], settings: AlignmentSettings, driver: str, *, through_bytes: bool) -> str | None:
@@ -54,10 +50,10 @@ def look_up(key: str | None, ids: Mapping[str, Ids]) -> tuple[Rows, Crossed] | N
     if key is None:
         return None
     try:
-        with np.load(folder() / f"{key}.npz", allow_pickle=False) as kept:
+        with np.load(cache_folder(FOLDER) / f"{key}.npz", allow_pickle=False) as kept:
             rows = {name: kept[f"rows:{name}"].astype(np.int64) for name in ids}
             told = json.loads(kept["crossed"].tobytes())
-        crossed = {name: [_entry(one) for one in told[name]] for name in ids}
+        crossed = {name: [Entry(**one | {"shape": tuple(one["shape"])}) for one in told[name]] for name in ids}
         common = [held.digests[_places(held, rows[name])] for name, held in ids.items()]
     except (OSError, ValueError, KeyError, IndexError, TypeError, zipfile.BadZipFile):
         return None
@@ -82,7 +78,7 @@ def keep(key: str | None, rows: Rows, crossed: Crossed) -> None:
     arrays = {f"rows:{name}": numbers for name, numbers in rows.items()}
     arrays |= {"crossed": np.frombuffer(json.dumps(told).encode(), dtype=np.uint8)}
     with suppress(OSError):
-        place = folder()
+        place = cache_folder(FOLDER)
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
         fresh = place / f".{key}.{os.getpid()}.npz"
         np.savez_compressed(fresh, **arrays)  # type: ignore[arg-type]
@@ -90,8 +86,3 @@ def keep(key: str | None, rows: Rows, crossed: Crossed) -> None:
         kept = sorted(place.glob("[!.]*.npz"), key=lambda path: path.stat().st_mtime)
         for old in kept[:-MOST]:
             old.unlink(missing_ok=True)
-
-
-def _entry(one: Mapping[str, object]) -> Entry:
-    entry = Entry(**one)  # type: ignore[arg-type]
-    return entry._replace(shape=tuple(entry.shape))

@@ -6,37 +6,31 @@ import contextlib
 import hashlib
 import http.client
 import os
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from colonnade.core.files import replaced
 from colonnade.datasets.progress import progress
 from colonnade.errors import DataError
 
 CHUNK = 1 << 18
 
 
-def cache_folder() -> Path:
+def cache_folder(what: str = "datasets") -> Path:
     """Where downloads are kept when no folder is named: `~/.cache/colonnade/datasets`, or under XDG_CACHE_HOME."""
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "colonnade" / "datasets"
+    return (Path(base) if base else Path.home() / ".cache") / "colonnade" / what
 
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
     """A file that gets its name only when the block ends well; otherwise it is removed, also on Ctrl-C."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            yield stream
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replaced(path) as fresh, fresh.open("wb") as stream:
+        yield stream
 
 
 def fetch(url: str, path: Path, *, md5: str | None = None, timeout: float = 30.0) -> Path:

@@ -109,6 +109,40 @@ def read_frame(
     aside: Aside = None,
 ) -> pd.DataFrame:
     """The id, label and feature columns of the file, with the id column as text; and those that are `aside`."""
+    path = _table_at(path, owner)
+    with _refusing(path, owner):
+        present = names_in(path)
+        if not present:
+            raise _empty(path, owner)
+        wanted = _wanted(present, owner, id_column, label, columns, aside)
+        frame: pd.DataFrame = _parquet(path, wanted) if is_parquet(path) else _csv(path, id_column)
+    return frame[wanted]
+
+
+def read_columns(path: str | Path, *, owner: str, columns: Sequence[str]) -> pd.DataFrame:
+    """These columns of a file and no others, of a CSV file as text; it may have any columns besides."""
+    import pandas as pd
+
+    path = _table_at(path, owner)
+    with _refusing(path, owner):
+        if is_parquet(path):
+            check_present(columns, names_in(path), owner=owner, part="id")
+            return _parquet(path, list(columns))
+        dialect, read = dialect_of(path), pd.read_csv
+        how: Any = {"sep": dialect.separator, "encoding": dialect.encoding}
+        try:
+            present = [str(name) for name in read(path, nrows=0, **how).columns]
+        except pd.errors.EmptyDataError:
+            raise _empty(path, owner) from None
+        check_present(columns, present, owner=owner, part="id")
+        frame: pd.DataFrame = read(path, usecols=list(columns), dtype=str, keep_default_na=False, **how)
+        if not isinstance(frame.index, pd.RangeIndex):
+            raise csv.Error("rows wider than the header")
+    return frame
+
+
+def _table_at(path: str | Path, owner: str) -> Path:
+    """A table's path, if there is a file that can be one."""
     path = Path(path)
     if not path.name.lower().endswith(EXTENSIONS):
         raise DataError(
@@ -117,22 +151,28 @@ def read_frame(
         )
     if not path.is_file():
         raise DataError(f"'{owner}' names the table {path}, and there is no such file. Correct its path.")
-    read = _read_parquet if path.name.lower().endswith(".parquet") else _read_csv
-    return read(path, owner, id_column, label, columns, aside)
+    return path
+
+
+def is_parquet(path: Path) -> bool:
+    return path.name.lower().endswith(".parquet")
+
+
+def names_in(path: Path) -> list[str]:
+    """The columns of a file; none of an empty one."""
+    import pyarrow.parquet
+
+    return [str(name) for name in pyarrow.parquet.read_schema(path).names] if is_parquet(path) else csv_header(path)
 
 
 def names_and_rows(
-    path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, aside: Aside = None
+    path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, aside: Aside
 ) -> tuple[list[str], int]:
     """The columns to read of a file, and how many rows it has at most."""
-    import pyarrow
-    import pyarrow.parquet
-
-    if path.name.lower().endswith(".parquet"):
-        present = [str(name) for name in pyarrow.parquet.read_schema(path).names]
-        return _wanted(present, owner, id_column, label, columns, aside), parquet_shape(path)[0]
-    with _refusing_csv(path, owner):
-        wanted = _wanted(csv_header(path), owner, id_column, label, columns, aside)
+    with _refusing(path, owner):
+        wanted = _wanted(names_in(path), owner, id_column, label, columns, aside)
+        if is_parquet(path):
+            return wanted, parquet_shape(path)[0]
         with _opened(path) as stream:
             ends = [(part.count(b"\n"), part.count(b"\r")) for part in iter(lambda: stream.read(1 << 22), b"")]
         return wanted, 1 + max(sum(one) for one in zip(*ends, strict=True))  # a quoted cell may hold more line ends
@@ -154,32 +194,23 @@ def pieces(
     path: Path, owner: str, wanted: list[str], rows: int, told: Mapping[str, str] | None = None
 ) -> Iterator[pd.DataFrame]:
     """These columns, the id's first, so many rows at a time; `told` is what columns of a CSV file hold."""
-    import pyarrow
     import pyarrow.parquet
 
-    if path.name.lower().endswith(".parquet"):
-        try:
+    with _refusing(path, owner):
+        if is_parquet(path):
             with pyarrow.parquet.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=rows, columns=wanted):
                     yield batch.to_pandas(ignore_metadata=True)[wanted]
-        except (OSError, pyarrow.ArrowException) as error:
-            raise _unreadable(path, owner, "a Parquet file", error) from None
-        return
-    with _refusing_csv(path, owner):
+            return
         for frame in _csv(path, wanted[0], chunksize=rows, told=told):
             yield frame[wanted]
 
 
-def _read_csv(
-    path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, aside: Aside
-) -> pd.DataFrame:
-    with _refusing_csv(path, owner):
-        present = csv_header(path)
-        if present:
-            wanted = _wanted(present, owner, id_column, label, columns, aside)
-            frame: pd.DataFrame = _csv(path, id_column)
-            return frame[wanted]
-    raise DataError(f"'{owner}' has an empty table: {path} holds nothing, not even a header. Export it again.")
+def _parquet(path: Path, wanted: list[str]) -> pd.DataFrame:
+    import pyarrow.parquet
+
+    frame: pd.DataFrame = pyarrow.parquet.read_table(path, columns=wanted).to_pandas(ignore_metadata=True)
+    return frame
 
 
 def _csv(path: Path, id_column: str, *, chunksize: int | None = None, told: Mapping[str, str] | None = None) -> Any:
@@ -202,13 +233,23 @@ def _csv(path: Path, id_column: str, *, chunksize: int | None = None, told: Mapp
 
 
 @contextmanager
-def _refusing_csv(path: Path, owner: str) -> Iterator[None]:
+def _refusing(path: Path, owner: str) -> Iterator[None]:
+    """What cannot be read is told by what was expected; the reader's own text is left out, as it may quote cells."""
     import pandas as pd
+    import pyarrow
 
+    expected = "a Parquet file" if is_parquet(path) else "a CSV file whose rows all fit its header"
     try:
         yield
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error, pd.errors.ParserError) as error:
-        raise _unreadable(path, owner, "a CSV file whose rows all fit its header", error) from None
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, pd.errors.ParserError, pyarrow.ArrowException) as error:
+        raise DataError(
+            f"'{owner}' has a table that cannot be read: {path} is not {expected} ({type(error).__name__}). "
+            f"Export it again."
+        ) from None
+
+
+def _empty(path: Path, owner: str) -> DataError:
+    return DataError(f"'{owner}' has an empty table: {path} holds nothing, not even a header. Export it again.")
 
 
 def _opened(path: Path) -> Any:
@@ -228,22 +269,6 @@ def csv_header(path: Path) -> list[str]:
         return header
 
 
-def _read_parquet(
-    path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, aside: Aside
-) -> pd.DataFrame:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        present = [str(name) for name in pyarrow.parquet.read_schema(path).names]
-        wanted = _wanted(present, owner, id_column, label, columns, aside)
-        read = pyarrow.parquet.read_table(path, columns=wanted)
-        frame: pd.DataFrame = read.to_pandas(ignore_metadata=True)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise _unreadable(path, owner, "a Parquet file", error) from None
-    return frame[wanted]
-
-
 def _wanted(
     present: Sequence[str],
     owner: str,
@@ -254,14 +279,6 @@ def _wanted(
 ) -> list[str]:
     features = choose_columns(present, owner=owner, id_column=id_column, label=label, columns=columns, aside=aside)
     return list(dict.fromkeys([id_column, *([] if label is None else [label]), *(aside or {}).values(), *features]))
-
-
-def _unreadable(path: Path, owner: str, expected: str, error: Exception) -> DataError:
-    """Says what was expected; the reader's own text is left out, because it may quote cells."""
-    return DataError(
-        f"'{owner}' has a table that cannot be read: {path} is not {expected} ({type(error).__name__}). "
-        f"Export it again."
-    )
 
 
 def safe(value: Any) -> Any:

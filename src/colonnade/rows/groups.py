@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from colonnade.alignment.ids import read_columns
 from colonnade.datasets import readings
-from colonnade.datasets.table_files import read_frame
+from colonnade.datasets.table_files import read_columns, read_frame
 from colonnade.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colonnade.alignment.ids import read_columns, renamed, shared, with_normalised_ids
+from colonnade.alignment.ids import renamed, shared, with_normalised_ids
 from colonnade.alignment.keys import Keyed, keyed, matched, written_in
 from colonnade.alignment.settings import Key, in_words
 from colonnade.datasets.table import Table, packed, read_table, table_from_frame
-from colonnade.datasets.table_files import Dialect, check_present, dialect_of, read_frame
+from colonnade.datasets.table_files import Dialect, check_present, dialect_of, read_columns, read_frame
 from colonnade.errors import ConfigError, DataError
 from colonnade.rows.groups import GroupedTable, grouped_tables, with_groups
 from colonnade.rows.holdings import Columns, Holdings, Ids, State, asked_by, listed, own_names
