@@ -69,7 +69,7 @@ def test_everybody_must_have_the_same_rows() -> None:
     for one in there.participants.values():
         one._columns = None
     with pytest.raises(ConfigError, match="'bob' has 20 rows and 'leader' 30 labels"):
-        there._meet(there.leader.peers.transport, ["key_server"])
+        there.leader.meet(there.leader.peers, list(features), ["key_server"])
 
 
 def test_labels_without_classes_are_refused() -> None:

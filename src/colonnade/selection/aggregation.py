@@ -95,7 +95,7 @@ class AggregationServer(Party):
     def __init__(self, organisation: Organisation, *, scheme: str, most: int | None = None) -> None:
         super().__init__(organisation)
         self.scheme, self.most = scheme, most
-        self.total_rows, self.candidates, self.operations = 0, 0, Counter[str]()
+        self.total_rows, self.operations = 0, Counter[str]()
         self._keys: dict[str, PublicKey] = {}
 
     @serves
@@ -134,7 +134,7 @@ class AggregationServer(Party):
         else:
             found = self._fagin.candidates(self._fagin.depths(request.stops.tensor.numpy()), queries.tensor.numpy())
             ids, counts = self._release(found.ids, CANDIDATES), found.counts
-        self.candidates += int(counts.sum())
+        self.operations["candidates"] += int(counts.sum())
         self._groups, self._counts, self._ids = request.groups, counts, None if ids is None else found.ids
         self._asked = queries.tensor.numpy()
         sizes = self._release(counts, CANDIDATES)
@@ -157,7 +157,7 @@ class AggregationServer(Party):
             others = len(set(group) - {reader})
             self.expect(others != 1, f"the sum of {list(group)} would show '{reader}' one participant's distances")
         counts = np.full(request.queries.shape[0], self.total_rows - 1, dtype=np.int32)
-        self.candidates += int(counts.sum())
+        self.operations["candidates"] += int(counts.sum())
         asked = Distances(request.queries, None, self._release(counts, CANDIDATES), reader)
         return Sums(tuple(self.outbox.pass_on(total, TOTAL) for total in self._totals(request.groups, asked)))
 

@@ -6,7 +6,9 @@ Where the others are makes no difference here: in this process (`in_process`), o
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,14 +20,15 @@ from colonnade.core import Ledger, Party, Request
 from colonnade.core.checks import did_you_mean
 from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError
+from colonnade.selection.aggregation import AggregationServer
 from colonnade.selection.baselines import brute_force, leave_one_out, random
 from colonnade.selection.group_testing import Group, Information, draw_tests, vf_ps
 from colonnade.selection.inputs import as_groups, check_hidden
 from colonnade.selection.leader import Leader, Watch
-from colonnade.selection.participant import Join, Prepare
+from colonnade.selection.participant import Join, Participant, Prepare
 from colonnade.selection.result import Cost, Scored, Selection, ranked, within_error
 from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
-from colonnade.selection.sorting import AskPublicKey
+from colonnade.selection.sorting import AskPublicKey, SortingParty
 from colonnade.transport import Recording
 
 METHODS = ("vf_ps", "random", "lasso", "leave_one_out", "brute_force")
@@ -54,6 +57,17 @@ class Met(Protocol):
 def readers(decryptor: str, participants: Sequence[str], leader: str) -> list[str]:
     """The party whose keys distances are encrypted for."""
     return {"key_server": [KEYS], "participants": list(participants), "leader": [leader]}[decryptor]
+
+
+def counted_by(*parties: Party) -> Counter[str]:
+    """What these computed, by kind; the party that adds up counts candidates, too."""
+    found = Counter[str]()
+    for party in parties:
+        if isinstance(party, AggregationServer | Participant):
+            found.update(party.operations)
+        if isinstance(party, SortingParty | Leader) and party.sorter is not None:
+            found.update(party.sorter.operations)
+    return found
 
 
 def admit(party: Party, leader: str) -> None:
@@ -176,11 +190,9 @@ def jointly(found: Mapping[str, Selection], rows: Mapping[str, int], keep: int) 
             told = f"of the rows of '{name}': {what}"
             learned[who] = f"{learned[who]}. {told[0].upper()}{told[1:]}" if who in learned else told
     costs = [each.cost for each in found.values()]
-    cost = Cost(
-        sum(one.seconds for one in costs), sum(one.bytes for one in costs), sum(one.encryptions for one in costs),
-        sum(one.additions for one in costs), sum(one.decryptions for one in costs),
-        sum(share[name] * each.cost.candidates for name, each in found.items()),
-    )  # fmt: skip
+    summed = {name: sum(vars(one)[name] for one in costs) for name in vars(Cost())}
+    candidates = sum(share[name] * each.cost.candidates for name, each in found.items())
+    cost = replace(Cost(**summed), candidates=candidates)
     known = [each.entropy for each in found.values()]
     highest = None if None in known else sum(share[name] * (each.entropy or 0.0) for name, each in found.items())
     return Selection(

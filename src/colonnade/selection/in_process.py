@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from colonnade.core import Batches, Ledger, Organisation, Party, Peers, Transport
+from colonnade.core import Batches, Ledger, Organisation, Party, Peers
 from colonnade.core.checks import from_mapping
 from colonnade.core.party import seed_for
 from colonnade.selection.aggregation import AggregationServer
 from colonnade.selection.baselines import lasso
-from colonnade.selection.choosing import ASKING, admit, check_keep, check_method, choose, readers
+from colonnade.selection.choosing import ASKING, admit, check_keep, check_method, choose, counted_by, readers
 from colonnade.selection.group_testing import Group
 from colonnade.selection.inputs import Array, as_columns, as_groups, as_labels, check_hidden, check_parties
 from colonnade.selection.knn_mi import Numbers, Whole
@@ -21,7 +20,7 @@ from colonnade.selection.leader import Leader, Watch
 from colonnade.selection.participant import Participant
 from colonnade.selection.result import Cost, Selection, by_information
 from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
-from colonnade.selection.sorting import KeyServer, Sorter
+from colonnade.selection.sorting import KeyServer
 from colonnade.transport import InProcess, Recording
 
 IN_THREADS = 1 << 21
@@ -48,10 +47,8 @@ class Meeting:
         nothing = Batches({}, batch_size=1, epochs=1, seed=0)  # rows go by pseudo ids here
         by_server = settings.decryptor == "key_server"
         names = dict.fromkeys((leader, *features, SERVER, *([KEYS] if by_server else [])))
-        self.settings, self.organisations = (
-            settings,
-            {name: Organisation.at(name, nothing, seed=seed) for name in names},
-        )
+        self.settings = settings
+        self.organisations = {name: Organisation.at(name, nothing, seed=seed) for name in names}
         shuffle = seed_for(seed, "shuffle")
         self.leader = Leader(self.organisations[leader], labels, settings, server=SERVER, shuffle=shuffle)
         reads = readers(settings.decryptor, list(features), leader)
@@ -61,48 +58,32 @@ class Meeting:
             for name, held in features.items()
         }
         self.server = AggregationServer(self.organisations[SERVER], scheme=settings.scheme)
-        parties: dict[str, Party] = {**self.participants, SERVER: self.server}
-        self.sorters: list[Sorter] = []
+        self.parties: dict[str, Party] = {**self.participants, SERVER: self.server}
         if by_server:
-            key_server = KeyServer(self.organisations[KEYS], scheme=settings.scheme, most=len(features))
-            parties[KEYS] = key_server
-            self.sorters.append(key_server.sorter)
+            self.parties[KEYS] = KeyServer(self.organisations[KEYS], scheme=settings.scheme, most=len(features))
         elif settings.decryptor == "participants":
-            self.sorters += [party.make_keys(settings.scheme, len(features)) for party in self.participants.values()]
+            for party in self.participants.values():
+                party.make_keys(settings.scheme, len(features))
         work = min(settings.queries, len(labels)) * len(labels)  # distances of a participant
-        inner = InProcess(parties, through_bytes=through_bytes, parallel="always" if work >= IN_THREADS else "never")
+        parallel: Literal["always", "never"] = "always" if work >= IN_THREADS else "never"
+        inner = InProcess(self.parties, through_bytes=through_bytes, parallel=parallel)
         self.recording = Recording(inner) if record else None
-        for party in parties.values():
-            admit(party, leader)
+        for one in self.parties.values():
+            admit(one, leader)
         self.server.serves_for = frozenset({leader})
-        self._meet(self.recording or inner, [] if settings.decryptor == "leader" else reads)
-        if self.leader.sorter is not None:
-            self.sorters.append(self.leader.sorter)
-
-    def _meet(self, transport: Transport, readers: list[str]) -> None:
-        others = list(dict.fromkeys([*self.participants, *readers]))
+        asked = [] if settings.decryptor == "leader" else reads
+        transport, others = self.recording or inner, list(dict.fromkeys([*features, *asked]))
         self.server.peers = Peers(SERVER, others, transport, self.server.ledger)
-        peers = Peers(self.leader.name, [*others, SERVER], transport, self.leader.ledger)
-        self.leader.meet(peers, list(self.participants), readers)
+        peers = Peers(leader, [*others, SERVER], transport, self.leader.ledger)
+        self.leader.meet(peers, list(features), asked)
 
     @property
     def ledgers(self) -> dict[str, Ledger]:
         return {name: organisation.ledger for name, organisation in self.organisations.items()}
 
     def cost(self, seconds: float) -> Cost:
-        counted = Counter(self.server.operations)
-        for participant in self.participants.values():
-            counted.update(participant.operations)
-        for sorter in self.sorters:
-            counted.update(sorter.operations)
-        return Cost(
-            seconds,
-            sum(ledger.total("out") for ledger in self.ledgers.values()),
-            counted["encryptions"],
-            counted["additions"],
-            counted["decryptions"],
-            self.server.candidates / len(self.leader.queries),
-        )
+        sent = sum(ledger.total("out") for ledger in self.ledgers.values())
+        return Cost.of(seconds, sent, counted_by(*self.parties.values(), self.leader), len(self.leader.queries))
 
     def learned(self) -> dict[str, str]:
         leader = self.leader

@@ -131,7 +131,7 @@ class Leader(Party):
             terms, size = [], self._at_once(len(run))
             for start in range(0, len(self.queries), size):
                 part = self.queries[start : start + size]
-                terms.append(self._opened(run, part) if self.sorter else self._ranked(run, part))
+                terms.append(self._opened(run, part) if self.sorter else self._ross(part, self._ranks(run, part)))
                 done += len(part)
                 if watch is not None:
                     watch(done, total)
@@ -162,12 +162,10 @@ class Leader(Party):
         if self.settings.estimator == "kraskov":
             of_labels = squared_distances(self.labels[:, None], queries)
             return kraskov_terms(distances, of_labels, self.settings.k, noise)
-        k = self.neighbours[queries]
-        return ross_terms(len(self.labels), self.same[queries], k, ranks_by(distances, self.labels, queries, k, noise))
+        return self._ross(queries, ranks_by(distances, self.labels, queries, self.neighbours[queries], noise))
 
-    def _ranked(self, groups: list[Group], queries: Whole) -> Numbers:
-        """The estimate's terms, [groups, queries], from ranks."""
-        ranks = self._ranks(groups, queries)
+    def _ross(self, queries: Whole, ranks: Whole) -> Numbers:
+        """The estimate's terms, from ranks."""
         return ross_terms(len(self.labels), self.same[queries], self.neighbours[queries], ranks)
 
     def _ranks(self, groups: list[Group], queries: Whole) -> Whole:

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colonnade.core import Ciphertext, Message, Organisation, Party, Released, Request, serves
+from colonnade.core import Ciphertext, Message, Organisation, Released, Request, serves
 from colonnade.core.message import Done
 from colonnade.encryption import PublicKey, read_public_key
 from colonnade.selection.columns import Columns, shuffled, standardised
 from colonnade.selection.knn_mi import Numbers
-from colonnade.selection.sorting import ORDER, AskPublicKey, Further, Key, Orders, Sort, Sorted, Sorter, limit, packs
+from colonnade.selection.sorting import ORDER, Orders, Sorted, SortingParty, limit, packs
 
 RANKING, DISTANCES, REACH = "ranking", "distances", "reach"
 
@@ -90,9 +90,10 @@ class FurtherOwn(Request[Sorted]):
     stop: int
 
 
-class Participant(Party):
+class Participant(SortingParty):
     """Holds columns [N, F]. By its own settings it knows the scheme to encrypt with, who may decrypt (`readers`), how
-    many participants' distances are added up (`parties`), and of how many rows it ranks the neighbours (`queries`)."""
+    many participants' distances are added up (`parties`), and of how many rows it ranks the neighbours (`queries`).
+    With keys of its own, it may be drawn as the one who sorts."""
 
     _columns: Columns | None = None
     _own: Orders
@@ -114,18 +115,7 @@ class Participant(Party):
         self._keys_as: dict[str, Any] = {"scheme": scheme, "use": "sums", "limit": limit(scheme, parties)}
         self._keys: dict[str, PublicKey] = {}
         self._most, self._asked = queries, np.empty(0, dtype=np.int64)
-        self._unit, self.sorter, self.operations = 1.0, None, Counter[str]()
-
-    sorter: Sorter | None
-
-    def make_keys(self, scheme: str, most: int) -> Sorter:
-        """To be drawn as the one who sorts."""
-        self.sorter = Sorter(scheme, most)
-        return self.sorter
-
-    @serves
-    def ask_public_key(self, request: AskPublicKey) -> Key:  # noqa: ARG002
-        return Key(self.outbox.publish(self._sorter().secret.public.to_bytes(), "public_key"))
+        self._unit, self.operations = 1.0, Counter[str]()
 
     @serves
     def join(self, request: Join) -> Joined:
@@ -175,22 +165,6 @@ class Participant(Party):
     def further_own(self, request: FurtherOwn) -> Sorted:
         part = self._own.part(request.start, request.stop, request.queries.tensor.numpy())
         return Sorted(self.outbox.release(part, ORDER))
-
-    @serves
-    def sort(self, request: Sort) -> Sorted:
-        sorter = self._sorter()
-        found = sorter.parties(request.total)
-        self.expect(found >= sorter.least, f"it sorts sums of {sorter.least} or more, and this is of {found}")
-        return Sorted(self.outbox.release(sorter.sort(request), ORDER))
-
-    @serves
-    def further(self, request: Further) -> Sorted:
-        return Sorted(self.outbox.release(self._sorter().further(request), ORDER))
-
-    def _sorter(self) -> Sorter:
-        self.expect(self.sorter is not None, "it has made no keys, so nothing was encrypted for it")
-        assert self.sorter is not None
-        return self.sorter
 
     def _joined(self) -> Columns:
         self.expect(self._columns is not None, "it was not told how rows are shuffled; a selection starts with join")

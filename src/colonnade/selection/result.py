@@ -34,6 +34,14 @@ class Cost:
     decryptions: int = 0
     candidates: float = 0.0  # rows per query whose distances were asked for
 
+    @classmethod
+    def of(cls, seconds: float, sent: int, counted: Mapping[str, int], queries: int) -> Cost:
+        """Of what all parties counted for so many queries."""
+        encryptions, additions, decryptions, candidates = (
+            counted.get(what, 0) for what in ("encryptions", "additions", "decryptions", "candidates")
+        )
+        return cls(seconds, sent, encryptions, additions, decryptions, candidates / queries)
+
 
 @dataclass(frozen=True)
 class Selection:

@@ -83,12 +83,16 @@ class Orders:
         return torch.from_numpy(np.ascontiguousarray(rows[:, start:stop]))
 
 
+LEAST = 2
+"""Participants in a sum that is sorted."""
+
+
 class Sorter:
     """A secret key, and what was sorted with it last."""
 
-    def __init__(self, scheme: str, most: int, least: int = 2) -> None:
+    def __init__(self, scheme: str, most: int) -> None:
         self.secret = make_keys(scheme, use="sums", limit=limit(scheme, most))
-        self.least, self.operations = least, Counter[str]()
+        self.operations = Counter[str]()
         self._orders: dict[int, Orders] = {}
 
     def sort(self, request: Sort) -> Tensor:
@@ -122,23 +126,40 @@ def packs(encrypted: Encrypted) -> int:
     return -(-math.prod(encrypted.shape) // PACK.get(encrypted.scheme, 4096))
 
 
-class KeyServer(Party):
-    """Trusted to work with nobody else; opens sums of two or more participants only."""
+class SortingParty(Party):
+    """One that may have a key, and then opens and sorts sums of two or more participants."""
 
-    def __init__(self, organisation: Organisation, *, scheme: str = "ckks", most: int = 64) -> None:
-        super().__init__(organisation)
+    sorter: Sorter | None = None
+
+    def make_keys(self, scheme: str, most: int) -> None:
+        """To sort sums of so many participants at most."""
         self.sorter = Sorter(scheme, most)
 
     @serves
     def ask_public_key(self, request: AskPublicKey) -> Key:  # noqa: ARG002
-        return Key(self.outbox.publish(self.sorter.secret.public.to_bytes(), "public_key"))
+        return Key(self.outbox.publish(self._sorter().secret.public.to_bytes(), "public_key"))
 
     @serves
     def sort(self, request: Sort) -> Sorted:
-        found, least = self.sorter.parties(request.total), self.sorter.least
-        self.expect(found >= least, f"it sorts sums of {least} or more participants, and this is of {found}")
-        return Sorted(self.outbox.release(self.sorter.sort(request), ORDER))
+        found = self._sorter().parties(request.total)
+        self.expect(found >= LEAST, f"it sorts sums of {LEAST} or more participants, and this is of {found}")
+        return Sorted(self.outbox.release(self._sorter().sort(request), ORDER))
 
     @serves
     def further(self, request: Further) -> Sorted:
-        return Sorted(self.outbox.release(self.sorter.further(request), ORDER))
+        return Sorted(self.outbox.release(self._sorter().further(request), ORDER))
+
+    def _sorter(self) -> Sorter:
+        self.expect(self.sorter is not None, "it has made no keys, so nothing was encrypted for it")
+        assert self.sorter is not None
+        return self.sorter
+
+
+class KeyServer(SortingParty):
+    """Trusted to work with nobody else; it holds no data."""
+
+    sorter: Sorter
+
+    def __init__(self, organisation: Organisation, *, scheme: str = "ckks", most: int) -> None:
+        super().__init__(organisation)
+        self.make_keys(scheme, most)

@@ -13,7 +13,6 @@ encrypts and who decrypts, its own copy of the agreed file. The label owner has 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -131,7 +130,7 @@ class SelectionHost(Party):
     def leave(self, request: Leave) -> WorkDone:  # noqa: ARG002
         self.expect(self.role is not None, "it takes part in no selection")
         assert self.role is not None
-        return WorkDone(counted_by(self.role), self.end())
+        return WorkDone(dict(choosing.counted_by(self.role)), self.end())
 
     def end(self) -> int:
         """Another selection may begin; what crossed is written down. Gives how many bytes left."""
@@ -183,16 +182,3 @@ def participant(
     if agreed.reads == "participants":
         candidate.make_keys(agreed.scheme, request.parties)
     return candidate
-
-
-def counted_by(role: Party) -> dict[str, int]:
-    """Operations of one party, and where it adds up, candidates."""
-    found = Counter[str]()
-    if isinstance(role, (AggregationServer, Candidate)):
-        found.update(role.operations)
-    if isinstance(role, AggregationServer):
-        found["candidates"] = role.candidates
-    sorter = role.sorter if isinstance(role, (Candidate, KeyServer)) else None
-    if sorter is not None:
-        found.update(sorter.operations)
-    return dict(found)

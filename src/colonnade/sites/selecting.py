@@ -11,9 +11,8 @@ what the others answer.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,7 +31,7 @@ from colonnade.selection.leader import Leader, Watch
 from colonnade.selection.result import Cost, Selection, by_information
 from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.settings.party_file import SiteConfig
-from colonnade.sites.candidate import Home, Leave, TakePart, WorkDone, counted_by, organisation_of, participant
+from colonnade.sites.candidate import Home, Leave, TakePart, organisation_of, participant
 from colonnade.sites.host import MOST_ROWS, check_run
 from colonnade.sites.label_sets import LARGEST
 from colonnade.sites.messages import Join
@@ -95,22 +94,18 @@ class Between:
     settings: SelectionSettings
     mine: Party | None  # its own columns, where it has some
     recording: Recording | None = None
-    left: dict[str, WorkDone] = field(default_factory=dict)
 
     @property
     def ledgers(self) -> dict[str, Ledger]:
         return {self.leader.name: self.leader.ledger}
 
     def cost(self, seconds: float) -> Cost:
-        self.left = self.others.ask(Leave())
-        counted = Counter(counted_by(self.mine)) if self.mine is not None else Counter[str]()
-        if self.leader.sorter is not None:
-            counted.update(self.leader.sorter.operations)
-        for one in self.left.values():
+        left = self.others.ask(Leave()).values()
+        counted = choosing.counted_by(self.leader, *([] if self.mine is None else [self.mine]))
+        for one in left:
             counted.update(one.operations)
-        sent = self.leader.ledger.total("out") + sum(one.sent for one in self.left.values())
-        candidates = counted["candidates"] / len(self.leader.queries)
-        return Cost(seconds, sent, counted["encryptions"], counted["additions"], counted["decryptions"], candidates)
+        sent = self.leader.ledger.total("out") + sum(one.sent for one in left)
+        return Cost.of(seconds, sent, counted, len(self.leader.queries))
 
     def learned(self) -> dict[str, str]:
         leader = self.leader
