@@ -66,6 +66,11 @@ class LabelledRows:
     numbers: Tensor | None = None  # that put rows into batches, where these do not follow from ids (`core.by_id`)
 
     @property
+    def trained(self) -> Tensor:
+        """Where the rows that it trains with are among all rows."""
+        return self.splits["train"] if self.rows is None else self.rows[self.splits["train"]]
+
+    @property
     def ids(self) -> Ids:
         """What its rows are called."""
         return unpacked(self.packed)
@@ -145,12 +150,7 @@ class Holdings:
     @property
     def trained_rows(self) -> Tensor:
         """Those that any label owner trains on, in order."""
-        owners = self.label_owners.values()
-        found = [
-            held.splits["train"] if held.rows is None else held.rows[held.splits["train"]]
-            for held in owners
-            if "train" in held.splits
-        ]
+        found = [held.trained for held in self.label_owners.values() if "train" in held.splits]
         return torch.from_numpy(np.unique(torch.cat(found).numpy())) if found else torch.zeros(0, dtype=torch.int64)
 
     @property

@@ -103,7 +103,7 @@ class SiteSource:
         try:
             found = self.session.ask(self._looked, torch.tensor([known[one] for one in ids], dtype=torch.int64))
         finally:
-            self.site.keep_alignment(self.session.folder.path)
+            self.site.keep_crossed(self.session.folder.path)
         return [row for _, some in found for row in rows_of(some, self.parties)]
 
     def heartbeat(self) -> dict[str, bool]:

@@ -13,29 +13,20 @@ encrypts and who decrypts, its own copy of the agreed file. The label owner has 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
-
-import torch
-
 from colonnade.alignment.allowance import Allowance
-from colonnade.core import Batches, Message, Organisation, Party, Peers, Request, serves
-from colonnade.rows.holdings import Holdings, Ids
+from colonnade.core import Batches, Message, Organisation, Party, Request, serves
+from colonnade.rows.holdings import Holdings
 from colonnade.runs.budget_over_runs import A_RUN, is_run
-from colonnade.runs.layout import AFTER, ALIGNED, DRAINING, PARTIES
+from colonnade.runs.layout import ALIGNED, DRAINING
 from colonnade.selection import choosing
 from colonnade.selection.aggregation import AggregationServer
 from colonnade.selection.inputs import as_columns
-from colonnade.selection.knn_mi import Numbers
 from colonnade.selection.participant import Participant as Candidate
 from colonnade.selection.settings import KEYS, SERVER
 from colonnade.selection.sorting import KeyServer
 from colonnade.settings.party_file import SiteConfig
+from colonnade.sites.host import Home
 from colonnade.sites.reader import own_columns
-
-if TYPE_CHECKING:
-    from colonnade.datasets.table import Table
 
 
 class Taking(Message):
@@ -66,37 +57,10 @@ class Leave(Request[WorkDone]):
     """The selection has ended."""
 
 
-class Home(Protocol):
-    """What a selection needs of a site (`sites.site`)."""
-
-    own: SiteConfig
-    roles: list[Party]
-    table: Table | None
-
-    def read(self) -> None: ...
-    def common(self, label_owner: str) -> Table: ...
-    def shared_with(self, label_owner: str, holdings: Holdings | None = None) -> Ids: ...
-    def are_same(self, ids: Ids, run: str, told: str) -> bool: ...
-    def peers(self, names: Sequence[str], organisation: Organisation | None = None) -> Peers: ...
-    def keep_alignment(self, run: Path) -> None: ...
-
-
 def organisation_of(own: SiteConfig) -> Organisation:
     """For one selection: rows go by pseudo ids in it. Queries are drawn by the agreed seed, as in one process; keys and
     the shuffle that pseudo ids come from never are."""
     return Organisation.at(own.name, Batches({}, batch_size=1, epochs=1, seed=0), seed=own.settings.engine.seed)
-
-
-def training_columns(holdings: Holdings, name: str, label_owner: str) -> Numbers:
-    """An organisation's columns of the rows that a label owner trains with, in that one's order."""
-    rows = training_rows(holdings, label_owner)
-    return as_columns(name, holdings.columns[name].features.flatten(1), rows.numpy())
-
-
-def training_rows(holdings: Holdings, label_owner: str) -> torch.Tensor:
-    """Where the rows that a label owner trains with are among all rows."""
-    held = holdings.label_owners[label_owner]
-    return held.splits["train"] if held.rows is None else held.rows[held.splits["train"]]
 
 
 class SelectionHost(Party):
@@ -136,13 +100,9 @@ class SelectionHost(Party):
         """Another selection may begin; what crossed is written down. Gives how many bytes left."""
         if self.role is None:
             return 0
-        role = self.role
-        folder = self.own.runs / self.run
-        (folder / PARTIES / self.name).mkdir(parents=True, exist_ok=True)
-        sent = role.ledger.total("out")
-        role.ledger.flush(folder / PARTIES / self.name / AFTER)
-        self.site.keep_alignment(folder)
-        self.site.roles.remove(role)
+        sent = self.role.ledger.total("out")
+        self.site.keep_crossed(self.own.runs / self.run, self.role.ledger)
+        self.site.roles.remove(self.role)
         self.role = None
         return sent
 
@@ -174,9 +134,10 @@ def participant(
     organisation: Organisation, own: SiteConfig, holdings: Holdings, leader: str, request: TakePart
 ) -> Candidate:
     """An organisation's columns of a leader's training rows, as it lets them be compared."""
-    agreed = own.settings.selection
+    agreed, trained = own.settings.selection, holdings.label_owners[leader].trained
+    columns = as_columns(own.name, holdings.columns[own.name].features.flatten(1), trained.numpy())
     candidate = Candidate(
-        organisation, training_columns(holdings, own.name, leader), scheme=agreed.scheme, parties=request.parties,
+        organisation, columns, scheme=agreed.scheme, parties=request.parties,
         readers=choosing.readers(agreed.reads, own.names, leader), scaling=agreed.scaling, queries=request.queries,
     )  # fmt: skip
     if agreed.reads == "participants":

@@ -10,16 +10,16 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from colonnade.core import Done, Organisation, Party, Peers, serves
+from colonnade.core import Done, Ledger, Organisation, Party, Peers, Request, serves
 from colonnade.core.message import Ping, Pong
-from colonnade.errors import ConfigError
+from colonnade.errors import ConfigError, DataError
 from colonnade.federation.federation import Federation
-from colonnade.rows.holdings import Ids
+from colonnade.rows.holdings import Holdings, Ids
 from colonnade.runs.budget_over_runs import A_RUN, is_run
 from colonnade.runs.layout import DRAINING, REFUSED
 from colonnade.runs.run_directory import RunDirectory
@@ -43,6 +43,9 @@ from colonnade.sites.messages import (
 )
 from colonnade.sites.participant import Participant, numbers
 
+if TYPE_CHECKING:
+    from colonnade.datasets.table import Table
+
 MOST_OUTPUTS = 1 << 14
 MOST_ROWS = 1 << 40
 """Of a model: whoever asks says how many, and a party makes that much room, in its model and for every row."""
@@ -55,47 +58,35 @@ def check_run(run: str) -> None:
 
 
 class Home(Protocol):
-    """What a host does for its site (`sites.site`)."""
+    """What the roles of a site need of it (`sites.site`)."""
 
     own: SiteConfig
     refused: Refusals
     participant: Participant | None
+    roles: list[Party]
+    table: Table | None
 
-    def read(self) -> None:
-        """Read this organisation's table, once."""
-        ...
+    def read(self) -> None: ...
+    def take_part(self, folder: Path, resumed: int | None, asked: Prepare) -> None: ...
+    def leave(self) -> None: ...
+    def check_moment(self, moment: str) -> None: ...
+    def peers(self, names: Sequence[str], organisation: Organisation | None = None) -> Peers: ...
+    def partners(self) -> Peers: ...
+    def align(self) -> None: ...
+    def get_ready(self, folder: Path, resumed: int | None, moment: str) -> Federation: ...
+    def common(self, label_owner: str) -> Table: ...
+    def shared_with(self, label_owner: str, holdings: Holdings | None = None) -> Ids: ...
+    def are_same(self, ids: Ids, run: str, told: str) -> bool: ...
+    def keep_crossed(self, run: Path, *more: Ledger) -> None: ...
 
-    def take_part(self, folder: Path, resumed: int | None, asked: Prepare) -> None:
-        """Build this organisation's columns, and answer the algorithm's requests from here on."""
-        ...
 
-    def leave(self) -> None:
-        """Take part in it no longer."""
-        ...
-
-    def check_moment(self, moment: str) -> None:
-        """That an audit may repeat this of a run here."""
-        ...
-
-    def partners(self) -> Peers:
-        """Those who hold columns, as a label owner asks them."""
-        ...
-
-    def align(self) -> None:
-        """Find the rows that this label owner has in common with them."""
-        ...
-
-    def get_ready(self, folder: Path, resumed: int | None, moment: str = "") -> Federation:
-        """Build this label owner, meet those who hold columns, and answer from here on."""
-        ...
-
-    def shared_with(self, label_owner: str) -> Ids:
-        """The ids of all rows that this organisation and a label owner share."""
-        ...
-
-    def are_same(self, ids: Ids, run: str, told: str) -> bool:
-        """Whether these are the ids of which a label owner told the digest."""
-        ...
+def check_same(own: str, here: int, other: str, there: int, same: bool) -> None:
+    """That another organisation holds the same rows, of so many here and there."""
+    if not same or there != here:
+        raise DataError(
+            f"'{other}' and '{own}' hold different ids, {there} there and {here} here. Give both the same ids, or set "
+            'align = "private" under [data] in the agreed file.'
+        )
 
 
 class Host(Party):
@@ -139,9 +130,25 @@ class Host(Party):
         assert participant is not None
         return participant
 
-    def keep(self, request: Save) -> None:
-        """Save this organisation's part. Asked again for the same checkpoint, by another label owner, it did so."""
+
+class TakingPart(Host):
+    """The host of an organisation that takes part in runs; a label owner passes on what it is asked."""
+
+    def pass_on(self, request: Request[Done]) -> None:
+        """To those who hold columns, before it is done here."""
+
+    @serves
+    def join(self, request: Join) -> Done:
+        self.check_agreed(request.agreed)
+        self.site.read()
+        self.pass_on(request)
+        return Done()
+
+    @serves
+    def save(self, request: Save) -> Done:
+        """Asked again for the same checkpoint, by another label owner, it did so."""
         participant, mark = self.participant(), self.participant().run.mark()
+        self.pass_on(request)
         again = request.number == mark["number"] and request.step == mark["step"] and len(self.serves_for or ()) > 1
         self.expect(
             again or request.number > mark["number"],
@@ -149,21 +156,30 @@ class Host(Party):
         )
         if not again:
             participant.save(request.step, request.number, request.common)
+        return Done()
+
+    @serves
+    def keep_best(self, request: KeepBest) -> Done:
+        participant = self.participant()
+        self.pass_on(request)
+        participant.keep_best()
+        return Done()
+
+    @serves
+    def take_best(self, request: TakeBest) -> Done:
+        participant = self.participant()
+        self.pass_on(request)
+        participant.take_best()
+        return Done()
 
 
-class ColumnHost(Host):
+class ColumnHost(TakingPart):
     """The host of an organisation that holds columns; label owners ask it."""
 
     def __init__(self, organisation: Organisation, site: Home, askers: Collection[str]) -> None:
         super().__init__(organisation, site, askers)
         self.prepared: dict[str, Prepare] = {}
         self.closed = False
-
-    @serves
-    def join(self, request: Join) -> Done:
-        self.check_agreed(request.agreed)
-        self.site.read()
-        return Done()
 
     @serves
     def kept(self, request: Kept) -> Numbers:
@@ -197,21 +213,6 @@ class ColumnHost(Host):
         return Prepared(len(ids), same, participant.step, bool(participant.accounts))
 
     @serves
-    def save(self, request: Save) -> Done:
-        self.keep(request)
-        return Done()
-
-    @serves
-    def keep_best(self, request: KeepBest) -> Done:  # noqa: ARG002
-        self.participant().keep_best()
-        return Done()
-
-    @serves
-    def take_best(self, request: TakeBest) -> Done:  # noqa: ARG002
-        self.participant().take_best()
-        return Done()
-
-    @serves
     def close(self, request: Close) -> Done:
         if not self.closed:
             self.participant().close(request.outcome[:200], self.site.refused.count)
@@ -219,18 +220,14 @@ class ColumnHost(Host):
         return Done()
 
 
-class LabelHost(Host):
+class LabelHost(TakingPart):
     """The host of one of several label owners; the aggregation server alone asks it."""
 
     def __init__(self, organisation: Organisation, site: Home) -> None:
         super().__init__(organisation, site, {SERVER})
 
-    @serves
-    def join(self, request: Join) -> Done:
-        self.check_agreed(request.agreed)
-        self.site.read()
+    def pass_on(self, request: Request[Done]) -> None:
         self.site.partners().ask(request)
-        return Done()
 
     @serves
     def align(self, request: Align) -> Done:  # noqa: ARG002
@@ -265,29 +262,8 @@ class LabelHost(Host):
         return Measured(scores, rows)
 
     @serves
-    def save(self, request: Save) -> Done:
-        self.participant()
-        self.site.partners().ask(request)
-        self.keep(request)
-        return Done()
-
-    @serves
-    def keep_best(self, request: KeepBest) -> Done:
-        self.participant()
-        self.site.partners().ask(request)
-        self.participant().keep_best()
-        return Done()
-
-    @serves
-    def take_best(self, request: TakeBest) -> Done:
-        self.participant()
-        self.site.partners().ask(request)
-        self.participant().take_best()
-        return Done()
-
-    @serves
     def close(self, request: Close) -> Done:
-        self.site.partners().ask(request)
+        self.pass_on(request)
         self.participant().close(request.outcome[:200], self.site.refused.count)
         return Done()
 

@@ -71,17 +71,15 @@ def described(labels: pd.Series[Any], owner: str, task: Any) -> Described:
     return Described(mine.task == "regression", told, len(labels), mine.mean, mine.scale)
 
 
-def described_alone(own: SiteConfig, rows: Table) -> Labels:
-    """What a label owner's labels mean, as far as it can tell by itself."""
-    assert rows.label is not None
-    told = described(rows.label, own.name, own.settings.data.task)
-    return Labels(own.name, "regression" if told.measured else "classification", tuple(json.loads(told.classes)))
-
-
 def labels_alone(own: SiteConfig, table: Table | None, salt: str = "") -> Holdings:
     """What a label owner holds, as far as it can tell without the other label owners."""
-    others = len(own.label_owners) > 1  # who may know other classes
-    return own_labels(own, table, described_alone(own, table) if others and table is not None else None, salt)
+    encoder = None
+    if len(own.label_owners) > 1 and table is not None:  # others may know other classes
+        assert table.label is not None
+        told = described(table.label, own.name, own.settings.data.task)
+        task: Any = "regression" if told.measured else "classification"
+        encoder = Labels(own.name, task, tuple(json.loads(told.classes)))
+    return own_labels(own, table, encoder, salt)
 
 
 def agreed_labels(told: Mapping[str, Described], task: str) -> Labels:

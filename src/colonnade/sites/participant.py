@@ -89,7 +89,8 @@ def started(folder: Path, owner: str) -> tuple[dict[str, list[str]], torch.Tenso
 
 
 def stand(run: RunDirectory, federation: Federation, number: int) -> None:
-    """Let a federation be as that checkpoint of a run left it, 0: as before training, to release more of its rows."""
+    """Let a federation be as that checkpoint of a run left it, 0: as before training, to release more of its rows. What
+    is spent counts, and the run stays as it is."""
     if number:
         mark = run.marked(number)
         run.load(federation, mark)
@@ -181,8 +182,7 @@ class Participant:
             self.save(0, 1)
 
     def load(self, number: int) -> None:
-        """Stand where that checkpoint of the run left it, to predict; or for an audit, with 0 as if nobody had trained.
-        What is spent counts, and the run stays as it is."""
+        """Stand where that checkpoint left the run, to predict; or for an audit, with 0 as if nobody had trained."""
         stand(self.run, self.federation, number)
 
     def ask(self, rows: torch.Tensor) -> None:

@@ -21,10 +21,9 @@ A file of ids is in the driver's own folder of the run, `rows/`, and what comes 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,9 +105,6 @@ class Rows:
         return torch.stack(away).all(0) if lenient else torch.stack(away).any(0)
 
 
-Predict = Callable[[list[str]], Predictions]
-
-
 class Session:
     """Of one run, at a label owner. `model` says with which, where label owners have one of their own beside the
     aggregated one; `engine` how long it waits, where not as agreed."""
@@ -172,10 +168,14 @@ class Session:
 
     def ask(self, rows: Rows, wanted: torch.Tensor | None = None) -> list[tuple[torch.Tensor, Predictions]]:
         """Predict rows that were looked for, or some of them; by who lacks them, with their places."""
-        predict = partial(self.opened(rows).predict, owner=self.own.name, model=self.model)
+        opened, found = self.opened(rows), []
         wanted = torch.arange(len(rows.ids)) if wanted is None else wanted
-        groups = rows.holdings.by_absence(wanted)
-        return [self._group(predict, rows, wanted[group], away) for group, away in groups]
+        for places, away in rows.holdings.by_absence(wanted):
+            group = wanted[places]
+            self.take(rows, group, away)
+            ids = rows.ids[group.numpy()].tolist()
+            found.append((group, opened.predict(ids, owner=self.own.name, model=self.model)))
+        return found
 
     def warm(self) -> None:
         """Everybody reads its table now, so that the first batch need not wait for it; no id is asked for."""
@@ -187,7 +187,7 @@ class Session:
     def close(self) -> None:
         """Tell everybody that no more rows are asked for."""
         self.there.attempt({name: Enough() for name in self.there if name in self.met})
-        self.site.keep_alignment(self.folder.path)
+        self.site.keep_crossed(self.folder.path)
 
     def carrier(self, here: Transport | None = None) -> Transport:
         """To everybody else; and, where it holds columns itself, to them."""
@@ -267,13 +267,6 @@ class Session:
             rows, there = table.find(ids)
             texts = [np.where(there, key[rows], text) for key, text in zip(table.keys, texts, strict=True)]
         return tuple(Ids.of_texts(own, text) for text in texts)
-
-    def _group(
-        self, predict: Predict, rows: Rows, group: torch.Tensor, away: Collection[str]
-    ) -> tuple[torch.Tensor, Predictions]:
-        """The rows that the same parties hold."""
-        self.take(rows, group, away)
-        return group, predict(rows.ids[group.numpy()].tolist())
 
     def take(self, rows: Rows, group: torch.Tensor, away: Collection[str]) -> None:
         """From here on, everybody but who lacks them is asked for these rows."""

@@ -16,14 +16,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from colonnade.core import Done, Message, Organisation, Party, Released, Request, serves
-from colonnade.datasets.preprocess import Labels
+from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Table, packed
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.rows.holdings import NOBODY, Columns, Holdings, Ids, State, asked_by
@@ -34,13 +34,9 @@ from colonnade.rows.splits import heard
 from colonnade.rows.tables import read_own, read_own_labels
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import SiteConfig
-from colonnade.sites.host import MOST_OUTPUTS, Host
+from colonnade.sites.host import MOST_OUTPUTS, Home, Host
 from colonnade.sites.participant import Participant, numbers
 from colonnade.transport.retrying import GONE
-
-if TYPE_CHECKING:
-    from colonnade.datasets.preprocess import Labels
-
 
 log = logging.getLogger("colonnade.party")
 DIGEST = 16
@@ -146,8 +142,6 @@ def written(own: SiteConfig) -> tuple[tuple[int, int], ...] | None:
 
 def rows_of(own: SiteConfig, fitted: State) -> tuple[Ids, Prepare]:
     """The ids in an organisation's table as it is now, and its columns of some of them, prepared as in training."""
-    from colonnade.datasets.preprocess import Preprocessor
-
     if own.settings.data.dataset is not None:
         whole = from_dataset(own.settings)
         index, features = {one: at for at, one in enumerate(whole.ids.tolist())}, whole.columns[own.name].features
@@ -205,24 +199,13 @@ class Asked:
         )
 
 
-class Shelf(Protocol):
-    """What a reader does for its site (`sites.site`)."""
+class Shelf(Home, Protocol):
+    """What a reader needs of its site, besides (`sites.site`)."""
 
-    own: SiteConfig
-    participant: Participant | None
     host: Host
 
-    def common_ids(self, asker: str) -> Ids | None:
-        """Those that an alignment to predict with a label owner found, in the agreed order."""
-        ...
-
-    def answer(self, asked: Asked, folder: Path) -> None:
-        """From here on rows that a label owner is to predict are answered for."""
-        ...
-
-    def leave(self) -> None:
-        """Another prediction may begin."""
-        ...
+    def common_ids(self, asker: str) -> Ids | None: ...
+    def answer(self, asked: Asked, folder: Path) -> None: ...
 
 
 class Looked(Message):

@@ -20,19 +20,19 @@ from colonnade.alignment.intersection import Alignment
 from colonnade.core import Ledger, Message, Organisation, Party, Peers, Request, Transport, serves
 from colonnade.core.checks import from_mapping
 from colonnade.core.files import write_text
-from colonnade.errors import BoundaryError, ConfigError, DataError, PartyError, printable
+from colonnade.errors import BoundaryError, ConfigError, PartyError, printable
 from colonnade.rows.holdings import Holdings, Ids
 from colonnade.rows.splits import told
 from colonnade.runs.budget_over_runs import A_RUN, is_run
-from colonnade.runs.layout import AFTER, ALIGNMENT, PARTIES, SELECTION
+from colonnade.runs.layout import ALIGNMENT, SELECTION
 from colonnade.selection import choosing
 from colonnade.selection.inputs import as_labels, check_parties
 from colonnade.selection.leader import Leader, Watch
 from colonnade.selection.result import Cost, Selection, by_information
 from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.settings.party_file import SiteConfig
-from colonnade.sites.candidate import Home, Leave, TakePart, organisation_of, participant
-from colonnade.sites.host import MOST_ROWS, check_run
+from colonnade.sites.candidate import Leave, TakePart, organisation_of, participant
+from colonnade.sites.host import MOST_ROWS, Home, check_run, check_same
 from colonnade.sites.label_sets import LARGEST
 from colonnade.sites.messages import Join
 from colonnade.transport import InProcess, Recording
@@ -45,7 +45,6 @@ crosses, and are in the agreed file."""
 class Leading(Home, Protocol):
     """What a leader needs of its site, besides (`sites.site`)."""
 
-    def partners(self) -> Peers: ...
     def compare(self, reveal: str = "rows") -> list[Alignment]: ...
     def labels_alone(self) -> Holdings: ...
     def digest(self, run: str, ids: Ids) -> str: ...
@@ -147,11 +146,8 @@ def select(
         there = [name for name in (*names, *servers) if name != own.name]
         others = Peers(own.name, there, engine.around(site.carrier()), organisation.ledger)
         for name, taking in others.ask(request).items():
-            if name in names and not (taking.same and taking.rows == len(every)):
-                raise DataError(
-                    f"'{name}' and '{own.name}' hold different ids, {taking.rows} there and {len(every)} here. Give "
-                    'both the same ids, or set align = "private" under [data] in the agreed file.'
-                )
+            if name in names:
+                check_same(own.name, len(every), name, taking.rows, taking.same)
         leader = Leader(organisation, labels, settled, server=SERVER)
         reads = [] if decryptor == "leader" else choosing.readers(decryptor, names, own.name)
         here = None if mine is None else InProcess({own.name: mine})
@@ -165,10 +161,7 @@ def select(
     finally:
         if mine is not None:
             site.roles.remove(mine)
-        folder = own.runs / run
-        (folder / PARTIES / own.name).mkdir(parents=True, exist_ok=True)
-        organisation.ledger.flush(folder / PARTIES / own.name / AFTER)
-        site.keep_alignment(folder)
+        site.keep_crossed(own.runs / run, organisation.ledger)
     if found.groups and settled.estimator != "kraskov":
         found = replace(found, entropy=choosing.entropy(labels))
     return keep_selection(own.runs / run, found), len(labels)
@@ -227,11 +220,9 @@ def count_at(site: Leading, run: str) -> list[Alignment]:
     site.read()
     site.partners().ask(Join(own.agreed))
     found = site.compare("count")
-    folder = own.runs / run
-    (folder / PARTIES / own.name).mkdir(parents=True, exist_ok=True)
-    site.keep_alignment(folder)
+    site.keep_crossed(own.runs / run)
     told = [asdict(one) | {"learned": one.learned()} for one in found]
-    write_text(folder / ALIGNMENT, json.dumps(told, indent=2) + "\n")
+    write_text(own.runs / run / ALIGNMENT, json.dumps(told, indent=2) + "\n")
     return found
 
 

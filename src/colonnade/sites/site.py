@@ -57,7 +57,7 @@ from colonnade.alignment.id_owner import ALIGN, NUMBERS, Agree, IdOwner
 from colonnade.alignment.ids import ids_of, matched_names, shared
 from colonnade.alignment.intersection import Alignment, align
 from colonnade.alignment.keyed import AgreeKeyed, KeyedIds
-from colonnade.core import Batches, Message, Organisation, Party, Peers, Request, Transport
+from colonnade.core import Batches, Ledger, Message, Organisation, Party, Peers, Request, Transport
 from colonnade.core.by_id import numbers_of
 from colonnade.core.message import Entry
 from colonnade.core.party import Refused
@@ -74,9 +74,9 @@ from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import SiteConfig
 from colonnade.settings.sections import EngineSettings
 from colonnade.sites.candidate import SelectionHost
-from colonnade.sites.host import ColumnHost, Host, LabelHost, Refusals
+from colonnade.sites.host import ColumnHost, Host, LabelHost, Refusals, check_same
 from colonnade.sites.label_sets import Describe, Describer, agreed_labels, labels_alone
-from colonnade.sites.messages import Prepare, Prepared
+from colonnade.sites.messages import Prepare
 from colonnade.sites.participant import Listener, Participant, as_trained, keep_start
 from colonnade.sites.reader import Asked, Reader, own_columns, own_labels, read_own_table, written
 from colonnade.sites.selecting import LeadingHost
@@ -223,9 +223,7 @@ class Site:
             told = self.peers(others, self.describer.organisation).ask(Describe()) | {own.name: self.describer.told}
             encoder = agreed_labels({name: told[name] for name in own.label_owners}, own.settings.data.task)
         table = None if self.table is None else self.common(own.name)
-        salt = secrets.token_hex(16) if own.local.models_of(own.name) == "secret" else ""
-        if resumed is not None:
-            salt = str(resumed.fitted(own.name).get("salt", ""))
+        salt = self._salt() if resumed is None else str(resumed.fitted(own.name).get("salt", ""))
         holdings = replace(own_labels(own, table, encoder, salt), aligned=self._crossed())
         if own.settings.rows_differ and own.private:
             lacks = {name: ~np.isin(holdings.ids, self._shared_with(name)) for name in self.id_owners}
@@ -240,8 +238,11 @@ class Site:
 
     def labels_alone(self) -> Holdings:
         """What a label owner holds, as far as it can tell without the other label owners."""
-        salt = secrets.token_hex(16) if self.own.local.models_of(self.own.name) == "secret" else ""
-        return labels_alone(self.own, None if self.table is None else self.common(self.own.name), salt)
+        return labels_alone(self.own, None if self.table is None else self.common(self.own.name), self._salt())
+
+    def _salt(self) -> str:
+        """What a label owner divides its rows with, where others are not to know."""
+        return secrets.token_hex(16) if self.own.local.models_of(self.own.name) == "secret" else ""
 
     def common(self, label_owner: str) -> Table:
         """This organisation's rows that are a label owner's too, in the order of their ids."""
@@ -304,7 +305,7 @@ class Site:
             self._begin(participant, resumed)
             self.serve(participant, own.label_owners)
 
-    def get_ready(self, folder: Path, resumed: int | None, moment: str = "") -> Federation:
+    def get_ready(self, folder: Path, resumed: int | None, moment: str) -> Federation:
         """As one of several label owners: meet those who hold columns, and answer the aggregation server."""
         step = RunDirectory(folder).marked(resumed)["step"] if resumed else 0
         federation = self.prepare(folder, self.own_labels(), resumed, step, moment)
@@ -352,7 +353,13 @@ class Site:
             rows[name] = len(ids)
         prepared = self.partners().ask_each(requests)
         holdings.aligned.setdefault(self.own.name, []).extend(self.host.ledger.take())
-        self._compare(rows, step, prepared)
+        for name, answer in prepared.items():
+            check_same(self.own.name, rows[name], name, answer.rows, answer.same)
+            if answer.step != step:
+                raise CheckpointError(
+                    f"'{name}' saved this run at step {answer.step}, and '{self.own.name}' at step {step}: these are "
+                    "two runs. Start a new one."
+                )
         settings = as_trained(self.own.local, RunDirectory(folder)) if moment else self.own.local
         own, asked = self.own, {*self.own.feature_owners, *({self.own.name} & holdings.columns.keys())}
         names = [name for name in own.names if name in asked]
@@ -363,7 +370,7 @@ class Site:
 
     def serve(self, participant: Participant, askers: Collection[str]) -> None:
         """From here on the algorithm's requests are answered, to these alone."""
-        self.keep_alignment(participant.run.path)
+        self.keep_crossed(participant.run.path)
         participant.role.serves_for = frozenset(askers)
         self.participant = participant
         self.roles.append(participant.role)
@@ -381,17 +388,19 @@ class Site:
     def leave(self) -> None:
         """Another run or prediction may begin."""
         if self.participant is not None:
-            self.keep_alignment(self.participant.run.path)
+            self.keep_crossed(self.participant.run.path)
             self.participant.budget.leave()
             self.roles.remove(self.participant.role)
             self.participant = None
 
-    def keep_alignment(self, run: Path) -> None:
-        """Write down what crossed to find the rows to predict. A training's alignment is in the ledger of the
-        training."""
-        for role in self._compared():
-            if role.ledger.entries:
-                role.ledger.flush(run / PARTIES / self.own.name / AFTER)
+    def keep_crossed(self, run: Path, *more: Ledger) -> None:
+        """Write down what crossed to find the rows to predict, or to select. A training's alignment is in the ledger of
+        the training."""
+        folder = run / PARTIES / self.own.name
+        folder.mkdir(parents=True, exist_ok=True)
+        for ledger in (*more, *(role.ledger for role in self._compared())):
+            if ledger.entries:
+                ledger.flush(folder / AFTER)
 
     def _crossed(self) -> dict[str, list[Entry]]:
         """While rows were agreed on."""
@@ -400,19 +409,6 @@ class Site:
     def _compared(self) -> list[Party]:
         """The roles that find common rows."""
         return [self.host, *self.id_owners.values(), *([] if self.keyed is None else [self.keyed])]
-
-    def _compare(self, rows: Mapping[str, int], step: int, answers: Mapping[str, Prepared]) -> None:
-        for name, answer in answers.items():
-            if not answer.same or answer.rows != rows[name]:
-                raise DataError(
-                    f"'{name}' and '{self.own.name}' hold different ids, {answer.rows} there and {rows[name]} here. "
-                    'Give both the same ids, or set align = "private" under [data] in the agreed file.'
-                )
-            if answer.step != step:
-                raise CheckpointError(
-                    f"'{name}' saved this run at step {answer.step}, and '{self.own.name}' at step {step}: these are "
-                    "two runs. Start a new one."
-                )
 
     def _refresh(self) -> None:
         """Ids are compared as the table has them now; one that cannot be read changes nothing. Where several label
