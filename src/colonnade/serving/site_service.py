@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +33,7 @@ from colonnade.serving import service
 from colonnade.serving.batcher import Batcher
 from colonnade.serving.door import check_reach, listen, token_in, url_of
 from colonnade.serving.limits import Limits
-from colonnade.serving.source import EVERY, Row, rows_of
+from colonnade.serving.source import Asked, Row, rows_of
 from colonnade.settings.party_file import OWN
 from colonnade.settings.sections import EngineSettings
 from colonnade.sites.prediction import Rows, Session, check_asks
@@ -45,38 +44,20 @@ LONGEST = 10.0
 """Seconds in which a party must answer a caller's request, whatever was agreed for training; then once more."""
 
 
-class SiteSource:
+class SiteSource(Asked):
     """Of one run, at the site that drives; of several label owners, at one of them, with one `model` of its two."""
 
-    failed: str | None = None  # a table that cannot be read is told in the site's log
-
     def __init__(self, site: Site, run: str, *, model: str | None = None) -> None:
-        self.settings, self.site = site.own.settings, site
+        super().__init__()
+        self.settings, self.site, self.label_owner = site.own.settings, site, site.own.name
         self.session = Session(site, run, model=model, engine=hurried(site.own.settings.engine))
         self.session.warm()
-        self.federation: object = written(site.own)
+        self.federation, self.parties = written(site.own), self.session.names
+        self.comparing_is_counted = self.session.private
         self._looked: Rows | None = None
-        self._stop = threading.Event()
-        self._watch: threading.Thread | None = None
-
-    @property
-    def comparing_is_counted(self) -> bool:
-        """Whether ids are compared privately."""
-        return self.session.private
-
-    @property
-    def label_owner(self) -> str:
-        """The label owner that asks."""
-        return self.site.own.name
-
-    @property
-    def parties(self) -> list[str]:
-        """The parties that are asked."""
-        return self.session.names
 
     def lacking(self, ids: Sequence[str]) -> set[str]:
-        """Those that cannot be predicted. What this organisation itself lacks is asked of nobody, where it must hold
-        all."""
+        """What this organisation itself lacks is asked of nobody, where it must hold all."""
         lenient, unknown, self._looked = self.session.may_lack, set[str](), None
         wanted = np.array(list(dict.fromkeys(ids)), dtype=np.str_)
         rows = self.session.own_part(wanted)
@@ -93,7 +74,6 @@ class SiteSource:
         return unknown
 
     def ask(self, ids: Sequence[str]) -> list[Row]:
-        """Ask the parties for these rows."""
         known = {} if self._looked is None else {one: at for at, one in enumerate(self._looked.ids.tolist())}
         if not known.keys() >= set(ids):
             self.lacking(ids)
@@ -107,30 +87,19 @@ class SiteSource:
         return [row for _, some in found for row in rows_of(some, self.parties)]
 
     def heartbeat(self) -> dict[str, bool]:
-        """Ask again and again who is there."""
         beats = self.session.there.heartbeat()
         return {name: name == self.label_owner or beats.get(name) is not None for name in self.parties}
 
-    def budgets(self) -> dict[str, float]:
-        """What a party has left is known to itself alone."""
-        return {}
-
-    def watch(self, changed: Callable[[], None], every: float = EVERY) -> None:
-        """`changed` is called when this organisation's own table has; of the others' tables it knows nothing."""
-
-        def look() -> None:
-            while not self._stop.wait(every):
-                if (seen := written(self.site.own)) != self.federation:
-                    self.federation = seen
-                    changed()
-
-        self._watch = threading.Thread(target=look, daemon=True, name="tables")
-        self._watch.start()
+    def refresh(self) -> bool:
+        """Of this organisation's own table; of the others' it knows nothing. One that cannot be read is told in the
+        site's log."""
+        if (seen := written(self.site.own)) == self.federation:
+            return False
+        self.federation = seen
+        return True
 
     def close(self) -> None:
-        self._stop.set()
-        if self._watch is not None:
-            self._watch.join()
+        super().close()
         self.session.close()
 
     def _answered(self, rows: Rows, lost: bool) -> None:
@@ -178,16 +147,15 @@ def serve_at(site: Site, run: str, over: Callable[[], bool], *, model: str | Non
         try:
             limits = Limits(own.limit, own.rate, token, connections=own.connections)
             with Presence(source) as presence:
-                ended = partial(_ended, over, answers, presence)
+
+                def ended() -> bool:
+                    return over() or not answers.exists() or presence.gone is not None
+
                 service.serve_until(batcher, limits, listener, ended, grace=GRACE)
             if presence.gone is not None:
                 raise presence.gone
         finally:
             answers.unlink(missing_ok=True)
-
-
-def _ended(over: Callable[[], bool], answers: Path, presence: Presence) -> bool:
-    return over() or not answers.exists() or presence.gone is not None
 
 
 class Presence:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -35,93 +36,39 @@ class Row:
     missing: tuple[str, ...] = ()
 
 
-class Asked(Protocol):
+class Asked(ABC):
     """What a batcher asks: the parties of this process (`Source`), or those of other sites (`SiteSource`)."""
 
     settings: Settings
-    failed: str | None
+    label_owner: str  # who asks
+    parties: list[str]  # that are asked
+    federation: object  # another one when what was answered before may not be true any more
+    failed: str | None = None  # the kind of error that the last change of a file ended in
+    comparing_is_counted = False  # whether parties allow so many ids a day to be compared with theirs
+    _watch: threading.Thread | None = None
 
-    @property
-    def comparing_is_counted(self) -> bool: ...  # whether parties allow so many ids a day to be compared with theirs
-
-    @property
-    def federation(self) -> object: ...  # another one when what was answered before may not be true any more
-
-    @property
-    def label_owner(self) -> str: ...
-
-    @property
-    def parties(self) -> list[str]: ...
-
-    def lacking(self, ids: Sequence[str]) -> set[str]: ...
-
-    def ask(self, ids: Sequence[str]) -> list[Row]: ...
-
-    def heartbeat(self) -> dict[str, bool]: ...
-
-    def budgets(self) -> dict[str, float]: ...
-
-    def watch(self, changed: Callable[[], None]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Source:
-    """Of one run; with several label owners, as one of them (`owner`, else the first) and with one `model`."""
-
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        owner: str | None = None,
-        model: str | None = None,
-        tables: Mapping[str, str] | None = None,
-        allow_models: Sequence[str] = (),
-    ) -> None:
-        self.allow_models = tuple(allow_models)
-        self.folder, self.owner, self.model, self.tables = folder, owner, model, dict(tables or {})
-        self.settings = RunDirectory(folder).settings()
-        self.failed: str | None = None  # the kind of error that the last change of a file ended in
-        self._seen = self._files()
+    def __init__(self) -> None:
         self._stop = threading.Event()
-        self._watch: threading.Thread | None = None
-        self._use(self._load())
 
-    comparing_is_counted = False  # its index is here
-
-    @property
-    def label_owner(self) -> str:
-        """The label owner that asks."""
-        return self.federation.owner_named(self.owner)
-
-    @property
-    def parties(self) -> list[str]:
-        """The parties that are asked."""
-        return list(self.federation.owners)
-
+    @abstractmethod
     def lacking(self, ids: Sequence[str]) -> set[str]:
         """Those that cannot be predicted."""
-        wanted = np.array(ids, dtype=np.str_)
-        return set(wanted[~self.index.find(wanted)[1]].tolist()) if len(wanted) else set()
 
+    @abstractmethod
     def ask(self, ids: Sequence[str]) -> list[Row]:
         """Ask the parties for these rows."""
-        one = self.federation
-        return rows_of(one.predict(ids, owner=self.owner, model=self.model), list(one.owners))
 
+    @abstractmethod
     def heartbeat(self) -> dict[str, bool]:
-        """Which parties are there: those whose part of the run directory is."""
-        one, run = self.federation, RunDirectory(self.folder)
-        peers = one.label_owners[self.label_owner].peers
-        kept = (self.folder / MARK).exists()
-        return {
-            name: beat is not None and kept and run.party(name).is_dir() for name, beat in peers.heartbeat().items()
-        }
+        """Which parties are there."""
+
+    @abstractmethod
+    def refresh(self) -> bool:
+        """Look whether a file has changed; True where what it says is in use from here on."""
 
     def budgets(self) -> dict[str, float]:
-        """What is left to the row that paid most, of each party with a budget."""
-        accounts = self.federation.accounts
-        return {n: max(a.budget.epsilon - a.worst, 0.0) for n, a in accounts.items() if a.budget is not None}
+        """What is left to the row that paid most, of each party whose budget is known here."""
+        return {}
 
     def watch(self, changed: Callable[[], None], every: float = EVERY) -> None:
         """Look at the files from time to time; `changed` is called when what they say is in use."""
@@ -134,8 +81,55 @@ class Source:
         self._watch = threading.Thread(target=look, daemon=True, name="tables")
         self._watch.start()
 
+    def close(self) -> None:
+        self._stop.set()
+        if self._watch is not None:
+            self._watch.join()
+
+
+class Source(Asked):
+    """Of one run; with several label owners, as one of them (`owner`, else the first) and with one `model`."""
+
+    federation: Federation
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        owner: str | None = None,
+        model: str | None = None,
+        tables: Mapping[str, str] | None = None,
+        allow_models: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        self.allow_models = tuple(allow_models)
+        self.folder, self.owner, self.model, self.tables = folder, owner, model, dict(tables or {})
+        self.settings = RunDirectory(folder).settings()
+        self._seen = self._files()
+        self._use(self._load())
+
+    def lacking(self, ids: Sequence[str]) -> set[str]:
+        wanted = np.array(ids, dtype=np.str_)
+        return set(wanted[~self.index.find(wanted)[1]].tolist()) if len(wanted) else set()
+
+    def ask(self, ids: Sequence[str]) -> list[Row]:
+        one = self.federation
+        return rows_of(one.predict(ids, owner=self.owner, model=self.model), list(one.owners))
+
+    def heartbeat(self) -> dict[str, bool]:
+        """Those whose part of the run directory is there."""
+        one, run = self.federation, RunDirectory(self.folder)
+        peers = one.label_owners[self.label_owner].peers
+        kept = (self.folder / MARK).exists()
+        return {
+            name: beat is not None and kept and run.party(name).is_dir() for name, beat in peers.heartbeat().items()
+        }
+
+    def budgets(self) -> dict[str, float]:
+        accounts = self.federation.accounts
+        return {n: max(a.budget.epsilon - a.worst, 0.0) for n, a in accounts.items() if a.budget is not None}
+
     def refresh(self) -> bool:
-        """Load what has changed, if anything has and it can be loaded."""
         files = self._files()
         if files == self._seen:
             return False
@@ -150,14 +144,10 @@ class Source:
         log.info("a file changed: %d rows can be predicted", len(self.index))
         return True
 
-    def close(self) -> None:
-        self._stop.set()
-        if self._watch is not None:
-            self._watch.join()
-
     def _use(self, federation: Federation) -> None:
-        labelled = federation.holdings.label_owners[federation.owner_named(self.owner)]
-        self.federation, self.index = federation, labelled.index
+        self.federation, self.parties = federation, list(federation.owners)
+        self.label_owner = federation.owner_named(self.owner)
+        self.index = federation.holdings.label_owners[self.label_owner].index
 
     def _load(self) -> Federation:
         found = load(self.folder, ids="all", owner=self.owner, tables=self.tables, allow_models=self.allow_models)
