@@ -75,7 +75,7 @@ def test_few_dimensions_hold_all_of_a_low_rank_matrix() -> None:
 
 
 def test_fewer_different_points_than_groups_are_fewer_groups() -> None:
-    assert groups(torch.tensor([[0.0], [0.0], [1.0]]), 3, 0).unique().numel() == 2  # type: ignore[no-untyped-call]
+    assert groups(torch.tensor([[0.0], [0.0], [1.0]]), 3).unique().numel() == 2  # type: ignore[no-untyped-call]
 
 
 def test_an_empty_transcript_tells_nothing() -> None:

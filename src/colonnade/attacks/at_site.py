@@ -44,13 +44,15 @@ import torch
 from colonnade.attacks import audit, known_model
 from colonnade.attacks.audit import LABEL_ROWS, READS, Audit, Rehearsals
 from colonnade.attacks.finding import Finding, NotAttacked, column_verdict, not_attacked
+from colonnade.attacks.inversion_audit import ATTACK as INVERSION
 from colonnade.attacks.inversion_audit import WHITE_BOX
 from colonnade.attacks.label_audit import ATTACKS, FEWEST, guesses
-from colonnade.attacks.received import Attacked, Guess
+from colonnade.attacks.received import Guess
 from colonnade.attacks.rehearsal import (
     ASKED,
     FIRST,
     TRAINED,
+    Attacked,
     Rehearsal,
     gradients,
     models_of,
@@ -70,8 +72,8 @@ from colonnade.runs.run_directory import RunDirectory, to_json
 from colonnade.settings.party_file import OWN, SiteConfig
 from colonnade.sites.driving import aggregation, met
 from colonnade.sites.host import MOST_OUTPUTS
-from colonnade.sites.messages import GetReady, Join, Kept
-from colonnade.sites.participant import Participant, newest_common, numbers, stand
+from colonnade.sites.messages import GetReady, Join
+from colonnade.sites.participant import Participant, newest_of, stand
 from colonnade.sites.prediction import check_asks
 from colonnade.sites.site import Site
 from colonnade.transport.in_process import one_torch_thread
@@ -86,7 +88,7 @@ MOST_TOLD = 1 << 6
 """Figures of one site that are read; it has some ten."""
 SOME_ROWS = "knows the victim's columns of some rows, and no weights"
 TOLD = {
-    "columns by model inversion": WHITE_BOX,
+    INVERSION: WHITE_BOX,
     known_model.ATTACK: known_model.ASSUMES,
     "columns by regression on known rows": SOME_ROWS,
     "columns from scores of many rounds": SOME_ROWS,
@@ -347,8 +349,7 @@ def _as_label_owner(site: Site, folder: RunDirectory, page: Page, rows: int) -> 
     site.read()
     others.ask(Join(own.agreed))
     site.align()
-    kept = {name: one.numbers for name, one in others.ask(Kept(run)).items()}
-    number = newest_common({own.name: numbers(folder)} | kept)
+    number = newest_of(folder, others)
     step = folder.marked(number)["step"]
 
     def at(moment: str) -> Federation:
@@ -369,8 +370,7 @@ def _as_label_owner(site: Site, folder: RunDirectory, page: Page, rows: int) -> 
 def _as_server(site: Site, folder: RunDirectory, page: Page, rows: int) -> Audit:
     """The aggregation server asks several label owners, and is told at most whether each has passed."""
     own, others, run = site.own, met(site), folder.path.name
-    kept = {name: one.numbers for name, one in others.ask(Kept(run)).items()}
-    number = newest_common({own.name: numbers(folder)} | kept)
+    number = newest_of(folder, others)
     for moment in MOMENTS:
         at = 0 if moment == FIRST else number
         ready = others.ask(GetReady(run, True, at, moment))

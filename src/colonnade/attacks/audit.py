@@ -21,8 +21,8 @@ from colonnade.attacks.jacobian import jacobian_findings
 from colonnade.attacks.known_model import known_findings
 from colonnade.attacks.label_audit import ATTACKS, Guesses, label_findings, partners
 from colonnade.attacks.learned_model import LEARNED, learned_findings, lengths_findings, sums_findings
-from colonnade.attacks.received import Attacked
 from colonnade.attacks.rehearsal import (
+    Attacked,
     Rehearsal,
     fingerprint,
     first_rounds,
@@ -31,7 +31,6 @@ from colonnade.attacks.rehearsal import (
     predictions,
     reopen,
 )
-from colonnade.core import Transcript
 from colonnade.core.checks import did_you_mean
 from colonnade.encryption.masks import SHARES
 from colonnade.errors import AuditFailed, ConfigError
@@ -284,8 +283,7 @@ def whose_models(federation: Attacked, masked: Collection[str]) -> Iterator[str]
 def _masked(federation: Attacked, rehearsal: Rehearsal) -> list[str]:
     """The parties whose releases reached the label owner as shares of a sum."""
     labels = federation.holdings.label_owner
-    seen = rehearsal.transcripts.get(labels, Transcript(labels))
-    receipts = [released.receipt for one in seen for released in one.message.released()]
+    receipts = [released.receipt for one in rehearsal.heard_by(labels) for released in one.message.released()]
     owners = {receipt.owner for receipt in receipts if receipt.codec == SHARES.name} - {labels}
     return [name for name in partners(federation) if name in owners]
 

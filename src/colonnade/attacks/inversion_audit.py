@@ -11,16 +11,17 @@ import torch
 from torch import Tensor
 
 from colonnade.algorithms import Kind
-from colonnade.attacks.finding import Finding, column_verdict, recognition_verdict
+from colonnade.attacks.finding import Finding, column_verdict, of_columns, recognition_verdict
 from colonnade.attacks.inversion import PICTURE, TABLE, Attack, defence_of, invert
-from colonnade.attacks.received import Attacked, Received, received
-from colonnade.attacks.rehearsal import Rehearsal
+from colonnade.attacks.received import Received, received
+from colonnade.attacks.rehearsal import Attacked, Rehearsal, spans_of
 from colonnade.attacks.scores import Recogniser, correlation, psnr, r_squared, ssim
 from colonnade.evaluate import wilson
 
 TRAINING_ROWS = 2000  # for the classifier that looks at reconstructions
 EMBEDDINGS = (Kind.EMBEDDING, Kind.LOGITS)
 EVERYBODY = "all together"
+ATTACK = "columns by model inversion"
 WHITE_BOX = "has the victim's model weights (white box)"
 
 
@@ -78,38 +79,32 @@ def joined(federation: Attacked, rebuilt: list[Rebuilt]) -> Rebuilt | None:
     parts = [one for one in rebuilt if "unknown" not in one.defence]
     whole = [one.victim for one in parts] == list(federation.owners) and len({one.attacker for one in parts}) == 1
     whole = whole and all(torch.equal(one.rows, parts[0].rows) for one in parts)
-    if not whole or not parts[0].picture or _put_together(federation, [one.original for one in parts]) is None:
+    data = federation.settings.data
+    fits = data.split == "strips" or (data.split == "patches" and data.patch is None)
+    if not whole or not parts[0].picture or not fits:
         return None
     original, guess, mean = (
         _put_together(federation, pieces)
         for pieces in ([p.original for p in parts], [p.guess for p in parts], [p.mean for p in parts])
     )
-    assert original is not None
-    assert guess is not None
-    assert mean is not None
-    first = parts[0]
     span = float(max(one.span for one in parts))
-    return dataclasses.replace(first, victim=EVERYBODY, original=original, guess=guess, mean=mean, span=span)
+    return dataclasses.replace(parts[0], victim=EVERYBODY, original=original, guess=guess, mean=mean, span=span)
 
 
-def _put_together(federation: Attacked, parts: list[Tensor]) -> Tensor | None:
+def _put_together(federation: Attacked, parts: list[Tensor]) -> Tensor:
+    """Of strips, or of patches that do not overlap."""
     data = federation.settings.data
     if data.split == "strips":
         return torch.cat(parts, dim=-2)
-    if data.split == "patches" and data.patch is None:
-        columns = data.parts[1] if isinstance(data.parts, tuple) else data.parts
-        lines = [torch.cat(parts[at : at + columns], dim=-1) for at in range(0, len(parts), columns)]
-        return torch.cat(lines, dim=-2)
-    return None
+    columns = data.parts[1] if isinstance(data.parts, tuple) else data.parts
+    return torch.cat([torch.cat(parts[at : at + columns], dim=-1) for at in range(0, len(parts), columns)], dim=-2)
 
 
 def _columns(federation: Attacked, victim: str, rows: Tensor) -> Tensor:
     """What the victim, or all together, hold about these rows."""
     if victim != EVERYBODY:
         return federation.holdings.columns[victim].features.cpu()[rows]
-    whole = _put_together(federation, [owner.features.cpu()[rows] for owner in federation.owners.values()])
-    assert whole is not None
-    return whole
+    return _put_together(federation, [owner.features.cpu()[rows] for owner in federation.owners.values()])
 
 
 def inversion_findings(federation: Attacked, rebuilt: list[Rebuilt]) -> Iterator[Finding]:
@@ -141,51 +136,32 @@ def _picture(one: Rebuilt, details: dict[str, Any]) -> Finding:
         "psnr_baseline": decibels[1],
         "correlation": float(correlation(*flat)[0]),
     }
-    verdict = column_verdict(found, without)
-    assumes = f"{WHITE_BOX}; knows the range of a pixel"
-    return _finding(one, assumes, "SSIM", found, without, verdict, "inversion_ssim", details)
+    return Finding(
+        ATTACK, one.attacker, one.victim, one.moment, f"{WHITE_BOX}; knows the range of a pixel", "SSIM", found,
+        without, column_verdict(found, without), "inversion_ssim", details=details,
+    )  # fmt: skip
 
 
 def _table(federation: Attacked, one: Rebuilt, details: dict[str, Any]) -> Finding:
-    preprocessor = federation.holdings.columns[one.victim].preprocessor
-    width = one.original.shape[1]
-    spans = preprocessor.spans if preprocessor else {f"column {at}": slice(at, at + 1) for at in range(width)}
+    spans = spans_of(federation, one.victim)
     by_column = r_squared(one.original, one.guess, one.mean, spans)
     one.columns.update(by_column)
-    best = max(by_column, key=by_column.__getitem__, default="")
-    score = by_column.get(best, 0.0)
     together = correlation(one.original, one.guess)
     linked = {name: float(together[span].mean()) for name, span in spans.items() if name in by_column}
     mean = sum(by_column.values()) / max(len(by_column), 1)
-    details = {**details, "best_column": best, "mean_r2": mean, "r2": by_column, "correlation": linked}
-    verdict = column_verdict(score, 0.0)
-    return _finding(one, WHITE_BOX, "R² of the best column", score, 0.0, verdict, "inversion_r2", details)
+    details = {**details, "mean_r2": mean, "r2": by_column, "correlation": linked}
+    return of_columns(ATTACK, one.attacker, one.victim, one.moment, WHITE_BOX, by_column, details=details)
 
 
 def _recognition(recogniser: Recogniser, one: Rebuilt, truth: Tensor, details: dict[str, Any]) -> Finding:
     score, original = (recogniser.accuracy(columns, truth) for columns in (one.guess, one.original))
     low, high = wilson(round(score * len(truth)), len(truth))
     baseline = float(torch.bincount(truth).max()) / len(truth)
-    verdict = recognition_verdict(low, score, baseline)
-    details = {**details, "accuracy_on_the_original": original}
-    assumes = f"{WHITE_BOX}; has other rows with their classes"
-    found = _finding(one, assumes, "accuracy", score, baseline, verdict, "recognition", details)
-    return dataclasses.replace(found, attack="class seen in rebuilt rows", low=low, high=high)
-
-
-def _finding(
-    one: Rebuilt,
-    assumes: str,
-    metric: str,
-    score: float,
-    baseline: float,
-    verdict: str,
-    limit: str,
-    details: dict[str, Any],
-) -> Finding:
     return Finding(
-        "columns by model inversion", one.attacker, one.victim, one.moment, assumes, metric, score, baseline, verdict,
-        limit, details=details,
+        "class seen in rebuilt rows", one.attacker, one.victim, one.moment,
+        f"{WHITE_BOX}; has other rows with their classes", "accuracy", score, baseline,
+        recognition_verdict(low, score, baseline), "recognition", low, high,
+        details={**details, "accuracy_on_the_original": original},
     )  # fmt: skip
 
 
@@ -218,10 +194,9 @@ def _attack(features: Tensor) -> Attack:
 
 def _labels(federation: Attacked) -> Tensor | None:
     """The classes of all rows; None of numbers, and at a site where labels are elsewhere."""
-    held = federation.holdings
-    return (
-        held.labelled.labels.cpu() if held.encoder.task == "classification" and federation.driver is not None else None
-    )
+    if federation.driver is None or federation.holdings.encoder.task != "classification":
+        return None
+    return federation.holdings.labelled.labels.cpu()
 
 
 def _others(federation: Attacked, victim: str, attacked: Tensor) -> Tensor:

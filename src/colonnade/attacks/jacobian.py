@@ -18,27 +18,23 @@ from torch import Tensor, nn
 
 from colonnade.algorithms import Kind
 from colonnade.attacks.finding import Finding, of_columns
-from colonnade.attacks.received import Attacked, received
-from colonnade.attacks.rehearsal import Rehearsal
+from colonnade.attacks.received import received
+from colonnade.attacks.rehearsal import Attacked, Rehearsal, victims
 from colonnade.attacks.scores import correlation, r_squared
-from colonnade.core import Transcript
 from colonnade.errors import DataError
 
 
 def jacobian_findings(federation: Attacked, rehearsal: Rehearsal, rows: int, party: str | None) -> Iterator[Finding]:
     """The label owner against every party whose Jacobian it received."""
     attacker = federation.holdings.label_owner
-    transcript = rehearsal.transcripts.get(attacker, Transcript(attacker))
-    for victim, owner in federation.owners.items():
-        if party not in (None, attacker, victim):
-            continue
-        batches = rehearsal.between(victim)
-        found = next(received(transcript, batches, federation.algorithm.named(Kind.JACOBIAN), victim), None)
+    for victim in victims(federation, party):
+        batches, heard = rehearsal.between(victim), rehearsal.heard_by(attacker)
+        found = next(received(heard, batches, federation.algorithm.named(Kind.JACOBIAN), victim), None)
         at = first_layer(rehearsal.models[victim])
         if found is None or at is None:
             continue
         guess = read(found.values, len(found.rows), *at)[:rows]
-        features = owner.features.cpu().flatten(1)
+        features = federation.owners[victim].features.cpu().flatten(1)
         truth, train = features[found.rows[:rows]], batches.splits["train"]
         preprocessor = federation.holdings.columns[victim].preprocessor
         names = {f"column {column}": slice(column, column + 1) for column in range(truth.shape[1])}

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.inversion import TABLE, invert, white_box
 from colonnade.attacks.inversion_audit import EMBEDDINGS, Rebuilt, inversion_findings, rebuild
-from colonnade.attacks.received import Attacked, received
-from colonnade.attacks.rehearsal import Rehearsal
+from colonnade.attacks.received import received
+from colonnade.attacks.rehearsal import Attacked, Rehearsal
 
 ATTACK = "columns by the known initial model"
 ASSUMES = "knows the agreed seed, from which the victim's initial weights follow, and the kind of its model"

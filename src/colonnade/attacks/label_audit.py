@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from colonnade.algorithms import Kind
 from colonnade.attacks.finding import Finding, label_verdict
@@ -20,8 +19,8 @@ from colonnade.attacks.label_reading import (
     from_residuals,
     from_targets,
 )
-from colonnade.attacks.received import Attacked, Guess, Holdings
-from colonnade.attacks.rehearsal import Rehearsal
+from colonnade.attacks.received import Guess, Holdings
+from colonnade.attacks.rehearsal import Attacked, Rehearsal
 from colonnade.attacks.scores import score_labels
 from colonnade.core import Transcript
 
@@ -101,18 +100,11 @@ def label_findings(
     """One per attack and feature owner that does not hold the labels itself. `party` narrows to one attacker. Of one
     that is elsewhere, what it was sent is known here, and so is its own part where that left as it is; guesses that it
     `told` can make a verdict worse and never better, and where they are all there is, nothing (`Finding.counts`)."""
-    holdings = federation.holdings
-    classes, labels = len(holdings.encoder.classes), holdings.labelled.labels
+    classes = len(federation.holdings.encoder.classes)
     for attack, name, guess in guesses(federation, rehearsal, party, classes):
         word = (told or {}).get((attack.name, name, rehearsal.moment))
-        seed, releases = federation.settings.engine.seed, federation.algorithm.named(attack.reads, *attack.beside)
-        made = [
-            dataclasses.replace(
-                _finding(attack, one, labels, rehearsal, name, holdings.label_owner, classes, seed), releases=releases
-            )
-            for one in (guess, word)
-            if one is not None and len(one.rows) >= FEWEST
-        ]
+        enough = [one for one in (guess, word) if one is not None and len(one.rows) >= FEWEST]
+        made = [_finding(federation, rehearsal, attack, name, one) for one in enough]
         if word is not None and made:
             alone = len(guess.rows) < FEWEST
             details = {**made[-1].details, "told": alone}
@@ -131,8 +123,8 @@ def guesses(
             continue
         for name in partners(federation):
             if name != owner and party in (None, name, owner):
-                transcript = rehearsal.transcripts.get(name, Transcript(name))
-                yield attack, name, attack.guess(transcript, _holdings(federation, rehearsal, name, classes))
+                own = _holdings(federation, rehearsal, name, classes)
+                yield attack, name, attack.guess(rehearsal.heard_by(name), own)
 
 
 def partners(federation: Attacked) -> list[str]:
@@ -155,35 +147,28 @@ def _holdings(federation: Attacked, rehearsal: Rehearsal, party: str, classes: i
         federation.owners[party].features.cpu() if party in federation.owners else None,
         rehearsal.stepped.get(party),
         rehearsal.begun.get(party, Transcript(party)),
-        Transcript(owner, [seen for seen in rehearsal.transcripts.get(owner, ()) if seen.sender == party]),
+        Transcript(owner, [seen for seen in rehearsal.heard_by(owner) if seen.sender == party]),
     )
 
 
-def _finding(
-    attack: LabelAttack,
-    guess: Guess,
-    labels: Tensor,
-    rehearsal: Rehearsal,
-    attacker: str,
-    victim: str,
-    classes: int,
-    seed: int,
-) -> Finding:
-    truth = labels.cpu()[guess.rows]
+def _finding(federation: Attacked, rehearsal: Rehearsal, attack: LabelAttack, attacker: str, guess: Guess) -> Finding:
+    holdings = federation.holdings
+    truth, classes = holdings.labelled.labels.cpu()[guess.rows], len(holdings.encoder.classes)
     usable = torch.nan_to_num(guess.labels) if guess.labels.is_floating_point() else guess.labels
-    found = score_labels(usable, truth, classes, named=guess.named, seed=seed)
+    found = score_labels(usable, truth, classes, named=guess.named, seed=federation.settings.engine.seed)
     return Finding(
-        attack=attack.name,
-        attacker=attacker,
-        victim=victim,
-        moment=rehearsal.moment,
-        assumes=attack.assumes,
-        metric="accuracy" if classes else "squared correlation",
-        score=found.score,
-        baseline=found.baseline,
-        verdict=label_verdict(found.low, found.score, found.baseline),
-        limit="label_inference",
-        low=found.low,
-        high=found.high,
+        attack.name,
+        attacker,
+        holdings.label_owner,
+        rehearsal.moment,
+        attack.assumes,
+        "accuracy" if classes else "squared correlation",
+        found.score,
+        found.baseline,
+        label_verdict(found.low, found.score, found.baseline),
+        "label_inference",
+        found.low,
+        found.high,
+        releases=federation.algorithm.named(attack.reads, *attack.beside),
         details={"rows": found.rows, "chance": found.chance, "majority": found.majority, "named": guess.named},
     )

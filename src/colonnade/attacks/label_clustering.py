@@ -33,7 +33,7 @@ from colonnade.core import Transcript
 RESTARTS = 8
 
 
-def by_direction(transcript: Transcript, holdings: Holdings, *, seed: int = 0) -> Guess:
+def by_direction(transcript: Transcript, holdings: Holdings) -> Guess:
     """k-means on the gradients' directions; for numbers as labels, the position along their main direction."""
     rows, gradient = stacked(received(transcript, holdings.batches, holdings.named(Kind.GRADIENT)))
     if not len(rows):
@@ -41,16 +41,16 @@ def by_direction(transcript: Transcript, holdings: Holdings, *, seed: int = 0) -
     flat = main_directions(gradient.flatten(1).double(), max(holdings.classes, 1))
     if holdings.classes == 0:
         return Guess(rows, flat[:, 0], named=False)
-    return Guess(rows, groups(unit(flat), holdings.classes, seed), named=False)
+    return Guess(rows, groups(unit(flat), holdings.classes), named=False)
 
 
-def by_norm(transcript: Transcript, holdings: Holdings, *, seed: int = 0) -> Guess:
+def by_norm(transcript: Transcript, holdings: Holdings) -> Guess:
     """Two classes: rows of the rarer one are fitted worse, so their gradients are longer."""
     rows, gradient = stacked(received(transcript, holdings.batches, holdings.named(Kind.GRADIENT)))
     if not len(rows):
         return Guess(rows, rows, named=False)
     lengths = gradient.flatten(1).double().norm(dim=1, keepdim=True).clamp_min(1e-300).log()
-    return Guess(rows, groups(lengths, 2, seed), named=False)
+    return Guess(rows, groups(lengths, 2), named=False)
 
 
 def main_directions(rows: Tensor, dimensions: int) -> Tensor:
@@ -66,29 +66,29 @@ def unit(rows: Tensor) -> Tensor:
     return scaled
 
 
-def groups(points: Tensor, count: int, seed: int) -> Tensor:
+def groups(points: Tensor, count: int) -> Tensor:
     """k-means: the best of a few starts."""
     from sklearn.cluster import KMeans
 
     count = min(count, len(torch.unique(points, dim=0)))
-    found = KMeans(count, n_init=RESTARTS, random_state=seed).fit_predict(points.numpy())
+    found = KMeans(count, n_init=RESTARTS, random_state=0).fit_predict(points.numpy())
     return torch.from_numpy(found).long()
 
 
-def from_nodes(transcript: Transcript, holdings: Holdings, *, seed: int = 0) -> Guess:
+def from_nodes(transcript: Transcript, holdings: Holdings) -> Guess:
     """By the rows' paths through all trees that were heard of; for numbers, the position along the main direction."""
     rows, paths = memberships(transcript, holdings)
     if not len(rows) or not paths.shape[1]:
-        return from_columns(transcript, holdings, seed=seed)
+        return from_columns(transcript, holdings)
     every = [torch.nn.functional.one_hot(column)[:, :-1] for column in paths.T]  # one of them follows from the others
     known = torch.cat(every, 1).double()
     flat = main_directions(known - known.mean(0), max(holdings.classes - 1, 1))
     if holdings.classes == 0:
         return Guess(rows, flat[:, 0], named=False)
-    return Guess(rows, groups(flat, holdings.classes, seed), named=False)
+    return Guess(rows, groups(flat, holdings.classes), named=False)
 
 
-def from_columns(transcript: Transcript, holdings: Holdings, *, seed: int = 0) -> Guess:
+def from_columns(transcript: Transcript, holdings: Holdings) -> Guess:
     """The control: the party's own columns of the rows that trees are grown on, grouped in the same way."""
     heard = next(received(transcript, holdings.batches, holdings.named(Kind.NODES)), None)
     if heard is None or holdings.columns is None:
@@ -97,7 +97,7 @@ def from_columns(transcript: Transcript, holdings: Holdings, *, seed: int = 0) -
     rows = heard.rows
     own = holdings.columns[rows].flatten(1).double().nan_to_num()
     flat = main_directions((own - own.mean(0)) / own.std(0).clamp_min(1e-12), max(holdings.classes - 1, 1))
-    return Guess(rows, flat[:, 0] if holdings.classes == 0 else groups(flat, holdings.classes, seed), named=False)
+    return Guess(rows, flat[:, 0] if holdings.classes == 0 else groups(flat, holdings.classes), named=False)
 
 
 def memberships(transcript: Transcript, holdings: Holdings) -> tuple[Tensor, Tensor]:

@@ -184,17 +184,16 @@ MOST = 2048  # coefficients of as many weights: the equations grow with their cu
 
 def from_batch_gradient(transcript: Transcript, holdings: Holdings) -> Guess:
     """The first batch's labels, from the gradient that arrived for it, or that the party decrypted."""
-    nothing = Guess(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64), named=True)
     first = next((seen.batch for seen in transcript if (seen.batch or "").startswith("train/")), None)
     found = next(received(transcript, holdings.batches, holdings.named(Kind.BATCH_GRADIENT)), None)
     gradient = holdings.stepped if found is None else found.values
     if first is None or gradient is None or holdings.model is None or holdings.columns is None:
-        return nothing
+        return _nothing()
     rows = holdings.batches.rows(first)
     outputs = holdings.model.cpu().eval()(holdings.columns[rows[:1]]).shape[-1]
     coefficients, weights = len(rows) * outputs, gradient.numel()
     if coefficients * weights * min(coefficients, weights) > MOST**3:
-        return nothing
+        return _nothing()
     jacobian = own_jacobian(holdings.model, holdings.columns[rows])
     c = solve(jacobian, len(rows) * gradient.flatten()).reshape(len(rows), -1)
     against_first = outputs == holdings.classes - 1

@@ -34,8 +34,8 @@ from colonnade.algorithms import Kind
 from colonnade.algorithms.algorithm import Equations
 from colonnade.attacks.finding import Finding, of_columns
 from colonnade.attacks.inversion_audit import EMBEDDINGS
-from colonnade.attacks.received import Attacked, Received, received, side_by_side, stacked
-from colonnade.attacks.rehearsal import Rehearsal
+from colonnade.attacks.received import Received, received, side_by_side, stacked
+from colonnade.attacks.rehearsal import Attacked, Rehearsal, spans_of, victims
 from colonnade.attacks.scores import r_squared
 from colonnade.core import Released
 from colonnade.encryption.masks import SHARES, open_sum
@@ -54,14 +54,9 @@ RIDGE = 1e-6
 
 def learned_findings(federation: Attacked, rehearsal: Rehearsal, party: str | None) -> Iterator[Finding]:
     """The label owner against every party whose embeddings it received."""
-    attacker = federation.holdings.label_owner
-    if attacker not in rehearsal.transcripts:
-        return
-    names = federation.algorithm.named(*LEARNED)
-    for victim in federation.owners:
-        if victim == attacker or party not in (None, attacker, victim):
-            continue
-        came = received(rehearsal.transcripts[attacker], rehearsal.between(victim), names, victim)
+    names, heard = federation.algorithm.named(*LEARNED), rehearsal.heard_by(federation.holdings.label_owner)
+    for victim in victims(federation, party):
+        came = received(heard, rehearsal.between(victim), names, victim)
         rows, values = stacked(_joined(came))
         yield from learned_from(federation, victim, rehearsal.moment, rows, values, names)
 
@@ -71,9 +66,7 @@ def sums_findings(federation: Attacked, rehearsal: Rehearsal, party: str | None)
     attacker, make = federation.holdings.label_owner, federation.algorithm.equations
     if make is None or attacker not in rehearsal.transcripts or federation.driver is None:  # it is elsewhere
         return
-    for victim in federation.owners:
-        if victim == attacker or party not in (None, attacker, victim) or victim not in rehearsal.transcripts:
-            continue
+    for victim in (one for one in victims(federation, party) if one in rehearsal.transcripts):
         heard, told = rehearsal.transcripts[attacker], rehearsal.transcripts[victim]
         found, batches = make(federation.driver, heard, told), rehearsal.between(victim)
         rows, values = side_by_side((batches.rows(one.batch).cpu(), bits(one)) for one in found)
@@ -100,11 +93,7 @@ def lengths_findings(federation: Attacked, rehearsal: Rehearsal, party: str | No
     """The label owner against every party whose scores it received with their lengths."""
     attacker, algorithm = federation.holdings.label_owner, federation.algorithm
     scores, lengths = algorithm.named(Kind.LOGITS), algorithm.named(Kind.LENGTHS)
-    if not lengths or attacker not in rehearsal.transcripts:
-        return
-    for victim in federation.owners:
-        if victim == attacker or party not in (None, attacker, victim):
-            continue
+    for victim in victims(federation, party) if lengths else ():
         rows, along = side_by_side(_directions(rehearsal, attacker, victim, scores, lengths))
         names, told = (*scores, *lengths), "columns from scores of many rounds"
         if along.shape[1]:
@@ -120,7 +109,7 @@ def _directions(
     rehearsal: Rehearsal, attacker: str, victim: str, scores: tuple[str, ...], lengths: tuple[str, ...]
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Of each round the rows, and what they are along a direction of length one. What came masked is no score."""
-    for seen in rehearsal.transcripts[attacker]:
+    for seen in rehearsal.heard_by(attacker):
         sent = {one.receipt.name: one for one in seen.message.released() if one.receipt.owner == victim}
         values, told = (next((sent[name] for name in names if name in sent), None) for names in (scores, lengths))
         if values is not None and told is not None and values.tensor.is_floating_point() and float(told.tensor[0]) > 0:
@@ -132,7 +121,7 @@ def _directions(
 def _sums(rehearsal: Rehearsal, attacker: str, victim: str, scores: tuple[str, ...]) -> Iterator[tuple[Tensor, Tensor]]:
     """Of each round in which everybody's scores arrived masked, the rows and the sum; each told in its own units."""
     shares: dict[tuple[object, ...], dict[str, Released]] = {}
-    for one in (one for seen in rehearsal.transcripts[attacker] for one in seen.message.released()):
+    for one in (one for seen in rehearsal.heard_by(attacker) for one in seen.message.released()):
         if one.receipt.name in scores and one.receipt.codec == SHARES.name and one.packed is not None:
             shares.setdefault(tuple(one.packed.settings.values()), {})[one.receipt.owner] = one
     for parts in (parts for parts in shares.values() if victim in parts):
@@ -226,19 +215,6 @@ def _once(rows: Tensor, seed: int) -> Tensor:
         places.setdefault(row, place)
     kept = torch.tensor(list(places.values()), dtype=torch.int64)
     return kept[torch.randperm(len(kept), generator=torch.Generator().manual_seed(seed))]
-
-
-def spans_of(federation: Attacked, victim: str) -> Mapping[str, slice]:
-    """Of each of the victim's columns, which numbers it became; of a picture all together."""
-    held, features = federation.holdings.columns[victim], federation.owners[victim].features
-    if held.preprocessor:
-        return held.preprocessor.spans
-    width = features[0].numel()
-    return (
-        {"pixels": slice(0, width)}
-        if features.dim() > 2
-        else {f"column {at}": slice(at, at + 1) for at in range(width)}
-    )
 
 
 def _own(federation: Attacked, rows: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ from colonnade.privacy.accounting import (
 )
 from colonnade.privacy.counts import Item
 from colonnade.privacy.one_run import CONFIDENCE, Guesses, f_dp, independent, mu_of, steinke
-from colonnade.privacy.report import HIDDEN, KNOWN, Guarantee, Statement
+from colonnade.privacy.report import HIDDEN, KNOWN, Guarantee, Statement, by_event
 from colonnade.settings.rules import LABELS, PURPOSES
 
 CANARIES = 10_000
@@ -131,18 +131,13 @@ def attempts(federation: Federation, guarantee: Guarantee, canaries: int) -> Ite
     stated = [one for one in guarantee.statements if one.epsilon is not None]
     bounds: dict[str, Bound] = {}
     for statement in stated:
-        attempt = _blank(guarantee, statement)
         what = f"{statement.adversary == HIDDEN} {statement.relation}"
         if what not in bounds:
             bounds[what] = _bound(federation, guarantee, statement, canaries)
             if bounds[what].epsilon > (statement.epsilon or 0.0):
                 again = _bound(federation, guarantee, statement, canaries)
                 bounds[what] = min(bounds[what], again, key=lambda one: one.epsilon)
-        yield bounds[what].of(attempt)
-
-
-def _blank(guarantee: Guarantee, one: Statement) -> Attempt:
-    return Attempt(guarantee.party, guarantee.protects, one.adversary, one.relation, one.epsilon, one.delta)
+        yield bounds[what].of(guarantee, statement)
 
 
 @dataclass(frozen=True)
@@ -158,12 +153,12 @@ class Bound:
     right: int
     by: str
 
-    def of(self, attempt: Attempt) -> Attempt:
-        own = attempt.adversary.startswith(KNOWS)  # the account is kept against who knows the batches
-        claim = min(attempt.claim or 0.0, self.counted) if own else attempt.claim
-        return dataclasses.replace(
-            attempt, claim=claim, bound=self.epsilon, baseline=self.baseline, any_rows=self.any_rows,
-            canaries=self.canaries, releases=self.releases, right=self.right, by=self.by,
+    def of(self, guarantee: Guarantee, stated: Statement) -> Attempt:
+        own = stated.adversary.startswith(KNOWS)  # the account is kept against who knows the batches
+        claim = min(stated.epsilon or 0.0, self.counted) if own else stated.epsilon
+        return Attempt(
+            guarantee.party, guarantee.protects, stated.adversary, stated.relation, claim, stated.delta, self.epsilon,
+            self.baseline, self.any_rows, self.canaries, self.releases, self.right, self.by,
         )  # fmt: skip
 
 
@@ -173,16 +168,9 @@ def _bound(federation: Federation, guarantee: Guarantee, statement: Statement, c
     account = federation.accounts[guarantee.party]
     if statement.adversary == HIDDEN:
         return hidden_bound(federation, guarantee.party, canaries, statement.relation, statement.delta)
-    dearest = max(account.spent(), key=lambda way: known_batch(_by_event(way), "replace-one", statement.delta))
+    dearest = max(account.spent(), key=lambda way: known_batch(by_event(way), "replace-one", statement.delta))
     setup, turns = way_out(federation, guarantee.party, dearest)
     return column_bound(setup, turns, canaries, statement.relation, statement.delta)
-
-
-def _by_event(way: Mapping[Item, int]) -> dict[Key, int]:
-    found: dict[Key, int] = {}
-    for (_, key), times in way.items():
-        found[key] = found.get(key, 0) + times
-    return found
 
 
 def way_out(federation: Federation, party: str, way: Mapping[Item, int]) -> tuple[Setup, list[Turn]]:
@@ -213,7 +201,7 @@ def column_bound(setup: Setup, turns: Sequence[Turn], canaries: int, relation: s
     attacked, organisation = attack(setup, turns, canaries, relation)
     account, p = organisation.outbox.meter, (1 - CONFIDENCE) / WAYS
     assert isinstance(account, Account)
-    spent = max((_by_event(way) for way in account.spent()), key=lambda way: sum(way.values()))
+    spent = max((by_event(way) for way in account.spent()), key=lambda way: sum(way.values()))
     gaussians = all(key[0] == gaussian.KIND for key in spent)
     best: dict[str, tuple[float, float]] = {}
     for how, guesses in attacked.whole.items():

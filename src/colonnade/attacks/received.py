@@ -4,38 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms import Kind, Release
-from colonnade.algorithms.algorithm import AnyAlgorithm
-from colonnade.core import Agreed, Batches, DpEvent, Transcript
-from colonnade.rows.holdings import Holdings as Held
-from colonnade.settings.federation_file import Settings
-
-
-class Attacked(Protocol):
-    """What one label owner and those who hold columns have between them: a federation with one label owner, or of
-    several one's part of it (`rehearsal.part_of`). Where somebody is elsewhere, what of it is here."""
-
-    @property
-    def algorithm(self) -> AnyAlgorithm: ...
-    @property
-    def settings(self) -> Settings: ...
-    @property
-    def holdings(self) -> Held: ...
-    @property
-    def owners(self) -> Mapping[str, Any]: ...
-    @property
-    def label_owners(self) -> Mapping[str, Any]: ...
-    @property
-    def agreed(self) -> Agreed: ...
-    @property
-    def agreed_apart(self) -> Mapping[str, Agreed]: ...
-    @property
-    def driver(self) -> Any: ...
+from colonnade.core import Batches, DpEvent, Transcript
 
 
 @dataclass(frozen=True)

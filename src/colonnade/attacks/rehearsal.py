@@ -60,6 +60,9 @@ class Rehearsal:
         batches, begun = federation.agreed[owner], kept(self.begun)
         return replace(self, batches=batches, transcripts=kept(self.transcripts), begun=begun)
 
+    def heard_by(self, party: str) -> Transcript:
+        return self.transcripts.get(party, Transcript(party))
+
     def between(self, *parties: str) -> Batches:
         """The batches behind what passes between these and the label owner: of who lacks rows, its own part of them."""
         return next((self.apart[party] for party in parties if party in self.apart), self.batches)
@@ -77,6 +80,11 @@ class Part:
     agreed: Agreed
     agreed_apart: Mapping[str, Agreed]
     driver: Any
+
+
+Attacked = Federation | Part
+"""What one label owner and those who hold columns have between them: a federation with one label owner, or of several
+one's part of it. Where somebody is elsewhere, what of it is here."""
 
 
 def part_of(federation: Federation, owner: str) -> Part:
@@ -99,6 +107,22 @@ def part_of(federation: Federation, owner: str) -> Part:
         federation.agreed_apart,
         federation.driver,
     )
+
+
+def victims(federation: Attacked, party: str | None) -> list[str]:
+    """Whom the label owner may attack; where one `party` is looked at, by or on it alone."""
+    attacker = federation.holdings.label_owner
+    return [one for one in federation.owners if one != attacker and party in (None, attacker, one)]
+
+
+def spans_of(federation: Attacked, victim: str) -> Mapping[str, slice]:
+    """Of each of the victim's columns, which numbers it became; of a picture all together."""
+    held, features = federation.holdings.columns[victim], federation.owners[victim].features
+    if held.preprocessor:
+        return held.preprocessor.spans
+    width = features[0].numel()
+    pixels = {"pixels": slice(0, width)}
+    return pixels if features.dim() > 2 else {f"column {at}": slice(at, at + 1) for at in range(width)}
 
 
 @dataclass(frozen=True, eq=False)

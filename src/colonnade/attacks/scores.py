@@ -37,7 +37,7 @@ class LabelScore:
 def score_labels(guess: Tensor, truth: Tensor, classes: int, *, named: bool, seed: int = 0) -> LabelScore:
     """Against chance, and against always naming the commonest class."""
     if classes == 0:
-        found = squared_correlation(guess, truth)
+        found = float(correlation(guess[:, None], truth[:, None])[0] ** 2)
         return LabelScore(found, *_fisher(found, len(truth)), 0.0, 0.0, 0.0, len(truth))
     chance = 1 / classes
     majority = float(torch.bincount(truth, minlength=classes).max()) / len(truth)
@@ -61,10 +61,6 @@ def best_names(groups: Tensor, truth: Tensor, classes: int) -> Tensor:
     table = torch.bincount(groups * count + truth, minlength=count * count).reshape(count, count)
     _, names = linear_sum_assignment(-table.numpy())
     return torch.from_numpy(np.asarray(names))[groups]
-
-
-def squared_correlation(a: Tensor, b: Tensor) -> float:
-    return float(correlation(a[:, None], b[:, None])[0] ** 2)
 
 
 def _fisher(squared: float, rows: int) -> tuple[float, float]:

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from colonnade.attacks.inversion_audit import EMBEDDINGS
 from colonnade.attacks.label_audit import partners
-from colonnade.attacks.received import Attacked, Received, received
-from colonnade.attacks.rehearsal import Rehearsal
+from colonnade.attacks.received import Received, received
+from colonnade.attacks.rehearsal import Attacked, Rehearsal
 from colonnade.federation import Federation
 
 FAR = 4.0
@@ -82,14 +82,10 @@ def alike(values: Tensor) -> int:
 def told(federation: Attacked, rehearsal: Rehearsal) -> Iterator[str]:
     """For the label owner: of whose rows many came as the same numbers."""
     attacker, names = federation.holdings.label_owner, federation.algorithm.named(*EMBEDDINGS)
-    if attacker not in rehearsal.transcripts:
-        return
-    for party in partners(federation):
-        if party == attacker:
-            continue
+    for party in (one for one in partners(federation) if one != attacker):
         came: list[Received] = []
         seen: set[int] = set()
-        for one in received(rehearsal.transcripts[attacker], rehearsal.between(party), names, party):
+        for one in received(rehearsal.heard_by(attacker), rehearsal.between(party), names, party):
             if seen.isdisjoint(one.rows.tolist()):  # a row once: of many rounds the first
                 came.append(one)
                 seen.update(one.rows.tolist())

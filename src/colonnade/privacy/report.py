@@ -114,7 +114,7 @@ def for_columns(party: str, account: Account, *, seeded: bool = False, reader: s
         Release(item[0], describe(event_of(item[1])), account.released(item)[0]) for item in account.counts
     )
     delta = limit.delta
-    paid = [_by_event(spent) for spent in account.spent()]
+    paid = [by_event(spent) for spent in account.spent()]
     statements: list[Statement] = []
     training = [item for item in items if account.rounds[item]]
     if len(training) == 1 and _is_gaussian(training[0][1]) and account.rows:
@@ -201,7 +201,7 @@ def _is_gaussian(key: Key) -> bool:
     return key[0] == gaussian.KIND and is_private(event_of(key))
 
 
-def _by_event(spent: dict[tuple[str, Key], int]) -> dict[Key, int]:
+def by_event(spent: Mapping[tuple[str, Key], int]) -> dict[Key, int]:
     found: dict[Key, int] = {}
     for (_, key), count in spent.items():
         found[key] = found.get(key, 0) + count

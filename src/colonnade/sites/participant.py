@@ -262,9 +262,7 @@ class Saves:
 
     def go_back(self) -> int:
         """Where all can continue; this organisation goes back there, and the others when they are prepared."""
-        answers = self.others.ask(Kept(self.run.path.name))
-        kept = {self.others.owner: numbers(self.run)} | {name: answer.numbers for name, answer in answers.items()}
-        number = newest_common(kept)
+        number = newest_of(self.run, self.others)
         self.run.back_to(number)
         self.run.common = number or 1
         return number
@@ -310,6 +308,12 @@ class Saves:
 
 def numbers(run: RunDirectory) -> tuple[int, ...]:
     return tuple(mark["number"] for mark in run.marks())
+
+
+def newest_of(run: RunDirectory, others: Peers) -> int:
+    """The newest checkpoint of a run that this organisation and these others have."""
+    answers = others.ask(Kept(run.path.name))
+    return newest_common({others.owner: numbers(run)} | {name: answer.numbers for name, answer in answers.items()})
 
 
 def newest_common(kept: Mapping[str, Sequence[int]]) -> int:

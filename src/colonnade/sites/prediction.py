@@ -50,8 +50,8 @@ from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import SiteConfig, asker_id
 from colonnade.settings.sections import EngineSettings
 from colonnade.sites.host import check_run
-from colonnade.sites.messages import Join, Kept
-from colonnade.sites.participant import as_trained, newest_common, numbers
+from colonnade.sites.messages import Join
+from colonnade.sites.participant import as_trained, newest_of
 from colonnade.sites.reader import (
     ASKED_IDS,
     ASKED_ROWS,
@@ -126,8 +126,7 @@ class Session:
         self.met: set[str] = set()
         self._meet()
         asked = Peers(self.own.name, [name for name in self.there if name in self.met], carrier, site.host.ledger)
-        kept = {self.own.name: numbers(self.folder)} | {name: one.numbers for name, one in asked.ask(Kept(run)).items()}
-        self.mark = self.folder.marked(newest_common(kept))
+        self.mark = self.folder.marked(newest_of(self.folder, asked))
         self.fitted = self.folder.fitted(self.own.name)
         self.encoder = Labels.from_state(self.fitted["labels"])
         self.shapes = self.folder.widths()
