@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -44,7 +44,10 @@ def load(
         )
     entry = catalogue[name]
     if entry.built_in is not None:
-        return _dataset(name, entry, _bundled(name, entry.built_in))
+        try:
+            return Dataset(name, entry.kind, *entry.built_in(), entry.classes)
+        except ModuleNotFoundError:
+            raise DataError(f"Data set '{name}' comes with scikit-learn, which is not installed. Install it.") from None
     named = folder or os.environ.get(FOLDER_VARIABLE)
     folders = [*([Path(named).expanduser()] if named else []), cache_folder()]
     parts = _read(name, entry, folders)
@@ -52,18 +55,7 @@ def load(
         if entry.supply:
             _supplied(name, entry, folders)
         parts = _download(name, entry, folders, offline)
-    return _dataset(name, entry, parts)
-
-
-def _dataset(name: str, entry: Entry, parts: Parts) -> Dataset:
     return Dataset(name, entry.kind, *parts, entry.classes)
-
-
-def _bundled(name: str, read: Callable[[], Parts]) -> Parts:
-    try:
-        return read()
-    except ModuleNotFoundError:
-        raise DataError(f"Data set '{name}' comes with scikit-learn, which is not installed. Install it.") from None
 
 
 def _read(name: str, entry: Entry, folders: list[Path]) -> Parts | None:
@@ -134,7 +126,9 @@ def _supplied(name: str, entry: Entry, folders: list[Path]) -> NoReturn:
 
 
 def _download(name: str, entry: Entry, folders: list[Path], offline: bool) -> Parts:
-    cure = f"set {FOLDER_VARIABLE} to a folder that holds {' or '.join(_described(name, entry))}"
+    # The first file of each layout is enough to recognise it: `mnist/mnist.npz`, and so on.
+    files = " or ".join(f"{layout.shared or name}/{layout.files[0]}" for layout in entry.layouts)
+    cure = f"set {FOLDER_VARIABLE} to a folder that holds {files}"
     if offline:
         places = " or ".join(str(folder / name) for folder in folders)
         raise DataError(
@@ -155,11 +149,6 @@ def _download(name: str, entry: Entry, folders: list[Path], offline: bool) -> Pa
     if parts is None:
         raise DataError(f"Data set '{name}' was fetched from {entry.home} and not found in {store}; {cure}.")
     return parts
-
-
-def _described(name: str, entry: Entry) -> list[str]:
-    """`mnist/mnist.npz`, and so on: the first file of each layout is enough to recognise it."""
-    return [f"{layout.shared or name}/{layout.files[0]}" for layout in entry.layouts]
 
 
 def _writable(folder: Path) -> bool:

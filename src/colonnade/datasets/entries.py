@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -77,7 +77,9 @@ PRINCETON = "https://3dvision.princeton.edu/projects/2014/3DShapeNets"
 SUITE = "https://github.com/gagolews/clustering-data-v1"
 
 
-def _points(name: str, description: str, rows: int, clusters: int, checksum: str, partitions: tuple[str, ...]) -> Entry:
+def _points(
+    name: str, description: str, rows: int, clusters: int, checksum: str, partitions: tuple[str, ...], at: str = "sipu"
+) -> Entry:
     files = (f"{name}.data.gz", f"{name}.labels0.gz")
     return Entry(
         description,
@@ -85,32 +87,20 @@ def _points(name: str, description: str, rows: int, clusters: int, checksum: str
         rows=rows,
         test_rows=0,
         columns=2,
-        classes=tuple(str(at) for at in range(1, clusters + 1)),
+        classes=tuple(str(number) for number in range(1, clusters + 1)),
         licence="for research; cite the authors",
         home=SUITE,
         checksum=checksum,
         layouts=point_layouts(name, partitions),
-        downloads=tuple(Download(file, f"{SUITE}/raw/v1.1.0/sipu/{file}") for file in files),
+        downloads=tuple(Download(file, f"{SUITE}/raw/v1.1.0/{at}/{file}") for file in files),
     )
 
 
 def _gaussians(columns: int, spread: int, deviation: str, checksum: str) -> Entry:
     name = f"g2mg_{columns}_{spread}"
-    return Entry(
-        f"G2mg: two Gaussians around 500 and 600 in {columns} columns, standard deviation {deviation}",
-        kind="points",
-        rows=2048,
-        test_rows=0,
-        columns=columns,
-        classes=("1", "2"),
-        licence="CC BY 4.0",
-        home=SUITE,
-        checksum=checksum,
-        layouts=gaussian_layouts(name),
-        downloads=tuple(
-            Download(f"{name}.{end}.gz", f"{SUITE}/raw/v1.1.0/g2mg/{name}.{end}.gz") for end in ("data", "labels0")
-        ),
-    )
+    about = f"G2mg: two Gaussians around 500 and 600 in {columns} columns, standard deviation {deviation}"
+    made = _points(name, about, 2048, 2, checksum, (), "g2mg")
+    return replace(made, columns=columns, licence="CC BY 4.0", layouts=gaussian_layouts(name))
 
 
 def built_in_breast_cancer() -> Parts:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,27 +94,52 @@ def text(cells: pd.Series[Any]) -> NDArray[np.object_]:
     return words
 
 
-@dataclass(frozen=True)
-class Number:
-    """(value - centre) / divisor, with the median in the gaps, and a 0/1 column for gaps if training had any."""
+class _Fitted:
+    """What was learned about a column, as plain values."""
 
+    kind: ClassVar[str]
+
+    def state(self) -> dict[str, Any]:
+        values = {key: list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()}
+        return {"kind": self.kind, **values}
+
+
+class _OfNumbers(_Fitted):
+    """The median fills gaps, and a 0/1 column marks them if training had any."""
+
+    name: str
+    median: float
+    had_gaps: bool
+
+    @property
+    def outputs(self) -> list[str]:
+        return [*self._names(), *([f"{self.name} is missing"] if self.had_gaps else [])]
+
+    def apply(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        gaps = np.isnan(values)
+        made = self._made(np.where(gaps, self.median, values))
+        return np.column_stack([made, gaps] if self.had_gaps else [made])
+
+    def _names(self) -> list[str]:
+        return [self.name]
+
+    def _made(self, filled: NDArray[np.float64]) -> NDArray[np.float64]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Number(_OfNumbers):
+    """(value - centre) / divisor."""
+
+    kind = "number"
     name: str
     median: float
     centre: float
     divisor: float
     had_gaps: bool
 
-    @property
-    def outputs(self) -> list[str]:
-        return [self.name, f"{self.name} is missing"] if self.had_gaps else [self.name]
-
-    def apply(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        gaps = np.isnan(values)
-        scaled = (np.where(gaps, self.median, values) - self.centre) / self.divisor
-        return np.stack([scaled, gaps.astype(np.float64)] if self.had_gaps else [scaled], axis=1)
-
-    def state(self) -> dict[str, Any]:
-        return {"kind": "number", **asdict(self)}
+    def _made(self, filled: NDArray[np.float64]) -> NDArray[np.float64]:
+        return (filled - self.centre) / self.divisor
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Number:
@@ -122,35 +147,20 @@ class Number:
         return cls(str(state["name"]), *learned, bool(state["had_gaps"]))
 
 
-def _filled(
-    values: NDArray[np.float64], median: float, had_gaps: bool
-) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
-    """With the median in the gaps, and the 0/1 column of gaps, if training had any."""
-    gaps = np.isnan(values)
-    return np.where(gaps, median, values), [gaps.astype(np.float64)] if had_gaps else []
-
-
 @dataclass(frozen=True)
-class Quantile:
+class Quantile(_OfNumbers):
     """The normal score of a value's rank among the training rows: between knots along a line, beyond them as at the
     ends. So a heavy tail has no more weight than any other end of a column."""
 
+    kind = "quantile"
     name: str
     median: float
     knots: tuple[float, ...]
     scores: tuple[float, ...]
     had_gaps: bool
 
-    @property
-    def outputs(self) -> list[str]:
-        return [self.name, f"{self.name} is missing"] if self.had_gaps else [self.name]
-
-    def apply(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        filled, gaps = _filled(values, self.median, self.had_gaps)
-        return np.stack([np.interp(filled, self.knots, self.scores), *gaps], axis=1)
-
-    def state(self) -> dict[str, Any]:
-        return {"kind": "quantile", **asdict(self), "knots": list(self.knots), "scores": list(self.scores)}
+    def _made(self, filled: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.interp(filled, self.knots, self.scores)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Quantile:
@@ -161,29 +171,23 @@ class Quantile:
 
 
 @dataclass(frozen=True)
-class Piecewise:
+class Piecewise(_OfNumbers):
     """One output per bin between two quantiles of the training rows: 0 below the bin, 1 above it, and inside how far
     the value has come (Gorishniy et al., On Embeddings for Numerical Features in Tabular Deep Learning, 2022, Eq. 1,
     here with the ends cut off, too). A linear model of these is piecewise linear in the column."""
 
+    kind = "piecewise"
     name: str
     median: float
     edges: tuple[float, ...]
     had_gaps: bool
 
-    @property
-    def outputs(self) -> list[str]:
-        bins = [f"{self.name} {low:.6g} to {high:.6g}" for low, high in pairwise(self.edges)]
-        return [*bins, *([f"{self.name} is missing"] if self.had_gaps else [])]
+    def _names(self) -> list[str]:
+        return [f"{self.name} {low:.6g} to {high:.6g}" for low, high in pairwise(self.edges)]
 
-    def apply(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        filled, gaps = _filled(values, self.median, self.had_gaps)
+    def _made(self, filled: NDArray[np.float64]) -> NDArray[np.float64]:
         edges = np.array(self.edges)
-        inside = np.clip((filled[:, None] - edges[:-1]) / np.diff(edges), 0.0, 1.0)
-        return np.concatenate([inside, *(one[:, None] for one in gaps)], axis=1)
-
-    def state(self) -> dict[str, Any]:
-        return {"kind": "piecewise", **asdict(self), "edges": list(self.edges)}
+        return np.asarray(np.clip((filled[:, None] - edges[:-1]) / np.diff(edges), 0.0, 1.0))
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Piecewise:
@@ -194,9 +198,10 @@ class Piecewise:
 
 
 @dataclass(frozen=True)
-class Category:
+class Category(_Fitted):
     """One 0/1 column per frequent category, and a last one shared by the rare ones if there are any."""
 
+    kind = "category"
     name: str
     frequent: tuple[str, ...]
     rare: tuple[str, ...]
@@ -217,10 +222,6 @@ class Category:
         known = np.flatnonzero(at >= 0)
         hot[known, at[known]] = 1.0
         return hot
-
-    def state(self) -> dict[str, Any]:
-        words = {"frequent": list(self.frequent), "rare": list(self.rare), "counts": list(self.counts)}
-        return {"kind": "category", "name": self.name} | words
 
     def without_few(self, least: int) -> dict[str, Any]:
         """For others: words that fewer training rows have are cells of single people, and are not named. Each keeps its
@@ -288,11 +289,11 @@ def best_way(values: NDArray[np.float64], *, classes: int) -> Numbers:
     return "quantile" if spread > 0 and float(np.abs(filled - filled.mean()).max()) > TAIL * spread else "standard"
 
 
-def fit_piecewise(columns: Mapping[str, NDArray[np.float64]], bins: int = BINS) -> dict[str, Piecewise]:
+def fit_piecewise(columns: Mapping[str, NDArray[np.float64]]) -> dict[str, Piecewise]:
     """Bins that hold about equally many training rows, or one between any two neighbours of few different values. Each
     column needs two values at least."""
     return {
-        name: Piecewise(name, float(np.median(filled)), tuple(_knots(filled, bins + 1)), len(filled) < len(values))
+        name: Piecewise(name, float(np.median(filled)), tuple(_knots(filled, BINS + 1)), len(filled) < len(values))
         for name, values in columns.items()
         for filled in [values[~np.isnan(values)]]
     }

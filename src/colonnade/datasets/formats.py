@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.datasets.dataset import Rows
 from colonnade.datasets.download import written_whole
 
 BROKEN = (ValueError, KeyError, OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
@@ -46,6 +47,15 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
 def read_array(path: Path) -> NDArray[Any]:
     """One npy array; one that would need pickle is refused."""
     return np.asarray(np.load(path, allow_pickle=False))
+
+
+def read_kept(paths: Sequence[Path], shape: tuple[int, ...], dtype: type, classes: int) -> tuple[Rows, Rows]:
+    """What was made of slow files before, as x_train, y_train, x_test, y_test; `shape` is of one row."""
+    x_train, y_train, x_test, y_test = (read_array(path) for path in paths)
+    for x, y in ((x_train, y_train), (x_test, y_test)):
+        if x.shape != (len(y), *shape) or x.dtype != dtype or not np.isin(y, range(classes)).all():
+            raise ValueError(f"not {len(y)} rows of {shape} and their classes")
+    return Rows(x_train, y_train.astype(np.int64)), Rows(x_test, y_test.astype(np.int64))
 
 
 def save_array(path: Path, values: NDArray[Any]) -> None:

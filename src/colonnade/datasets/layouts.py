@@ -29,6 +29,7 @@ from colonnade.datasets.formats import (
     read_cifar_batches,
     read_columns,
     read_idx,
+    read_kept,
     read_npz,
     read_partition,
     read_tiles,
@@ -36,8 +37,8 @@ from colonnade.datasets.formats import (
     zip_member,
 )
 from colonnade.datasets.modelnet import COUNTS, Counts, read_kept_voxels, read_modelnet
-from colonnade.datasets.multi_view import VIEWS_FOLDER, read_kept_views, read_views
-from colonnade.datasets.nus_wide import NUS_WIDE_FILES, read_kept_features, read_nus_wide
+from colonnade.datasets.multi_view import SHAPES, SIDE, VIEWS, VIEWS_FOLDER, read_views
+from colonnade.datasets.nus_wide import CONCEPTS, NUS_WIDE_FILES, WIDTH, read_nus_wide
 from colonnade.errors import DataError
 
 IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -245,10 +246,10 @@ def voxel_layouts(file: str, counts: Counts = COUNTS) -> tuple[Layout, ...]:
 
 
 NUS_WIDE_LAYOUTS = (
-    Layout(DECODED, read_kept_features, exact=False),
+    Layout(DECODED, lambda paths: read_kept(paths, (WIDTH,), np.float32, len(CONCEPTS)), exact=False),
     Layout(NUS_WIDE_FILES, read_nus_wide, slow=True, exact=False),
 )
 VIEW_LAYOUTS = (
-    Layout(DECODED, read_kept_views, exact=False),
+    Layout(DECODED, lambda paths: read_kept(paths, (VIEWS, SIDE, SIDE), np.uint8, len(SHAPES)), exact=False),
     Layout((VIEWS_FOLDER,), lambda paths: read_views(paths[0]), slow=True, exact=False),
 )

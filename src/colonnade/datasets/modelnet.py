@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.datasets.dataset import Parts, Rows
-from colonnade.datasets.formats import read_array
+from colonnade.datasets.formats import read_kept
 from colonnade.datasets.progress import progress
 from colonnade.errors import DataError
 
@@ -193,13 +193,11 @@ def read_modelnet(path: Path, counts: Counts = COUNTS) -> Parts:
 
 
 def read_kept_voxels(paths: Sequence[Path], counts: Counts = COUNTS) -> Parts:
-    """The four arrays that `read_modelnet` made before: x_train, y_train, x_test, y_test."""
-    x_train, y_train, x_test, y_test = (read_array(path) for path in paths)
-    for split, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
-        if x.shape != (len(y), SIDE, SIDE, SIDE) or x.dtype != np.uint8:
-            raise ValueError(f"not {len(y)} voxel grids")
-        _check(paths[0].parent, split, y, counts)
-    return Rows(x_train, y_train.astype(np.int64)), Rows(x_test, y_test.astype(np.int64))
+    """What `read_modelnet` made before."""
+    train, test = read_kept(paths, (SIDE, SIDE, SIDE), np.uint8, len(FURNITURE))
+    for split, rows in (("train", train), ("test", test)):
+        _check(paths[0].parent, split, rows.y, counts)
+    return train, test
 
 
 @contextmanager

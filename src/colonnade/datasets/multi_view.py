@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.datasets.dataset import Parts, Rows
-from colonnade.datasets.formats import BROKEN, read_array
+from colonnade.datasets.formats import BROKEN
 from colonnade.datasets.progress import progress
 from colonnade.errors import DataError
 
@@ -55,15 +55,6 @@ def read_views(folder: Path) -> Parts:
                     advance(1)
             rows.append(Rows(x, np.array([kind for kind, _ in objects], dtype=np.int64)))
     return rows[0], rows[1]
-
-
-def read_kept_views(paths: Sequence[Path]) -> Parts:
-    """The four arrays that `read_views` made before: x_train, y_train, x_test, y_test."""
-    x_train, y_train, x_test, y_test = (read_array(path) for path in paths)
-    for x, y in ((x_train, y_train), (x_test, y_test)):
-        if x.shape != (len(y), VIEWS, SIDE, SIDE) or x.dtype != np.uint8 or not np.isin(y, range(len(SHAPES))).all():
-            raise ValueError(f"not {len(y)} objects seen from {VIEWS} sides")
-    return Rows(x_train, y_train.astype(np.int64)), Rows(x_test, y_test.astype(np.int64))
 
 
 def _objects(folder: Path, part: str) -> list[tuple[int, list[Path]]]:

@@ -26,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.datasets.dataset import Parts, Rows
-from colonnade.datasets.formats import read_array
 from colonnade.datasets.progress import progress
 from colonnade.errors import DataError
 
@@ -58,15 +57,6 @@ def read_nus_wide(paths: Sequence[Path]) -> Parts:
         train = _rows(paths[:half], ROWS["Train"], advance)
         test = _rows(paths[half:], ROWS["Test"], advance)
     return train, test
-
-
-def read_kept_features(paths: Sequence[Path]) -> Parts:
-    """The four arrays that `read_nus_wide` made before: x_train, y_train, x_test, y_test."""
-    x_train, y_train, x_test, y_test = (read_array(path) for path in paths)
-    for x, y in ((x_train, y_train), (x_test, y_test)):
-        if x.shape != (len(y), WIDTH) or x.dtype != np.float32 or not np.isin(y, range(len(CONCEPTS))).all():
-            raise ValueError(f"not {len(y)} rows of NUS-WIDE")
-    return Rows(x_train, y_train.astype(np.int64)), Rows(x_test, y_test.astype(np.int64))
 
 
 def _rows(paths: Sequence[Path], limit: int, advance: Callable[[int], None]) -> Rows:

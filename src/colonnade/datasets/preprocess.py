@@ -197,9 +197,7 @@ class Preprocessor:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Preprocessor:
         """The preprocessor that `state()` described; its transform is bit-equal."""
-        kinds: dict[str, type[Column]] = {
-            "number": Number, "quantile": Quantile, "piecewise": Piecewise, "category": Category,
-        }  # fmt: skip
+        kinds = {kind.kind: kind for kind in (Number, Quantile, Piecewise, Category)}
         try:
             if state["scale"] not in get_args(Scale):
                 raise ValueError("scale")

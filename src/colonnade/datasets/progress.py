@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Literal
 
 
@@ -21,24 +22,22 @@ def hide(quiet: bool) -> bool:
 @contextlib.contextmanager
 def progress(name: str, total: int, *, unit: Literal["bytes", "items"]) -> Iterator[Callable[[int], None]]:
     """A bar on standard error that the yielded function moves on; a total of 0 means that it is not known."""
-    with _bar(name, total, unit) as move:
-        yield lambda size: move(size, None, None)
+    with _bar(name, total, unit) as update:
+        yield lambda size: update(advance=size)
 
 
 @contextlib.contextmanager
 def watched(name: str) -> Iterator[Callable[[int, int], None]]:
     """A bar with the time left, for what tells how much is done, and of how much."""
-    with _bar(name, 0, "share") as move:
-        yield lambda done, total: move(None, done, total)
+    with _bar(name, 0, "share") as update:
+        yield lambda done, total: update(completed=done, total=total)
 
 
 @contextlib.contextmanager
-def _bar(
-    name: str, total: int, unit: Literal["bytes", "items", "share"]
-) -> Iterator[Callable[[int | None, int | None, int | None], None]]:
-    """What moves it takes by how much, or how much is done and of how much."""
+def _bar(name: str, total: int, unit: Literal["bytes", "items", "share"]) -> Iterator[Callable[..., None]]:
+    """What moves it, as rich does: `advance`, or what is `completed` of a `total`."""
     if not sys.stderr.isatty() or _Wish.hidden:
-        yield lambda _advance, _done, _total: None
+        yield lambda **_: None
         return
     from rich import progress as rich
     from rich.console import Console
@@ -50,5 +49,4 @@ def _bar(
     }
     parts = (rich.TextColumn("{task.description}"), rich.BarColumn(), *counts[unit])
     with rich.Progress(*parts, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=total or None)
-        yield lambda advance, done, of: bar.update(task, advance=advance, completed=done, total=of)
+        yield partial(bar.update, bar.add_task(name, total=total or None))

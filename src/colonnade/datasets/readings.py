@@ -147,13 +147,9 @@ def _number(word: str, way: str) -> float:
     bare = _bare(word)
     if re.fullmatch(NUMBERS[way], bare) is None:
         return float("nan")
-    if way == "numbers with a decimal comma":
-        bare = bare.replace(".", "").replace(",", ".")
-    elif way == "numbers with a comma at thousands":
-        bare = bare.replace(",", "")
-    elif way == "numbers with spaces at thousands":
-        bare = re.sub(r"[ '\u00a0\u202f]", "", bare).replace(",", ".")
-    return float(bare)
+    for between in DROPPED.get(way, ""):
+        bare = bare.replace(between, "")
+    return float(bare.replace(",", "."))
 
 
 def _days(words: Sequence[str], way: str) -> NDArray[np.float64]:

@@ -97,7 +97,7 @@ def image_patches(
     With a `size`, patches of so many pixels a side are spread evenly and may overlap: 16 of 32 start at 0, 8 and 16.
     """
     whole = _tensor(x, (3, 4), "images [N, H, W] or [N, C, H, W]")
-    tall, wide = patch_grid((whole.shape[-2], whole.shape[-1]), grid, size)
+    tall, wide = (_spread(pixels, parts, size) for pixels, parts in zip(whole.shape[-2:], grid, strict=True))
     patches = [whole[..., r.start : r.stop, c.start : c.stop] for r in tall for c in wide]
     if pad:
         height, width = len(tall[0]), len(wide[0])
@@ -106,15 +106,8 @@ def image_patches(
     return _named(patches)
 
 
-def patch_grid(
-    shape: tuple[int, int], grid: tuple[int, int], size: int | None = None
-) -> tuple[list[range], list[range]]:
-    """The pixel rows and the pixel columns of each row and column of patches."""
-    tall, wide = (_spread(pixels, parts, size) for pixels, parts in zip(shape, grid, strict=True))
-    return tall, wide
-
-
 def _spread(pixels: int, parts: int, size: int | None) -> list[range]:
+    """The pixel rows, or columns, of each row or column of patches."""
     if size is None:
         return even_columns(pixels, parts)
     if not 1 <= size <= pixels or parts < 1:

@@ -197,16 +197,8 @@ def _by_rule(rule: str) -> str:
 WHOLE = 'write whole numbers, as in frame["id"].astype("Int64")'
 WRITINGS: tuple[tuple[str, Callable[[str], str], str], ...] = (
     ("capitals or spaces", lambda one: " ".join(one.casefold().split()), 'set ids = "normalised" under [alignment]'),
-    (
-        "leading zeros",
-        lambda one: one.lstrip("0") or "0",
-        _by_rule("digits"),
-    ),
-    (
-        'a ".0" at the end, which a column of numbers with a gap gets',
-        lambda one: one.removesuffix(".0"),
-        WHOLE,
-    ),
+    ("leading zeros", lambda one: one.lstrip("0") or "0", _by_rule("digits")),
+    ('a ".0" at the end, which a column of numbers with a gap gets', lambda one: one.removesuffix(".0"), WHOLE),
     (
         'leading zeros and a ".0" at the end',
         lambda one: one.removesuffix(".0").lstrip("0") or "0",
