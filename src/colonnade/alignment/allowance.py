@@ -16,15 +16,14 @@ from __future__ import annotations
 import json
 import logging
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from colonnade.alignment.settings import AllowanceSettings
-from colonnade.core.files import hold, write_bytes
+from colonnade.core.files import alone, write_bytes
 from colonnade.core.party import Refused
-from colonnade.errors import CheckpointError, InputError
+from colonnade.errors import CheckpointError
 
 log = logging.getLogger("colonnade.party")
 ALIGNMENTS, IDS, SELECTIONS = "alignments", "ids", "selections"
@@ -74,7 +73,7 @@ class Allowance:
     def _take(
         self, asker: str, what: str, more: int, most: int, rule: str, setting: str, table: str = ALIGNMENTS
     ) -> int:
-        with self._alone():
+        with alone(self.path):
             day, taken = self._read()
             mine = {ALIGNMENTS: 0, IDS: 0, what: 0} | taken.get(asker, {})
             if mine[what] + more > most:
@@ -108,14 +107,3 @@ class Allowance:
     def _write(self, day: str, taken: Taken) -> None:
         text = json.dumps({"day": day, "taken": taken})
         write_bytes(self.path, [f"{zlib.crc32(text.encode()):08x} {text}\n".encode()])
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One process and thread at a time counts."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = hold(self.path.with_name(f".{self.path.name}.lock"), "", wait=True)
-        except OSError as error:
-            raise InputError(f"{self.path.parent} takes no lock: {error.strerror}. Make it so.") from error
-        with file:
-            yield

@@ -205,7 +205,7 @@ class IdOwner(Party):
     def agree(self, request: Agree, asker: str | None) -> IdCount:
         predicts = request.predict != 0
         self.expect(request.predict >= 0, f"it was asked to compare {request.predict} ids")
-        parties = self._agreed(predicts, asker)
+        parties = sorted({self.name, str(asker)} if predicts and asker in self.among else self.among)
         told = f"it aligns with {', '.join(map(repr, parties))}, and was asked to with {list(request.parties)}"[:400]
         self.expect(sorted(request.parties) == parties, told)
         self.check_wishes(request.parties, request.ids, request.reveal, request.learners, asker)
@@ -339,11 +339,6 @@ class IdOwner(Party):
     def end(self, request: End) -> Done:  # noqa: ARG002
         self._forget()
         return Done()
-
-    def _agreed(self, predict: bool, asker: str | None) -> list[str]:
-        """The parties that an alignment is with: all that take part; to predict, the asker alone."""
-        with_one = predict and asker in self.among
-        return sorted({self.name, str(asker)} if with_one else self.among)
 
     def _admit(self, owner: str, total: int, asker: str | None) -> None:
         """Before a list of another's is worked on: one that is too short would tell about single ids."""

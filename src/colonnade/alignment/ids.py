@@ -60,18 +60,20 @@ class Ids:
     def of(cls, owner: str, columns: Sequence[Iterable[Any]], settings: AlignmentSettings | None = None) -> Ids:
         """From the columns that make up the id, each as long as the table."""
         settings = settings or AlignmentSettings()
-        write = normalised if settings.ids == "normalised" else _as_is
-        parts = [_texts(owner, column, write) for column in columns]
+        write = normalised if settings.ids == "normalised" else str
+        parts = [(_text(owner, row, value, write) for row, value in enumerate(column)) for column in columns]
         joined = bytearray()  # not b"".join, which would hold every digest twice
         for digest in _digests(owner, parts):
             joined += digest
         digests = np.frombuffer(joined, dtype=np.uint8).reshape(-1, DIGEST)
         if not len(digests):
             raise DataError(f"'{owner}' has a table without rows, and there is nothing to align. Check its export.")
-        _, first = np.unique(digests.view(f"S{DIGEST}").reshape(-1), return_index=True)
-        rows = np.sort(first).astype(np.int64)
+        words = digests.view(f"S{DIGEST}").reshape(-1)
         if settings.duplicates == "none":
-            rows = np.flatnonzero(_alone(digests)).astype(np.int64)
+            _, which, counts = np.unique(words, return_inverse=True, return_counts=True)
+            rows = np.flatnonzero(counts[which] == 1)
+        else:
+            rows = np.sort(np.unique(words, return_index=True)[1])
         repeated = len(digests) - len(rows)
         if repeated and settings.duplicates == "refuse":
             at = int(np.setdiff1d(np.arange(len(digests)), rows, assume_unique=True)[0])
@@ -104,22 +106,6 @@ class Ids:
 def comparable(ids: Iterable[str], settings: AlignmentSettings) -> list[str]:
     """Ids as they are compared: as they are, or normalised."""
     return [normalised(one) for one in ids] if settings.ids == "normalised" else list(ids)
-
-
-def _alone(digests: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Which of them occur once."""
-    _, which, counts = np.unique(digests.view(f"S{DIGEST}").reshape(-1), return_inverse=True, return_counts=True)
-    alone: NDArray[np.bool_] = counts[which] == 1
-    return alone
-
-
-def _as_is(text: str) -> str:
-    return text
-
-
-def _texts(owner: str, column: Iterable[Any], write: Callable[[str], str]) -> Iterator[bytes]:
-    for row, value in enumerate(column):
-        yield _text(owner, row, value, write)
 
 
 def _text(owner: str, row: int, value: Any, write: Callable[[str], str]) -> bytes:

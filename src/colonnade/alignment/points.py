@@ -51,7 +51,7 @@ def work(kind: bytes, data: bytes, secret: bytes) -> bytes:
     made = []
     for at, one in enumerate(_cut(data, WIDTHS[kind])):
         if kind == BLIND:
-            tries = abscissas(one)
+            tries = (hashlib.sha256(counter + one).digest() for counter in COUNTERS)
             while not parse(context, point, b"\x02" + next(tries), POINT):
                 pass
         elif not parse(context, point, one, POINT):
@@ -62,12 +62,6 @@ def work(kind: bytes, data: bytes, secret: bytes) -> bytes:
             write(context, out, size, point, lib.SECP256K1_EC_COMPRESSED)
             made.append(view[:])
     return b"".join(made)
-
-
-def abscissas(digest: bytes) -> Iterator[bytes]:
-    """What an id's point is sought among, in this order."""
-    for counter in COUNTERS:
-        yield hashlib.sha256(counter + digest).digest()
 
 
 def _cut(data: bytes, width: int) -> Iterator[bytes]:

@@ -156,6 +156,15 @@ def hold(path: Path, otherwise: str, *, wait: bool = False) -> IO[str]:
     return file
 
 
+def alone(path: Path) -> IO[str]:
+    """Until it is closed, others who count in this file wait. InputError where its folder takes no lock."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return hold(path.with_name(f".{path.name}.lock"), "", wait=True)
+    except OSError as error:
+        raise InputError(f"{path.parent} takes no lock: {error.strerror}. Make it so.") from error
+
+
 def write_state(folder: Path, state: dict[str, Any], *, forced: bool = True) -> None:
     """Save a state as `folder`; it replaces one that is there. `forced` is of `replaced_folder`."""
     from safetensors import SafetensorError

@@ -29,6 +29,7 @@ from colonnade.algorithms import find
 from colonnade.core import Agreed, DpEvent, Ledger, Organisation, Peers, Rows, Step, Transport, roles
 from colonnade.core.batches import PREDICT, Progress
 from colonnade.core.checks import did_you_mean
+from colonnade.datasets.table import Table
 from colonnade.errors import ConfigError, Diverged
 from colonnade.evaluate.metrics import quality
 from colonnade.federation.call_policy import calibrated, left_out, presence_of, stand_ins
@@ -60,8 +61,6 @@ from colonnade.transport import Cohort, Cohorts, Drivers, InProcess, Recording, 
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from colonnade.datasets.table import Table
 
 Between = Callable[[str, Transport], Transport]
 """The name of the party that asks, and what would carry its calls to the parties here -> what carries them."""

@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from colonnade.alignment import REVEALS
 from colonnade.core.message import Entry
+from colonnade.federation.federation import Federation
 from colonnade.runs.layout import LEDGER, PARTIES
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from colonnade.federation.federation import Federation
 
 
 @dataclass

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -22,6 +22,8 @@ from colonnade.core.by_id import numbers_of
 from colonnade.core.chance import Secret
 from colonnade.core.checks import did_you_mean
 from colonnade.core.party import seed_for
+from colonnade.datasets.preprocess import Labels
+from colonnade.datasets.table import Table
 from colonnade.errors import ConfigError, DataError
 from colonnade.models.encoders import pretrain
 from colonnade.optim import estimators
@@ -38,9 +40,6 @@ from colonnade.selection.settings import SERVER
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.rules import LABELS, rules_from
 from colonnade.settings.sections import LabelOwnerSettings, PartySettings, place_of
-
-if TYPE_CHECKING:
-    from colonnade.datasets.table import Table
 
 PRIOR_ROWS = 10_000
 """So many drawn labels are enough to learn what to expect of a row."""
@@ -449,8 +448,6 @@ def holdings_of(
     """
     if settings.data.dataset is not None and tables is None:
         return from_dataset(settings)
-    from colonnade.datasets.preprocess import Labels
-
     known = next((dict(one["labels"]) for one in (fitted or {}).values() if "labels" in one), None)
     encoder = None if known is None else Labels.from_state(known)
     held, labelled = tables or read_tables(settings), read_labels(settings)

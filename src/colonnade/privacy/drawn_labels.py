@@ -25,9 +25,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.core.files import hold, write_bytes
+from colonnade.core.files import alone, write_bytes
 from colonnade.core.receipt import DpEvent
-from colonnade.errors import CheckpointError, ConfigError, InputError
+from colonnade.errors import CheckpointError, ConfigError
 from colonnade.privacy.counts import keys_of
 
 MAGIC = b"colonnade-labels 1 "
@@ -47,12 +47,7 @@ class DrawnLabels:
     def once(self, ids: NDArray[np.str_], rule: Rule, draw: Draw) -> tuple[Tensor, DpEvent]:
         """The labels of these rows as they were drawn when they first trained; `draw` is asked for the others."""
         keys = keys_of(ids.tolist())
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            lock = hold(self.path.with_name(f".{self.path.name}.lock"), "", wait=True)
-        except OSError as error:
-            raise InputError(f"{self.path.parent} takes no lock: {error.strerror}. Make it so.") from error
-        with lock:
+        with alone(self.path):
             known, classes = self._read(rule)
             new = np.flatnonzero(~np.isin(keys, known))
             drawn, event = draw(torch.from_numpy(new))

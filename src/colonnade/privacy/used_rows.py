@@ -28,9 +28,9 @@ import torch
 from numpy.typing import NDArray
 
 from colonnade.core.batches import Agreed
-from colonnade.core.files import hold, write_bytes
+from colonnade.core.files import alone, write_bytes
 from colonnade.core.release import Rule
-from colonnade.errors import CheckpointError, InputError, WireError
+from colonnade.errors import CheckpointError, WireError
 from colonnade.privacy.accounting import key_of, known_batch
 from colonnade.privacy.budget import DELTA
 from colonnade.privacy.counts import keys_of
@@ -92,12 +92,7 @@ class UsedRows:
         """Count what the file says, and write down what rows are used for here."""
         found = self._read(path)
         if self._here and (found is None or self._adds_to(found)):
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                file = hold(path.with_name(f".{path.name}.lock"), "", wait=True)
-            except OSError as error:
-                raise InputError(f"{path.parent} takes no lock: {error.strerror}. Make it so.") from error
-            with file:
+            with alone(path):
                 found = self._joined(self._read(path) or {})
                 self._write(path, found)
         self._kept = dict.fromkeys(SIDES, self._keys) if found is None else found

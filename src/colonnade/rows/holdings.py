@@ -21,6 +21,7 @@ from torch import Tensor
 
 from colonnade.core import Agreed, Batches
 from colonnade.core.message import Entry
+from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Index, packed, unpacked
 from colonnade.errors import ConfigError, DataError
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
@@ -29,8 +30,6 @@ from colonnade.settings.federation_file import Settings
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from colonnade.datasets.preprocess import Labels, Preprocessor
 
 State = dict[str, Any]
 Ids = NDArray[np.str_]

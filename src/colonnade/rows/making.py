@@ -5,24 +5,26 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from colonnade.alignment import align_here, kept
+from colonnade.alignment.ids import ids_of, matched_names, renamed, shared
 from colonnade.alignment.settings import in_words
-from colonnade.datasets.table import Table, packed
+from colonnade.datasets.preprocess import Labels, Preprocessor
+from colonnade.datasets.progress import watched
+from colonnade.datasets.table import Table, align, how_written, packed
 from colonnade.errors import DataError
 from colonnade.rows.holdings import Columns, Crossed, Holdings, Ids, State, labelled_rows, own_names
-from colonnade.rows.splits import by_column, by_ids, check_sides, divide
-from colonnade.rows.tables import listed_ids
+from colonnade.rows.splits import by_time, check_sides, completed, divide, listed_sides, named_sides
+from colonnade.rows.tables import written_ids
 from colonnade.settings.federation_file import Settings, prepared_as
 from colonnade.settings.rules import LABELS
-
-if TYPE_CHECKING:
-    from colonnade.datasets.preprocess import Labels, Preprocessor
 
 
 def from_tables(
@@ -43,8 +45,6 @@ def from_tables(
     its models know no other numbers.
     """
     import pandas as pd
-
-    from colonnade.datasets.preprocess import Labels
 
     labelled = labelled or _the_one_labelled(settings, columns)
     found = _aligned(settings, columns, labelled)
@@ -80,12 +80,13 @@ def from_tables(
 
 def _the_one_labelled(settings: Settings, columns: Mapping[str, Table]) -> dict[str, Table]:
     """The table with labels, where one of those with columns has them."""
-    from colonnade.datasets.table import align
-
-    owner = _label_owner({name: table.label is not None for name, table in columns.items()})
+    owners = [name for name, table in columns.items() if table.label is not None]
+    if len(owners) != 1:
+        found = ", ".join(map(repr, owners)) or "none"
+        raise DataError(f"Exactly one party must name its label column (label = ...); found {found}.")
     if settings.data.align == "exact" and not settings.rows_differ:
         align(columns)  # that all hold the same ids
-    return {owner: columns[owner]}
+    return {owners[0]: columns[owners[0]]}
 
 
 @dataclass
@@ -102,12 +103,9 @@ class _Aligned:
 
 def _aligned(settings: Settings, columns: Mapping[str, Table], labelled: Mapping[str, Table]) -> _Aligned:
     """Find the rows that parties have in common: all of them, or each with the label owner where rows differ."""
-    from colonnade.alignment.ids import matched_names, shared
-
     crossed: Crossed = {}
     if settings.rows_differ:
-        rows, columns, lacked, matched = _pairwise(settings, labelled, columns, crossed)
-        return _Aligned(rows, columns, crossed, True, lacked, matched)
+        return _pairwise(settings, labelled, columns)
     if len(settings.keys) > 1 and len(columns) > 1:
         ((owner, table),) = labelled.items()
         tables = {**columns, owner: with_labels(table)}
@@ -121,8 +119,6 @@ def _aligned(settings: Settings, columns: Mapping[str, Table], labelled: Mapping
 
 def _placed(settings: Settings, found: _Aligned, salt: str) -> tuple[Holdings, str]:
     """The rows of the one label owner, divided as it alone may know, and whether its labels are classes or numbers."""
-    from colonnade.datasets.preprocess import Labels
-
     ((owner, table),) = found.rows.items()
     task: Any = settings.data.task
     known = Labels.fit(_label(table), owner=owner, task=task)
@@ -141,19 +137,22 @@ def _divided(settings: Settings, owner: str, table: Table, known: Labels, salt: 
     drawn = party is not None and LABELS in party.outbox
     by_class = data.stratify and not drawn and known.task == "classification"
     strata = known.encode(_label(table)).numpy() if by_class else None
-    if (sides := table.aside.get("split_by")) is not None:
-        return by_column(sides, table.ids, data, seed, owner, strata, salt), True
-    if party is not None and party.test_ids is not None:
-        listed = listed_ids(settings, owner, party.test_ids)
-        return by_ids(listed, table.ids, data, seed, owner, strata, salt), True
+    sides = None
+    if (cells := table.aside.get("split_by")) is not None:
+        sides = named_sides(cells) if data.test_from is None else None
+        if sides is None:
+            return by_time(cells, data, owner), True
+    elif party is not None and party.test_ids is not None:
+        listed = settings.names_of(written_ids(Path(party.test_ids), settings.keys_at(owner), whose=f"'{owner}'"))
+        sides = listed_sides(np.array(listed, dtype=np.str_), table.ids, owner)
+    if sides is not None:
+        return completed(sides, table.ids, data, seed, owner, strata, salt), True
     return divide(table.ids, data, seed, owner, strata=strata, salt=salt if by_class else ""), by_class
 
 
 def place(settings: Settings, ids: Mapping[str, Ids], divided: Mapping[str, Tensor] | None = None) -> Holdings:
     """All rows, sorted by id: where those of each label owner are, and how it divides them. Nobody's data are in it.
     With one label owner its rows may be `divided` already, by who knows more than ids."""
-    from colonnade.datasets.preprocess import Labels
-
     data, seed = settings.data, settings.engine.seed
     splits = {
         owner: divide(known, data, seed, owner, shared=settings.shared) if divided is None else dict(divided)
@@ -194,8 +193,6 @@ def _prepared(
     settings: Settings, name: str, table: Table, rows: Tensor, placed: Holdings, fitted: State | None
 ) -> Preprocessor:
     """How its columns become numbers: learned from these rows, unless it was `fitted` before."""
-    from colonnade.datasets.preprocess import Preprocessor
-
     if fitted is not None:
         return Preprocessor.from_state(fitted)
     return Preprocessor.fit(table, rows, **prepared_as(settings, name, placed.outputs))
@@ -218,8 +215,6 @@ def _some_columns(
 
 def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> tuple[dict[str, Table], Crossed]:
     """Only the rows whose ids all parties hold, and what crossed to find them."""
-    from colonnade.alignment.ids import shared
-
     found, entries = _found(settings, tables, driver)
     return {name: shared(table, found[name]) for name, table in tables.items()}, entries
 
@@ -229,10 +224,6 @@ def _found(
 ) -> tuple[dict[str, list[NDArray[np.int64]]], Crossed]:
     """Of each party the rows that all hold, by each key, which they find out without showing each other the rest; and
     what crossed for it. As long as ids and settings are the same, it is found once (`alignment.kept`)."""
-    from colonnade.alignment import align_here, kept
-    from colonnade.alignment.ids import ids_of
-    from colonnade.datasets.progress import watched
-
     settings.alignment.check_trains()
     ids = {name: ids_of(table) for name, table in tables.items()}
     through_bytes = settings.engine.through_bytes
@@ -247,8 +238,6 @@ def _found(
     with watched(f"aligning {' and '.join(tables)}") as watch:
         aligned = align_here(ids, settings.alignment, driver=driver, through_bytes=through_bytes, watch=watch)
     if not aligned.found.common and not may_be_none:
-        from colonnade.datasets.table import how_written
-
         cure = how_written({name: frozenset(table.ids.tolist()) for name, table in tables.items()})
         raise DataError(
             f"No id is held by all parties, so there is no row to train on. {cure or 'Compare how ids are written.'}"
@@ -270,8 +259,7 @@ def _common(settings: Settings, owner: str, table: Table, columns: Mapping[str, 
             in_party_order = {name: table if name == owner else held for name, held in columns.items()}
             common, entries = in_common(settings, {owner: table} | in_party_order, owner)
             table = common[owner]
-            for name, noted in entries.items():
-                crossed.setdefault(name, []).extend(noted)
+            _add(crossed, entries)
         if not len(table):
             raise DataError(f"'{owner}' has no id in common with its own columns. Compare how its ids are written.")
     table = with_labels(table)
@@ -292,20 +280,15 @@ def with_labels(table: Table) -> Table:
     return found
 
 
-def _pairwise(
-    settings: Settings, labelled: Mapping[str, Table], columns: Mapping[str, Table], crossed: Crossed
-) -> tuple[dict[str, Table], dict[str, Table], dict[str, Tensor], dict[str, dict[str, int]]]:
-    """All rows of the label owner in the order of their ids; all columns, with rows called as the label owner does; of
-    each partner that lacks some, which; and of several keys, how many rows each matched with a partner. Each partner
-    is compared with the label owner alone, and nobody learns what another partner holds. Rows of which nobody holds a
-    column are left out."""
-    from colonnade.alignment.ids import renamed
-
+def _pairwise(settings: Settings, labelled: Mapping[str, Table], columns: Mapping[str, Table]) -> _Aligned:
+    """All rows of the label owner in the order of their ids, and columns with rows called as the label owner does. Each
+    partner is compared with the label owner alone, and nobody learns what another partner holds. Rows of which nobody
+    holds a column are left out."""
     ((owner, table),) = labelled.items()
     table = with_labels(table)  # first: nobody need know of the others
     if owner in columns:
         table = table.in_order(np.intersect1d(table.ids, columns[owner].ids))
-    held: dict[str, Ids] = {}
+    held, crossed = dict[str, Ids](), Crossed()
     called, matched = dict(columns), {}
     for name, other in columns.items():
         if name == owner:
@@ -316,8 +299,7 @@ def _pairwise(
             if other.keys:
                 called[name] = renamed(other, np.concatenate(found[name]), held[name])
                 matched[name] = by_key(settings, found[name])
-            for party, noted in entries.items():
-                crossed.setdefault(party, []).extend(noted)
+            _add(crossed, entries)
         else:
             held[name] = np.intersect1d(table.ids, other.ids)
     by_itself = not held or (owner in columns and bool(columns[owner].columns))
@@ -325,8 +307,14 @@ def _pairwise(
     if not len(ids):
         raise DataError(f"No row of '{owner}' is held by anybody with columns. Compare how ids are written.")
     table = table.in_order(np.unique(ids))
-    lacked = {name: torch.from_numpy(~np.isin(table.ids, known)) for name, known in held.items()}
-    return {owner: table}, called, {name: mask for name, mask in lacked.items() if bool(mask.any())}, matched
+    lacks = {name: torch.from_numpy(~np.isin(table.ids, known)) for name, known in held.items()}
+    lacked = {name: mask for name, mask in lacks.items() if bool(mask.any())}
+    return _Aligned({owner: table}, called, crossed, True, lacked, matched)
+
+
+def _add(crossed: Crossed, entries: Crossed) -> None:
+    for party, noted in entries.items():
+        crossed.setdefault(party, []).extend(noted)
 
 
 def by_key(settings: Settings, found: Sequence[NDArray[np.int64]]) -> dict[str, int]:
@@ -355,11 +343,3 @@ def _weights(table: Table, train: Tensor) -> Tensor | None:
     if not numbers[train.numpy()].any():
         raise DataError(f"'{table.owner}' has no training row with a weight above 0 in {str(cells.name)!r}.")
     return torch.tensor(numbers)  # a copy: pandas lends its own to be read only
-
-
-def _label_owner(has_label: Mapping[str, bool]) -> str:
-    owners = [name for name, has in has_label.items() if has]
-    if len(owners) != 1:
-        found = ", ".join(map(repr, owners)) or "none"
-        raise DataError(f"Exactly one party must name its label column (label = ...); found {found}.")
-    return owners[0]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from colonnade import datasets
 from colonnade.core.party import seed_for
+from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Table, packed
 from colonnade.errors import ConfigError
 from colonnade.rows.holdings import Columns, Holdings, labelled_rows
@@ -26,8 +27,6 @@ def from_dataset(settings: Settings) -> Holdings:
     and accuracy weighted by rows are those on all of them; AUC, precision, recall and F1 are means of the owners'
     scores.
     """
-    from colonnade.datasets.preprocess import Labels
-
     data, seed = settings.data, settings.engine.seed
     source = datasets.load(str(data.dataset))
     official = 0 if source.test is None else len(source.test)
@@ -113,8 +112,6 @@ def cut(source: datasets.Dataset, settings: Settings, train: Tensor) -> dict[str
 def _cut_table(source: datasets.Dataset, settings: Settings, train: Tensor) -> dict[str, Columns]:
     """Columns as the parties' settings name them, or in runs; each party prepares its own."""
     import pandas as pd
-
-    from colonnade.datasets.preprocess import Preprocessor
 
     frame = pd.concat([part.frame() for part in (source.train, source.test) if part is not None], ignore_index=True)
     given = {name: list(party.columns) for name, party in settings.parties.items() if party.columns}

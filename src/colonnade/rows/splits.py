@@ -110,14 +110,8 @@ def _within(strata: NDArray[np.int64], place: NDArray[np.float64]) -> NDArray[np
     return found
 
 
-def by_column(
-    cells: Any, ids: Ids, data: DataSettings, seed: int, owner: str, strata: NDArray[np.int64] | None, salt: str
-) -> dict[str, Tensor]:
-    """Rows on the sides that a column names; or, where it has times or numbers, the latest as test rows and those
-    before them as validation rows."""
-    sides = named_sides(cells)
-    if sides is not None and data.test_from is None:
-        return _completed(sides, ids, data, seed, owner, strata, salt)
+def by_time(cells: Any, data: DataSettings, owner: str) -> dict[str, Tensor]:
+    """By a column of times or numbers: the latest rows are test rows, and those before them validation rows."""
     times = read_times(cells)
     if times is None:
         raise DataError(
@@ -154,10 +148,8 @@ def _latest(times: NDArray[np.float64], start: Any, share: float, key: str, owne
     return count
 
 
-def by_ids(
-    listed: Ids, ids: Ids, data: DataSettings, seed: int, owner: str, strata: NDArray[np.int64] | None, salt: str
-) -> dict[str, Tensor]:
-    """The rows of these ids are the test rows."""
+def listed_sides(listed: Ids, ids: Ids, owner: str) -> NDArray[np.int64]:
+    """The number of each row's side, where those of the listed ids are the test rows."""
     there = np.isin(ids, listed)
     if not there.any():
         raise DataError(
@@ -171,7 +163,7 @@ def by_ids(
             "Compare how they are written.",
             stacklevel=2,
         )
-    return _completed(np.where(there, 2, 0), ids, data, seed, owner, strata, salt)
+    return np.where(there, 2, 0)
 
 
 def named_sides(cells: Any) -> NDArray[np.int64] | None:
@@ -181,7 +173,7 @@ def named_sides(cells: Any) -> NDArray[np.int64] | None:
     return None if -1 in found else np.array(found, dtype=np.int64)
 
 
-def _completed(
+def completed(
     sides: NDArray[np.int64],
     ids: Ids,
     data: DataSettings,

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from colonnade.alignment.ids import renamed, shared, with_normalised_ids
 from colonnade.alignment.keys import Keyed, keyed, matched, written_in
 from colonnade.alignment.settings import Key, in_words
+from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Table, packed, read_table, table_from_frame
 from colonnade.datasets.table_files import Dialect, check_present, dialect_of, read_columns, read_frame
 from colonnade.errors import ConfigError, DataError
@@ -149,8 +150,6 @@ class AskedFor:
         ids: Sequence[str] | Ids,
         owner: str | None = None,
     ) -> None:
-        from colonnade.datasets.preprocess import Labels, Preprocessor
-
         self.settings, self.columns, self.may_lack = settings, columns, settings.may_lack
         self.owners = [name for name, state in fitted.items() if "labels" in state]
         self.asks = owner if owner in self.owners else self.owners[0]
@@ -224,12 +223,6 @@ def called_alike(settings: Settings, tables: Mapping[str, Table]) -> dict[str, T
         return called
     found = matched({name: table.keys for name, table in tables.items()})
     return {name: shared(table, found[name]) for name, table in tables.items()}
-
-
-def listed_ids(settings: Settings, owner: str, path: str) -> Ids:
-    """The ids in a file, under the name that its owner calls them."""
-    written = written_ids(Path(path), settings.keys_at(owner), whose=f"'{owner}'")
-    return np.array(settings.names_of(written), dtype=np.str_)
 
 
 def written_ids(path: Path, keys: Sequence[Key], whose: str) -> list[str]:

@@ -216,7 +216,7 @@ class Settings:
     def names_of(self, ids: Iterable[str]) -> list[str]:
         """What rows are called that somebody asks for, as he writes it."""
         if self.plain_ids:
-            return list(ids) if self.alignment.ids == "exact" else comparable(ids, self.alignment)
+            return comparable(ids, self.alignment)
         return names_of(ids, self.keys, self.alignment)
 
     def keys_at(self, name: str) -> tuple[Key, ...]:

@@ -13,10 +13,11 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from colonnade.core import Done, Ledger, Organisation, Party, Peers, Request, serves
 from colonnade.core.message import Ping, Pong
+from colonnade.datasets.table import Table
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation.federation import Federation
 from colonnade.rows.holdings import Holdings, Ids
@@ -42,9 +43,6 @@ from colonnade.sites.messages import (
     TakeBest,
 )
 from colonnade.sites.participant import Participant, numbers
-
-if TYPE_CHECKING:
-    from colonnade.datasets.table import Table
 
 MOST_OUTPUTS = 1 << 14
 MOST_ROWS = 1 << 40

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from colonnade.core import Message, Organisation, Party, Request, serves
 from colonnade.datasets.preprocess import MOST_FLOAT_CLASSES, Labels, _plain
+from colonnade.datasets.table import Table
 from colonnade.errors import ConfigError, DataError
 from colonnade.rows.holdings import Holdings
 from colonnade.rows.splits import divide
@@ -24,8 +25,6 @@ from colonnade.sites.reader import own_labels
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from colonnade.datasets.table import Table
 
 MOST_CLASSES = 1 << 16
 LARGEST = 1e100

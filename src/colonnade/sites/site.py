@@ -45,7 +45,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,6 +62,7 @@ from colonnade.core.by_id import numbers_of
 from colonnade.core.message import Entry
 from colonnade.core.party import Refused
 from colonnade.core.wire import Envelope
+from colonnade.datasets.table import Table
 from colonnade.errors import BoundaryError, CheckpointError, DataError, InputError
 from colonnade.federation.federation import Elsewhere, Federation
 from colonnade.federation.organisation import device_of, training_rows
@@ -81,9 +82,6 @@ from colonnade.sites.participant import Listener, Participant, as_trained, keep_
 from colonnade.sites.reader import Asked, Reader, own_columns, own_labels, read_own_table, written
 from colonnade.sites.selecting import LeadingHost
 from colonnade.transport.remote import Endpoint, Remote, Route
-
-if TYPE_CHECKING:
-    from colonnade.datasets.table import Table
 
 log = logging.getLogger("colonnade.party")
 
