@@ -288,8 +288,7 @@ class Federation:
         name = self.owner_named(owner)
         known = self.holdings.label_owners[name].index
         whose = f"'{name}' trains with" if self.settings.rows_differ else f"'{name}' shares with all who hold columns"
-        cure = "Predict ids that every party's table holds."
-        wanted, asked = asked_for(ids, known, whose, cure, self.settings.names_of)
+        wanted, asked = asked_for(ids, known, whose, self.settings.names_of)
         asks = self.label_owners[name]
         found: list[tuple[Tensor, list[str]]] = []
         missing, groups = asks.peers.missing, self.holdings.by_absence(asked)

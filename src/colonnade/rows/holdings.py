@@ -305,15 +305,10 @@ def listed(ids: Sequence[object]) -> list[str]:
 
 
 def asked_for(
-    ids: Sequence[str] | None,
-    known: NDArray[np.str_] | Index,
-    whose: str,
-    cure: str,
-    names_of: Callable[[list[str]], list[str]] = list,
-) -> tuple[NDArray[np.str_], Tensor]:
+    ids: Sequence[str] | None, index: Index, whose: str, names_of: Callable[[list[str]], list[str]]
+) -> tuple[Ids, Tensor]:
     """The ids to predict as they are spelled, all that are known where none are given, and their row numbers.
     `names_of` says what rows are called that are spelled so."""
-    index = known if isinstance(known, Index) else Index(packed(known))
     if ids is None:
         return unpacked(index.packed), torch.arange(len(index))
     wanted = np.array(listed(ids), dtype=np.str_)
@@ -322,6 +317,6 @@ def asked_for(
         absent = wanted[~there]
         raise DataError(
             f"{len(absent)} of {len(wanted)} ids are not among the {len(index)} rows that {whose}, such as "
-            f"{str(absent[0])!r}. {cure}"
+            f"{str(absent[0])!r}. Predict ids that every party's table holds."
         )
     return wanted, torch.from_numpy(rows)

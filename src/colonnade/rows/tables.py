@@ -26,7 +26,7 @@ from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Table, packed, read_table, table_from_frame
 from colonnade.datasets.table_files import Dialect, check_present, dialect_of, read_columns, read_frame
 from colonnade.errors import ConfigError, DataError
-from colonnade.rows.groups import GroupedTable, grouped_tables, with_groups
+from colonnade.rows.groups import grouped_tables, with_groups
 from colonnade.rows.holdings import Columns, Holdings, Ids, State, asked_by, listed, own_names
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.sections import LabelOwnerSettings, PartySettings, place_of
@@ -60,7 +60,7 @@ def read_own(settings: Settings, name: str) -> Table:
             f'{place_of(settings.section, name)} must name its table, as in table = "{name}.csv". '
             "A run that was made from data frames is loaded with them: colonnade.load(DIR, frames=...)."
         )
-    return _made(settings, name, party, party.table, party.label, party.columns)
+    return _made(settings, name, party, party.table)
 
 
 def read_own_labels(settings: Settings, name: str) -> Table:
@@ -69,7 +69,7 @@ def read_own_labels(settings: Settings, name: str) -> Table:
     for key, value, example in (("table", owner.table, f"{name}.csv"), ("label", owner.label, "diagnosis")):
         if value is None:
             raise ConfigError(f'[[label_owners]] {name!r} must name its {key}, as in {key} = "{example}".')
-    return _made(settings, name, owner, str(owner.table), owner.label, ())
+    return _made(settings, name, owner, str(owner.table))
 
 
 def tables_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
@@ -80,14 +80,13 @@ def tables_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[st
         if party is None:
             there = ", ".join(map(repr, settings.parties))
             raise ConfigError(f"There is a frame for {name!r}, which is no party here; there are {there}.")
-        tables[name] = _made(settings, name, party, frame, party.label, party.columns)
+        tables[name] = _made(settings, name, party, frame)
     return tables
 
 
 def labels_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     """`read_labels`, from data frames."""
-    owners = settings.label_owners
-    return {name: _made(settings, name, owners[name], frame, owners[name].label, ()) for name, frame in frames.items()}
+    return {name: _made(settings, name, settings.label_owners[name], frame) for name, frame in frames.items()}
 
 
 def rows_asked_for(
@@ -264,30 +263,19 @@ def written_pieces(path: Path, keys: Sequence[Key], whose: str) -> Iterator[list
         raise DataError(f"{path} of {whose} cannot be read as CSV or Parquet ({type(error).__name__}).") from None
 
 
-def _made(
-    settings: Settings,
-    name: str,
-    owner: Owner,
-    source: str | pd.DataFrame,
-    label: str | None,
-    columns: Sequence[str] | None,
-) -> Table:
+def _made(settings: Settings, name: str, owner: Owner, source: str | pd.DataFrame) -> Table:
     """An owner's table from its file or frame."""
     if not settings.plain_ids or (isinstance(owner, PartySettings) and owner.tables):
-        return _people(settings, name, owner, source, label, columns)
-    id_column, aside = settings.id_of(owner), settings.aside_of(owner, label)
-    if isinstance(source, str):
-        table = read_table(source, owner=name, id=id_column, label=label, columns=columns, aside=aside)
-    else:
-        table = table_from_frame(source, owner=name, id=id_column, label=label, columns=columns, aside=aside)
+        return _people(settings, name, owner, source)
+    how: Any = {"owner": name, "id": settings.id_of(owner), "label": owner.label, "columns": _columns_of(owner)}
+    how["aside"] = settings.aside_of(owner)
+    table = read_table(source, **how) if isinstance(source, str) else table_from_frame(source, **how)
     return table if settings.alignment.ids == "exact" else with_normalised_ids(table)
 
 
-def groups_of(settings: Settings, name: str, owner: Owner) -> list[GroupedTable]:
-    """One owner's tables with many rows for one person."""
-    if isinstance(owner, LabelOwnerSettings):
-        return []
-    return grouped_tables(owner.tables, place_of(settings.section, name), settings.id_of(owner))
+def _columns_of(owner: Owner) -> Sequence[str] | None:
+    """The features that an owner brings: of one of several label owners none, whatever its file holds."""
+    return owner.columns if isinstance(owner, PartySettings) else ()
 
 
 def read_keyed(settings: Settings, name: str, owner: Owner, path: str) -> Keyed:
@@ -299,17 +287,12 @@ def read_keyed(settings: Settings, name: str, owner: Owner, path: str) -> Keyed:
     return keyed(name, cells, keys, settings.keys, settings.alignment)
 
 
-def _people(
-    settings: Settings,
-    name: str,
-    owner: Owner,
-    source: str | pd.DataFrame,
-    label: str | None,
-    columns: Sequence[str] | None,
-) -> Table:
+def _people(settings: Settings, name: str, owner: Owner, source: str | pd.DataFrame) -> Table:
     """An owner's table whose rows have several keys, are written in many ways, or have other tables beside them."""
-    keys, groups, aside = settings.keys_of(owner), groups_of(settings, name, owner), settings.aside_of(owner, label)
-    named = [column for key in keys for column in key if column]
+    keys, label, columns, groups = settings.keys_of(owner), owner.label, _columns_of(owner), []
+    aside, named = settings.aside_of(owner), [column for key in keys for column in key if column]
+    if isinstance(owner, PartySettings):
+        groups = grouped_tables(owner.tables, place_of(settings.section, name), settings.id_of(owner))
     if isinstance(source, str):
         added = [column for one in groups for column in one.columns]
         own = None if columns is None else [column for column in columns if column not in added]
@@ -324,39 +307,22 @@ def _people(
         cells = {column: source[column].tolist() for column in named}
         known = keyed(name, cells, keys, settings.keys, settings.alignment)
         frame = with_groups(source.reset_index(drop=True), None, name, groups)
-    return _keyed_table(settings, name, known, frame, named, label, columns, aside)
-
-
-def _keyed_table(
-    settings: Settings,
-    name: str,
-    known: Keyed,
-    frame: pd.DataFrame,
-    keys: Sequence[str],
-    label: str | None,
-    columns: Sequence[str] | None,
-    aside: Mapping[str, str],
-) -> Table:
-    held = np.flatnonzero(known.own != "")
+    held, every = np.flatnonzero(known.own != ""), " or ".join(f"'{in_words(key)}'" for key in settings.keys)
     if not len(held):
-        raise DataError(f"'{name}' has no row with {_keys(settings)} that can be read. Compare how they are written.")
+        raise DataError(f"'{name}' has no row with {every} that can be read. Compare how they are written.")
     if len(held) < len(known.own):
         warnings.warn(
-            f"'{name}' has {len(known.own) - len(held):,} rows, of {len(known.own):,}, without any of "
-            f"{_keys(settings)} that is theirs alone and can be read. They are left out.",
+            f"'{name}' has {len(known.own) - len(held):,} rows, of {len(known.own):,}, without any of {every} that is "
+            "theirs alone and can be read. They are left out.",
             stacklevel=2,
         )
     beside = [one for one in (label, *aside.values()) if one is not None]
-    chosen = list(columns) if columns is not None else [c for c in frame.columns if c not in (*keys, *beside)]
+    chosen = list(columns) if columns is not None else [c for c in frame.columns if c not in (*named, *beside)]
     check_present(chosen, [str(column) for column in frame.columns], owner=name, part="feature")
     wanted = list(dict.fromkeys([*chosen, *beside]))
     some = frame[wanted].iloc[held].assign(**{ROW: known.own[held]})
     table = table_from_frame(some, owner=name, id=ROW, label=label, columns=chosen, aside=aside)
     return replace(table, keys=tuple(texts[held] for texts in known.texts)) if len(settings.keys) > 1 else table
-
-
-def _keys(settings: Settings) -> str:
-    return " or ".join(f"'{in_words(key)}'" for key in settings.keys)
 
 
 def lost(known: Keyed, settings: Settings) -> dict[str, Any]:

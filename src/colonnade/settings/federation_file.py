@@ -194,10 +194,10 @@ class Settings:
         """What they are called there."""
         return self.keys if owner is None or owner.id is None else keys_in(owner.id, "id", may_lack=True)
 
-    def aside_of(self, owner: PartySettings | LabelOwnerSettings, label: str | None) -> dict[str, str]:
+    def aside_of(self, owner: PartySettings | LabelOwnerSettings) -> dict[str, str]:
         """Columns of who holds the labels that are no features, by the setting that names them."""
         named = {"split_by": self.data.split_by, "weights": vars(owner).get("weights")}
-        return {} if label is None else {part: name for part, name in named.items() if name is not None}
+        return {} if owner.label is None else {part: name for part, name in named.items() if name is not None}
 
     @property
     def plain_ids(self) -> bool:
