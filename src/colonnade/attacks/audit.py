@@ -174,7 +174,8 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
     rehearsals = (first, asked, trained)
     findings: list[Finding] = []
     for owner in federation.holdings.label_owners:
-        part, own = part_of(federation, owner), rehearsed_by(federation, rehearsals, owner)
+        part, (begins, asks, ends) = part_of(federation, owner), (one.of(federation, owner) for one in rehearsals)
+        own = begins, asks, ends
         note(found, part, own)
         findings += on_labels(part, own, party, say)
         findings += on_columns(found, part, own, rows, party, say)
@@ -187,12 +188,6 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
 
 Rehearsals = tuple[Rehearsal, Rehearsal, Rehearsal]
 """Of the first rounds, of a prediction, of training further."""
-
-
-def rehearsed_by(federation: Federation, rehearsals: Rehearsals, owner: str) -> Rehearsals:
-    """What concerns one label owner."""
-    first, asked, trained = (one.of(federation, owner) for one in rehearsals)
-    return first, asked, trained
 
 
 def note(found: Audit, federation: Attacked, rehearsals: Rehearsals) -> None:

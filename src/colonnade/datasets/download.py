@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from colonnade.core.files import replaced
 from colonnade.datasets.progress import progress
 from colonnade.errors import DataError
 
@@ -28,6 +27,8 @@ def cache_folder(what: str = "datasets") -> Path:
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
     """A file that gets its name only when the block ends well; otherwise it is removed, also on Ctrl-C."""
+    from colonnade.core.files import replaced  # with torch, which a list of data sets need not wait for
+
     path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path) as fresh, fresh.open("wb") as stream:
         yield stream

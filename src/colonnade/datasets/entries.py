@@ -47,11 +47,11 @@ class Entry:
     description: str
     kind: Kind
     rows: int
-    test_rows: int
     columns: int
     classes: tuple[str, ...]
     licence: str
     home: str
+    test_rows: int = 0
     checksum: str = ""
     layouts: tuple[Layout, ...] = ()
     downloads: tuple[Download, ...] = ()
@@ -85,7 +85,6 @@ def _points(
         description,
         kind="points",
         rows=rows,
-        test_rows=0,
         columns=2,
         classes=tuple(str(number) for number in range(1, clusters + 1)),
         licence="for research; cite the authors",
@@ -125,7 +124,6 @@ CATALOGUE: dict[str, Entry] = {
         "Breast cancer Wisconsin (diagnostic): measurements of cell nuclei",
         kind="tabular",
         rows=569,
-        test_rows=0,
         columns=30,
         classes=("malignant", "benign"),
         licence="CC BY 4.0",
@@ -136,7 +134,6 @@ CATALOGUE: dict[str, Entry] = {
         "Handwritten digits, 8 x 8 pixels",
         kind="image",
         rows=1797,
-        test_rows=0,
         columns=64,
         classes=TEN_DIGITS,
         licence="CC BY 4.0",
@@ -197,7 +194,6 @@ CATALOGUE: dict[str, Entry] = {
         "Credit contracts of a German bank, 1973-75, with corrected codes",
         kind="tabular",
         rows=1000,
-        test_rows=0,
         columns=20,
         classes=("bad", "good"),
         licence="CC BY 4.0",
@@ -223,7 +219,6 @@ CATALOGUE: dict[str, Entry] = {
         "Calls of a Portuguese bank (bank-full); the column duration gives the outcome away",
         kind="tabular",
         rows=45211,
-        test_rows=0,
         columns=16,
         classes=("no", "yes"),
         licence="CC BY 4.0",

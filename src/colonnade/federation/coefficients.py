@@ -102,17 +102,15 @@ def write_own(federation: Any, folders: Mapping[str, Path], label_owners: Mappin
     """Into each organisation's own folder what its model says of its columns, and at a label owner its trees."""
     federation.settle()
     algorithm, holdings, owners = federation.algorithm, federation.holdings, federation.owners
-    write(folders, coefficients(algorithm, holdings, owners, label_owners), COEFFICIENTS)
-    write(folders, column_importance(algorithm, holdings, owners), IMPORTANCE)
-    write(folders, trees(algorithm, holdings, owners, label_owners), TREES)
+    for file, found in (
+        (COEFFICIENTS, coefficients(algorithm, holdings, owners, label_owners)),
+        (IMPORTANCE, column_importance(algorithm, holdings, owners)),
+        (TREES, trees(algorithm, holdings, owners, label_owners)),
+    ):
+        for name, told in found.items():
+            (folders[name] / file).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
 
 def _named(holdings: Holdings, party: str, column: int) -> str:
     prepared = holdings.columns[party].preprocessor
     return f"column {column}" if prepared is None else prepared.names[column]
-
-
-def write(folders: Mapping[str, Path], found: Mapping[str, Mapping[str, Any]], file: str) -> None:
-    """Into each organisation's own folder, its own alone."""
-    for name, told in found.items():
-        (folders[name] / file).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")

@@ -219,7 +219,9 @@ class Federation:
 
     def save(self, folder: str | Path) -> None:
         """Every party's state under its own folder; `load` continues or predicts from there."""
-        RunDirectory.create(Path(folder), self).checkpoint(self)
+        run = RunDirectory(Path(folder))
+        run.begin(self)
+        run.checkpoint(self)
 
     def outputs(self, split: str, owner: str | None = None, model: str | None = None) -> Tensor:
         """The joint model's outputs for a label owner's rows of a split, computed together with the feature owners.

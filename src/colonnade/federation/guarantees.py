@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
 
 from colonnade.algorithms import find
 from colonnade.algorithms.algorithm import Crossing
@@ -50,7 +49,8 @@ def of_run(run: RunDirectory) -> list[Guarantee]:
         labelled = settings.label_owners.get(name, own)
         if "drawn" in {**state, **state.get("labels", {})} and labelled is not None:
             given = labelled.outbox[LABELS]["mechanism"]
-            about = {"epsilon": float(given["epsilon"]), "classes": _classes(folder)}
+            classes = files.read_json(folder / COLUMNS)["labels"]["classes"]
+            about = {"epsilon": float(given["epsilon"]), "classes": float(len(classes))}
             stages = {"stages": 2.0} if given["name"] == "two_stage" else {}
             drawn[name] = DpEvent("randomized-response", about | stages)
         if "meter" in state["seat"]:
@@ -64,23 +64,15 @@ def of_run(run: RunDirectory) -> list[Guarantee]:
     return _told(parties, accounts, drawn, settings)
 
 
-def _who_may_share_rows(settings: Settings) -> int:
-    """How many label owners may know one row; of a named data set, rows are dealt to one each."""
-    return max(len(settings.label_owners), 1) if settings.data.dataset is None else 1
-
-
-def _classes(folder: Path) -> float:
-    about = files.read_json(folder / COLUMNS)
-    return float(len(about["labels"]["classes"]))
-
-
 def _told(
     parties: Iterable[tuple[str, Collection[str]]],
     accounts: Mapping[str, Account],
     drawn: Mapping[str, DpEvent],
     settings: Settings,
 ) -> list[Guarantee]:
-    algorithm, owners = find(settings.algorithm), _who_may_share_rows(settings)
+    algorithm, owners = find(settings.algorithm), 1  # that may know one row: of a named data set, each is dealt to one
+    if settings.data.dataset is None:
+        owners = max(len(settings.label_owners), 1)
     columns, driven = algorithm.crosses(settings.config)
     seeded = settings.engine.noise == "seeded"
     masked = any(event.kind.startswith("blinded") for event in columns.values())

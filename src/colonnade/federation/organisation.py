@@ -99,7 +99,7 @@ def organise(name: str, settings: Settings, holdings: Holdings, agreed: Agreed, 
     if name in holdings.columns:
         organisation.roles["features"] = _feature_owner(organisation, settings, holdings)
     if name in holdings.label_owners:
-        organisation.roles["labels"] = _label_owner(organisation, settings, holdings)
+        organisation.roles["labels"] = _label_owner(organisation, settings, holdings, agreed)
     if name == SERVER:
         nested = find(settings.algorithm).nested
         assert nested is not None
@@ -107,21 +107,10 @@ def organise(name: str, settings: Settings, holdings: Holdings, agreed: Agreed, 
     return organisation
 
 
-def agreed_with(organisation: Organisation) -> Agreed:
-    """What an organisation of a federation agreed on with label owners."""
-    assert isinstance(organisation.batches, Agreed)
-    return organisation.batches
-
-
-def account_of(organisation: Organisation) -> Account | None:
-    """Where an organisation's rules promise something for its columns."""
-    meter = organisation.outbox.meter
-    return meter if isinstance(meter, Account) else None
-
-
 def accounts_of(organisations: Mapping[str, Organisation]) -> dict[str, Account]:
-    found = {name: account_of(organisation) for name, organisation in organisations.items()}
-    return {name: account for name, account in found.items() if account is not None}
+    """Of those whose rules promise something for their columns."""
+    meters = {name: organisation.outbox.meter for name, organisation in organisations.items()}
+    return {name: meter for name, meter in meters.items() if isinstance(meter, Account)}
 
 
 def _with_outbox(
@@ -217,7 +206,9 @@ def _feature_owner(organisation: Organisation, settings: Settings, holdings: Hol
     return owner
 
 
-def _label_owner(organisation: Organisation, settings: Settings, holdings: Holdings) -> roles.LabelOwner:
+def _label_owner(
+    organisation: Organisation, settings: Settings, holdings: Holdings, agreed: Agreed
+) -> roles.LabelOwner:
     """Labels: where its owner's rule says so, those of the training rows are drawn at random."""
     name, algorithm = organisation.name, find(settings.algorithm)
     held, loss = holdings.label_owners[name], holdings.loss
@@ -234,7 +225,7 @@ def _label_owner(organisation: Organisation, settings: Settings, holdings: Holdi
         def build(shape: tuple[int, ...]) -> nn.Module:
             return models.build_head(spec, shape, loss.outputs, seed=start, owner=name, allow=settings.allow_models)
 
-        more = [agreed_with(organisation)[name], build]
+        more = [agreed[name], build]
     owner: roles.LabelOwner = algorithm.label_owner(organisation, labels, loss, settings.config, *more)
     owner.drawn = drawn
     if held.weights is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -57,8 +58,7 @@ class Wanted:
     direction: str = ""
 
     def takes(self, one: Crossing) -> bool:
-        asked = {name: value for name, value in asdict(self).items() if value}
-        return all(getattr(one, name) == value for name, value in asked.items())
+        return all(not value or vars(one)[name] == value for name, value in vars(self).items())
 
 
 def crossings(place: Path, wanted: Wanted | None = None, *, each: bool = False) -> list[Crossing]:
@@ -79,19 +79,13 @@ def crossings(place: Path, wanted: Wanted | None = None, *, each: bool = False) 
         key = (one.run, one.party, one.during, one.direction, one.peer, one.release, one.mechanism)
         before = found.get(key)
         found[key] = one if before is None else _added(before, one)
-    _check(place, "run", wanted.run, {run.name for run in runs})
-    _check(place, "party", wanted.party, parties)
-    _check(place, "peer", wanted.peer, peers)
-    _check(place, "release", wanted.release, releases)
+    there = {"run": {run.name for run in runs}, "party": parties, "peer": peers, "release": releases}
+    for option, known in there.items():
+        name = vars(wanted)[option]
+        if name and name not in known:  # of a misspelt one it must not be said that nothing crossed
+            names, hint = ", ".join(map(repr, sorted(known))) or "none", did_you_mean(name, sorted(known))
+            raise ConfigError(f"--{option} {name!r} is in no ledger of {place}{hint}; there are {names}.")
     return lines if each else list(found.values())
-
-
-def _check(place: Path, option: str, name: str, known: set[str]) -> None:
-    """That a name that is asked for is there: of a misspelt one it must not be said that nothing crossed."""
-    if name and name not in known:
-        there = ", ".join(map(repr, sorted(known))) or "none"
-        hint = did_you_mean(name, sorted(known))
-        raise ConfigError(f"--{option} {name!r} is in no ledger of {place}{hint}; there are {there}.")
 
 
 def _added(a: Crossing, b: Crossing) -> Crossing:
@@ -137,13 +131,11 @@ def _read(path: Path, run: str, when: str, party: str, during: str) -> Iterator[
                 return  # a crash cut this line short: nothing is written twice, so it will not come again
             try:
                 one = json.loads(line)
-                rows, width = int(one["shape"][0]) if one["shape"] else 1, 1
-                for size in one["shape"][1:]:
-                    width *= int(size)
+                rows, *width = map(int, one["shape"] or [1])
                 how = describe(DpEvent(one["event"], one["parameters"]))
                 yield Crossing(
                     run, when, party, during, WAYS[one["direction"]], one["peer"], one["name"], how,
-                    1, rows, rows * width, int(one["bytes"]), one["epsilon"],
+                    1, rows, rows * math.prod(width), int(one["bytes"]), one["epsilon"],
                 )  # fmt: skip
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise InputError(

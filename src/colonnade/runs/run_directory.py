@@ -66,20 +66,11 @@ class Trained(Protocol):
     device: torch.device
 
     @property
-    def ids(self) -> NDArray[np.str_]:
-        """The ids behind all row numbers."""
-        ...
-
+    def ids(self) -> NDArray[np.str_]: ...
     @property
     def accounts(self) -> dict[str, Account]: ...
-
-    def settle(self) -> None:
-        """Before states are taken: stacked parties get their own parameters back."""
-        ...
-
-    def restack(self) -> None:
-        """After states were loaded: stacked parties take them over."""
-        ...
+    def settle(self) -> None: ...  # before states are taken: stacked parties get their own parameters back
+    def restack(self) -> None: ...  # after states were loaded: stacked parties take them over
 
 
 class RunDirectory:
@@ -95,15 +86,8 @@ class RunDirectory:
         self.path, self.budget = path, budget
         self._held: IO[str] | None = None
 
-    @classmethod
-    def create(cls, path: Path, federation: Trained) -> RunDirectory:
-        """A new run; an existing one is never overwritten."""
-        run = cls(path)
-        run.begin(federation)
-        return run
-
     def begin(self, federation: Trained) -> None:
-        """`create`, in this folder."""
+        """A new run in this folder; an existing one is never overwritten."""
         path = self.path
         if (path / SETTINGS).exists():
             raise ConfigError(f"{path} already holds a run. Choose another folder, or continue it: {CONTINUE}.")
@@ -239,13 +223,11 @@ class RunDirectory:
         try:
             yield
         except OSError as error:
-            raise InputError(f"{otherwise}: {error.strerror or error}. {self._still_there()}") from error
-
-    def _still_there(self) -> str:
-        if not (self.path / MARK).exists():
-            return "No checkpoint was saved yet. Put it right, and start again."
-        step = self.mark()["step"]
-        return f"The checkpoint of step {step} is intact. Put it right, and continue with --resume."
+            still = "No checkpoint was saved yet. Put it right, and start again."
+            if self.begun():
+                step = self.mark()["step"]
+                still = f"The checkpoint of step {step} is intact. Put it right, and continue with --resume."
+            raise InputError(f"{otherwise}: {error.strerror or error}. {still}") from error
 
     def begun(self) -> bool:
         """Whether there is a checkpoint; a run that was killed before its first one has trained nothing yet."""
@@ -361,8 +343,10 @@ class RunDirectory:
         if not (self.path / SETTINGS).exists():
             raise CheckpointError(f"{self.path} is not a run directory: {SETTINGS} is missing.")
         self._check_links()
-        self._check_settings()
-        found = Settings.from_toml(self.path / SETTINGS, allow_models=allow_models, saved=True)
+        path = self.path / SETTINGS
+        with suppress(OSError, UnicodeDecodeError):  # told by who reads it
+            files.check_text(path, path.read_text(encoding="utf-8"))
+        found = Settings.from_toml(path, allow_models=allow_models, saved=True)
         if self.begun() and self.mark()["split"] < SPLIT:  # it divided rows by their ids alone
             found = replace(found, data=replace(found.data, stratify=False))
         return found
@@ -372,11 +356,6 @@ class RunDirectory:
         for found in (one for some in ("*", f"{PARTIES}/*", f"{PARTIES}/*/*") for one in self.path.glob(some)):
             if found.is_symlink():
                 raise CheckpointError(f"{found} is a link out of its run, which is one folder. Put the file there.")
-
-    def _check_settings(self) -> None:
-        path = self.path / SETTINGS
-        with suppress(OSError, UnicodeDecodeError):  # told by who reads it
-            files.check_text(path, path.read_text(encoding="utf-8"))
 
     def metrics(self) -> list[dict[str, Any]]:
         """The epochs measured so far, up to the last checkpoint; when to stop follows from them."""

@@ -88,14 +88,13 @@ def _run(folder: Path) -> RunState:
 
 
 def _held(lock: Path) -> bool:
-    if not lock.exists():
-        return False
     try:
-        hold(lock, "held").close()
+        if lock.exists():
+            hold(lock, "held").close()
     except ConfigError:
         return True
     except OSError:
-        return False
+        pass
     return False
 
 

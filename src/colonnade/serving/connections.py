@@ -89,7 +89,7 @@ class Door:
 
 
 class Connection(H11Protocol):
-    """One connection."""
+    """One connection; uvicorn makes one of a subclass that has its service's `door`."""
 
     door: ClassVar[Door]
     address = ""
@@ -167,11 +167,6 @@ class Connection(H11Protocol):
         elif not self.transport.is_closing():
             self.transport.write_eof()
             self.loop.call_later(1.0, self.transport.abort)
-
-
-def connections_of(door: Door) -> type[Connection]:
-    """What uvicorn makes for each of a service's connections."""
-    return type("Connection", (Connection,), {"door": door})
 
 
 def counted(host: str) -> str:

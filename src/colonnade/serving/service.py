@@ -309,11 +309,11 @@ def serve_until(
 def _server(batcher: Batcher, limits: Limits, grace: int) -> Any:
     import uvicorn
 
-    from colonnade.serving.connections import Door, connections_of
+    from colonnade.serving.connections import Connection, Door
 
     config = uvicorn.Config(
         application(batcher, limits),
-        http=connections_of(Door(limits, batcher.most_waiting + 100)),
+        http=type("Connection", (Connection,), {"door": Door(limits, batcher.most_waiting + 100)}),
         ws="none",
         log_level=logging.ERROR,  # below that it has lines for whatever anybody sends
         access_log=False,  # it would log paths as they are sent; the gate has its own

@@ -221,9 +221,9 @@ def read_own(path: Path) -> SiteConfig:
     settings = _resolved(settings, name, path)
     if tracking:
         settings = dataclasses.replace(settings, tracking=settings.tracking.below(path.parent))
-    if tracking and name != driver_of(settings):
-        raise ConfigError(f"{path} has [tracking], and '{driver_of(settings)}' drives: only there are numbers to tell.")
-    askers = list(settings.label_owners) or [driver_of(settings)]
+    askers, driver = label_owners_of(settings), driver_of(settings)
+    if tracking and name != driver:
+        raise ConfigError(f"{path} has [tracking], and '{driver}' drives: only there are numbers to tell.")
     if serve is not None and name not in askers:
         at = " and ".join(f"'{one}'" for one in askers) + (" predict" if settings.label_owners else " drives")
         raise ConfigError(f"{path} has [serve], and {at}: only there predictions are known.")
@@ -237,7 +237,6 @@ def read_own(path: Path) -> SiteConfig:
     pinned = {} if pinned is None else checked_pins(pinned, others, path)
     serve = None if serve is None else serve.below(path.parent)
     alignments, runs = alignments or AllowanceSettings(), (path.parent / runs).resolve()
-    driver = driver_of(settings)
     return SiteConfig(name, settings, names, driver, runs, serve, pinned, alignments, memory, selections, audit)
 
 
@@ -331,7 +330,7 @@ def label_owners_of(settings: Settings) -> list[str]:
 
 def asker_of(settings: Settings, name: str | None = None) -> str:
     """The organisation that predicts: the one with labels; of several label owners the one named, else the first."""
-    owners = list(settings.label_owners) or [driver_of(settings)]
+    owners = label_owners_of(settings)
     if name is not None and name not in owners:
         raise ConfigError(
             f"{name!r} is no label owner here{did_you_mean(name, owners)}; there are {', '.join(owners)}."
@@ -341,8 +340,7 @@ def asker_of(settings: Settings, name: str | None = None) -> str:
 
 def asker_id(settings: Settings, name: str | None = None) -> str:
     """What the id column is called at who predicts."""
-    owners: Mapping[str, Any] = settings.label_owners or settings.parties
-    return settings.id_of(owners.get(asker_of(settings, name)))
+    return settings.id_column_of(asker_of(settings, name))
 
 
 def asked_with(settings: Settings, asker: str) -> tuple[str, ...]:

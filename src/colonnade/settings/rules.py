@@ -110,8 +110,7 @@ def _automatic(
         )
     rows = []
     for purpose, times in appearances.items():
-        used = {n: chosen(settings, n, purpose) for n in {name.rpartition(".")[2] for name in settings} - {LABELS}}
-        specs = [_spec(given) for given in used.values() if given]
+        specs = _used(settings, purpose)
         mine = sum(spec.get("sigma") == "auto" for spec in specs)
         rest = [spec for spec in specs if spec.get("sigma") != "auto"]
         if mine and any(spec.get("name") == "binomial" for spec in rest):
@@ -145,8 +144,7 @@ def _automatic_trials(
         )
     mine, times = {n.rpartition(".")[2] for n in autos}, [0]
     for purpose, often in appearances.items():
-        used = {n: chosen(settings, n, purpose) for n in {n.rpartition(".")[2] for n in settings} - {LABELS}}
-        specs = [_spec(given) for given in used.values() if given]
+        specs = _used(settings, purpose)
         same = [one for one in specs if one == spec]
         if same and (len(mine) > 1 or len([one for one in specs if one.get("name") != "plain"]) > len(same)):
             raise ConfigError(
@@ -158,6 +156,12 @@ def _automatic_trials(
     Binomial(levels, 0, p)  # type: ignore[arg-type]  # says what is wrong with them
     assert isinstance(levels, int)
     return smallest_trials(budget, levels, p, values, max(times), where=place_of(section, owner, "budget"))
+
+
+def _used(settings: Mapping[str, Any], purpose: str) -> list[Mapping[str, Any]]:
+    """The mechanisms of what is released of columns for a purpose."""
+    names = {name.rpartition(".")[2] for name in settings} - {LABELS}
+    return [_spec(given) for name in names if (given := chosen(settings, name, purpose))]
 
 
 def _spec(given: Any) -> Mapping[str, Any]:
