@@ -144,12 +144,10 @@ def surest(scores: Tensor, truth: Tensor) -> Guesses:
 
 def score(setup: Setup, turns: Sequence[Turn], seen: Sequence[Tensor], ends: tuple[float, float]) -> Tensor:
     """How much likelier all of a canary's releases are with its coin up than down, in logarithms: exact for Gaussian
-    noise, and up to a monotone bend for others. `ends` says what a canary is with its coin down and up.
-
-    Where batches are drawn and the adversary does not know them, it sees of a row that is not in a batch what it would
-    see of an empty one: noise. That is what amplification assumes, and more than anybody gets who is sent a batch
-    without its row numbers.
-    """
+    noise, and up to a monotone bend for others. `ends` says what a canary is with its coin down and up. Where batches
+    are drawn and the adversary does not know them, it sees of a row that is not in a batch what it would see of an
+    empty one: noise. That is what amplification assumes, and more than anybody gets who is sent a batch without its row
+    numbers."""
     total = torch.zeros(len(seen[0]), dtype=torch.float64)
     for number, (turn, values) in enumerate(zip(turns, seen, strict=True)):
         rule = setup.rules.get(f"{turn.purpose}.{turn.release}") or setup.rules.get(turn.release) or Rule()

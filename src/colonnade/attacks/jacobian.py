@@ -69,10 +69,8 @@ def read(jacobian: Tensor, rows: int, start: int, units: int, inputs: int) -> Te
 
 
 def columns_from_jacobian(weight: Tensor, bias: Tensor) -> Tensor:
-    """x [rows, inputs] from da/dW1 [rows, outputs, units, inputs] and da/db1 [rows, outputs, units].
-
-    A row whose delta is zero everywhere (all units switched off) shows nothing and comes back as zeros.
-    """
+    """x [rows, inputs] from da/dW1 [rows, outputs, units, inputs] and da/db1 [rows, outputs, units]. A row whose delta
+    is zero everywhere (all units switched off) shows nothing and comes back as zeros."""
     if weight.dim() != 4 or weight.shape[:-1] != bias.shape:
         raise DataError(
             "A Jacobian of a first linear layer is [rows, outputs, units, inputs] for its weight and [rows, outputs, "

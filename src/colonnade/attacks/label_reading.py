@@ -92,10 +92,8 @@ def follow_duals(transcript: Transcript, holdings: Holdings) -> tuple[Tensor, Te
 
 
 def read(slope: Tensor, classes: int) -> Tensor:
-    """The label behind probabilities minus the label: the smallest entry, or with one output the sign.
-
-    In exact arithmetic the smallest is the only negative one. Rounded, it may be 0, and is still the smallest.
-    """
+    """The label behind probabilities minus the label: the smallest entry, or with one output the sign. In exact
+    arithmetic the smallest is the only negative one. Rounded, it may be 0, and is still the smallest."""
     if classes == 0:
         return -slope[:, 0]
     return slope.argmin(-1) if slope.shape[-1] > 1 else (slope[:, 0] < 0).long()

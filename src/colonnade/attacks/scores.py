@@ -77,10 +77,8 @@ def correlation(a: Tensor, b: Tensor) -> Tensor:
 
 
 def r_squared(truth: Tensor, guess: Tensor, mean: Tensor, spans: Mapping[str, slice]) -> dict[str, float]:
-    """Per named column (its outputs together, where it is a category) 1 - error / error of guessing the mean.
-
-    A column that is constant on these rows has nothing to guess and is left out.
-    """
+    """Per named column (its outputs together, where it is a category) 1 - error / error of guessing the mean. A column
+    that is constant on these rows has nothing to guess and is left out."""
     error = (truth - guess).double().square().sum(0)
     without = (truth - mean).double().square().sum(0)
     varies = {name: span for name, span in spans.items() if bool((truth[:, span] != truth[:1, span]).any())}
@@ -89,9 +87,7 @@ def r_squared(truth: Tensor, guess: Tensor, mean: Tensor, spans: Mapping[str, sl
 
 class Recogniser:
     """A classifier that never saw the attacked rows or any embedding: raw columns of other rows to their classes.
-
-    Whether it names the class of a reconstruction says whether the reconstruction still shows it.
-    """
+    Whether it names the class of a reconstruction says whether the reconstruction still shows it."""
 
     def __init__(self, columns: Tensor, labels: Tensor, *, seed: int = 0) -> None:
         from sklearn.linear_model import LogisticRegression

@@ -65,10 +65,8 @@ def save_array(path: Path, values: NDArray[Any]) -> None:
 
 
 def read_cifar_batches(path: Path) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-    """`cifar-10-binary.tar.gz`, or the folder it unpacks to: per .bin file, images [N, 32, 32, 3] and labels.
-
-    A record is one label byte and 3072 pixels, red plane first. Members are read, never unpacked to disk.
-    """
+    """`cifar-10-binary.tar.gz`, or the folder it unpacks to: per .bin file, images [N, 32, 32, 3] and labels. A record
+    is one label byte and 3072 pixels, red plane first. Members are read, never unpacked to disk."""
     if path.is_dir():
         return {part.name: _cifar_records(part.read_bytes()) for part in sorted(path.glob("*.bin"))}
     batches = {}
@@ -97,10 +95,8 @@ def read_tiles(path: Path, size: int = 32) -> NDArray[np.uint8]:
 
 
 def read_columns(text: str, *, delimiter: str = ",", names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
-    """Delimited text as columns: int64 where all are whole numbers, float64 where all are numbers, else text.
-
-    Without `names` the first line holds them.
-    """
+    """Delimited text as columns: int64 where all are whole numbers, float64 where all are numbers, else text. Without
+    `names` the first line holds them."""
     lines = [line for line in csv.reader(io.StringIO(text), delimiter=delimiter) if line]
     header = list(names) if names is not None else lines.pop(0)
     return {name: _typed(values) for name, values in zip(header, zip(*lines, strict=True), strict=True)}

@@ -59,11 +59,9 @@ CREDIT_COLUMNS = (
 
 @dataclass(frozen=True)
 class Layout:
-    """Files that together hold the data set. With `slow`, what was read is worth keeping as plain arrays.
-
-    Without `exact`, the values are computed from the files and cannot have the recorded checksum; what can be
-    checked, `read` checks. Where several data sets share a file, it lies in the folder called `shared`.
-    """
+    """Files that together hold the data set. With `slow`, what was read is worth keeping as plain arrays. Without
+    `exact`, the values are computed from the files and cannot have the recorded checksum; what can be checked, `read`
+    checks. Where several data sets share a file, it lies in the folder called `shared`."""
 
     files: tuple[str, ...]
     read: Callable[[Sequence[Path]], Parts]

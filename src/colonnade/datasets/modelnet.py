@@ -40,9 +40,7 @@ AT_ONCE = 1 << 20
 
 def read_off(source: bytes | Path, *, name: str | None = None) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Vertices [V, 3], and triangles [F, 3] of vertex numbers; a polygon becomes a fan around its first corner.
-
-    Comments from `#` to the end of the line and anything after a face's corners (its colour) are passed over.
-    """
+    Comments from `#` to the end of the line and anything after a face's corners (its colour) are passed over."""
     shown = name or (str(source) if isinstance(source, Path) else "this mesh")
     raw = source.read_bytes() if isinstance(source, Path) else source
     lines = raw.splitlines()
@@ -157,10 +155,8 @@ def _weights(steps: int) -> NDArray[np.float64]:
 
 
 def _voxels(points: NDArray[np.float64], whole: int) -> NDArray[np.int64]:
-    """The voxels the points lie in; a point between two voxels belongs to the one nearer to the centre.
-
-    So a box of n voxels fills n voxels, and lies as far from the one end of the grid as from the other.
-    """
+    """The voxels the points lie in; a point between two voxels belongs to the one nearer to the centre. So a box of n
+    voxels fills n voxels, and lies as far from the one end of the grid as from the other."""
     rounded = points.round(DECIMALS)
     at = np.where(rounded > whole / 2, np.ceil(rounded) - 1, np.floor(rounded))
     return at.astype(np.int64)

@@ -257,9 +257,8 @@ def _opened(path: Path) -> Any:
 
 
 def csv_header(path: Path) -> list[str]:
-    """The names in the first line; pandas would rename duplicates silently, so it is not asked.
-
-    Where the first row is wider than that, pandas takes its first cells as an index and shifts the rest."""
+    """The names in the first line; pandas would rename duplicates silently, so it is not asked. Where the first row is
+    wider than that, pandas takes its first cells as an index and shifts the rest."""
     dialect = dialect_of(path)
     with _opened(path) as stream:
         rows = csv.reader(io.TextIOWrapper(stream, encoding=dialect.encoding, newline=""), delimiter=dialect.separator)
@@ -323,10 +322,8 @@ def choose_columns(
     aside: Aside = None,
 ) -> list[str]:
     """The feature columns, in the order asked for; without `columns`, all that are neither id nor label, nor `aside`:
-    columns that say something else of a row, by the setting that names them.
-
-    A label owner may hold no features at all. A party with neither label nor features has nothing to bring.
-    """
+    columns that say something else of a row, by the setting that names them. A label owner may hold no features at all.
+    A party with neither label nor features has nothing to bring."""
     _refuse_twice(present, owner=owner, where="its table", cure="Rename one of them in the table.")
     check_present([id_column], present, owner=owner, part="id")
     if label is not None:

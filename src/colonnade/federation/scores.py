@@ -57,10 +57,9 @@ def by_subset(
 
 
 def mean_scores(each: Mapping[str, Mapping[str, float]], rows: Mapping[str, int]) -> dict[str, float]:
-    """Weighted by rows, over those who have the score: AUC needs rows of both classes.
-
-    Of the loss, accuracy and MAE this is the score on all rows together, and so it is of RMSE, whose squares are
-    averaged. Of R squared, AUC, precision, recall and F1 it is a mean of the owners' scores and no more."""
+    """Weighted by rows, over those who have the score: AUC needs rows of both classes. Of the loss, accuracy and MAE
+    this is the score on all rows together, and so it is of RMSE, whose squares are averaged. Of R squared, AUC,
+    precision, recall and F1 it is a mean of the owners' scores and no more."""
     if len(each) == 1:
         return dict(next(iter(each.values())))
     means = {}

@@ -191,8 +191,7 @@ class Holdings:
 
     def agreed(self, make: Callable[[dict[str, Tensor], LabelledRows, str], Batches], party: str = "") -> Agreed:
         """By label owner its batches, and where its rows are here; `make` gives batches of splits, of which rows and
-        whose they are, as names say it. Of a `party` that lacks rows, batches of those
-        it holds."""
+        whose they are, as names say it. Of a `party` that lacks rows, batches of those it holds."""
         return Agreed(
             {
                 name: (make(self._held_by(party, held.splits), held, held.whose), held.rows)
@@ -236,8 +235,7 @@ class Holdings:
 @dataclass(frozen=True, eq=False)
 class Predictions:
     """One row per id: the predicted label, and a score per class (or the value itself). Ids are text, as parties
-    compare them; to join them to a table of numbers: `table.astype({"id": str}).merge(found.to_frame(), on="id")`.
-    """
+    compare them; to join them to a table of numbers: `table.astype({"id": str}).merge(found.to_frame(), on="id")`."""
 
     ids: Ids
     labels: NDArray[Any]

@@ -21,12 +21,9 @@ from colonnade.settings.sections import DataSettings, known_classes
 
 
 def from_dataset(settings: Settings) -> Holdings:
-    """All parties of a named data set, each row with one label owner.
-
-    Official test rows stay test rows. Several label owners are dealt them evenly, with all classes, so that the loss
-    and accuracy weighted by rows are those on all of them; AUC, precision, recall and F1 are means of the owners'
-    scores.
-    """
+    """All parties of a named data set, each row with one label owner. Official test rows stay test rows. Several label
+    owners are dealt them evenly, with all classes, so that the loss and accuracy weighted by rows are those on all of
+    them; AUC, precision, recall and F1 are means of the owners' scores."""
     data, seed = settings.data, settings.engine.seed
     source = datasets.load(str(data.dataset))
     official = 0 if source.test is None else len(source.test)
@@ -130,9 +127,7 @@ def _cut_table(source: datasets.Dataset, settings: Settings, train: Tensor) -> d
 
 def _cut_array(source: datasets.Dataset, settings: Settings, train: Tensor) -> dict[str, Columns]:
     """Pictures, voxels and points, scaled by the public set's own mean and deviation, then cut; features as published.
-
-    Views are cut first and scaled one by one, so that those nobody is given cost no memory as floats.
-    """
+    Views are cut first and scaled one by one, so that those nobody is given cost no memory as floats."""
     data = settings.data
     whole = _whole(source)
     if source.kind == "views" and data.split == "views":

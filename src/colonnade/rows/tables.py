@@ -134,12 +134,10 @@ def each_once(settings: Settings, ids: Sequence[object]) -> list[str]:
 
 class AskedFor:
     """The rows of these ids, all of one label owner (the first unless named), prepared as `Holdings.state_of`
-    remembers: nothing is learned, and no labels are needed.
-
-    `columns` are the tables of those with columns; they may hold rows that are new since training. Where settings say
-    that rows may lack a party, it may hold some of the rows only, or have no table at all; but every row must be held
-    by somebody. All that can be wrong with any of the rows is told here, before somebody is asked for the first.
-    """
+    remembers: nothing is learned, and no labels are needed. `columns` are the tables of those with columns; they may
+    hold rows that are new since training. Where settings say that rows may lack a party, it may hold some of the rows
+    only, or have no table at all; but every row must be held by somebody. All that can be wrong with any of the rows is
+    told here, before somebody is asked for the first."""
 
     def __init__(
         self,

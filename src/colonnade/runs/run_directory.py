@@ -74,11 +74,8 @@ class Trained(Protocol):
 
 
 class RunDirectory:
-    """One run's folder.
-
-    Where parties are elsewhere, `common` is the number of the last checkpoint that all of them are known to have: it is
-    kept beside the newest, for a run that breaks off while they save (`saves`).
-    """
+    """One run's folder. Where parties are elsewhere, `common` is the number of the last checkpoint that all of them are
+    known to have: it is kept beside the newest, for a run that breaks off while they save (`saves`)."""
 
     common: int | None = None
 

@@ -131,10 +131,8 @@ LIST = "data_owners"
 
 def leave_out(text: str, parties: Collection[str]) -> str:
     """Drop the tables [parties.NAME] and [parties.NAME.*] of these parties, or where several hold labels, their
-    [[data_owners]] with the tables below, and the comments directly above them.
-
-    A file that writes parties in another way, as inline tables or dotted keys, is refused rather than guessed at.
-    """
+    [[data_owners]] with the tables below, and the comments directly above them. A file that writes parties in another
+    way, as inline tables or dotted keys, is refused rather than guessed at."""
     before = tomllib.loads(text)
     held = before.get(LIST)
     listed = [str(one.get("name")) for one in held if isinstance(one, dict)] if isinstance(held, list) else []

@@ -248,8 +248,7 @@ class Settings:
         saved: bool = False,
     ) -> Settings:
         """From nested tables, as `tomllib` gives them. `allow_models` lists the import paths that may be imported. What
-        is not said is suggested, unless a run `saved` them: what it does not say, it did not
-        have."""
+        is not said is suggested, unless a run `saved` them: what it does not say, it did not have."""
         check_tables(tables, where, SECTIONS, lists=LISTS, words=MODELS)
         name = tables.get("algorithm", {}).get("name", DEFAULT)
         algorithm = find(str(name))
