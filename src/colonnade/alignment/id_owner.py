@@ -155,11 +155,6 @@ class IdOwner(Party):
     machines."""
 
     _parties: tuple[str, ...]
-    _announced: int
-    _reveal: str
-    _compared: bool  # whether it is to be told what is common
-    _secret: bytes
-    _order: NDArray[np.int64]
     _raising: dict[str, Raising]
 
     def __init__(
@@ -361,8 +356,8 @@ class IdOwner(Party):
 
     def _forget(self) -> None:
         self._parties, self._announced, self._secret, self._raising = (), 0, b"", {}
-        self._reveal, self._compared = "", False
-        self._order = np.empty(0, dtype=np.int64)
+        self._reveal, self._order = "", np.empty(0, dtype=np.int64)
+        self._compared = False  # whether it is to be told what is common
         self.current = object()  # what belongs to another alignment than this one is refused
         self.outbox.rules.pop(BLINDED, None)
 

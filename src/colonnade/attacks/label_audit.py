@@ -41,55 +41,24 @@ class LabelAttack:
     own: bool = False  # whether it needs the attacker's model and columns, beside what it was sent
 
 
+LOOKS = "only looks at what it receives"
+NAMES = "knows the number of classes, and one row of each to name them"
+SOLVES = "has many weights for a batch's rows, or columns that tell labels"
+USES = "has its own model, and the head for it"
+COMPLETES = "has its own model, and what the others sent"
+TWO = "knows that there are two classes, and one row to name them"
+CURVED = (Kind.LOGIT_CURVATURE,)
 ATTACKS = (
-    LabelAttack("labels as they were sent", "only looks at what it receives", from_targets, Kind.LABELS),
-    LabelAttack(
-        "labels from logit gradients",
-        "only looks at what it receives",
-        from_logit_gradients,
-        Kind.LOGIT_GRADIENT,
-        beside=(Kind.LOGIT_CURVATURE,),
-    ),
+    LabelAttack("labels as they were sent", LOOKS, from_targets, Kind.LABELS),
+    LabelAttack("labels from logit gradients", LOOKS, from_logit_gradients, Kind.LOGIT_GRADIENT, beside=CURVED),
     LabelAttack("labels from residuals", "looks at what it receives and knows rho", from_residuals, Kind.RESIDUAL),
-    LabelAttack(
-        "labels solved from a batch's gradient",
-        "has many weights for a batch's rows, or columns that tell labels",
-        from_batch_gradient,
-        Kind.BATCH_GRADIENT,
-        own=True,
-    ),
-    LabelAttack(
-        "labels by the head it was sent", "has its own model, and the head for it", from_head, Kind.HEAD, own=True
-    ),
-    LabelAttack(
-        "labels by the model it was sent",
-        "has its own model, and what the others sent",
-        from_model,
-        Kind.MODEL,
-        own=True,
-    ),
-    LabelAttack(
-        "labels by the nodes that rows share",
-        "knows the number of classes, and one row of each to name them",
-        from_nodes,
-        Kind.NODES,
-    ),
-    LabelAttack(
-        "labels by gradient direction",
-        "knows the number of classes, and one row of each to name them",
-        by_direction,
-        Kind.GRADIENT,
-    ),
-    LabelAttack(
-        "labels by gradient length",
-        "knows that there are two classes, and one row to name them",
-        by_norm,
-        Kind.GRADIENT,
-        binary=True,
-    ),
+    LabelAttack("labels solved from a batch's gradient", SOLVES, from_batch_gradient, Kind.BATCH_GRADIENT, own=True),
+    LabelAttack("labels by the head it was sent", USES, from_head, Kind.HEAD, own=True),
+    LabelAttack("labels by the model it was sent", COMPLETES, from_model, Kind.MODEL, own=True),
+    LabelAttack("labels by the nodes that rows share", NAMES, from_nodes, Kind.NODES),
+    LabelAttack("labels by gradient direction", NAMES, by_direction, Kind.GRADIENT),
+    LabelAttack("labels by gradient length", TWO, by_norm, Kind.GRADIENT, binary=True),
 )
-
-
 Guesses = Mapping[tuple[str, str, str], Guess]
 """Of parties elsewhere, by attack, attacker and moment."""
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -210,10 +211,7 @@ def _gains(with_them: Mapping[str, float], without: Mapping[str, float]) -> dict
 
 def _once(rows: Tensor, seed: int) -> Tensor:
     """The places of the rows, each once, in an order that has nothing to do with anybody's."""
-    places: dict[int, int] = {}
-    for place, row in enumerate(rows.tolist()):
-        places.setdefault(row, place)
-    kept = torch.tensor(list(places.values()), dtype=torch.int64)
+    kept = torch.from_numpy(np.sort(np.unique(rows.numpy(), return_index=True)[1]))
     return kept[torch.randperm(len(kept), generator=torch.Generator().manual_seed(seed))]
 
 

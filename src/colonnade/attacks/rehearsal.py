@@ -87,26 +87,17 @@ Attacked = Federation | Part
 one's part of it. Where somebody is elsewhere, what of it is here."""
 
 
-def part_of(federation: Federation, owner: str) -> Part:
+def part_of(whole: Federation, owner: str) -> Part:
     """A label owner's part; of one label owner it is the whole."""
-    held, owners, order = federation.holdings, dict(federation.owners), federation.agreed.orders[owner]
+    held, owners, order = whole.holdings, dict(whole.owners), whole.agreed.orders[owner]
     if order is not None:
         columns = {k: replace(one, features=one.features[order]) for k, one in held.columns.items()}
         labelled = {owner: replace(held.label_owners[owner], rows=None)}
         held = replace(held, columns=columns, label_owners=labelled, packed=labelled[owner].packed, server=())
         owners = {k: _Shown(one.features[order.to(one.features.device)], one.model) for k, one in owners.items()}
-    here = {name: one for name, one in federation.label_owners.items() if name == owner}
-    agreed = Agreed({owner: (federation.agreed[owner], None)})
-    return Part(
-        federation.algorithm,
-        federation.settings,
-        held,
-        owners,
-        here,
-        agreed,
-        federation.agreed_apart,
-        federation.driver,
-    )
+    here = {name: one for name, one in whole.label_owners.items() if name == owner}
+    agreed = Agreed({owner: (whole.agreed[owner], None)})
+    return Part(whole.algorithm, whole.settings, held, owners, here, agreed, whole.agreed_apart, whole.driver)
 
 
 def victims(federation: Attacked, party: str | None) -> list[str]:

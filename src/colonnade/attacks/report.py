@@ -10,7 +10,8 @@ import dataclasses
 import errno
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,10 @@ INK, ATTACK, GUESS, LIMIT = "#333333", "#c44e52", "#b0b7c3", "#1f4e79"
 
 def prepare(folder: Path) -> None:
     """Make the folder, before attacks that take minutes."""
-    try:
+    with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except OSError as error:
-        raise _unwritable(folder, error) from None
 
 
 def write(audit: Audit, folder: Path) -> list[Path]:
@@ -47,29 +46,29 @@ def write(audit: Audit, folder: Path) -> list[Path]:
     party alone, what the earlier one found among the others stays, if it attacked the same checkpoint."""
     audit.drawn = {}
     whole = audit if audit.party is None else _beside(audit, folder)
-    try:
-        prepare(folder)
+    prepare(folder)
+    with _writing(folder):
         for old in (path for pattern in MADE for path in folder.glob(pattern)):
             if old.stem not in whole.drawn:
                 old.unlink()
         pictures = _pictures(whole, folder)
         write_text(folder / "audit.json", to_json(whole.to_json(), indent=2) + "\n")
-    except OSError as error:
-        raise _unwritable(folder, error) from None
     return [folder / "audit.json", *pictures]
 
 
 def write_promises(promises: Promises, folder: Path) -> Path:
     """What canaries showed, beside what was promised."""
-    try:
+    with _writing(folder):
         write_text(folder / PROMISES, to_json(promises.to_json(), indent=2) + "\n")
-    except OSError as error:
-        raise _unwritable(folder, error) from None
     return folder / PROMISES
 
 
-def _unwritable(folder: Path, error: OSError) -> InputError:
-    return InputError(f"The audit cannot be written to {folder}: {error.strerror}. Choose another --out.")
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"The audit cannot be written to {folder}: {error.strerror}. Choose another --out.") from None
 
 
 def _beside(audit: Audit, folder: Path) -> Audit:

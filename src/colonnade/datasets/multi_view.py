@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -50,7 +49,7 @@ def read_views(folder: Path) -> Parts:
         for objects in found.values():
             x = np.empty((len(objects), VIEWS, SIDE, SIDE), dtype=np.uint8)
             with ThreadPoolExecutor() as pool:
-                for at, views in enumerate(pool.map(_views, [pictures for _, pictures in objects])):
+                for at, views in enumerate(pool.map(lambda one: [_picture(path) for path in one[1]], objects)):
                     x[at] = views
                     advance(1)
             rows.append(Rows(x, np.array([kind for kind, _ in objects], dtype=np.int64)))
@@ -79,10 +78,6 @@ def _objects(folder: Path, part: str) -> list[tuple[int, list[Path]]]:
                 )
             objects.append((kind, [views[at] for at in sorted(views)]))
     return objects
-
-
-def _views(paths: Sequence[Path]) -> NDArray[np.uint8]:
-    return np.stack([_picture(path) for path in paths])
 
 
 def _picture(path: Path) -> NDArray[np.uint8]:

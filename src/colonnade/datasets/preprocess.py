@@ -124,14 +124,10 @@ class Preprocessor:
                 "heart at best. Leave it out by naming the others: columns = [...].",
                 stacklevel=2,
             )
-        kept = [name for name in table.columns if name in learned]
-        return cls(
-            table.owner,
-            scale,
-            tuple(learned[name] for name in kept),
-            {name: way for name, way in readings.items() if name in learned},
-            tuple(name for name in table.columns if name not in learned),
-        )
+        columns = tuple(learned[name] for name in table.columns if name in learned)
+        left_out = tuple(name for name in table.columns if name not in learned)
+        kept = {name: way for name, way in readings.items() if name in learned}
+        return cls(table.owner, scale, columns, kept, left_out)
 
     @property
     def names(self) -> list[str]:

@@ -61,10 +61,9 @@ def _for_one(
     if not 1 <= keep <= len(holdings.columns):
         count = len(holdings.columns)
         raise ConfigError(f"--keep must be at most {count}, the number of parties with columns; found {keep}.")
+    mine = slice(None) if held.rows is None else held.rows
     found = select_here(
-        {name: columns.features.flatten(1) for name, columns in holdings.columns.items()}
-        if held.rows is None
-        else {name: columns.features.flatten(1)[held.rows] for name, columns in holdings.columns.items()},
+        {name: columns.features.flatten(1)[mine] for name, columns in holdings.columns.items()},
         held.labels,
         keep=keep,
         method=method,

@@ -31,7 +31,9 @@ def learned(federation: Federation, run: Path | None = None) -> list[Learned]:
     """One line per (receiver, sender, release name), from the ledgers in memory and, with `run`, on disk."""
     found: dict[tuple[str, str, str], Learned] = {}
     for party, organisation in federation.organisations.items():
-        for entry in [*_on_disk(run, party), *organisation.ledger.entries]:
+        path = None if run is None else run / PARTIES / party / LEDGER
+        lines = path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else []
+        for entry in [*(Entry(**json.loads(line)) for line in lines), *organisation.ledger.entries]:
             if entry.direction != "in":
                 continue
             meaning = (federation.algorithm.reveals | REVEALS).get(entry.name, "not described")
@@ -41,10 +43,3 @@ def learned(federation: Federation, run: Path | None = None) -> list[Learned]:
             line.bytes += entry.bytes
             line.values += math.prod(entry.shape)
     return list(found.values())
-
-
-def _on_disk(run: Path | None, party: str) -> list[Entry]:
-    path = None if run is None else run / PARTIES / party / LEDGER
-    if path is None or not path.exists():
-        return []
-    return [Entry(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]

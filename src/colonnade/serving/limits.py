@@ -250,26 +250,18 @@ class Gate:
         headers = {name.lower(): value for name, value in scope["headers"]}
         scope["trusted"] = self._trusted(headers.get(b"authorization", b""))
         if not scope["trusted"] and route not in OPEN:
-            raise Problem(
-                401,
-                "no token, or a wrong one",
-                "This service answers those who have its token.",
-                "Send the header Authorization: Bearer TOKEN.",
-                {"WWW-Authenticate": "Bearer"},
-            )
+            rule = "This service answers those who have its token."
+            cure = "Send the header Authorization: Bearer TOKEN."
+            raise Problem(401, "no token, or a wrong one", rule, cure, {"WWW-Authenticate": "Bearer"})
         if route != "/predict":
             return
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self.limits.body:
             raise self._too_long()
         if wait := self.bucket.take():
-            raise Problem(
-                429,
-                "too many requests",
-                f"This service takes {self.limits.rate:g} requests a second, of all callers together.",
-                "Ask for more rows at once, or wait as long as Retry-After says.",
-                {"Retry-After": str(int(wait) + 1)},
-            )
+            rule = f"This service takes {self.limits.rate:g} requests a second, of all callers together."
+            cure = "Ask for more rows at once, or wait as long as Retry-After says."
+            raise Problem(429, "too many requests", rule, cure, {"Retry-After": str(int(wait) + 1)})
 
     def _trusted(self, header: bytes) -> bool:
         if self.limits.token is None:
@@ -302,22 +294,13 @@ class Gate:
         return reading
 
     def _too_long(self) -> Problem:
-        return Problem(
-            413,
-            "the body is too long",
-            f"A request has at most {self.limits.rows} rows and {self.limits.body} bytes.",
-            "Ask in several requests.",
-        )
+        rule = f"A request has at most {self.limits.rows} rows and {self.limits.body} bytes."
+        return Problem(413, "the body is too long", rule, "Ask in several requests.")
 
 
 def internal(reference: str) -> Problem:
-    return Problem(
-        500,
-        "something of ours failed",
-        "The service's log has the kind of error, under this reference.",
-        "Tell whoever runs the service.",
-        reference=reference,
-    )
+    rule = "The service's log has the kind of error, under this reference."
+    return Problem(500, "something of ours failed", rule, "Tell whoever runs the service.", reference=reference)
 
 
 async def answer(problem: Problem, send: Send) -> None:

@@ -44,6 +44,8 @@ MODELS_FROM, SECRET_OR_SEEDED = ("secret", "seeded", None), 'one of "secret", "s
 """Where an organisation's initial weights come from; None: from the agreed seed in one process, and at a site from the
 operating system."""
 NUMBERS = ("standard", "quantile", "piecewise")
+WAYS = ", ".join(f'"{way}"' for way in ("auto", *NUMBERS))
+NUMBERS_RULE = f'one of {WAYS}, or a table by column, as in {{ age = "quantile" }}'
 PARTY_DROPOUT = 0.2
 """How often a partner is left out of a training batch, where rows differ and nobody says otherwise."""
 
@@ -52,9 +54,7 @@ PARTY_DROPOUT = 0.2
 class DataSettings:
     """Where rows come from and how they are divided."""
 
-    id: Any = (
-        "id"  # the id column, or keys that are tried in turn; an organisation that calls it otherwise names its own
-    )
+    id: Any = "id"  # the id column, or keys that are tried in turn; who calls it otherwise names its own
     align: str = one_of("exact", "private", default="exact")  # all hold the same ids; or find the common ones first
     rows: str = one_of("common", "label_owner", default="common")  # those that all hold; or all of the label owner's
     validation: float = share(default=0.1)  # of the rows: a fraction, or from 1 upwards their number
@@ -369,10 +369,6 @@ def check_names(names: Iterable[str]) -> None:
             )
 
 
-def _words(words: Sequence[str]) -> str:
-    return "one of " + ", ".join(f'"{word}"' for word in ("auto", *words))
-
-
 def _is_numbers(given: Any) -> bool:
     ways = given.values() if isinstance(given, Mapping) else [given]
     return given is None or all(isinstance(way, str) and way in ("auto", *NUMBERS) for way in ways)
@@ -399,11 +395,7 @@ def party_of(name: str, given: Any, section: str) -> PartySettings:
         ("weights", "text, the name of a column", isinstance(party.weights, str | None)),
         ("test_ids", "text, a path", isinstance(party.test_ids, str | None)),
         ("columns", "a list of column names", columns),
-        (
-            "numbers",
-            f'{_words(NUMBERS)}, or a table by column, as in {{ age = "quantile" }}',
-            _is_numbers(party.numbers),
-        ),
+        ("numbers", NUMBERS_RULE, _is_numbers(party.numbers)),
         ("model", "a name or a table", isinstance(party.model, str | Mapping | None)),
         ("outbox", "a table of rules", isinstance(party.outbox, Mapping)),
         ("budget", "a table, as in epsilon = 8.0", isinstance(party.budget, Mapping)),

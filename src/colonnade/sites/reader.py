@@ -186,17 +186,10 @@ class Asked:
 
     def holdings(self, own: SiteConfig, run: RunDirectory) -> Holdings:
         """These rows alone, as the organisation holds them."""
-        known_to = int(run.fitted(own.name).get("known_to", 1))
-        elsewhere = Labels(", ".join(own.label_owners), "classification")
-        return Holdings(
-            {own.name: Columns(self.columns)},
-            asked_by(own.settings, self.by, own.label_owners, self.ids),
-            packed(self.ids),
-            elsewhere,
-            known_to,
-            own.settings.server,
-            outputs_elsewhere=self.outputs,
-        )
+        columns, asked = {own.name: Columns(self.columns)}, asked_by(own.settings, self.by, own.label_owners, self.ids)
+        known_to, server = int(run.fitted(own.name).get("known_to", 1)), own.settings.server
+        encoder = Labels(", ".join(own.label_owners), "classification")  # what labels mean is known elsewhere
+        return Holdings(columns, asked, packed(self.ids), encoder, known_to, server, outputs_elsewhere=self.outputs)
 
 
 class Shelf(Home, Protocol):
